@@ -43,8 +43,8 @@ ui: setup  ## open MLflow's pages on the newest runs and their charts, on http:/
 submit: setup  ## submit CONFIG as a job to a Ray cluster, or to a local one
 	@$(PY) -m orchestrator submit $(CONFIG) $(ARGS)
 
-test: setup  ## set up, run the tests, two files at a time: a quarter of an hour
-	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup  ## set up, run the tests, three files at a time (they wait for processes a lot): a quarter of an hour
+	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-long: setup  ## run the tests that take long: every row, every generator, every attack
 	@$(PY) -m pytest -m slow $(ARGS)

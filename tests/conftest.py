@@ -9,6 +9,8 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 LONGEST = (
     "test_system_faults_driver.py",
     "test_system_main_job.py",
+    "test_system_main_job_ranks.py",
+    "test_system_families.py",
     "test_system_main_job_submitted.py",
     "test_learner_worker_resume.py",
     "test_learner_worker.py",

@@ -54,7 +54,8 @@ ROWS = (
     ),
     Row(
         name="driver-killed",
-        fault="kill -9 of the driver at 20 seeded moments: first stage, checkpoint, evaluation, push, step",
+        fault="kill -9 of the driver at 10 seeded moments (20 in `make test-long`): first stage, checkpoint, evaluation, push, "
+        "step",
         promised="each time the same command goes on; in the end tickets, tokens, rewards and order are those of an "
         "undisturbed run (lag 0, one worker), and nothing is left behind",
         threads=threads("OpenRLHF #1322", "NeMo-RL PR #3599", "NeMo-RL PR #3480", "TRL PR #5911"),

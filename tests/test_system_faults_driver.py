@@ -145,33 +145,34 @@ class Interruption:
     during: str
     wait: Wait
     end: Callable[[Job], None] = kill
+    damage: str | None = None
+    """What becomes of the newest checkpoint of rl after it: "corrupted" or "truncated"."""
 
 
-KILLS = [
-    Interruption(during="first stage", wait=during_init),
-    *[
-        Interruption(during="first stage", wait=during_the_first_start),
+def kills(rounds: int) -> list[Interruption]:
+    """Return ten moments for each round, in the order in which a run comes to them."""
+    start = Interruption(during="first stage", wait=during_the_first_start)
+    sft = [
+        start,
         Interruption(during="first stage", wait=during_sft),
+        *[Interruption(during="checkpoint", wait=during_a_checkpoint("sft"))] * 2,
     ]
-    * 3,
-    *[Interruption(during="checkpoint", wait=during_a_checkpoint("sft"))] * 4,
-    Interruption(during="start of the engines", wait=during_the_start_of_the_engines),
-    *[Interruption(during="evaluation", wait=during_an_evaluation)] * 2,
-    *[
-        Interruption(during="checkpoint", wait=during_a_checkpoint("rl")),
+    evaluation = [
+        Interruption(during="start of the engines", wait=during_the_start_of_the_engines),
+        Interruption(during="evaluation", wait=during_an_evaluation),
+    ]
+    rl = [
+        Interruption(during="checkpoint", wait=during_a_checkpoint("rl"), damage="corrupted"),
         Interruption(during="push", wait=during_a_push),
-        Interruption(during="step", wait=during_a_step),
+        Interruption(during="step", wait=during_a_step, damage="truncated"),
     ]
-    * 2,
-]
+    first = [Interruption(during="first stage", wait=during_init), *[start] * (rounds - 1)]
+    return [*first, *sft * rounds, *evaluation * rounds, *rl * rounds]
+
+
 OTHERS = [
-    Interruption(during="step", wait=during_a_step, end=terminate_all),
-    Interruption(during="step", wait=during_a_step, end=interrupt_twice),
-    Interruption(during="step", wait=during_a_step, end=lose_the_head),
+    Interruption(during="step", wait=during_a_step, end=end) for end in (terminate_all, interrupt_twice, lose_the_head)
 ]
-INTERRUPTIONS = [*KILLS, *OTHERS]
-DAMAGED = {len(KILLS) - 3: "corrupted", len(KILLS) - 1: "truncated"}
-"""After which interruption the newest checkpoint is damaged."""
 
 
 def checkpoints(run: Path) -> list[Path]:
@@ -251,41 +252,45 @@ def under_another_clock(found: Runs, plain: Path) -> float:
     return gap
 
 
-def interrupted(found: Runs, number: int) -> None:
-    """Start the run, interrupt it for the time of this number, and damage its newest checkpoint after some of them."""
-    one = INTERRUPTIONS[number]
+def interrupted(found: Runs, one: Interruption, seed: int, *, after: str | None) -> None:
+    """Start the run, whose newest checkpoint may be damaged `after` the last time; interrupt it; damage its newest one."""
     job = found.start("job", *ARGUMENTS, environment=PATIENCE)
-    if number in DAMAGED:
+    if one.damage:
         job.wait_until(lambda: len(checkpoints(job.run)) >= 2, "one to damage and one before it")
-    delay = one.wait(job, random.Random(SEED + number))
+    delay = one.wait(job, random.Random(seed))
     one.end(job)
-    print(f"{number}: {one.during}, {one.end.__name__} {delay:.2f} s into it, {time.time() - job.began:.0f} s in all")
-    if how := DAMAGED.get(number - 1):
+    print(f"{seed}: {one.during}, {one.end.__name__} {delay:.2f} s into it, {time.time() - job.began:.0f} s in all")
+    if after:
         said = [line for line in job.output.splitlines() if "is damaged, trying the one before" in line]
         assert said, job.output
-    if how := DAMAGED.get(number):
-        damage(job.run, how)
+    if one.damage:
+        damage(job.run, one.damage)
 
 
-@pytest.mark.faults
 @pytest.mark.timeout(2400)
-def test_a_run_whose_driver_is_killed_at_20_moments_ends_as_one_that_nobody_disturbed() -> None:
-    assert len(KILLS) == 20
+@pytest.mark.parametrize(
+    "moments", [pytest.param(10, marks=pytest.mark.faults), pytest.param(20, marks=pytest.mark.slow)]
+)
+def test_a_run_whose_driver_is_killed_again_and_again_ends_as_one_that_nobody_disturbed(moments: int) -> None:
+    killed = kills(moments // 10)
+    assert len(killed) == moments
     with runs() as found:
         plain = undisturbed(found)
         usual_gap = under_another_clock(found, plain)
-        for number in range(len(INTERRUPTIONS)):
-            interrupted(found, number)
+        after = None
+        for number, one in enumerate([*killed, *OTHERS]):
+            interrupted(found, one, SEED + number, after=after)
+            after = one.damage
         last = found.start("job", *ARGUMENTS)
         assert last.end() == 0, last.output
         found.require_gone()
         gap = require_same(plain, last.run)
         verdict = audited(last.run)
         assert gap <= max(10 * usual_gap, 1e-6)
-    kinds = Counter(one.during for one in KILLS)
+    kinds = Counter(one.during for one in killed)
     saw(
         "driver-killed",
-        f"{len(KILLS)} kills ({', '.join(f'{kind} {count}' for kind, count in kinds.items())}), {STEPS} steps: tickets, "
+        f"{moments} kills ({', '.join(f'{kind} {count}' for kind, count in kinds.items())}), {STEPS} steps: tickets, "
         f"their order, tokens and rewards equal; largest difference of a loss {gap:.1g} (of two undisturbed runs "
         f"{usual_gap:.1g}); no process left after any of them; audit: {verdict}",
     )
