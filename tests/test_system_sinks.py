@@ -34,6 +34,7 @@ def test_a_killed_run_goes_on_in_all_places_with_the_same_metrics() -> None:
         job = found.start("job", *arguments, "sft.steps=5000")
         for said in ("wandb sync", "trackio show"):
             job.wait_until(job.said(said), "both places said where they are")
+        job.wait_until(job.reached("sft", 1), "a step")
         last = max(row.step for row in rows(job.run, "sft"))
         job.wait_until(
             job.reached("sft", last // SAVED_EVERY * SAVED_EVERY + SAVED_EVERY + 3), "steps that are made again"

@@ -11,7 +11,7 @@ from orchestrator.cli.dry_run import show_dry_run
 from orchestrator.cli.screen_options import require_dry_run, set_log_level
 from orchestrator.cli.submit import submit
 from orchestrator.cli.unread_output import is_unread
-from orchestrator.deadline import StuckError
+from orchestrator.deadline import STOPPED, StuckError
 from orchestrator.doctor.checks import start_notes
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, given_text, settled_config, unsettled_config
@@ -55,12 +55,15 @@ def _executed(given: argparse.Namespace) -> int:
 
 
 def reported(work: Callable[[], int]) -> int:
-    """Return the exit status of a command's work, 1 or `GAVE_UP` for a fault, which is told.
+    """Return the exit status of a command's work, 1 or `GAVE_UP` for a fault, `STOPPED` for an interrupt, which are told.
 
     Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
     """
     try:
         return work()
+    except KeyboardInterrupt:  # of a run the second one: the first asks it to stop
+        print("interrupted: stopped at once (the same command continues a run)", file=sys.stderr)
+        return STOPPED
     except FileNotFoundError:
         raise
     except BrokenPipeError as error:
