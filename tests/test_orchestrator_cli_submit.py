@@ -1,5 +1,6 @@
 """Submitting to a Ray cluster: a real local head, with jobs that end well, badly, and by a signal."""
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,8 +11,9 @@ import psutil
 import pytest
 
 from orchestrator.cli.submit import named_server, passed_on, run_command, run_job
+from orchestrator.cluster import ray_jobs
 from orchestrator.cluster.module_search import FOLDER
-from orchestrator.cluster.ray_jobs import JobServer, end_session, local_head
+from orchestrator.cluster.ray_jobs import Job, JobServer, end_session, local_head
 from orchestrator.cluster.this_machine import ROOT
 
 STOPPABLE = """
@@ -99,6 +101,40 @@ def test_files_that_settings_name_are_found_from_the_jobs_folder(
     given[0] = "envs.math.data.path=runs/rows.jsonl"
     with pytest.raises(ValueError, match="without runs/"):
         run_command(ROOT / "configs" / "demo.yaml", given, local=False)
+
+
+def test_stores_of_trackers_outlive_the_jobs_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///all.db")
+    given = ["tracking.also=[trackio]", "tracking.trackio.dir=stores", "runs_dir=/shared/runs"]
+    demo = ROOT / "configs" / "demo.yaml"
+    stores = [f"tracking.uri=sqlite:///{tmp_path}/all.db", f"tracking.trackio.dir={tmp_path}/stores"]
+    assert run_command(demo, given, local=True)[-3:] == [*stores, given[-1]]
+    with pytest.raises(ValueError, match=r"tracking\.uri and tracking\.trackio\.dir, or a variable"):
+        run_command(demo, given, local=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker:5000")
+    given[1] = "tracking.trackio.dir=/shared/stores"
+    assert run_command(demo, given, local=False)[-1:] == given[-1:]
+    assert run_command(demo, given, local=True)[-4:] == [*given, given[-1]]
+
+
+def test_a_job_that_does_not_end_when_it_is_told_to_is_waited_for_no_longer(server: JobServer, tmp_path: Path) -> None:
+    program = shlex.join([sys.executable, "-c", "import time; time.sleep(60)"])
+    job = Job.submit(server, program, working_dir=tmp_path, excludes=[], env_vars={}, write=lambda text: None)
+    with pytest.raises(TimeoutError, match=f"job {job.id} is still .* 0 s after it was told to stop"):
+        job.wait(limit_s=0.0)
+    job.stop()
+    assert job.wait() != 0
+
+
+def test_a_silent_log_is_left_for_the_jobs_status(
+    server: JobServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_jobs, "SILENT_S", 0.3)
+    log: list[str] = []
+    program = "import time; print('begun', flush=True); time.sleep(4); print('done')"
+    assert run_job(server, [sys.executable, "-c", program], write=log.append, working_dir=tmp_path) == 0
+    assert "".join(log).splitlines()[-2:] == ["begun", "done"]
 
 
 def test_files_of_settings_are_found_from_the_jobs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,10 @@ def unused_gpu(folder: Path) -> Finding:
 
 @planted("driver", WARNING, "GPU 1 has 70112 MiB in use", "CUDA_VISIBLE_DEVICES")
 def gpu_in_use(folder: Path) -> Finding:
-    (found,) = gpus_in_use(read_driver("580.65.06, 4\n580.65.06, 70112\n580.65.06, [N/A]\n"))
+    told = read_driver("580.65.06, 4\n580.65.06, 70112\n580.65.06, [N/A]\n")
+    assert list(gpus_in_use(told, "0,2")) == []  # as its remedy says
+    assert len(list(gpus_in_use(told, "1"))) == 1
+    (found,) = gpus_in_use(told, None)
     return found
 
 

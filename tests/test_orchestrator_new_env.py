@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.__main__ import main
-from orchestrator.new_env.writing import FORMS, write_env
+from orchestrator.new_env.writing import FORMS, Form, write_env
 
 TAKEN = {
     "math": "is an environment of Temper's own",
@@ -59,6 +59,13 @@ def test_all_that_is_written_passes_what_the_printed_lines_do(folder: Path, caps
         (folder / f"mine_{form}" / "run.yaml").read_text().splitlines()[0].partition("$schema=")[2] for form in FORMS
     ]
     assert all(Path(schema).is_absolute() and Path(schema).is_file() for schema in schemas)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_name_that_holds_the_one_that_is_there_stays_whole(form: Form, tmp_path: Path) -> None:
+    plain, like = (write_env(name, form, tmp_path) for name in ("mine_env", "my_env2"))
+    for one, other in zip(plain.files, like.files, strict=True):
+        assert other.read_text(encoding="utf-8") == one.read_text(encoding="utf-8").replace("mine_env", "my_env2")
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -159,6 +159,10 @@ def test_a_run_reaches_a_local_store_with_all_that_it_has(tmp_path: Path, store:
     second = tracker(tmp_path, store)
     second.params({"key0": "w", "key1": "v", "new": "n"})
     log.event("rl", 3, "changed", {"key0": ["v", "w"]})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrator.run.metrics_log.time.time", lambda: 1e9)
+        for key in ("key2", "key3"):  # two of one millisecond are two
+            log.event("rl", 3, "changed", {key: ["v", "w"]})
     log.append("rl", 4, {"loss": 4.0})
     second.close(Ended.FINISHED, timeout_s=120)
     run = tracked(tmp_path, store)
@@ -166,7 +170,7 @@ def test_a_run_reaches_a_local_store_with_all_that_it_has(tmp_path: Path, store:
     assert sent(tmp_path, store, "rl/loss") == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
     assert {"v", "n"} == {run.data.params["key0"], run.data.params["new"]}
     tags = {value for name, value in run.data.tags.items() if name.startswith(("now.", "event."))}
-    assert tags == {"w", "rl after step 3: changed key0 v -> w"}
+    assert tags == {"w", *(f"rl after step 3: changed key{number} v -> w" for number in (0, 2, 3))}
 
 
 KILLED = """

@@ -216,6 +216,18 @@ def test_a_server_that_never_answers_holds_up_no_end_and_what_it_lacks_is_record
     assert wandb_points(tmp_path) == expected(tmp_path)
 
 
+@needs_both
+def test_a_process_that_dies_is_told_of_at_once(tmp_path: Path, quiet_network: None) -> None:
+    said: list[str] = []
+    tracker = SinkTracker(sink_run(tmp_path, "trackio"), say=said.append)
+    wait_for(lambda: tracker._process)
+    assert tracker._process is not None
+    tracker._process.kill()
+    wait_for(lambda: any("the process that sends to trackio ended" in line for line in said))
+    tracker.close(Ended.FINISHED, timeout_s=10)
+    assert "not all reached trackio" in said[-1]
+
+
 @pytest.mark.parametrize("sink", SINKS)
 def test_a_package_that_lacks_is_told_before_a_run_begins(
     tmp_path: Path, sink: str, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,7 @@ from orchestrator.cluster.this_machine import LOOPBACK, ROOT
 from orchestrator.deadline import STOPPED
 from orchestrator.pipeline.config import Config, unsettled_config
 from orchestrator.pipeline.data_files import named_paths
+from orchestrator.pipeline.places import stores_by_path
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.text import is_file
 
@@ -26,6 +27,10 @@ EXCLUDES = ["/.venv/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__
 PASSED_ON = ("HF_*", "MLFLOW_*", "NCCL_*", "TORCH_NCCL_*", "GLOO_*", "VLLM_*")
 """Variables of the environment that travel with a job, beside those that its configuration reads by `${oc.env:NAME}`."""
 KEPT_HERE = ("VLLM_API_KEY",)
+KEY_STAYS = (
+    "submit: WANDB_API_KEY stays here, since whoever may ask the job server would see it; where the cluster's machines have "
+    "none of their own, W&B's files stay in the run's folder for `wandb sync`"
+)
 READ_BY_NAME = re.compile(r"\$\{oc\.env:(\w+)")
 LOCAL_NAMES = (LOOPBACK, "localhost", "::1")
 
@@ -40,9 +45,11 @@ def submit(config: Path, overrides: list[str], address: str | None) -> int:
     local = address is None or urlsplit(address).hostname in LOCAL_NAMES
     command = run_command(config, overrides, local=local)
     env_vars = passed_on(os.environ, _texts(config, overrides))
-    if address is not None:
-        return run_job(named_server(address), command, write=_to_stdout, env_vars=env_vars)
     made = unsettled_config(config, overrides)
+    if address is not None:
+        if "wandb" in made.tracking.also and "WANDB_API_KEY" in os.environ:
+            print(KEY_STAYS, file=sys.stderr)
+        return run_job(named_server(address), command, write=_to_stdout, env_vars=env_vars)
     logs = RunDir(Path(made.runs_dir) / made.name).log.with_name("ray")
     with local_head(logs=logs) as server:
         status = run_job(server, command, write=_to_stdout, env_vars=env_vars)
@@ -106,8 +113,14 @@ def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]
         _require_modules_to_travel(made)
         copied = {key: path for key, path in named_paths(made).items() if not path.is_absolute()}
         inside = [f"{key}={_travelled(key, path)}" for key, path in copied.items()]
+        if stores := stores_by_path(made):
+            raise ValueError(
+                f"{' and '.join(stores)}, or a variable in its place, names a relative path, which would be one of the job's "
+                f"copy and end with it: give an absolute path, on storage that all machines of the cluster share, or a server"
+            )
         return ["python", "-m", "orchestrator", "run", *named, *inside, f"runs_dir={runs_dir}"]
     absolute = [f"{key}={path.expanduser().resolve()}" for key, path in named_paths(made).items()]
+    absolute += [f"{key}={store}" for key, store in stores_by_path(made).items()]
     command = [sys.executable, "-m", "orchestrator", "run", *named, *absolute]
     # Of the modules that are called like ours, those of the copy, in which the job runs, come first.
     searched = [f"{FOLDER}={os.getcwd()}", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}", "PYTHONSAFEPATH="]

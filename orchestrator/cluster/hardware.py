@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import ray
 import torch
@@ -23,6 +24,7 @@ MACHINES_S = 240.0
 minute where everything else starts there at the same time."""
 SMI = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits")
 """Prints the memory of each GPU in MiB."""
+T = TypeVar("T")
 TORCH = """
 import torch
 for number in range(torch.cuda.device_count()):
@@ -169,12 +171,16 @@ def told_by_torch() -> list[float]:
 
 def visible(told: str, chosen: str | None) -> list[float]:
     """Return the sizes in GiB of what nvidia-smi told in lines of MiB, of the GPUs that are `chosen` (all with None)."""
-    sizes = [int(line) / 1024 for line in told.split()]
+    return chosen_of([int(line) / 1024 for line in told.split()], chosen)
+
+
+def chosen_of(gpus: list[T], chosen: str | None) -> list[T]:
+    """Return those of a machine's GPUs that CUDA_VISIBLE_DEVICES has `chosen`; all where it is not set (None)."""
     if chosen is None:
-        return sizes
+        return gpus
     names = [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
-    known = [sizes[int(name)] for name in names if name.isdecimal() and int(name) < len(sizes)]
-    return known if len(known) == len(names) else sizes[: len(names)]  # names such as GPU-8932f937 say no place
+    known = [gpus[int(name)] for name in names if name.isdecimal() and int(name) < len(gpus)]
+    return known if len(known) == len(names) else gpus[: len(names)]  # names such as GPU-8932f937 say no place
 
 
 def _cores() -> int:

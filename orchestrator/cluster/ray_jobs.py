@@ -26,6 +26,8 @@ HEAD_STOP_S = 20.0
 JOB_STOP_S = 120
 """How long a stopped job may take to write its checkpoint, in seconds."""
 POLL_S = 0.5
+SILENT_S = 120.0
+"""How long a job's log may bring nothing before its status is asked for and the connection made again, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +114,19 @@ class Job:
         """Ask the job to stop: it gets SIGTERM, and is killed where it has not ended after `JOB_STOP_S` seconds."""
         self._client.stop_job(self.id)
 
-    def wait(self) -> int:
-        """Wait for the end, write what `follow` has not; returns the exit status, 1 for a job that never ran."""
+    def wait(self, *, limit_s: float = JOB_STOP_S + 60.0) -> int:
+        """Wait for the end of a job that has ended or was told to; write what `follow` has not.
+
+        Returns the exit status, 1 for a job that never ran. Raise `TimeoutError` where that takes more than `limit_s` seconds.
+        """
+        deadline = time.monotonic() + limit_s
         info = self._client.get_job_info(self.id)
         while not info.status.is_terminal():
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"job {self.id} is still {info.status.value} {limit_s:.0f} s after it was told to stop; `ray job status "
+                    f"{self.id}` says what becomes of it"
+                )
             time.sleep(POLL_S)
             info = self._client.get_job_info(self.id)
         self._write(self._client.get_job_logs(self.id)[self._written :])
@@ -124,10 +135,12 @@ class Job:
         return 0 if info.status == JobStatus.SUCCEEDED else int(info.driver_exit_code or 1)
 
     async def _tail(self) -> None:
-        """Write the log until its connection ends, in whatever way: the job's status says whether that is its end."""
+        """Write the log until its connection ends or is silent: the job's status says whether that is its end."""
         seen = 0  # each connection sends the log from its beginning
-        with suppress(RuntimeError):
-            async for text in self._client.tail_job_logs(self.id):
+        texts = aiter(self._client.tail_job_logs(self.id))
+        with suppress(RuntimeError, TimeoutError, StopAsyncIteration):
+            while True:
+                text = await asyncio.wait_for(anext(texts), SILENT_S)
                 new = text[max(0, self._written - seen) :]
                 seen += len(text)
                 if new:

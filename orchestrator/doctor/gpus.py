@@ -1,5 +1,6 @@
 """GPUs: whether the driver runs what torch was built with, kernels that recurrent layers need, and room for all processes."""
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from learner.models.kernels import Device, require_kernels
-from orchestrator.cluster.hardware import ASK_S, Hardware, Machine
+from orchestrator.cluster.hardware import ASK_S, Hardware, Machine, chosen_of
 from orchestrator.cluster.placement import Node, Wanted, lacking
 from orchestrator.doctor.finding import Finding, failure, ok, warning
 from orchestrator.doctor.subject import Subject
@@ -29,7 +30,7 @@ def look_at_driver(subject: Subject) -> Iterator[Finding]:
     told = ask_driver()
     yield check_driver(told[0][0] if told else None, cuda=torch.version.cuda, gpus=subject.machine.gpus)
     if torch.version.cuda is not None:
-        yield from gpus_in_use(told)
+        yield from gpus_in_use(told, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def ask_driver() -> list[tuple[str, int]]:
@@ -46,9 +47,10 @@ def read_driver(told: str) -> list[tuple[str, int]]:
     return [(version, int(used) if used.isdecimal() else 0) for version, used in rows]
 
 
-def gpus_in_use(told: list[tuple[str, int]]) -> Iterator[Finding]:
-    """Warn where somebody else has memory of a GPU."""
-    used = [f"GPU {number} has {mib} MiB in use" for number, (_, mib) in enumerate(told) if mib > IN_USE_MIB]
+def gpus_in_use(told: list[tuple[str, int]], chosen: str | None) -> Iterator[Finding]:
+    """Warn where somebody else has memory of a GPU that CUDA_VISIBLE_DEVICES has `chosen`, of any where it is None."""
+    ours = chosen_of(list(enumerate(told)), chosen)
+    used = [f"GPU {number} has {mib} MiB in use" for number, (_, mib) in ours if mib > IN_USE_MIB]
     if used:
         yield warning(", ".join(used), "end what uses them, or leave them out by CUDA_VISIBLE_DEVICES")
 

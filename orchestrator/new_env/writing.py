@@ -2,6 +2,7 @@
 
 import importlib.util
 import keyword
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +55,8 @@ def write_env(name: str, form: Form, folder: Path) -> Written:
 
 def _renamed(text: str, form: Form, name: str) -> str:
     room = __name__.rpartition(".")[0]
-    for there in (f"{room}.{form}", f"{room}.{form}".replace(".", "/"), NAME_THERE):
-        text = text.replace(there, name)
-    return text.replace(*SCHEMA)
+    there = (f"{room}.{form}", f"{room}.{form}".replace(".", "/"), NAME_THERE)
+    return re.sub("|".join(map(re.escape, there)), name, text.replace(*SCHEMA))
 
 
 def _check(name: str, folder: Path) -> None:

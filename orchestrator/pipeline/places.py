@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.pipeline.config import Config
 from orchestrator.run.folder import RunDir
-from orchestrator.tracking.mlflow.tracker import MlflowTracker
+from orchestrator.tracking.mlflow.tracker import SQLITE, MlflowTracker, store_of
 from orchestrator.tracking.sinks.sink import SinkRun
 from orchestrator.tracking.sinks.tracker import SinkTracker
 from orchestrator.tracking.tracker import Tracker, Trackers
@@ -28,6 +28,18 @@ def tracker_of(config: Config, folder: RunDir, *, say: Callable[[str], None]) ->
     )
     further = [SinkTracker(sink_run(config, folder, sink), say=say) for sink in config.tracking.also]
     return Trackers(own, *further) if further else own
+
+
+def stores_by_path(config: Config) -> dict[str, str]:
+    """Return the settings of stores that a relative path names, in the settings or by a variable, with the whole path."""
+    stores = {}
+    uri = store_of(config.tracking.uri, Path(config.runs_dir))
+    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_absolute():
+        stores["tracking.uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).absolute()}"
+    folder = config.tracking.trackio.dir or os.environ.get("TRACKIO_DIR")
+    if "trackio" in config.tracking.also and folder and not Path(folder).expanduser().is_absolute():
+        stores["tracking.trackio.dir"] = str(trackio_store(config))
+    return stores
 
 
 def sink_run(config: Config, folder: RunDir, sink: str) -> SinkRun:

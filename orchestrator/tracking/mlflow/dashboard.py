@@ -10,9 +10,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
 
 LOOPBACK = "127.0.0.1"
 QUIET = {
@@ -52,10 +54,12 @@ def serving(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subproc
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
         server = subprocess.Popen(
-            [*command, "--backend-store-uri", store],
+            command,
             stdout=file,
             stderr=file,
-            env=os.environ | QUIET,
+            env=os.environ
+            | QUIET
+            | {"MLFLOW_BACKEND_STORE_URI": store},  # every user may see arguments, and passwords in them
             start_new_session=True,
         )
     try:
@@ -90,14 +94,26 @@ def runs_page(address: str, experiment: str | None) -> str:
 
 
 def _ask(address: str, what: str, body: dict[str, Any]) -> dict[str, Any]:
+    named = urlsplit(address)
+    host = named._replace(netloc=named.netloc.rpartition("@")[2]).geturl()
     request = urllib.request.Request(
-        f"{address}/api/2.0/mlflow/{what}",
+        f"{host}/api/2.0/mlflow/{what}",
         data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json", **_authorization(named)},
     )
     with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
+
+
+def _authorization(address: SplitResult) -> dict[str, str]:
+    """Return the header that a server asks for: by the user in its address, or by MLflow's variables, as its client does."""
+    user = unquote(address.username or "") or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+    password = unquote(address.password or "") or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
+    if user:
+        return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
+    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _wait_for(address: str, server: "subprocess.Popen[bytes]", log: Path) -> None:

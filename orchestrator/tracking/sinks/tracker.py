@@ -53,6 +53,7 @@ class SinkTracker:
         self._say = say
         self._told: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[str] | None = None
+        self._ending = False
         self._thread = threading.Thread(target=self._work, name=f"to-{run.sink}", daemon=True)
         self._thread.start()
 
@@ -79,6 +80,7 @@ class SinkTracker:
     def close(self, ended: Ended, *, timeout_s: float = CLOSE_S) -> None:
         """Let the process send what is left for at most `timeout_s` seconds, and end it then."""
         deadline = monotonic() + timeout_s
+        self._ending = True
         self._told.put({"end": ended.value})
         self._told.put(None)
         self._thread.join(timeout_s)
@@ -107,7 +109,7 @@ class SinkTracker:
         threading.Thread(target=self._hear, args=(self._process,), name=f"from-{self._run.sink}", daemon=True).start()
         assert self._process.stdin is not None
         message: dict[str, Any] | None = asdict(self._run)
-        with suppress(BrokenPipeError):  # it ended, which is told when the run ends
+        with suppress(BrokenPipeError):  # it ended, which the other thread tells
             while message is not None:
                 self._process.stdin.write(json.dumps(message) + "\n")
                 self._process.stdin.flush()
@@ -131,6 +133,11 @@ class SinkTracker:
         assert process.stdout is not None
         for line in process.stdout:
             self._say(line.rstrip("\n"))
+        if not self._ending:
+            self._say(
+                f"tracking: the process that sends to {self._run.sink} ended ({self._log} has what it printed); the run goes "
+                "on, and what is left is sent when the same command starts it again"
+            )
 
 
 def _environment(run: SinkRun) -> dict[str, str]:
