@@ -1,11 +1,16 @@
 """What the row of a step says of staleness, on answers of known versions."""
 
+from dataclasses import replace
+
+from metric_names import unexplained
+
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from orchestrator.loop import StepReport
 from orchestrator.slots import Dropped, Occupancy
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
+from rewards.verdict import Verdict
 from rollout.engines.protocol import EngineStats
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
@@ -66,3 +71,14 @@ def test_answers_without_tokens_have_no_versions() -> None:
     found = measured(group(0, 8, answer(), answer(())))
     assert found["train/lag_mean"] == 0.0
     assert not {"train/lag_tokens", "rollout/partial"} & set(found)
+
+
+def test_a_part_that_some_answers_lack_has_the_share_of_those_that_have_it() -> None:
+    judged = [replace(answer((5,)), verdict=Verdict(parts=parts)) for parts in ({"a": 1.0, "b": 0.5}, {"a": 0.0})]
+    found = measured(group(0, 5, *judged))
+    assert {name: value for name, value in found.items() if "/parts/" in name} == {
+        "env/math/parts/a": 0.5,
+        "env/math/parts/b": 0.5,
+        "env/math/parts/b/share": 0.5,
+    }
+    assert unexplained(found) == []

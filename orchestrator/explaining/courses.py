@@ -19,6 +19,9 @@ GIVEN = ("train/learning_rate", "train/lag_", "train/updates", "rollout/partial"
 GIVEN_ENDINGS = ("/groups", "/groups_trained")
 SAME = ("/reward_trained", "/parts/correct")
 """The reward of those groups alone that were trained, which are chosen by it; and what `correct` says too."""
+PARTS, SHARE = "/parts/", "/share"
+"""Between an environment and a part of its rewards, and behind the part: the share of answers that have it."""
+SKIPPED = "train/skipped"
 FEW = 5
 """Values whose median stands for the beginning, or the end, of a course."""
 
@@ -54,16 +57,31 @@ class Course:
 
 
 def courses_of(rows: Iterable[MetricsRow], stage: str) -> dict[str, Course]:
-    """Return the courses of an instance of a stage by metric, in the order in which its rows have them."""
+    """Return the courses of an instance of a stage by metric, in the order in which its rows have them.
+
+    The share of answers that have a part is 1 where a row has the part without it.
+    """
     points: dict[str, list[tuple[int, float]]] = {}
-    for row in step_rows(rows, stage):
-        for name, value in row.values.items():
+    own = step_rows(rows, stage)
+    shares = dict.fromkeys(name for row in own for name in row.values if PARTS in name and name.endswith(SHARE))
+    for row in own:
+        of_all = [name for name in shares if name not in row.values and name.removesuffix(SHARE) in row.values]
+        for name, value in (row.values | dict.fromkeys(of_all, 1.0)).items():
             if math.isfinite(value):
                 points.setdefault(name, []).append((row.step, value))
     return {
         name: Course(name=name, steps=tuple(s for s, _ in each), values=tuple(v for _, v in each))
         for name, each in points.items()
     }
+
+
+def steps_left_out(rows: Iterable[MetricsRow], stage: str) -> list[int]:
+    """Return the steps of an instance of a stage of which an update was skipped, or a value was not finite."""
+    return [
+        row.step
+        for row in step_rows(rows, stage)
+        if row.values.get(SKIPPED, 0.0) > 0 or not all(map(math.isfinite, row.values.values()))
+    ]
 
 
 def kind_of(metric: str) -> Kind:

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from orchestrator.explaining.bends import Bend
-from orchestrator.explaining.courses import FEW, Course
+from orchestrator.explaining.courses import FEW, SHARE, Course
 from orchestrator.shaping import ANSWER_LENGTH, EFFORT, OVERLONG, THOUGHT_LENGTH
 from rewards.verdict import CORRECT, WEIGHTS
 
 FLOAT32_GAP = 1e-4
 """The largest mean |log pi - log mu| that two float32 computations of the same weights show, in nats: 1e-5 and a margin."""
+LAG = "train/lag_tokens"
 SHAPING = (THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG)
 HALF_GAP = 0.05
 """The same where engine and trainer compute in 16 bits both."""
@@ -21,12 +22,14 @@ HALF_GAP = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A stage of a run. `bends` has those of each metric; `config` is the run's configuration as plain data."""
+    """A stage of a run. `bends` has those of each metric; `config` is the run's configuration as plain data, `settings` what
+    of it holds for this instance of the stage."""
 
     stage: str
     courses: Mapping[str, Course]
     bends: Mapping[str, list[Bend]] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     def course(self, name: str) -> Course | None:
         """Return the course of a metric; None where it was measured in too few steps to have a beginning and an end."""
@@ -49,10 +52,24 @@ class Evidence:
         there = {part: course for part, course in named.items() if course is not None}
         if CORRECT not in there:
             return None
-        at = {part: dict(zip(course.steps, course.values, strict=True)) for part, course in there.items()}
+        at = {part: self._over_all(course) for part, course in there.items()}
         steps = there[CORRECT].steps
         values = tuple(sum(weights.get(part, 1.0) * each.get(step, 0.0) for part, each in at.items()) for step in steps)
         return Course(name=f"env/{env}/worth", steps=steps, values=values)
+
+    def _over_all(self, part: Course) -> dict[int, float]:
+        """Return the mean of a part by step over all scored answers, of which those without it have 0."""
+        share = self.courses.get(part.name + SHARE)
+        shares = dict(zip(share.steps, share.values, strict=True)) if share is not None else {}
+        return {step: value * shares.get(step, 1.0) for step, value in zip(part.steps, part.values, strict=True)}
+
+    def by_lag(self, name: str) -> list[tuple[float, float, int]]:
+        """Return a metric's values, the mean versions since tokens were sampled, and the steps, where both are known."""
+        course, lag = self.courses.get(name), self.courses.get(LAG)
+        if course is None or lag is None:
+            return []
+        lags = dict(zip(lag.steps, lag.values, strict=True))
+        return [(v, lags[step], step) for step, v in zip(course.steps, course.values, strict=True) if step in lags]
 
     @property
     def expected_gap(self) -> float:

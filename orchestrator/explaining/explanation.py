@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.explaining.bends import FEWEST_STEPS, Bend, bends_of
-from orchestrator.explaining.courses import Course, Kind, courses_of, is_told, kind_of
+from orchestrator.explaining.courses import Course, Kind, courses_of, is_told, kind_of, steps_left_out
 from orchestrator.explaining.evidence import Evidence
 from orchestrator.explaining.signatures import Diagnosis, diagnoses
 from orchestrator.explaining.update_shares import StepShares, shares_of, shares_of_batch
+from orchestrator.pipeline.stage_list import settings_of
 from orchestrator.reporting.record import RunRecord, read_run
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsRow
@@ -51,6 +52,8 @@ class Explanation:
     alarm: float = ALARM
     diagnoses: tuple[Diagnosis, ...] = ()
     bends: tuple[MetricBend, ...] = ()
+    left_out: tuple[int, ...] = ()
+    """The steps of which an update was skipped, or a value was not finite: nothing of these values is in the rest."""
     at: int | None = None
     """The step that is looked at closely: that of the first diagnosis, or the first bend."""
     shares: StepShares | None = field(default=None)
@@ -84,6 +87,7 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
         courses=courses,
         bends={metric: found for metric, found in bends.items() if found},
         config=record.config,
+        settings=settings_of(name, record.config),
     )
     named = diagnoses(evidence)
     told = _told(bends, rows)
@@ -96,6 +100,7 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
         metrics=len(bends),
         diagnoses=tuple(named),
         bends=tuple(told),
+        left_out=tuple(steps_left_out(rows, name)),
         at=at,
         shares=None if at is None else _shares(run, name, at),
     )

@@ -16,6 +16,12 @@ def sentences(told: Explanation, *, viewer: str) -> Iterator[str]:
     yield f"{told.run}, {told.stage}: {told.steps} steps, {told.metrics} metrics looked at"
     if told.steps < FEWEST_STEPS:
         yield f"With fewer than {FEWEST_STEPS} steps nothing can be said of bends."
+    if told.left_out:
+        steps = f"{len(told.left_out)} {'step' if len(told.left_out) == 1 else 'steps'}"
+        yield (
+            f"{steps} from step {told.left_out[0]} on {'was' if len(told.left_out) == 1 else 'were'} skipped or not finite; "
+            "values that are not finite are left out of all that follows."
+        )
     yield ""
     yield from _diagnoses(told)
     yield from _bends(told)
@@ -35,7 +41,7 @@ def _diagnoses(told: Explanation) -> Iterator[str]:
         yield ""
     if not told.diagnoses and told.steps >= FEWEST_STEPS:
         if not told.bends:
-            yield "Nothing bends."
+            yield "What is left does not bend." if told.left_out else "Nothing bends."
         elif not told.bends_of_learning:
             yield "No metric of the model bends by itself."
         else:

@@ -4,10 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.explaining.courses import Course
-from orchestrator.explaining.evidence import Evidence, change, fall, first_over, parting, steadiness
+from orchestrator.explaining.evidence import LAG, Evidence, change, fall, first_over, parting, steadiness
 
 FAR = 0.05
 """Mean |log pi - log mu| in nats at which engine and trainer are no longer about the same policy: a ratio of 1.05."""
+CLEAR = 2.0
+"""Times the difference that the same weights show, above which one is of weights that moved."""
 STEADY = 0.8
 """Rank correlation with the step."""
 PARTING = 0.1
@@ -75,11 +77,10 @@ def diagnoses(evidence: Evidence) -> list[Diagnosis]:
 
 def wrong_precision(evidence: Evidence) -> Sequence[Sign]:
     """Look for a difference of engine and trainer in the very step in which they have the same weights."""
-    gap, lag = evidence.course(GAP), evidence.courses.get("train/lag_tokens")
+    gap = evidence.course(GAP)
     if gap is None:
         return ()
-    same = {step for step, value in zip(lag.steps, lag.values, strict=True) if value == 0} if lag is not None else set()
-    alike = [(value, step) for step, value in zip(gap.steps, gap.values, strict=True) if step in same]
+    alike = [(value, step) for value, lag, step in evidence.by_lag(GAP) if lag == 0]
     least, place = min(alike, default=(0.0, None))
     limit = evidence.expected_gap
     return (
@@ -106,8 +107,8 @@ def stale_engine(evidence: Evidence) -> Sequence[Sign]:
     rewards = [course for env in evidence.envs if (course := evidence.course(f"env/{env}/reward")) is not None]
     moved = [course.name for course in rewards if abs(change(course)) > 3]
     left_out = [one for name in LEFT_OUT if (one := evidence.course(name)) is not None]
-    lag = evidence.course("train/lag_tokens")
-    most = evidence.setting(f"{evidence.stage}.max_lag", evidence.setting("rl.max_lag", 1))
+    lag = evidence.course(LAG)
+    most = evidence.settings.get("max_lag", 1)
     behind = lag is not None and lag.last > most
     text = f"tokens are recorded {lag.last if lag else 0:.1f} versions behind, max_lag is {most}"
     behind_signs = (Sign(text=text, holds=True),) if behind else ()
@@ -183,21 +184,26 @@ def _apart(reward: Course, other: Course) -> float:
 def rate_too_high(evidence: Evidence) -> Sequence[Sign]:
     """Look for updates that move the policy far, and for what it could do before and lost afterwards."""
     gap, norm, entropy = (evidence.course(name) for name in (GAP, NORM, ENTROPY))
-    signal = evidence.course(SIGNAL)
-    if gap is None or norm is None:
+    signal, measured = evidence.course(SIGNAL), evidence.by_lag(GAP)
+    behind = [one for one in measured if one[1] > 0]
+    if gap is None or norm is None or not behind:
         return ()
+    same = min((value for value, lag, _ in measured if lag == 0), default=0.0)
+    limit = max(FAR, CLEAR * max(same, evidence.expected_gap))
+    largest, lag, at = max(behind)
+    moved = Course(name=GAP, steps=tuple(step for _, _, step in behind), values=tuple(value for value, _, _ in behind))
     falls = [
         (env, lost)
         for env in evidence.envs
         if (course := evidence.course(f"env/{env}/correct")) is not None and (lost := fall(course)) is not None
     ]
-    step = next((s for s, value in zip(gap.steps, gap.values, strict=True) if value > FAR), None)
+    step = next((step for value, _, step in behind if value > limit), None)
     env, lost = min(falls, key=lambda one: one[1][2]) if falls else ("", (0.0, 0.0, 0))
     spread = max(norm.values) / norm.first if norm.first else 1.0
     return (
         Sign(
-            text=f"single updates move the policy far: {GAP} up to {max(gap.values):.2g} nats at a lag of one push",
-            holds=max(gap.values) > FAR and steadiness(gap) <= STEADY,
+            text=f"updates move the policy far: {GAP} up to {largest:.2g} nats, at a lag of {lag:.2g} pushes (step {at})",
+            holds=largest > limit and steadiness(moved) <= STEADY,
             needed=True,
             step=step,
         ),
@@ -231,7 +237,7 @@ def _course(course: Course | None) -> str:
 SIGNATURES = (
     Signature(
         name="wrong precision",
-        looks_at=(GAP, "train/lag_tokens"),
+        looks_at=(GAP, LAG),
         sentence="Engine and trainer compute different numbers from the same weights.",
         remedy="give both one precision: rollout.engine.dtype, learner.bf16, learner.wire_dtype; on expert models "
         "learner.router_replay; a gap of float32 is below 1e-4 in the first step",
@@ -239,7 +245,7 @@ SIGNATURES = (
     ),
     Signature(
         name="stale engine",
-        looks_at=(GAP, ENTROPY, *LEFT_OUT, "train/lag_tokens", "env/*/reward"),
+        looks_at=(GAP, ENTROPY, *LEFT_OUT, LAG, "env/*/reward"),
         sentence="The engines sample with weights that no longer follow the trainer's.",
         remedy="look at what carries the weights (learner.transport) and at push/* in metrics.jsonl; start it again, "
         "and the engines load the newest checkpoint; where versions are recorded behind, lower rl.max_lag or rl.over_sampling",
@@ -255,7 +261,7 @@ SIGNATURES = (
     ),
     Signature(
         name="learning rate too high",
-        looks_at=(GAP, NORM, "env/*/correct", SIGNAL, ENTROPY),
+        looks_at=(GAP, LAG, NORM, "env/*/correct", SIGNAL, ENTROPY),
         sentence="Updates are so large that they undo what was learnt.",
         remedy="fork from a checkpoint before it with a lower rl.optim.learning_rate (a third, then a tenth), or a longer "
         "rl.optim.warmup_steps",

@@ -61,6 +61,17 @@ def with_settings(stages: list[Any], given: Mapping[str, Any]) -> tuple[list[Any
     return entries, set(found)
 
 
+def settings_of(name: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of an instance in the plain data of a configuration: those of its stage, over them its entry's.
+
+    Those under its own name where `stages` lists no such instance. Raise `ValueError` as `instances`.
+    """
+    listed = {one.name: one for one in instances(config.get("stages") or [])}
+    if name not in listed:
+        return config.get(name) or {}
+    return _merged(config.get(listed[name].stage.name) or {}, listed[name].given)
+
+
 def _entry(entry: Any) -> tuple[Stage[Any], Mapping[str, Any]]:
     """Return stage and settings of an entry, which is a name or a mapping of one name to settings."""
     if isinstance(entry, Mapping) and len(entry) == 1:

@@ -136,5 +136,8 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "forced_closings": fmean(any(turn.forced_T.any() for turn in t.turns) for t in scored),
         }
     for name in sorted({name for t in scored for name in t.verdict.parts}):
-        metrics[f"parts/{name}"] = fmean(t.verdict.parts[name] for t in scored if name in t.verdict.parts)
+        values = [t.verdict.parts[name] for t in scored if name in t.verdict.parts]
+        metrics[f"parts/{name}"] = fmean(values)
+        if len(values) < len(scored):
+            metrics[f"parts/{name}/share"] = len(values) / len(scored)
     return metrics
