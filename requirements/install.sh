@@ -24,6 +24,14 @@ fail() {
     exit 1
 }
 
+# The locked versions are those for this one platform. Said before anything is downloaded.
+system=$(uname -s) architecture=$(uname -m)
+case $system/$architecture in
+    Linux/x86_64 | Linux/amd64) ;;
+    *) fail "Temper runs on Linux on x86-64, and this is $system on $architecture;" \
+        "set it up on such a machine, a virtual one too" ;;
+esac
+
 say_log() {
     local status=$?
     if [ $status != 0 ] && [ -s "$log" ]; then

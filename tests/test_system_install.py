@@ -29,6 +29,7 @@ TOOLS = (
     "sed",
     "sha256sum",
     "tail",
+    "uname",
 )
 OLD, NEW = "550.54.15", "580.65.06"
 
@@ -121,6 +122,16 @@ def test_without_a_gpu_the_cpu_stack_is_installed_once(machine: Machine) -> None
     (machine.root / "log").unlink()
     assert machine.setup().stdout == ""
     assert not (machine.root / "log").exists()
+
+
+@pytest.mark.parametrize(("system", "architecture"), [("Darwin", "arm64"), ("Linux", "aarch64")])
+def test_another_platform_is_told_before_anything_is_done(system: str, architecture: str, machine: Machine) -> None:
+    (machine.root / "bin" / "uname").unlink()
+    machine.program("uname", f'[ "$1" = -s ] && echo {system} || echo {architecture}')
+    done = machine.setup()
+    assert done.returncode == 1
+    assert f"this is {system} on {architecture}; set it up on" in done.stderr
+    assert not machine.calls("python3.11")
 
 
 def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded(machine: Machine) -> None:

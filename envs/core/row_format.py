@@ -56,4 +56,7 @@ def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None)
         if known.matches(row):
             return known.load(row)
     names = ", ".join(known.name for known in formats)
-    raise ValueError(f"the row is of no known format ({names}); it has the fields {sorted(row)}")
+    raise ValueError(
+        f"the row is of no known format ({names}); it has the fields {sorted(row)}, which the setting `columns` of the data "
+        f"renames"
+    )
