@@ -26,8 +26,8 @@ def test_too_few_gpus_are_said_of_what_was_asked_for_with_the_settings_that_help
         [Node(name="a", address="10.0.0.1", gpus=1, free=0)],
     )
     assert lacking(Wanted(ranks=2, engines=1), two) == (
-        "the run wants 3 GPUs, for 2 ranks and 1 engine; the cluster has 2 of 2 free on 10.0.0.1; set placement=shared, or "
-        "lower rollout.workers or learner.ranks"
+        "the run wants 3 GPUs, for 2 ranks and 1 engine; the cluster has 2 of 2 free on 10.0.0.1; "
+        "set placement=shared rl.max_lag=0, or lower rollout.workers or learner.ranks"
     )
     assert lacking(Wanted(ranks=3), two).endswith(
         "3 ranks; the cluster has 2 of 2 free on 10.0.0.1; lower learner.ranks"

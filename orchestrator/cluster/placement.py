@@ -72,7 +72,7 @@ def lacking(wanted: Wanted, nodes: Sequence[Node]) -> str:
     has = ", ".join(f"{one.free:g} of {one.gpus:g} free on {one.address}" for one in nodes if one.gpus)
     if not has:
         return f"Ray has no CPU left on the cluster's {_counted(len(nodes), 'node')}; free some, or let one join"
-    remedies = ["free some"] * wanted.fits(nodes) + ["set placement=shared"] * _would_share(wanted, nodes)
+    remedies = ["free some"] * wanted.fits(nodes) + ["set placement=shared rl.max_lag=0"] * _would_share(wanted, nodes)
     lower = ["rollout.workers"] * bool(wanted.engines) + ["learner.ranks"] * bool(wanted.ranks)
     lower += ["rollout.engine.tensor_parallel"] * (wanted.processes > 1)
     remedies.append(f"lower {' or '.join(lower)}")
