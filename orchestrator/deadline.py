@@ -90,21 +90,22 @@ async def within(
     waiting_for: Callable[[], str],
     last_sign: Callable[[], float] = lambda: 0.0,
     on_stuck: Callable[[str], Awaitable[None]] | None = None,
+    advice: str = "",
 ) -> T:
     """Return the awaitable's result; raise `StuckError` once nothing has come for as long as the limit allows.
 
     `last_sign` is when something came last, on the monotonic clock, for a wait for many things. `on_stuck` is told the message
-    before what is waited for is given up; what comes meanwhile is taken. A `TimeoutError` of the awaitable's own passes through
-    unchanged.
+    before what is waited for is given up; what comes meanwhile is taken. `advice` says what to do then, where that is not to
+    start the run again. A `TimeoutError` of the awaitable's own passes through unchanged.
     """
     work, began = asyncio.ensure_future(awaitable), loop_time()
     try:
         while not work.done():
             left = max(began, last_sign()) + limit.seconds - loop_time()
             if left <= 0:
+                usual = f"the same command continues the run, with a longer {limit.setting} where that was too short"
                 stuck = StuckError(
-                    f"{stage}: nothing for {limit.seconds:.0f} s while waiting for {waiting_for()}; the same command "
-                    f"continues the run, with a longer {limit.setting} where that was too short"
+                    f"{stage}: nothing for {limit.seconds:.0f} s while waiting for {waiting_for()}; {advice or usual}"
                 )
                 if on_stuck is not None:
                     await on_stuck(str(stuck))

@@ -49,7 +49,7 @@ def replay(run: RunDir, step: str, *sets: str, shown: int = 20) -> Replay:
     scratch = run.root.parent / f"scratch-{len(list(run.root.parent.iterdir()))}"
     scratch.mkdir()
     asked = ReplayRequest(step=step, sets=sets, shown=shown)
-    return replayed(run, asked, start=plain_ranks, scratch=scratch, screen=io.StringIO(), step_s=60.0)
+    return replayed(run, asked, start=plain_ranks, scratch=scratch, screen=io.StringIO(), deadline_s=60.0)
 
 
 def page(found: Replay) -> str:
@@ -157,7 +157,7 @@ def test_a_learning_rate_moves_the_weights_as_adamw_says(run: RunDir, tmp_path: 
 
     async def trained() -> Path:
         batch = read_batch(run.batch_file("rl", 1))
-        ranks = Ranks(plain_ranks, scratch=tmp_path, note=lambda text: None, step_s=60.0)
+        ranks = Ranks(plain_ranks, scratch=tmp_path, note=lambda text: None, deadline_s=60.0)
         start, told = Start(model=chain.model, has_state=False), replace(batch.trained_with)
         try:
             return (await ranks.train(start, [batch], [told]))[1]

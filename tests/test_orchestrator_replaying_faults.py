@@ -1,9 +1,12 @@
 """Recording where a disk is full or a push fails, and what a replay tells that failed or found what is not finite."""
 
+import asyncio
 import io
 import json
 import math
 import os
+import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,16 +21,20 @@ from plain_rank import plain_ranks
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 
+from learner.config import LearnerConfig
 from learner.saving import HEADERS_BYTES
+from learner.trainer_group import TrainerGroup
 from orchestrator.__main__ import main
+from orchestrator.deadline import DeadlineConfig, StuckError
 from orchestrator.recording import keeper as keeping
 from orchestrator.recording.batch_file import read_batch, write_batch
 from orchestrator.recording.keeper import BatchKeeper
 from orchestrator.recording.step_batch import StepBatch
 from orchestrator.replaying import answer
 from orchestrator.replaying.page import print_replay
-from orchestrator.replaying.replay import Replay, ReplayRequest
+from orchestrator.replaying.replay import Replay, ReplayRequest, Verdict
 from orchestrator.replaying.tokens import OneToken, TokensCompared
+from orchestrator.replaying.training import deadlines_of
 from orchestrator.run.checkpoint import place, size_of, steps
 from orchestrator.run.folder import RunDir
 from orchestrator.session.trainer import Trainer
@@ -71,7 +78,7 @@ def found(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Replay:
     """A replay of the step whose push failed."""
     scratch, screen = tmp_path_factory.mktemp("scratch"), io.StringIO()
     return answer.replayed(
-        run, ReplayRequest(step=str(LAST)), start=plain_ranks, scratch=scratch, screen=screen, step_s=60.0
+        run, ReplayRequest(step=str(LAST)), start=plain_ranks, scratch=scratch, screen=screen, deadline_s=60.0
     )
 
 
@@ -189,7 +196,9 @@ def test_what_ranks_printed_is_kept_where_a_replay_fails(
     monkeypatch.setattr(answer, "replayed", dies)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)
     with pytest.raises(RuntimeError, match="rank 1 died"):
-        answer.answer_replay(run.root, ReplayRequest(step="1"), as_json=True, out=None, scratch=tmp_path, step_s=1.0)
+        answer.answer_replay(
+            run.root, ReplayRequest(step="1"), as_json=True, out=None, scratch=tmp_path, deadline_s=1.0
+        )
     (kept,) = tmp_path.iterdir()
     assert kept.read_text() == "rank 1: out of memory\n"
     assert capfd.readouterr().err == f"{kept} has what libraries printed\n"
@@ -198,12 +207,12 @@ def test_what_ranks_printed_is_kept_where_a_replay_fails(
 def test_a_number_that_is_not_finite_is_null_on_the_screen_as_in_the_file(
     run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = SimpleNamespace(differs=True, as_json=lambda: {"largest": math.inf, "tokens": [math.nan, 1.5]})
+    found = SimpleNamespace(verdict=Verdict.DIFFERS, as_json=lambda: {"largest": math.inf, "tokens": [math.nan, 1.5]})
     monkeypatch.setattr(answer, "replayed", lambda *_told, **_also: found)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)
     out = tmp_path / "out.json"
     assert (
-        answer.answer_replay(run.root, ReplayRequest(step="1"), as_json=True, out=out, scratch=tmp_path, step_s=1.0)
+        answer.answer_replay(run.root, ReplayRequest(step="1"), as_json=True, out=out, scratch=tmp_path, deadline_s=1.0)
         == 1
     )
     printed = json.loads(capsys.readouterr().out)
@@ -245,3 +254,75 @@ def test_control_characters_of_a_models_text_do_not_reach_the_terminal(found: Re
     assert "\\x1b[2Jd\u00e9j\u00e0\\rvu\\n['\\x1b[1A']" in text
     assert "a\\x1b]0;b\\x07" in text
     assert all(each == "\n" or each.isprintable() for each in text), repr(text)
+
+
+def shown(found: Replay) -> str:
+    """What the command prints."""
+    screen = io.StringIO()
+    print_replay(found, Console(file=screen, highlight=False, width=200))
+    return screen.getvalue()
+
+
+def test_a_step_of_which_nothing_was_recorded_is_not_called_what_the_run_recorded(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run.root, tmp_path / "run")
+    copy = RunDir(tmp_path / "run")
+    batch = read_batch(copy.batch_file("rl", 1))
+    write_batch(copy.batch_file("rl", 1), replace(batch, records=[]))
+    copy.metrics.unlink()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    again = answer.replayed(
+        copy, ReplayRequest(step="1"), start=plain_ranks, scratch=scratch, screen=io.StringIO(), deadline_s=60.0
+    )
+    assert again.verdict is Verdict.NOTHING
+    assert again.as_json()["verdict"] == "nothing to compare with"
+    said = shown(again)
+    assert "step 1: the run recorded nothing of its tokens" in said
+    assert "step 1: the run recorded no metrics of it" in said
+    assert "rl/1, trained again from step 0, has nothing recorded to compare with" in said
+    assert "is what the run recorded" not in said
+    monkeypatch.setattr(answer, "replayed", lambda *_told, **_also: again)
+    monkeypatch.setattr(answer, "stop_ray", lambda: None)
+    asked = ReplayRequest(step="1")
+    assert answer.answer_replay(run.root, asked, as_json=False, out=None, scratch=None, deadline_s=None) == 1
+    capsys.readouterr()
+
+
+def test_metrics_are_told_whether_or_not_tokens_were_recorded(found: Replay) -> None:
+    one = found.compared[-1]
+    assert one.metrics_compared > 5
+    assert found.verdict is Verdict.SAME
+    assert f"step {one.step}: {one.metrics_compared} metrics, difference 0" in shown(found)
+    unlike = replace(one, tokens=None, metrics={"train/loss": (1.5, 2.5)})
+    other = replace(found, compared=[*found.compared[:-1], unlike])
+    assert other.verdict is Verdict.DIFFERS
+    assert f"step {one.step}: {one.metrics_compared} metrics, 1 differ" in shown(other)
+    assert "train/loss: recorded 1.5, replayed 2.5" in shown(other)
+
+
+def test_a_replay_waits_as_long_as_its_run_and_says_what_makes_it_wait_longer(run: RunDir, tmp_path: Path) -> None:
+    assert deadlines_of(RunDir(tmp_path / "none")) == DeadlineConfig()
+    shutil.copytree(run.root, tmp_path / "run")
+    copy = RunDir(tmp_path / "run")
+    copy.config.write_text("deadlines: {start_s: 0.2, files_s: 77.0}\n")
+    assert deadlines_of(copy) == DeadlineConfig(start_s=0.2, files_s=77.0)
+
+    async def never(_learner: LearnerConfig) -> TrainerGroup:
+        await asyncio.sleep(1000.0)
+        raise AssertionError
+
+    def fails(deadline_s: float | None) -> str:
+        asked = ReplayRequest(step="1")
+        with pytest.raises(StuckError) as said:
+            answer.replayed(copy, asked, start=never, scratch=tmp_path, screen=io.StringIO(), deadline_s=deadline_s)
+        return str(said.value)
+
+    began = time.monotonic()
+    told = fails(None)
+    assert "nothing for 0 s while waiting for the ranks to start; " in told
+    assert "replay with a longer --deadline" in told
+    assert "the same command" not in told
+    assert time.monotonic() - began < 30.0
+    assert "nothing for 1 s while" in fails(1.0)

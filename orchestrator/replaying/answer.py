@@ -16,8 +16,8 @@ from rich.console import Console
 from orchestrator.cluster.ray_cluster import stop_ray
 from orchestrator.replaying.chain import chosen, replayable
 from orchestrator.replaying.page import print_replay, print_replayable
-from orchestrator.replaying.replay import Replay, ReplayRequest, replay
-from orchestrator.replaying.training import Ranks, RayRanks, StartRanks
+from orchestrator.replaying.replay import Replay, ReplayRequest, Verdict, replay
+from orchestrator.replaying.training import Ranks, RayRanks, StartRanks, deadlines_of
 from orchestrator.run.folder import RunDir, finite, write_json
 from orchestrator.run.noise import noise_to
 
@@ -41,9 +41,9 @@ def answer_replayable(run: Path, *, as_json: bool, out: Path | None) -> int:
 
 
 def answer_replay(
-    run: Path, asked: ReplayRequest, *, as_json: bool, out: Path | None, scratch: Path | None, step_s: float
+    run: Path, asked: ReplayRequest, *, as_json: bool, out: Path | None, scratch: Path | None, deadline_s: float | None
 ) -> int:
-    """Replay a step and print what differs; returns the exit status, 1 where it is not as it was recorded.
+    """Replay a step and print what differs; returns the exit status, 1 where it is not shown to be as recorded.
 
     Raise `ValueError` where that can't be. What libraries printed, ranks too, is kept in a file that is named where it fails.
     """
@@ -58,7 +58,7 @@ def answer_replay(
         noise_to(Path(place) / LOG),
     ):
         try:
-            found = replayed(folder, asked, start=RayRanks(), scratch=Path(place), screen=screen, step_s=step_s)
+            found = replayed(folder, asked, start=RayRanks(), scratch=Path(place), screen=screen, deadline_s=deadline_s)
         finally:
             stop_ray()
     _write(out, found.as_json())
@@ -66,7 +66,7 @@ def answer_replay(
         print(json.dumps(finite(found.as_json()), indent=1, allow_nan=False))
     else:
         print_replay(found, Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH))
-    return 1 if found.differs else 0
+    return 0 if found.verdict is Verdict.SAME else 1
 
 
 def _write(out: Path | None, data: dict[str, Any]) -> None:
@@ -91,15 +91,18 @@ def _kept_on_failure(log: Path, folder: Path | None) -> Iterator[None]:
 
 
 def replayed(
-    run: RunDir, asked: ReplayRequest, *, start: StartRanks, scratch: Path, screen: TextIO, step_s: float
+    run: RunDir, asked: ReplayRequest, *, start: StartRanks, scratch: Path, screen: TextIO, deadline_s: float | None
 ) -> Replay:
-    """Replay a step with ranks that `start` starts, which are ended in any case; what is under way is told on the screen."""
+    """Replay a step with ranks that `start` starts, which are ended in any case; what is under way is told on the screen.
+
+    Deadlines are those of the run; `deadline_s` is that of a step, and of all else that would end sooner.
+    """
 
     def note(text: str) -> None:
         print(text, file=screen, flush=True)
 
     async def work() -> Replay:
-        ranks = Ranks(start, scratch=scratch, note=note, step_s=step_s)
+        ranks = Ranks(start, scratch=scratch, note=note, limits=deadlines_of(run), deadline_s=deadline_s)
         try:
             return await replay(run, asked, ranks, note=note)
         finally:

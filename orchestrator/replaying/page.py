@@ -7,11 +7,16 @@ from rich.table import Table
 
 from learner.models.layer_types import TYPES
 from orchestrator.replaying.chain import Chain
-from orchestrator.replaying.replay import Changed, Replay
+from orchestrator.replaying.replay import Changed, Replay, StepCompared, Verdict
 from orchestrator.replaying.tokens import OneToken, TokensCompared
 from orchestrator.replaying.weights import Effects, Moved, Stored
 
 LAYERS_SHOWN = 12
+VERDICTS = {
+    Verdict.SAME: "is what the run recorded",
+    Verdict.DIFFERS: "differs from what the run recorded",
+    Verdict.NOTHING: "has nothing recorded to compare with: none of its tokens or metrics, and no checkpoint of it",
+}
 
 
 def print_replay(found: Replay, console: Console) -> None:
@@ -20,21 +25,28 @@ def print_replay(found: Replay, console: Console) -> None:
     for name, (then, now) in found.packages.items():
         say(console, f"recorded with {name} {then}, and here is {now}: last digits may differ")
     for one in found.compared:
-        if one.tokens is None:
-            say(console, f"step {one.step}: the run recorded nothing of its tokens")
-        elif not one.differs:
-            say(
-                console,
-                f"step {one.step}: {_count(one.tokens.tokens, 'token')}, difference 0 (log-probability, advantage, factor)",
-            )
-        else:
-            _print_tokens(one.tokens, console, f"step {one.step} against the record", ("recorded", "replayed"))
-            _print_metrics(one.metrics, console, ("recorded", "replayed"))
+        _print_step(one, console)
     _print_weights(found, console)
     if found.changed is not None:
         _print_changed(found.changed, console, chain)
-    verdict = "differs from what the run recorded" if found.differs else "is what the run recorded"
-    say(console, f"{found.run}: {chain.label}, trained again from step {chain.base}, {verdict}")
+    say(console, f"{found.run}: {chain.label}, trained again from step {chain.base}, {VERDICTS[found.verdict]}")
+
+
+def _print_step(one: StepCompared, console: Console) -> None:
+    """Print how a step's tokens and metrics compare with its record."""
+    if one.tokens is None:
+        say(console, f"step {one.step}: the run recorded nothing of its tokens")
+    elif not one.tokens.unequal:
+        tokens = _count(one.tokens.tokens, "token")
+        say(console, f"step {one.step}: {tokens}, difference 0 (log-probability, advantage, factor)")
+    else:
+        _print_tokens(one.tokens, console, f"step {one.step} against the record", ("recorded", "replayed"))
+    if not one.metrics_compared:
+        say(console, f"step {one.step}: the run recorded no metrics of it")
+        return
+    differ = f"{len(one.metrics):,} differ" if one.metrics else "difference 0"
+    say(console, f"step {one.step}: {_count(one.metrics_compared, 'metric')}, {differ}")
+    _print_metrics(one.metrics, console, ("recorded", "replayed"))
 
 
 def say(console: Console, text: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,15 @@ OF_TIME = ("step_seconds", "tokens_per_s")
 Pairs = dict[str, tuple[float, float]]
 
 
+class Verdict(Enum):
+    """How a replay as recorded stands to its record."""
+
+    SAME = "same"
+    DIFFERS = "differs"
+    NOTHING = "nothing to compare with"
+    """Nothing was recorded of the step: none of its tokens or metrics, and no checkpoint of it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
     """What a replay is to do. `shown` is how many tokens are described."""
@@ -34,21 +44,35 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompared:
-    """A step beside its record: its tokens, None where the run recorded none, and the metrics that differ, recorded first."""
+    """A step beside its record: its tokens, None where the run recorded none, and the metrics that differ, recorded first.
+
+    `metrics_compared` are the metrics that both have.
+    """
 
     step: int
     tokens: TokensCompared | None
     metrics: Pairs
+    metrics_compared: int
 
     @property
     def differs(self) -> bool:
         """Whether anything does."""
         return bool(self.metrics) or (self.tokens is not None and self.tokens.unequal > 0)
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether anything was recorded to compare with."""
+        return self.metrics_compared > 0 or (self.tokens is not None and self.tokens.tokens > 0)
+
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
         tokens = None if self.tokens is None else self.tokens.as_json()
-        return {"step": self.step, "tokens": tokens, "metrics": {k: list(v) for k, v in self.metrics.items()}}
+        return {
+            "step": self.step,
+            "tokens": tokens,
+            "metrics_compared": self.metrics_compared,
+            "metrics": {k: list(v) for k, v in self.metrics.items()},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +113,13 @@ class Replay:
         """Whether the replay as recorded differs from the record, or its weights from the run's."""
         return any(one.differs for one in self.compared) or (self.weights is not None and bool(self.weights.unequal))
 
+    @property
+    def verdict(self) -> Verdict:
+        """What it comes to. A step of which nothing was recorded is not as recorded, whatever the steps before it are."""
+        if self.differs:
+            return Verdict.DIFFERS
+        return Verdict.SAME if self.weights is not None or self.compared[-1].is_compared else Verdict.NOTHING
+
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
         chain, stored = self.chain, self.weights
@@ -96,6 +127,7 @@ class Replay:
             "run": str(self.run),
             **chain.as_json(),
             "differs": self.differs,
+            "verdict": self.verdict.value,
             "packages": {name: list(pair) for name, pair in self.packages.items()},
             "steps": [one.as_json() for one in self.compared],
             "weights": None
@@ -200,11 +232,11 @@ class _Comparer:
         """Compare a step with what the run recorded of it."""
         recorded = self._metrics.get(batch.step, {})
         ours = {f"train/{name}": value for name, value in trained.metrics.items() if name not in OF_TIME}
-        metrics = _unequal({name: value for name, value in recorded.items() if name in ours}, ours)
+        both = {name: value for name, value in recorded.items() if name in ours}
         tokens = None
         if batch.records:
             tokens = self._tokens(batch, batch.records, batch.trained_with, trained.records, batch.trained_with)
-        return StepCompared(step=batch.step, tokens=tokens, metrics=metrics)
+        return StepCompared(step=batch.step, tokens=tokens, metrics=_unequal(both, ours), metrics_compared=len(both))
 
     def replays(self, one: Trained, told: TrainedWith, other: Trained, changed: TrainedWith) -> TokensCompared:
         """Compare the last step's two replays."""

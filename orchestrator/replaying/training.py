@@ -19,11 +19,16 @@ from orchestrator.recording.step_batch import StepBatch
 from orchestrator.recording.trained_with import TrainedWith
 from orchestrator.replaying.other_type import in_type
 from orchestrator.run.checkpoint import size_of
+from orchestrator.run.folder import RunDir
+from orchestrator.settings.text import typed, written
 from rollout.weights.transports.catalog import AUTO
 
 T = TypeVar("T")
 StartRanks = Callable[[LearnerConfig], Awaitable[TrainerGroup]]
-STEP_SETTING = "--deadline"
+STEP_S = 1800.0
+"""Seconds of a step where no deadline is given, and the run has no longer one."""
+DEADLINE = "--deadline"
+ADVICE = f"the run is as it was; replay with a longer {DEADLINE}, which all waits of a replay go by, where that was too short"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +48,38 @@ class Start:
     has_state: bool
 
 
+def deadlines_of(run: RunDir) -> DeadlineConfig:
+    """Return the deadlines that a run went by last, the usual ones where it has no configuration.
+
+    Raise `ValueError` where these are not as a run writes them.
+    """
+    given = written(run.config, "deadlines") if run.config.is_file() else None
+    found: DeadlineConfig = typed(DeadlineConfig, given or {}, under="deadlines.")
+    return found
+
+
 class Ranks:
     """The ranks of one replay. They start for the first batch, and anew where the learner's settings are others."""
 
-    def __init__(self, start: StartRanks, *, scratch: Path, note: Callable[[str], None], step_s: float) -> None:
-        """`start` starts them; `scratch` is a folder for checkpoints; a step may take `step_s` seconds."""
+    def __init__(
+        self,
+        start: StartRanks,
+        *,
+        scratch: Path,
+        note: Callable[[str], None],
+        limits: DeadlineConfig | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """`start` starts them; `scratch` is a folder for checkpoints; `limits` are the run's, or the usual ones.
+
+        A step may take `deadline_s` seconds, and no other wait less than that.
+        """
         self._start = start
         self._scratch = scratch
         self._note = note
-        self._limits = DeadlineConfig()
-        self._step = Deadline(seconds=step_s, setting=STEP_SETTING)
+        limits, least = limits or DeadlineConfig(), deadline_s or 0.0
+        self._limits = replace(limits, start_s=max(limits.start_s, least), files_s=max(limits.files_s, least))
+        self._step = Deadline(seconds=deadline_s or max(STEP_S, limits.step_s), setting=DEADLINE)
         self._numbers = count()
         self._group: TrainerGroup | None = None
         self._config: LearnerConfig | None = None
@@ -138,7 +165,7 @@ class Ranks:
             await group.close()
 
     async def _within(self, limit: Deadline, awaitable: Awaitable[T], what: str) -> T:
-        return await within(limit, awaitable, stage="the replay", waiting_for=lambda: what)
+        return await within(limit, awaitable, stage="the replay", waiting_for=lambda: what, advice=ADVICE)
 
 
 class RayRanks:

@@ -15,7 +15,8 @@ Trains the recorded batches of the steps after a checkpoint again, without engin
 log-probability, advantage and factor of each token with the record, and the weights with the run's checkpoint of the step
 where it has one. With --set it trains the step once more with other settings, and compares that with the replay as recorded:
 tokens, gradients and weights, by type of layer and by layer. The run's folder is only read; the run may be at work. The exit
-status is 0 where the replay as recorded is what the run recorded, 1 where not. docs/replaying.md says more.
+status is 0 where the replay as recorded is what the run recorded, 1 where not, or where
+the run recorded nothing of the step. docs/replaying.md says more.
 """
 
 
@@ -46,9 +47,8 @@ def add_replay_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     command.add_argument(
         "--deadline",
         type=float,
-        default=1800.0,
         metavar="SECONDS",
-        help="longest wait for one step (default: 1800)",
+        help="longest wait for one step, and for all else that may take less (default: 1800, and the run's deadlines)",
     )
     command.set_defaults(execute=_replay)
 
@@ -63,7 +63,11 @@ def _replay(given: argparse.Namespace) -> int:
         if given.sets:
             raise ValueError("--set is about one step: name it with --step")
         return answer_replayable(run, as_json=given.json, out=given.out)
-    if given.tokens < 0 or given.deadline <= 0:
-        raise ValueError(f"--tokens {given.tokens} must be 0 or more, --deadline {given.deadline:g} above 0")
+    if given.tokens < 0:
+        raise ValueError(f"--tokens {given.tokens} must be 0 or more")
+    if given.deadline is not None and not given.deadline > 0:
+        raise ValueError(f"--deadline {given.deadline:g} must be above 0")
     asked = ReplayRequest(step=given.step, sets=tuple(given.sets), shown=given.tokens)
-    return answer_replay(run, asked, as_json=given.json, out=given.out, scratch=given.scratch, step_s=given.deadline)
+    return answer_replay(
+        run, asked, as_json=given.json, out=given.out, scratch=given.scratch, deadline_s=given.deadline
+    )
