@@ -126,9 +126,9 @@ def test_a_pass_that_fails_with_a_changed_setting_is_told_of(tmp_path: Path, mon
 
 def test_no_combination_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Tries(Noted):
-        def _try(self, setup: Setup, causes: tuple[Cause, ...]) -> Tried:
+        def _try(self, setup: Setup, causes: tuple[Cause, ...], way: str) -> Tried:
             self.tries = [*getattr(self, "tries", []), " ".join(cause.setting for cause in causes)]
-            return super()._try(setup, causes)
+            return super()._try(setup, causes, way)
 
     monkeypatch.setattr(search, "ask", lambda *_args, **_how: answered())
     one = Tries(tmp_path)
@@ -160,3 +160,44 @@ def test_recording_ends_in_every_process_of_an_engine_and_the_first_writes_it(tm
     assert WorkerExtension.take_layers(worker, str(file)) == (3 if rank == 0 else 0)  # type: ignore[arg-type]
     assert file.exists() == (rank == 0)
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model.layers)
+
+
+def test_a_gap_to_prefill_alone_is_searched_by_its_own_size_and_not_by_the_noise_of_decoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = [3e-6, 1e-7]  # of decoding, as configured and with the learner in float32: float32 explains both
+
+    class Within(Noted):
+        def scores(self, answers: list[ScoredAnswer], learner: LearnerConfig) -> list[list[float]]:
+            return [[-1.0 + noise[not learner.bf16]] * 4 for _ in answers]
+
+    one = ScoredAnswer(group=0, prompt_ids=(5, 6), sampled_ids=(7, 8, 9, 9), decoded_T=(-1.0,) * 4, sampling=PLAIN)
+    one = replace(one, prefill_T=(-1.2,) * 4)
+    given = Answered(answers=[one], plain=[one], watched=None, why_not="no layers", seconds=0.0)
+    monkeypatch.setattr(search, "ask", lambda *_args, **_how: given)
+    found = Within(tmp_path).diagnose(SETUP, starts=4)
+    assert found.way == "prefill"
+    assert found.tried
+    assert all(tried.gap is not None and tried.gap.mean == pytest.approx(0.2, rel=1e-3) for tried in found.tried)
+    assert found.cause is None
+    assert verdict(found).startswith("no setting that was tried explains the gap to prefill of 2.00e-01 nats")
+
+    class Mended(Noted):
+        def scores(self, answers: list[ScoredAnswer], learner: LearnerConfig) -> list[list[float]]:
+            return [[-1.0 - 2e-6] * 4 for _ in answers]
+
+    def ask(_model: Path, setup: Setup, *_prompts: object, **_how: object) -> Answered:
+        exact = replace(one, prefill_T=one.decoded_T)
+        return replace(given, plain=[exact]) if setup.engine.dtype == "float32" else given
+
+    monkeypatch.setattr(search, "ask", ask)
+    mended = Mended(tmp_path).diagnose(SETUP, starts=20)
+    assert mended.cause is not None
+    assert "rollout.engine.dtype=float32" in mended.cause.setting
+    assert "the gap to prefill falls from 2.00e-01 to 2.00e-06 nats" in verdict(mended)
+
+
+def test_no_gap_is_told_with_the_larger_difference_of_both() -> None:
+    decoding, prefill = (gap_of(np.full(4, size)) for size in (2e-6, 8e-6))
+    found = replace(diagnosis(decoding, []), gaps=Gaps(decoding=decoding, prefill=prefill, engine=prefill))
+    assert verdict(found).startswith("no gap: no token differs by more than 8.0e-06 nats")

@@ -15,6 +15,8 @@ from orchestrator.parity.setup import Setup
 
 WORST = 5
 """Layers that are named one by one."""
+TOLD = {"decoding": "", "prefill": " to prefill"}
+"""What is said of the gap that is searched: that to decoding is meant where nothing is."""
 WAYS = {
     "decoding": "trainer - decoding",
     "prefill": "trainer - prefill",
@@ -28,6 +30,7 @@ def to_json(found: GapDiagnosis, setup: Setup, *, model: str) -> dict[str, Any]:
     return {
         "model": model,
         "gaps": asdict(found.gaps),
+        "searched": found.way,
         "exact": found.nothing_to_explain,
         "cause": None if cause is None else _tried_json(cause, found),
         "tried": [_tried_json(one, found) for one in found.tried],
@@ -63,7 +66,7 @@ def _tried_json(tried: Tried, found: GapDiagnosis) -> dict[str, Any]:
 
 def explained(left: Gap, found: GapDiagnosis) -> float:
     """Return the share of the mean gap that is gone; negative where it grew."""
-    return 1 - left.mean / found.gaps.decoding.mean if found.gaps.decoding.mean else 0.0
+    return 1 - left.mean / found.gap.mean if found.gap.mean else 0.0
 
 
 def tables(found: GapDiagnosis, *, model: str) -> RenderableType:
@@ -83,11 +86,11 @@ def tables(found: GapDiagnosis, *, model: str) -> RenderableType:
 
 def verdict(found: GapDiagnosis) -> str:
     """Return what it comes to, in one or two sentences."""
-    gap, cause = found.gaps.decoding, found.cause
+    gap, cause, of = found.gap, found.cause, TOLD[found.way]
     if found.nothing_to_explain:
-        return f"no gap: no token differs by more than {gap.largest:.1e} nats (float32 stays below {EXACT:g})"
+        return f"no gap: no token differs by more than {found.largest:.1e} nats (float32 stays below {EXACT:g})"
     if not found.tried:
-        return f"a gap of {gap.mean:.2e} nats in the mean; nothing was tried against it"
+        return f"a gap{of} of {gap.mean:.2e} nats in the mean; nothing was tried against it"
     if cause is None:
         nearest = found.nearest
         falls = 0.0 if nearest is None or nearest.gap is None else explained(nearest.gap, found)
@@ -97,10 +100,11 @@ def verdict(found: GapDiagnosis) -> str:
             else f"; at the most {falls:.0%}, by {nearest.setting}, which chance may be"
         )
         more = f"; not tried: {', '.join(one.setting for one in found.untried)}" if found.untried else ""
-        return f"no setting that was tried explains the gap of {gap.mean:.2e} nats{most}{more}"
+        return f"no setting that was tried explains the gap{of} of {gap.mean:.2e} nats{most}{more}"
     assert cause.gap is not None
     share = f"{explained(cause.gap, found):.1%}"
-    return f"cause: {cause.name}\nset {cause.setting}: the gap falls from {gap.mean:.2e} to {cause.gap.mean:.2e} nats ({share})"
+    falls_to = f"falls from {gap.mean:.2e} to {cause.gap.mean:.2e} nats ({share})"
+    return f"cause: {cause.name}\nset {cause.setting}: the gap{of} {falls_to}"
 
 
 def _gap_table(found: GapDiagnosis, model: str) -> Table:

@@ -44,7 +44,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """A change, and the gap that is left with it; None and why where it could not be measured."""
+    """A change, and the gap that is left with it, of the kind that is searched; None and why where it could not be measured."""
 
     causes: tuple[Cause, ...]
     gap: Gap | None
@@ -78,16 +78,32 @@ class GapDiagnosis:
     @property
     def nothing_to_explain(self) -> bool:
         """Whether the sides agree as float32 does."""
-        return max(self.gaps.decoding.largest, self.gaps.prefill.largest) <= EXACT
+        return self.largest <= EXACT
+
+    @property
+    def way(self) -> str:
+        """Which gap is searched: that to decoding, which is trained with, or where float32 explains it that to prefill."""
+        prefill_alone = self.gaps.decoding.largest <= EXACT < self.gaps.prefill.largest
+        return "prefill" if prefill_alone else "decoding"
+
+    @property
+    def gap(self) -> Gap:
+        """The gap that is searched, as configured."""
+        return self.gaps.prefill if self.way == "prefill" else self.gaps.decoding
+
+    @property
+    def largest(self) -> float:
+        """By how much a token differs at the most, to decoding or to prefill."""
+        return max(self.gaps.decoding.largest, self.gaps.prefill.largest)
 
     @property
     def cause(self) -> Tried | None:
         """The change that explains most of the gap, of as few settings as do; None where none explains half of it."""
         measured = [(one.gap.mean, one) for one in self.tried if one.gap is not None]
-        telling = [(mean, one) for mean, one in measured if mean <= TELLS * self.gaps.decoding.mean]
+        telling = [(mean, one) for mean, one in measured if mean <= TELLS * self.gap.mean]
         if self.nothing_to_explain or not telling:
             return None
-        enough = [pair for pair in telling if pair[0] <= LEFT * self.gaps.decoding.mean] or telling
+        enough = [pair for pair in telling if pair[0] <= LEFT * self.gap.mean] or telling
         return min(enough, key=lambda pair: (len(pair[1].causes), pair[0]))[1]
 
     @property
@@ -158,41 +174,47 @@ class EngineComparison:
 
     def _bisect(self, setup: Setup, base: Answered, found: GapDiagnosis, *, allowed: int) -> Iterator[GapDiagnosis]:
         alone = found.gaps.prefill.mean <= LEFT * found.gaps.decoding.mean
-        free, waiting = free_causes(setup), engine_causes(setup, self._facts, decoding_alone=alone)
+        # prefill is compared on plain samples, however the setup samples
+        free = [cause for cause in free_causes(setup) if found.way == "decoding" or cause.side != "sampling"]
+        waiting = engine_causes(setup, self._facts, decoding_alone=alone and found.way == "decoding")
         yield (found := replace(found, untried=[*free, *waiting]))
         for place, cause in enumerate(free):
             self._tell(f"with {cause.setting}")
-            answers = base.plain if cause.side == "sampling" else base.answers
-            found = _with(found, self._tried((cause,), answers, cause.change(setup)), [*free[place + 1 :], *waiting])
+            answered = replace(base, answers=base.plain) if cause.side == "sampling" else base
+            tried = self._tried((cause,), answered, cause.change(setup), found.way)
+            found = _with(found, tried, [*free[place + 1 :], *waiting])
             yield found
         if _explained(found):
             yield replace(found, untried=[])
             return
         while waiting and self.starts < allowed and not _explained(found):
-            tried = self._try(setup, (waiting[0],))
+            tried = self._try(setup, (waiting[0],), found.way)
             waiting = waiting[1:]
             yield (found := _with(found, tried, waiting))
         exact = [one.causes[0] for one in found.tried if one.causes[0].form == "exact" and one.gap is not None]
         pairs, whole = _pairs(exact), tuple(exact)
         for pair in pairs:  # whose engines have answered
-            if pair != whole and not _explained(found) and _explains(both := self._try(setup, pair), found):
+            if pair == whole or _explained(found):
+                continue
+            if _explains(both := self._try(setup, pair, found.way), found):
                 yield (found := _with(found, both, waiting))
         if len(whole) > 1 and (whole in pairs or self.starts < allowed) and not _explained(found):
-            yield _with(found, self._try(setup, whole), waiting)
+            yield _with(found, self._try(setup, whole, found.way), waiting)
 
-    def _try(self, setup: Setup, causes: tuple[Cause, ...]) -> Tried:
+    def _try(self, setup: Setup, causes: tuple[Cause, ...], way: str) -> Tried:
         """Measure the gap with changes that need an engine; what goes wrong there is found too."""
         changed = with_all(setup, causes)
         try:
             answered = self._ask(changed, " ".join(cause.setting for cause in causes))
         except Exception as error:  # whatever vLLM has against this setting
             return Tried(causes=causes, gap=None, fault=in_words(error))
-        return self._tried(causes, answered.answers, changed)
+        return self._tried(causes, answered, changed, way)
 
-    def _tried(self, causes: tuple[Cause, ...], answers: Sequence[ScoredAnswer], changed: Setup) -> Tried:
+    def _tried(self, causes: tuple[Cause, ...], answered: Answered, changed: Setup, way: str) -> Tried:
         """Measure the gap of answers with changes; what goes wrong, such as too little memory or a NaN, is found too."""
         try:
-            return Tried(causes=causes, gap=self._decoding(answers, changed))
+            gap = self._prefill(answered, changed) if way == "prefill" else self._decoding(answered.answers, changed)
+            return Tried(causes=causes, gap=gap)
         except Exception as error:
             return Tried(causes=causes, gap=None, fault=in_words(error))
 
@@ -214,17 +236,20 @@ class EngineComparison:
         return answered
 
     def _gaps(self, answered: Answered, setup: Setup) -> Gaps:
-        plain = self._trainer.scores(answered.plain, setup.learner)
         decoded = [answer.decoded_T for answer in answered.plain]
         prefill = [answer.prefill_T for answer in answered.plain]
         return Gaps(
             decoding=self._decoding(answered.answers, setup),
-            prefill=between(plain, prefill),
+            prefill=self._prefill(answered, setup),
             engine=between(prefill, decoded),
         )
 
     def _decoding(self, answers: Sequence[ScoredAnswer], setup: Setup) -> Gap:
         return between(self._trainer.scores(answers, setup.learner), [answer.decoded_T for answer in answers])
+
+    def _prefill(self, answered: Answered, setup: Setup) -> Gap:
+        prefill = [answer.prefill_T for answer in answered.plain]
+        return between(self._trainer.scores(answered.plain, setup.learner), prefill)
 
     def _layers(self, answered: Answered, setup: Setup) -> tuple[LayerFindings | None, str]:
         if answered.watched is None:
@@ -247,7 +272,7 @@ def _pairs(causes: Sequence[Cause]) -> list[tuple[Cause, ...]]:
 
 def _explains(one: Tried, found: GapDiagnosis) -> bool:
     """Return whether a change leaves a tenth of the gap."""
-    return one.gap is not None and one.gap.mean <= LEFT * found.gaps.decoding.mean
+    return one.gap is not None and one.gap.mean <= LEFT * found.gap.mean
 
 
 def _explained(found: GapDiagnosis) -> bool:
