@@ -347,6 +347,7 @@ def test_a_run_is_measured_by_its_own_settings_and_its_engines_by_the_time_that_
         "time/learn_s": 9.0,
         "time/batch_s": 0.0,
         "push/load_s": 0.0,
+        **dict.fromkeys(("time/publish_s", "time/log_s", "time/save_s", "episode/step_s", "episode/rest_s"), 0.0),
     }
     log = MetricsLog(tmp_path / "metrics.jsonl")
     for step in (1, 2, 3):

@@ -4,6 +4,8 @@ How long answers are, and how many groups are dropped, nobody knows before a run
 predicted for them. Seconds are predicted where rates are known: measured by a probe, or given.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -18,6 +20,11 @@ from rollout.weights.weight_files import require_whole
 
 FILLING = 1
 """Steps at the start that are not counted where there are more: the engines begin with nothing in flight."""
+OF_WORK = (
+    *("rollout/answers", "rollout/tokens_per_s", "time/step_s"),
+    *("train/tokens_per_s", "train/step_seconds", "engine/sampled_tokens"),
+)
+"""What the work of a step is measured by."""
 OPTIMISER = "learner/optimizer-*.safetensors"
 
 
@@ -27,7 +34,8 @@ class Compared:
 
     name: str
     predicted: float
-    measured: float
+    measured: float | None
+    """None where no step of the run says it."""
 
     @property
     def error(self) -> float | None:
@@ -71,13 +79,20 @@ def compare_with(planner: Planner, folder: RunDir, rates: Rates | None) -> PlanC
 
 
 def measured_work(planned: Work, rows: list[MetricsRow]) -> Work:
-    """Return the work of a step with the lengths that the run had, and the share of what it sampled that it trained on."""
-    answers = _mean(rows, "rollout/answers")
+    """Return the work of a step with the lengths that the run had, and the share of what it sampled that it trained on.
+
+    Raise `ValueError` where no step of the run says it.
+    """
+    rows = with_all(rows, *OF_WORK)
+    answers, by_engines = mean_of(rows, "rollout/answers"), mean_of(rows, "engine/sampled_tokens")
+    for name, value in (("rollout/answers", answers), ("engine/sampled_tokens", by_engines)):
+        if not value:
+            raise ValueError(f"{name} is 0 in every step of the run that is counted: there is nothing to measure by")
     sampled = fmean(row.values["rollout/tokens_per_s"] * row.values["time/step_s"] for row in rows)
     trained = (
         fmean(row.values["train/tokens_per_s"] * row.values["train/step_seconds"] for row in rows) / planned.epochs
     )
-    kept = sampled / _mean(rows, "engine/sampled_tokens")
+    kept = sampled / by_engines
     return replace(
         planned,
         groups=round(answers / planned.group_size),
@@ -90,7 +105,7 @@ def measured_work(planned: Work, rows: list[MetricsRow]) -> Work:
 
 def _bytes(planner: Planner, folder: RunDir, stage: str, rows: list[MetricsRow]) -> list[Compared]:
     """Return what was pushed and saved."""
-    found = [Compared(name="bytes of a push", predicted=planner.push.sent, measured=_mean(rows, "push/bytes"))]
+    found = [Compared(name="bytes of a push", predicted=planner.push.sent, measured=_measured(rows, "push/bytes"))]
     newest = max(steps(folder.checkpoints(stage)), default=None)
     if newest is None:
         return found
@@ -108,26 +123,52 @@ def _seconds(planner: Planner, work: Work, rows: list[MetricsRow], rates: Rates 
     if rates is None:
         return []
     time = planner.step(rates, work)
-    measured = {name: _mean(rows, f"time/{name}_s") for name in ("step", "learn", "wait", "publish")}
-    busy_s = _mean(rows, "engine/busy_s") / planner.wanted.engines
+    measured = {name: _measured(rows, f"time/{name}_s") for name in ("step", "learn", "wait", "publish")}
+    busy_s, sampled = _measured(rows, "engine/busy_s"), _measured(rows, "engine/sampled_tokens")
+    busy_each_s = None if busy_s is None else busy_s / planner.wanted.engines
     return [
         Compared(
-            name="seconds of generating", predicted=time.generate_s, measured=busy_s if work.lag else measured["wait"]
+            name="seconds of generating",
+            predicted=time.generate_s,
+            measured=busy_each_s if work.lag else measured["wait"],
         ),
         Compared(name="seconds of learning", predicted=time.learn_s, measured=measured["learn"]),
         Compared(name="seconds of publishing", predicted=time.publish_s, measured=measured["publish"]),
-        Compared(name="seconds of a load", predicted=time.load_s, measured=_mean(rows, "push/load_s")),
+        Compared(name="seconds of a load", predicted=time.load_s, measured=_measured(rows, "push/load_s")),
         Compared(name="seconds of a step", predicted=time.step_s, measured=measured["step"]),
         Compared(
             name="sampled tokens a second",
             predicted=time.sampled_per_s,
-            measured=_mean(rows, "engine/sampled_tokens") / measured["step"],
+            measured=sampled / measured["step"] if sampled is not None and measured["step"] else None,
         ),
     ]
 
 
-def _mean(rows: list[MetricsRow], name: str) -> float:
-    return fmean(row.values.get(name, 0.0) for row in rows)
+def with_all(rows: Sequence[MetricsRow], *names: str) -> list[MetricsRow]:
+    """Return the rows that have all these metrics as finite numbers.
+
+    Raise `ValueError`, with those that none has, where there is no such row.
+    """
+    found = [row for row in rows if all(_has(row, name) for name in names)]
+    if not found:
+        lacking = [name for name in names if not any(_has(row, name) for row in rows)]
+        what = ", ".join(lacking) or f"all of {', '.join(names)}"
+        raise ValueError(f"no step of the run that is counted has {what}, by which it is measured")
+    return found
+
+
+def mean_of(rows: Sequence[MetricsRow], name: str) -> float:
+    """Return the mean of a metric over the rows that have it as a finite number. Raise as `with_all`."""
+    return fmean(row.values[name] for row in with_all(rows, name))
+
+
+def _measured(rows: Sequence[MetricsRow], name: str) -> float | None:
+    """Return the mean of a metric, None where no row has it."""
+    return mean_of(rows, name) if any(_has(row, name) for row in rows) else None
+
+
+def _has(row: MetricsRow, name: str) -> bool:
+    return math.isfinite(row.values.get(name, math.nan))
 
 
 def _size(folder: Path, pattern: str) -> int:
@@ -154,5 +195,7 @@ def _line(one: Compared) -> str:
     return f"{one.name:36} {_text(one.predicted):>14} {_text(one.measured):>14} {error:>8}"
 
 
-def _text(value: float) -> str:
+def _text(value: float | None) -> str:
+    if value is None:
+        return "not measured"
     return f"{value:,.0f}" if value >= 1000 else f"{value:,.3f}"

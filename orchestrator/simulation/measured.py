@@ -9,9 +9,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
-from orchestrator.planning.comparison import FILLING, measured_work
+from orchestrator.planning.comparison import FILLING, mean_of, measured_work, with_all
 from orchestrator.planning.plan import planned_config
 from orchestrator.planning.planner import Planner
 from orchestrator.planning.seconds.work import Work
@@ -19,6 +18,9 @@ from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsRow, read_metrics
 from orchestrator.simulation.speeds import START_S, Speeds
 from rollout.weights.transports.catalog import transport_kind
+
+OF_ENGINES = ("engine/passes", "engine/sampled_tokens", "engine/busy_s")
+OF_LEARNING = ("rollout/answers", "rollout/tokens_per_s", "time/step_s", "time/learn_s", "time/batch_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,25 +67,29 @@ def steps_of(folder: RunDir, stage: str) -> list[MetricsRow]:
 def measured_speeds(
     planner: Planner, work: Work, rows: Sequence[MetricsRow], *, most: int, run: str, start_s: float
 ) -> Speeds:
-    """Return the speeds that these steps had, of engines with up to `most` sequences; `planner` is of the run's settings."""
+    """Return the speeds that these steps had, of engines with up to `most` sequences; `planner` is of the run's settings.
+
+    A metric is taken of the steps that have it; raise `ValueError` where none has.
+    """
     config = planner.config
     engines = config.rollout.workers
-    beside_s = _mean(rows, "episode/step_s") + _mean(rows, "episode/rest_s")
+    beside_s = mean_of(rows, "episode/step_s") + mean_of(rows, "episode/rest_s")
     fixed, each = engine_pass(rows, engines=engines)
-    answers = sum(row.values["rollout/answers"] for row in rows)
-    sampled = sum(row.values["rollout/tokens_per_s"] * row.values["time/step_s"] for row in rows)
-    learning = sum(row.values["time/learn_s"] + row.values["time/batch_s"] for row in rows)
+    learnt = with_all(rows, *OF_LEARNING)
+    answers = sum(row.values["rollout/answers"] for row in learnt)
+    sampled = sum(row.values["rollout/tokens_per_s"] * row.values["time/step_s"] for row in learnt)
+    learning = sum(row.values["time/learn_s"] + row.values["time/batch_s"] for row in learnt)
     return Speeds(
         pass_s=(0.0, *(fixed + each * n for n in range(1, most + 1))),
         learn_token_s=learning / (sampled + work.prompt_tokens * answers),
         learn_fixed_s=0.0,
-        publish_s=_mean(rows, "time/publish_s"),
-        load_s=_mean(rows, "push/load_s"),
+        publish_s=mean_of(rows, "time/publish_s"),
+        load_s=mean_of(rows, "push/load_s"),
         transport=transport_kind(config.learner.transport).name,
         prompt_tokens=work.prompt_tokens,
         source=f"measured by {run}",
         beside_s=beside_s,
-        between_s=_mean(rows, "time/log_s") + _mean(rows, "time/save_s"),
+        between_s=mean_of(rows, "time/log_s") + mean_of(rows, "time/save_s"),
         start_s=start_s,
     )
 
@@ -93,10 +99,11 @@ def engine_pass(rows: Sequence[MetricsRow], *, engines: int) -> tuple[float, flo
 
     Raise `ValueError` where the steps have no pass, or do not say how long engines were busy.
     """
-    points = [_point(row, engines=engines) for row in rows]
-    if not any(passes and busy_s for passes, _, busy_s in points):
+    points = [_point(row, engines=engines) for row in with_all(rows, *OF_ENGINES)]
+    if not any(passes and tokens and busy_s for passes, tokens, busy_s in points):
         raise ValueError(
-            "the steps of the run have no engine/passes or no engine/busy_s, by which engines are measured"
+            "in no step of the run engine/passes, engine/sampled_tokens and engine/busy_s are above 0, by which engines are "
+            "measured"
         )
     pp = sum(p * p for p, _, _ in points)
     pt = sum(p * t for p, t, _ in points)
@@ -114,7 +121,7 @@ def engine_pass(rows: Sequence[MetricsRow], *, engines: int) -> tuple[float, flo
 
 def _point(row: MetricsRow, *, engines: int) -> tuple[float, float, float]:
     """Return passes, tokens and busy seconds of an engine in a step, in the mean over the engines."""
-    passes, tokens, busy_s = (row.values.get(f"engine/{name}", 0.0) for name in ("passes", "sampled_tokens", "busy_s"))
+    passes, tokens, busy_s = (row.values[name] for name in OF_ENGINES)
     return passes / engines, tokens / engines, busy_s / engines
 
 
@@ -126,7 +133,3 @@ def recorded_groups(path: Path) -> list[tuple[int, ...]]:
         if row["failure"] is None:
             groups.setdefault(row["ticket"], []).append(sum(len(turn["sampled_ids"]) for turn in row["turns"]))
     return [tuple(lengths) for lengths in groups.values()]
-
-
-def _mean(rows: Sequence[MetricsRow], name: str) -> float:
-    return fmean(row.values.get(name, 0.0) for row in rows)
