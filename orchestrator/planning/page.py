@@ -149,9 +149,11 @@ def _time(plan: Plan) -> Iterator[str]:
             yield "seconds         not known for this hardware: name its GPUs (--gpus), or measure it (--probe)"
         return
     rates, work = time.rates, time.work
+    batches = f"batches {_s(time.batch_s)} | " if time.batch_s else ""
     yield (
-        f"step of {work.stage:7} generate {_s(time.generate_s)} | learn {_s(time.learn_s)} | publish {_s(time.publish_s)} | "
-        f"load {_s(time.load_s)}{f' | shifts {_s(time.shift_s)}' if time.shift_s else ''} -> {_s(time.step_s)} at lag "
+        f"step of {work.stage:7} generate {_s(time.generate_s)} | {batches}learn {_s(time.learn_s)} | "
+        f"publish {_s(time.publish_s)} | load {_s(time.load_s)}"
+        f"{f' | shifts {_s(time.shift_s)}' if time.shift_s else ''} -> {_s(time.step_s)} at lag "
         f"{work.mean_lag:.2f} in the mean, limited by {time.limited_by}"
     )
     yield (
@@ -167,9 +169,11 @@ def _time(plan: Plan) -> Iterator[str]:
     hours = f", {time.hours * plan.gpus:,.0f} GPU hours" if plan.gpus else ""
     cost = "" if plan.cost is None else f", {plan.cost:,.0f} at the price given"
     yield (
-        f"all steps       {work.steps:,} steps, {time.hours:,.1f} h{hours}{cost}; "
+        f"all steps       {work.steps:,} steps of {work.stage}, {time.hours:,.1f} h{hours}{cost}; "
         f"{time.tokens:,.0f} sampled tokens; the longest answer takes {_s(time.longest_s)}"
     )
+    if plan.left_out:
+        yield f"                not in seconds, hours, price and deadlines: {', '.join(plan.left_out)}"
     if plan.split is not None:
         better = plan.split
         yield (

@@ -61,10 +61,12 @@ class Plan:
     """Whether a stage runs the loop."""
     time: StepTime | None
     """None where no stage runs the loop, or nothing says how fast the hardware is."""
+    left_out: tuple[str, ...]
+    """The stages that `time`, `cost` and the deadlines are not of: all that train or play but the first that runs the loop."""
     split: Split | None
     """A better one than this, if there is any."""
     cost: float | None
-    """Of all steps of the stage, at the price of a GPU hour that was given."""
+    """Of all steps of the stage that `time` is of, at the price of a GPU hour that was given."""
     limits: tuple[Limit, ...]
     advised: tuple[Limit, ...]
     """What a run may do with less of."""
@@ -136,6 +138,7 @@ def make_plan(planner: Planner, *, rates: Rates | None = None, price: float | No
         checkpoint_s=trained / (planner.assumptions.disk_gbs * 1e9),
         looped=planner.loop is not None,
         time=time,
+        left_out=planner.left_out if time is not None else (),
         split=best_split(planner) if rates is None else None,
         cost=None if price is None or time is None else price * planner.gpus * time.hours,
         limits=tuple(run_limits(planner, time)),

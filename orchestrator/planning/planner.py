@@ -212,18 +212,19 @@ class Planner:
         if loop is None or engine is None or self.site.card is None or not engine.sequences(self.mean_length):
             return None
         settings: LoopConfig = self.config.settings(loop)
-        loss = settings.loss
+        loss, model = settings.loss, self.model
         old = settings.updates > 1 and loss.is_sampled and not loss.against_rollout
         return Fleet(
             card=self.site.card,
-            model=self.model,
+            model=model,
             learner=self.config.learner,
             engine=self.config.rollout.engine,
             memory=engine,
             engines=self.wanted.engines,
             push=self.push,
             spread=self.gpus > self.site.hardware.gpus_together,
-            scores=int(old) + (0.0 if self.beside is None else self.beside.active / self.model.active),
+            scored=(model.parameters if old else 0) + (0 if self.beside is None else self.beside.parameters),
+            scores=int(old) + (0.0 if self.beside is None else self.beside.active / model.active),
             updates=settings.updates,
         )
 
@@ -237,6 +238,13 @@ class Planner:
     def loop(self) -> StageInstance | None:
         """The first stage that runs the loop."""
         return next((one for one in self.config.instances if isinstance(self.config.settings(one), LoopConfig)), None)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The other stages that train or play, of which no seconds are worked out."""
+        first, config = self.loop, self.config
+        others = (one for one in config.instances if one is not first and (one.stage.trains or config.plays(one)))
+        return tuple(one.name for one in others)
 
     def _optimizer(self) -> OptimConfig:
         """Return the optimiser with the larger state of those that stages use."""

@@ -71,6 +71,8 @@ class Fleet:
     """Whether ranks, or ranks and engines, lie on several machines."""
     scores: float
     """Further passes forward over what is trained, in passes of the model itself: of the old policy, a reference, a teacher."""
+    scored: int
+    """Parameters that these further passes go through."""
     updates: int
     """Optimiser steps of a step of the loop."""
 
@@ -153,16 +155,24 @@ def learning(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
 
 
 def _sending(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions) -> float:
-    """Return what ZeRO takes to gather the weights and to add up gradients, pass by pass."""
+    """Return what ZeRO takes to gather the weights and to add up gradients (Rajbhandari et al., section 7, 2020).
+
+    Each rank sends, and gets, all of a tensor but its own share: once to gather it, once to add it up where each rank keeps its
+    share of the sum, and twice where each keeps it all (stage 0). Stages 1 and 2 gather the updated weights after each update,
+    stage 3 gathers them for each pass forward and backward, and adds up after each as stage 2 does.
+    """
     learner, model = fleet.learner, fleet.model
     if learner.ranks == 1:
         return 0.0
-    micro = epochs * max(1.0, tokens / learner.ranks / learner.micro_batch_tokens)
+    stage, once = learner.zero_stage, max(1.0, tokens / learner.ranks / learner.micro_batch_tokens)
     width = 2 if learner.bf16 else FLOAT32
-    gathered = 2 * width * model.parameters if learner.zero_stage == 3 else 0
-    shared = FLOAT32 * model.trained * (micro if learner.zero_stage >= 2 else fleet.updates)
+    if stage == 3:
+        gathered = once * width * (2 * epochs * model.parameters + fleet.scored)
+    else:
+        gathered = fleet.updates * width * model.trained if stage else 0.0
+    added = FLOAT32 * model.trained * (epochs * once if stage >= 2 else fleet.updates * (1 if stage else 2))
     others = (learner.ranks - 1) / learner.ranks
-    return (micro * gathered + shared) * others / (_link(fleet, assumptions) * 1e9)
+    return (gathered + added) * others / (_link(fleet, assumptions) * 1e9)
 
 
 def _link(fleet: Fleet, assumptions: Assumptions) -> float:

@@ -19,6 +19,8 @@ class StepTime:
     rates: Rates
     work: Work
     generate_s: float
+    batch_s: float
+    """What the driver takes to make the batches, before the learner begins."""
     learn_s: float
     publish_s: float
     load_s: float
@@ -31,7 +33,8 @@ class StepTime:
     @property
     def limited_by(self) -> str:
         """Which side the other waits for."""
-        return "generating" if self.generate_s + self.load_s >= self.learn_s + self.publish_s else "learning"
+        learner_s = self.batch_s + self.learn_s + self.publish_s
+        return "generating" if self.generate_s + self.load_s >= learner_s else "learning"
 
     @property
     def sampled_per_s(self) -> float:
@@ -63,6 +66,7 @@ def step_time(rates: Rates, work: Work, *, engines: int, one_device: bool = Fals
         rates=rates,
         work=work,
         generate_s=generate_s * slower.engines,
+        batch_s=rates.batch_s * slower.learner,
         learn_s=learn_s * slower.learner,
         publish_s=rates.publish_s * slower.learner,
         load_s=rates.load_s * slower.engines,
