@@ -16,11 +16,12 @@ from orchestrator.__main__ import main
 from orchestrator.run.folder import RunDir
 from orchestrator.viewing.archive import Archive
 from orchestrator.viewing.page import document
-from orchestrator.viewing.recorded_file import Lines, chosen_file, recorded_files
+from orchestrator.viewing.recorded_file import Lines, Row, chosen_file, recorded_files
 from orchestrator.viewing.run_facts import tokenizer_of_run
 from orchestrator.viewing.server import ViewServer
 from orchestrator.viewing.table import columns_of
 from orchestrator.viewing.token_bytes import TokenBytes
+from rollout.trajectory_json import write_groups
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +142,35 @@ def test_the_server_has_the_page_and_the_columns_of_each_file(server: ViewServer
     status, page = asked(server, "/")
     assert (status, b"temper view" in page) == (200, True)
     assert unpacked(asked(server, "/data/rl-10/table")[1])["rows"] == 5
-    assert len(unpacked(asked(server, "/data/eval-rl/0")[1])["groups"]) == 3
+    mark = unpacked(asked(server, "/data/eval-rl/table")[1])["mark"]
+    assert len(unpacked(asked(server, f"/data/eval-rl/{mark}/0")[1])["groups"]) == 3
+    assert asked(server, f"/data/eval-rl/{mark}/9")[0] == 404
+
+
+def test_a_piece_of_a_file_that_was_written_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    path, (groups, rows) = run.trajectory_file("rl", 10), step_groups()
+    monkeypatch.setattr("orchestrator.viewing.recorded_file.PIECE_BYTES", 10)
+    shelf = ViewServer(run)
+    shelf.server_close()
+
+    def status(which: str) -> int:
+        return shelf.answer(f"/data/rl-10/{mark}/{which}").status
+
+    mark = unpacked(shelf.answer("/data/rl-10/table").body)["mark"]
+    assert [status(which) for which in ("0", "1", "same")] == [200] * 3
+    write_groups(path, groups[::-1], training=rows[2:] + rows[:2])
+    assert [status(which) for which in ("0", "1", "same")] == [409] * 3
+    old, mark = mark, unpacked(shelf.answer("/data/rl-10/table").body)["mark"]
+    assert (status("0"), old == mark) == (200, False)
+    some = Lines.some
+
+    def while_it_is_written(lines: Lines, first: int, count: int) -> list[Row]:
+        write_groups(path, groups, training=rows)
+        return some(lines, first, count)
+
+    monkeypatch.setattr(Lines, "some", while_it_is_written)
+    assert status("1") == 409
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", ""])

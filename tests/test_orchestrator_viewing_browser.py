@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
-from viewed_run import HOSTILE, SPLIT, write_large_run, write_viewed_run
+from viewed_run import HOSTILE, SPLIT, step_groups, write_large_run, write_viewed_run
 
 from orchestrator.__main__ import main
 from orchestrator.run.folder import RunDir
 from orchestrator.viewing.server import ViewServer
+from rollout.trajectory_json import write_groups
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -196,6 +197,44 @@ def test_the_command_serves_the_run_until_it_is_interrupted(page: "Page", run: R
     finally:
         serving.kill()
         serving.communicate()
+
+
+def test_a_file_that_the_run_writes_again_is_read_again_and_never_shown_beside_its_old_table(
+    browser: "Browser", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, expect = write_viewed_run(tmp_path / "tiny"), sync_api.expect
+    monkeypatch.setattr("orchestrator.viewing.recorded_file.PIECE_BYTES", 10)  # a piece for each group
+    groups, rows = step_groups()
+    told = "The run has written rl-10 again, so the table was read again: its rows are other answers."
+    with ViewServer(run) as server, one_page(browser) as (page, errors):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        visit(page, server.address)
+        page.locator("[data-column='env']").select_option("shop")
+        expect(page.locator(".row")).to_have_count(2)
+
+        write_groups(run.trajectory_file("rl", 10), groups[::-1], training=rows[2:] + rows[:2])
+        page.locator(".row[data-row='3']").click()  # of a piece that the page has not asked for before
+        expect(page.locator("#notice")).to_contain_text(told)
+        assert [row.get_attribute("data-row") for row in page.locator(".row").all()] == ["0", "1"]
+        expect(page.locator("[data-column='env']")).to_have_value("shop")
+        assert page.locator("#tokens").count() == 0
+        choose(page, 1)
+        assert tokens(page).startswith("get h")
+        assert page.locator(".command pre").inner_text().endswith(" --row 1")
+
+        write_groups(run.trajectory_file("rl", 10), groups[:1], training=rows[:2])
+        page.locator(".command button").click()  # what it would copy names another answer by now
+        expect(page.locator("#count")).to_have_text("0 of 3 answers, 1 groups")
+        expect(page.locator("[data-column='env']")).to_have_value("shop")
+        page.locator("#clear").click()
+        choose(page, 1)
+
+        write_groups(run.trajectory_file("rl", 10), groups, training=rows)
+        page.locator(".row[data-row='0']").click()  # of a piece that the page has
+        expect(page.locator(".row")).to_have_count(5)
+        expect(page.locator("#notice")).to_contain_text(told)
+        assert {error for error in errors if "409" not in error} == set()
+        server.shutdown()
 
 
 @pytest.mark.slow

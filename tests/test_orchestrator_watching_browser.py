@@ -1,5 +1,6 @@
 """The live page in a real browser: it follows the run, says when the driver is gone, and leads to the viewer."""
 
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,8 +14,8 @@ from viewed_run import HOSTILE, write_viewed_run
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.supervision.status import MemberStatus, RunStatus
-from orchestrator.viewing.loopback import LoopbackServer
-from orchestrator.watching.live_page import LivePage
+from orchestrator.viewing.loopback import LoopbackServer, PageAnswer
+from orchestrator.watching.live_page import FACTS, LivePage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -94,3 +95,38 @@ def test_the_page_follows_the_run_leads_to_the_viewer_and_says_when_the_driver_i
         expect(page.locator("#gone")).to_have_text(
             "temper status --serve answers no longer: it has ended, and this page is as it was then."
         )
+
+
+def test_a_server_that_is_suspended_is_told_of_and_the_age_of_what_was_told_grows(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    run.open()
+    tell(run, MetricsLog(run.metrics), step=1)
+    live, goes_on = LivePage(run, now=lambda: 1005.0), threading.Event()
+    goes_on.set()
+
+    def answer(path: str) -> PageAnswer:
+        if path == FACTS:
+            goes_on.wait()
+        return live.answer(path)
+
+    expect = sync_api.expect
+    with LoopbackServer(answer) as server, one_page(browser) as (page, _):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.add_init_script(  # so that nobody waits for 5 s here
+            "const whole = AbortSignal.timeout.bind(AbortSignal); AbortSignal.timeout = (ms) => whole(ms / 10);"
+        )
+        page.goto(server.address)
+        expect(page.locator("#age")).to_have_text(re.compile("^told [56] s ago$"))
+        expect(page.locator("#gone")).to_be_hidden()
+        goes_on.clear()
+        expect(page.locator("#gone")).to_have_text(
+            re.compile(r"^Nothing has come from temper status --serve for \d+ s: it is suspended or held up")
+        )
+        expect(page.locator("#age")).to_have_text(re.compile("^told ([789]|[1-9][0-9]) s ago$"))
+        goes_on.set()
+        expect(page.locator("#gone")).to_be_hidden()
+        expect(page.locator("#age")).to_have_text(re.compile("^told [56] s ago$"))
+        server.shutdown()
+    run.close()

@@ -16,8 +16,12 @@ LEVEL = 4
 class Archive:
     """One file of answers as the page reads it: `table`, and pieces by number. Each is JSON, compressed by gzip."""
 
-    def __init__(self, file: RecordedFile, tokenizer: TokenBytes | None) -> None:
-        """Read the whole file once. Raise `ValueError` for a line that is no answer."""
+    def __init__(self, file: RecordedFile, tokenizer: TokenBytes | None, *, mark: str | None = None) -> None:
+        """Read the whole file once. Raise `ValueError` for a line that is no answer.
+
+        `mark` is what the page asks for pieces with, so that they are of the file that its table is of; None where they can't
+        be of another.
+        """
         self._tokenizer = tokenizer
         self._lines = Lines(file.path)
         columns = columns_of(self._lines.rows())
@@ -26,6 +30,7 @@ class Archive:
         self.table = packed(
             file.about()
             | {
+                "mark": mark,
                 "rows": len(advantages),
                 "trained": sum(reason is not None for reason in advantages),
                 "tokenizer": tokenizer is not None,

@@ -38,6 +38,11 @@ class RecordedFile:
         """The file's name without its ending."""
         return self.path.stem
 
+    def mark(self) -> str:
+        """Return what another file of this name would not have: a run that goes back writes a step again."""
+        status = self.path.stat()
+        return f"{status.st_mtime_ns}-{status.st_size}"
+
     def about(self) -> dict[str, Any]:
         """Return what a list of files says of it, as plain JSON data."""
         path = shlex.quote(str(self.path))

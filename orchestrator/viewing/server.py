@@ -6,14 +6,18 @@ from collections import OrderedDict
 from http import HTTPStatus
 
 from orchestrator.run.folder import RunDir
-from orchestrator.viewing.archive import Archive
+from orchestrator.viewing.archive import Archive, packed
 from orchestrator.viewing.loopback import HTML, JSON, NOTHING, LoopbackServer, PageAnswer
 from orchestrator.viewing.page import document
-from orchestrator.viewing.recorded_file import recorded_files
+from orchestrator.viewing.recorded_file import RecordedFile, recorded_files
 from orchestrator.viewing.run_facts import facts_of, tokenizer_of_run
 
 HELD = 4
 """Files whose columns are held at once."""
+
+
+class ChangedFileError(Exception):
+    """A file is no longer the one that is asked for."""
 
 
 class Shelf:
@@ -23,16 +27,15 @@ class Shelf:
         self.run = run
         self._tokenizer = tokenizer_of_run(run)
         self._lock = threading.Lock()
-        self._held: OrderedDict[tuple[str, int, int], Archive] = OrderedDict()
+        self._held: OrderedDict[tuple[str, str], Archive] = OrderedDict()
 
     def archive(self, name: str) -> Archive:
         """Return the columns of a file of the run. Raise `KeyError` where there is none of this name."""
-        file = {one.name: one for one in recorded_files(self.run)}[name]
-        status = file.path.stat()
-        key = (name, status.st_mtime_ns, status.st_size)
+        file = self._file(name)
+        key = (name, file.mark())
         with self._lock:
             if key not in self._held:
-                self._held[key] = Archive(file, self._tokenizer)
+                self._held[key] = Archive(file, self._tokenizer, mark=key[1])
             self._held.move_to_end(key)
             while len(self._held) > HELD:
                 self._held.popitem(last=False)
@@ -46,10 +49,28 @@ class Shelf:
             threading.Thread(target=self.archive, args=(first.name,), daemon=True).start()
 
     def part(self, path: str) -> bytes:
-        """Return what lies at NAME/table or NAME/NUMBER. Raise `KeyError`, `IndexError` or `ValueError` where nothing does."""
-        name, _, which = path.rpartition("/")
-        archive = self.archive(name)
-        return archive.table if which == "table" else archive.piece(int(which))
+        """Return what lies at NAME/table, or of the file of its mark at NAME/MARK/NUMBER; at NAME/MARK/same nothing of it.
+
+        Raise `KeyError`, `IndexError` or `ValueError` where nothing does, `ChangedFileError` where the file has another mark.
+        """
+        name, *rest = path.split("/")
+        if rest == ["table"]:
+            return self.archive(name).table
+        mark, which = rest
+        self._check(name, mark)
+        if which == "same":
+            return packed({})
+        try:
+            return self.archive(name).piece(int(which))
+        finally:  # it may have been written again meanwhile
+            self._check(name, mark)
+
+    def _file(self, name: str) -> RecordedFile:
+        return {one.name: one for one in recorded_files(self.run)}[name]
+
+    def _check(self, name: str, mark: str) -> None:
+        if self._file(name).mark() != mark:
+            raise ChangedFileError(f"{name} was written again")
 
     def answer(self, path: str) -> PageAnswer:
         """Return the page at "/", and columns below "/data/"."""
@@ -60,6 +81,9 @@ class Shelf:
         asked = path.removeprefix("/data/")
         try:
             return PageAnswer(body=self.part(asked), kind="application/gzip")
+        except ChangedFileError as error:
+            told = json.dumps({"error": str(error)}).encode()
+            return PageAnswer(body=told, kind=JSON, status=HTTPStatus.CONFLICT)
         except (KeyError, IndexError, ValueError, OSError) as error:
             told = json.dumps({"error": f"{asked}: {error}"}).encode()
             return PageAnswer(body=told, kind=JSON, status=HTTPStatus.NOT_FOUND)

@@ -60,6 +60,14 @@ function element(tag, properties = {}, ...children) {
 
 const embedded = new Map([...document.querySelectorAll("script[data-part]")].map((one) => [one.dataset.part, one]));
 
+// A file of the run is no longer the one that this page's table is of.
+class Changed extends Error {
+  constructor(path) {
+    super(`${path} is of a file that was written again`);
+    this.file = path.split("/")[0];
+  }
+}
+
 async function part(path) {
   let data;
   if (facts.offline) {
@@ -68,6 +76,7 @@ async function part(path) {
     for (let i = 0; i < text.length; i++) data[i] = text.charCodeAt(i);
   } else {
     const answer = await fetch("data/" + path.split("/").map(encodeURIComponent).join("/"));
+    if (answer.status === 409) throw new Changed(path);
     if (!answer.ok) throw new Error((await answer.json()).error);
     data = await answer.arrayBuffer();
   }
@@ -75,8 +84,8 @@ async function part(path) {
   return new Response(plain).json();
 }
 
-async function tableOf(name) {
-  if (!tables.has(name)) {
+async function tableOf(name, again = false) {
+  if (again || !tables.has(name)) {
     const table = await part(name + "/table");
     table.cell = (column, row) => {
       const values = table.columns[column];
@@ -96,15 +105,23 @@ async function tableOf(name) {
   return tables.get(name);
 }
 
+// Throws where the server says that the file has changed since; one that has gone can't say it.
+async function unchanged(name) {
+  const { mark } = tables.get(name);
+  if (mark) await part(`${name}/${mark}/same`).catch((error) => { if (error instanceof Changed) throw error; });
+}
+
 async function groupOf(name, row) {
   const table = await tableOf(name);
   const number = table.pieces.findIndex(([first, count]) => row >= first && row < first + count);
-  const path = name + "/" + number;
-  if (!pieces.has(path)) {
-    pieces.set(path, await part(path));
+  const path = [name, ...(table.mark ? [table.mark] : []), number].join("/");
+  let piece = pieces.get(path);
+  if (piece) await unchanged(name);
+  else {
+    piece = await part(path);
+    pieces.set(path, piece);
     if (pieces.size > KEPT_PIECES) pieces.delete(pieces.keys().next().value);
   }
-  const piece = pieces.get(path);
   let first = piece.first;
   for (const group of piece.groups) {
     if (row < first + group.answers.length) return { name, group, first, answers: group.answers.map((one) => tokensOf(one, piece.bytes)) };
@@ -369,9 +386,10 @@ function filterOf({ name, text, title }) {
     refresh();
   };
   let field;
-  if (text && table.columns[name].values.length > FEW) return element("span");
+  const known = text ? table.columns[name].values.map((one) => String(one ?? "-")) : [];
+  if (known.length > FEW && !state.filters.has(name)) return element("span");
   if (text) {
-    const values = table.columns[name].values.map((one) => String(one ?? "-"));
+    const values = [...new Set(state.filters.has(name) ? [...known, wanted] : known)]; // a filter stays when its file is read again
     field = element("select", {}, element("option", { value: "", textContent: "all" }),
       ...values.sort().map((one) => element("option", { value: one, textContent: one || "(none)", selected: one === wanted && state.filters.has(name) })));
     field.onchange = () => { set(field.value); field.classList.toggle("on", field.value !== ""); };
@@ -583,7 +601,7 @@ function verdict(answer) {
   if (answer.reward !== null) {
     const text = `temper regrade ${facts.files.find(({ name }) => name === state.file).path} --row ${state.row}`;
     const button = element("button", { textContent: "copy" });
-    button.onclick = () => copy(text, button);
+    button.onclick = () => unchanged(state.file).then(() => copy(text, button)).catch(renew).catch(fail);
     box.append(element("p", { className: "sub", textContent: "this plays the same turns to the verifier again:" }),
       element("div", { className: "command" }, element("pre", { textContent: text }), button));
   }
@@ -698,8 +716,20 @@ function address() {
   history.replaceState(null, "", `#${named}`);
 }
 
-async function open({ file = state.file, against = state.against, row = -1, token = -1, colour = state.colour }) {
-  const changed = file !== state.file || against !== state.against;
+async function open(asked) {
+  await turnTo(asked).catch(renew);
+}
+
+// Reads the table again of a file that has changed. Its rows are other answers: none is chosen, and filters stay.
+async function renew(error) {
+  if (!(error instanceof Changed)) throw error;
+  const name = error.file;
+  await tableOf(name, true);
+  if (name === state.file || name === state.against) await turnTo({ again: name });
+}
+
+async function turnTo({ file = state.file, against = state.against, row = -1, token = -1, colour = state.colour, again = null }) {
+  const changed = again || file !== state.file || against !== state.against;
   const about = facts.files.find(({ name }) => name === file);
   if (!about) throw new Error(`this page has no answers called ${file}`);
   const others = facts.files.filter((one) => one.kind === "evaluation" && one.name !== file);
@@ -713,7 +743,7 @@ async function open({ file = state.file, against = state.against, row = -1, toke
   $("against-label").hidden = about.kind !== "evaluation" || others.length === 0;
   $("against").replaceChildren(element("option", { value: "", textContent: "nothing" }), ...others.map(({ name, label }) => element("option", { value: name, textContent: label, selected: name === state.against })));
   if (changed) {
-    notice(about, table);
+    notice(about, table, again);
     layOut();
     refresh();
   }
@@ -726,8 +756,8 @@ async function open({ file = state.file, against = state.against, row = -1, toke
 
 const usable = (name) => !COLOURS.find((one) => one.name === name)?.trained || tables.get(state.file).trained > 0;
 
-function notice(about, table) {
-  const said = [];
+function notice(about, table, again) {
+  const said = again ? [`The run has written ${again} again, so the table was read again: its rows are other answers.`] : [];
   if (table.trained === 0) {
     const why = about.kind === "evaluation" ? "an evaluation is not trained on" : "it was written before runs recorded this";
     said.push(`Not recorded in this file: log-probabilities of the trainer, advantages, why tokens carry no loss; ${why}.`);

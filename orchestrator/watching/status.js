@@ -1,8 +1,11 @@
 // The live page of `temper status --serve`. No framework, no HTML from data: whatever is told only ever becomes text nodes.
 "use strict";
 
-const POLL_MS = 1000, LATE_S = 30, SHOWN_GROUPS = 12, WIDTH = 240, HEIGHT = 84, GIB = 2 ** 30;
+const POLL_MS = 1000, ANSWER_MS = 5000, LATE_S = 30, SHOWN_GROUPS = 12, WIDTH = 240, HEIGHT = 84, GIB = 2 ** 30;
 const SVG = "http://www.w3.org/2000/svg";
+
+let silent_s = null; // how long ago the driver had told something when the last answer came
+let came = performance.now(); // when that was, by the clock of this page; before the first one, when the page was opened
 
 const $ = (id) => document.getElementById(id);
 
@@ -44,7 +47,9 @@ function show(told) {
   const doing = told.evaluation ? `evaluates ${told.evaluation.name}: ${told.evaluation.answered} of ${told.evaluation.tasks} tasks` : "";
   const at = `${stage} ${told.steps ? `${told.step}/${told.steps}` : ""}`;
   $("now").textContent = told.finished ? "all stages are done" : told.pid === undefined ? "starting" : at;
-  $("age").textContent = told.silent_s === null ? "" : `told ${seconds(told.silent_s)} ago`;
+  silent_s = told.silent_s;
+  came = performance.now();
+  age();
   const state = [
     ["does", told.running ? doing || (told.members || []).map((one) => one.doing).filter(Boolean).join(", ") || "waits" : "nothing: not running"],
     ["version", told.version ?? "-"],
@@ -71,6 +76,12 @@ function show(told) {
   gone(told);
 }
 
+const since = () => (performance.now() - came) / 1000;
+
+function age() {
+  $("age").textContent = silent_s === null ? "" : `told ${seconds(silent_s + since())} ago`;
+}
+
 function gone(told) {
   const late = told.running && told.silent_s > LATE_S;
   const text = told.finished ? "The run has ended as planned: all its stages are done." : !told.running
@@ -87,16 +98,18 @@ function say(text, planned = false) {
 
 async function poll() {
   try {
-    const answer = await fetch("facts.json"), told = await answer.json();
+    const answer = await fetch("facts.json", { signal: AbortSignal.timeout(ANSWER_MS) }), told = await answer.json();
     if (!answer.ok) throw new Error(told.error);
     show(told);
     document.body.dataset.ready = "true";
   } catch (error) {
-    say(error instanceof TypeError ? "temper status --serve answers no longer: it has ended, and this page is as it was then." : String(error.message));
+    say(error.name === "TimeoutError" ? `Nothing has come from temper status --serve for ${seconds(since())}: it is suspended or held up, and this page is as it was then.`
+      : error instanceof TypeError ? "temper status --serve answers no longer: it has ended, and this page is as it was then." : String(error.message));
   }
   setTimeout(poll, POLL_MS);
 }
 
 $("run-name").textContent = JSON.parse($("facts").textContent).run;
 document.title = `${$("run-name").textContent} - temper status`;
+setInterval(age, POLL_MS);
 poll();
