@@ -203,6 +203,10 @@ LATE_IMPORTS = {
         "orchestrator.planning.answer.answer_plan",
         "orchestrator.planning.assumptions.Assumptions",
     ],
+    "orchestrator/cli/looking/explain_command.py": [
+        "orchestrator.explaining.explanation.explain",
+        "orchestrator.explaining.sentences.sentences",
+    ],
     "orchestrator/cli/looking/replay_command.py": [
         "orchestrator.replaying.answer.answer_replay",
         "orchestrator.replaying.answer.answer_replayable",

@@ -4,8 +4,6 @@ import argparse
 import json
 
 from orchestrator.cli.named_model import path_of_run, require_run
-from orchestrator.explaining.explanation import explain
-from orchestrator.explaining.sentences import sentences
 from orchestrator.viewing.loopback import LOOPBACK
 
 PORT = 8310
@@ -41,6 +39,9 @@ def add_explain_command(commands: "argparse._SubParsersAction[argparse.ArgumentP
 
 
 def _explain(given: argparse.Namespace) -> int:
+    from orchestrator.explaining.explanation import explain  # reads settings by stage, which takes seconds to import
+    from orchestrator.explaining.sentences import sentences
+
     told = explain(require_run(given.run), stage=given.stage)
     if given.json:
         print(json.dumps(told.as_json(), indent=1))
