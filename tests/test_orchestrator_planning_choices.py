@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
@@ -22,6 +23,7 @@ from orchestrator.planning.run_limits import run_limits
 from orchestrator.planning.seconds.rates import learning
 from orchestrator.planning.seconds.work import work_of
 from orchestrator.planning.split import best_split
+from orchestrator.planning.trials import held, tried
 from orchestrator.run.metrics_log import read_metrics
 from orchestrator.simulation.lengths import LogNormal, with_mean
 from orchestrator.simulation.scenario import Scenario
@@ -145,6 +147,51 @@ def test_devices_in_shifts_put_aside_what_one_machine_has_of_each_side(folder: P
     time = two.time()
     assert time is not None
     assert time.shift_s == pytest.approx(2 * (rank.moved + engine.weights) / 6e9)
+
+
+def split_of(folder: Path, gpus: str, *, ranks: int, host_gib: float = 128.0) -> Planner:
+    """A plan whose split is given, with room for that many ranks of ZeRO-3."""
+    site = named_site(gpus, host_gib_per_gpu=host_gib, shm_gib=1.0)
+    passes = ("learner.zero_stage=3", "learner.recompute=full", "learner.shared_prompts=false")
+    sizes = ("learner.micro_batch_tokens=16384", "rollout.engine.max_sequences=256")
+    split = (f"learner.ranks={ranks}", f"rollout.workers={site.hardware.gpus - ranks}")
+    return Planner(*planned_config(EIGHT, [f"model.path={folder}", *passes, *sizes, *split], site), site, Assumptions())
+
+
+def test_the_better_split_of_many_gpus_is_the_fastest_of_all(folder: Path) -> None:
+    planner = split_of(folder, "8x8xH200-141G", ranks=4)
+    found, fastest = best_split(planner), inf
+    for ranks in range(1, 64):
+        one = tried(planner, {"learner.ranks": ranks, "rollout.workers": 64 - ranks})
+        time = None if one is None or not held(planner) <= held(one) else one.time()
+        fastest = fastest if time is None else min(fastest, time.step_s)
+    assert found is not None
+    assert found.step_s == fastest
+
+
+def test_a_better_split_goes_by_the_batches_of_the_stages_that_run_alone(folder: Path) -> None:
+    loop = split_of(folder, "8x8xH200-141G", ranks=4)
+    few = replace(loop.config.sections["rl"], groups_per_step=3, group_size=4)
+    found = best_split(tuned(loop, sections={**loop.config.sections, "rl": few}))
+    assert found is not None
+    assert found.ranks <= 12  # more can't share the answers of a step
+    even = best_split(tuned(loop, stages=["sft", "rl"]))
+    assert even is not None
+    assert 64 % even.ranks == 0  # sequences of a batch of sft
+
+
+def tuned(planner: Planner, **settings: object) -> Planner:
+    config = replace(planner.config, **settings)  # type: ignore[arg-type]
+    return Planner(config, planner.model, planner.site, planner.assumptions)
+
+
+def test_a_better_split_hits_no_limit_that_is_kept_without_it(folder: Path) -> None:
+    roomy = best_split(split_of(folder, "8xH200-141G", ranks=2))
+    tight = best_split(split_of(folder, "8xH200-141G", ranks=2, host_gib=16.0))
+    assert roomy is not None
+    assert tight is not None
+    assert roomy.ranks > 3  # each reads 33.1 GiB of the model into main memory, which has 128
+    assert tight.ranks == 3
 
 
 def test_an_answer_is_as_long_as_its_turns_and_its_episode_allow(usual: Planner) -> None:
