@@ -14,7 +14,7 @@ from orchestrator.planning.cards import named_site
 from orchestrator.planning.page import page
 from orchestrator.planning.plan import make_plan, planned_config
 from orchestrator.planning.planner import Planner
-from orchestrator.planning.seconds.rates import Rates, Slowdown, learning
+from orchestrator.planning.seconds.rates import Rates, Slowdown, learning, pushing
 from orchestrator.planning.seconds.step_time import StepTime, step_time
 from orchestrator.planning.seconds.work import Work
 
@@ -95,15 +95,25 @@ def test_what_zero_sends_is_counted_by_hand(planner: Planner, stage: Literal[0, 
     count = fleet.model.parameters
     assert fleet.model.trained == count
     learner = replace(planner.config.learner, ranks=4, zero_stage=stage, bf16=stage > 0, micro_batch_tokens=1000)
-    fleet = replace(
-        fleet, learner=replace(learner, shared_prompts=False), updates=3, scores=1.0, scored=count, spread=False
-    )
+    fleet = replace(fleet, learner=replace(learner, shared_prompts=False), updates=3, scores=1.0, scored=count)
     work = replace(WORK, groups=50, group_size=4, epochs=2)  # 20,000 tokens: 5 passes of each rank
     given = planner.assumptions
     sent_s = learning(fleet, work, given) - learning(fleet, work, replace(given, link_share=1e15))
     assert sent_s == pytest.approx(
         a_parameter * count * 3 / 4 / (given.link_share * fleet.card.link_gbs * 1e9), rel=1e-6
     )
+
+
+@pytest.mark.parametrize("ranks", [8, 12])
+def test_ranks_that_one_machine_holds_send_by_its_own_links_wherever_engines_lie(ranks: int, folder: Path) -> None:
+    given = (f"model.path={folder}", f"learner.ranks={ranks}", f"rollout.workers={16 - ranks}", "learner.zero_stage=3")
+    site = named_site("2x8xH100-80G", host_gib_per_gpu=128.0, shm_gib=1.0)
+    planner = Planner(*planned_config(EIGHT, given, site), site, Assumptions())
+    fleet, usual, slow = planner.fleet, planner.assumptions, replace(planner.assumptions, network_gbs=5.0)
+    assert fleet is not None
+    assert fleet.push.transport == "broadcast"
+    assert (learning(fleet, WORK, slow) > learning(fleet, WORK, usual)) == (ranks > 8)
+    assert pushing(fleet, slow)[1] == pytest.approx(10 * pushing(fleet, usual)[1])
 
 
 def test_hours_and_price_are_labelled_with_their_stage_and_name_those_they_are_not_of(folder: Path) -> None:

@@ -1,7 +1,7 @@
 """The parts of a plan, worked out for one configuration on one hardware."""
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 from learner.config import LearnerConfig, OptimConfig
@@ -21,6 +21,7 @@ from orchestrator.planning.seconds.rates import Fleet, Rates, card_rates, sequen
 from orchestrator.planning.seconds.step_time import StepTime, step_time
 from orchestrator.planning.seconds.work import Work, answer_tokens, prompt_tokens, work_of
 from orchestrator.settings.loop import LoopConfig
+from orchestrator.settings.model_source import ModelSource
 from orchestrator.stages.distill import DistillConfig
 from orchestrator.stages.stage import StageInstance
 
@@ -223,6 +224,7 @@ class Planner:
             engines=self.wanted.engines,
             push=self.push,
             spread=self.gpus > self.site.hardware.gpus_together,
+            ranks_spread=self.wanted.ranks > self.site.hardware.gpus_together,
             scored=(model.parameters if old else 0) + (0 if self.beside is None else self.beside.parameters),
             scores=int(old) + (0.0 if self.beside is None else self.beside.active / model.active),
             updates=settings.updates,
@@ -258,8 +260,14 @@ class Planner:
         """
         settings = [self.config.settings(one) for one in self.config.instances if one.stage.trains]
         sources = [one.teacher for one in settings if isinstance(one, DistillConfig) and one.teacher is not None]
-        teachers = [counted(source_config(one), LearnerConfig(), name=one.path) for one in sources]
+        teachers = [_teacher(one) for one in sources]
         losses = [one.loss for one in settings if "loss" in vars(one) and not isinstance(one, DistillConfig)]
         compared = any(one.stage.name == "dpo" for one in self.config.instances)
         own = [self.model] if compared or any(loss.needs_reference for loss in losses) else []
         return max([*own, *teachers], key=lambda model: model.parameters, default=None)
+
+
+@cache
+def _teacher(source: ModelSource) -> PlannedModel:
+    """Return a frozen model, counted once: plans of other splits have it too."""
+    return counted(source_config(source), LearnerConfig(), name=source.path)

@@ -68,7 +68,9 @@ class Fleet:
     engines: int
     push: PushPlan
     spread: bool
-    """Whether ranks, or ranks and engines, lie on several machines."""
+    """Whether ranks and engines together lie on several machines."""
+    ranks_spread: bool
+    """Whether the ranks alone do: they are placed on as few as hold them."""
     scores: float
     """Further passes forward over what is trained, in passes of the model itself: of the old policy, a reference, a teacher."""
     scored: int
@@ -172,12 +174,12 @@ def _sending(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions)
         gathered = fleet.updates * width * model.trained if stage else 0.0
     added = FLOAT32 * model.trained * (epochs * once if stage >= 2 else fleet.updates * (1 if stage else 2))
     others = (learner.ranks - 1) / learner.ranks
-    return (gathered + added) * others / (_link(fleet, assumptions) * 1e9)
+    return (gathered + added) * others / (_link(fleet, assumptions, spread=fleet.ranks_spread) * 1e9)
 
 
-def _link(fleet: Fleet, assumptions: Assumptions) -> float:
-    """Return the GB/s between GPUs."""
-    slowest = min(fleet.card.link_gbs, assumptions.network_gbs) if fleet.spread else fleet.card.link_gbs
+def _link(fleet: Fleet, assumptions: Assumptions, *, spread: bool) -> float:
+    """Return the GB/s between GPUs, which lie on several machines where they are `spread`."""
+    slowest = min(fleet.card.link_gbs, assumptions.network_gbs) if spread else fleet.card.link_gbs
     return assumptions.link_share * slowest
 
 
@@ -191,7 +193,7 @@ def pushing(fleet: Fleet, assumptions: Assumptions) -> tuple[float, float]:
     """Return the seconds that a push takes at the learner, and while the engines load it."""
     push, copy_s = fleet.push, fleet.push.sent / (assumptions.host_copy_gbs * 1e9)
     if push.transport == "broadcast":
-        return 0.0, push.sent / (_link(fleet, assumptions) * 1e9)
+        return 0.0, push.sent / (_link(fleet, assumptions, spread=fleet.spread) * 1e9)
     if push.transport == "cuda_ipc":
         copy_s = 2 * push.sent / (fleet.card.bandwidth_gbs * 1e9)
     brought = push.sent / (assumptions.ray_gbs * 1e9) if push.transport == "ray" and fleet.spread else 0.0
