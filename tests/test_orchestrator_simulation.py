@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import random
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,11 +24,13 @@ from orchestrator.planning.assumptions import Assumptions
 from orchestrator.run.metrics_log import MetricsLog, MetricsRow
 from orchestrator.settings.loop import RlConfig
 from orchestrator.settings.supervision import SupervisionConfig
+from orchestrator.simulation.answer import table_text
 from orchestrator.simulation.engine import EngineModel
 from orchestrator.simulation.lengths import Lengths, LogNormal, Recorded, cut_mean, with_mean
 from orchestrator.simulation.measured import engine_pass, recorded_groups
 from orchestrator.simulation.meter import FleetMeter
 from orchestrator.simulation.outcome import Outcome
+from orchestrator.simulation.scaling import PAGE, STUDIES, run
 from orchestrator.simulation.scenario import Scenario
 from orchestrator.simulation.simulation import Parts, simulate
 from orchestrator.simulation.speeds import Speeds
@@ -358,6 +361,22 @@ def test_a_run_is_measured_by_its_own_settings_and_its_engines_by_the_time_that_
     assert ground.work.groups == 100 / 4
     assert ground.loop.group_size == 8
     assert ground.speeds.learn_token_s == pytest.approx(9 / 2000)
+
+
+# the page
+
+
+def figures(table: str) -> list[list[str]]:
+    """The cells of a table, without the last column: what a simulation really took."""
+    return [re.split(" {2,}", line.strip())[:-1] for line in table.splitlines()]
+
+
+def test_the_first_table_of_the_page_is_what_is_simulated() -> None:
+    study = STUDIES[0]
+    _, _, after = PAGE.read_text().partition(f"<!-- {study.name}: written by make scaling -->")
+    table = after.partition("```text\n")[2].partition("\n```")[0]
+    assert len(figures(table)) == 1 + 6 * 4
+    assert figures(table) == figures(table_text(run(study))), "make scaling writes it"
 
 
 # the command

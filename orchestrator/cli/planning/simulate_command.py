@@ -15,7 +15,8 @@ EPILOG = """examples:
   temper simulate configs/demo.yaml --measured runs/demo --max-lag 0,1,2 --json
 
 Every combination of the values is simulated. Durations are planned for the GPUs that are named (as by `temper plan`), or those
-that a run measured; the decisions are the product's own loop, buffer and pool. docs/scaling.md says what they teach.
+that a run measured; the decisions are the product's own loop, buffer and pool. docs/scaling.md says what each column is, and
+what they teach.
 """
 
 
