@@ -6,9 +6,10 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 import tiny_models
@@ -511,6 +512,8 @@ def test_the_nodes_of_a_cluster_are_asked_for_what_they_have(monkeypatch: pytest
             assert node.facts.code == checksum(ROOT)
             assert abs(node.ahead_s) <= node.within_s + 0.05  # both have this machine's clock
             assert node.within_s < 1
+        found = worst("cluster", Subject())
+        assert found.level is not FAILURE, found
         monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
         assert worst("cluster", Subject()).level is Level.FAILURE
     finally:
@@ -564,6 +567,32 @@ def test_whatever_a_check_raises_is_a_failure_with_a_remedy(error: Exception) ->
     found = list(examined(made, Subject(given=demo())))
     assert [one.check for one in found] == [check.name for check in CHECKS]
     assert all(one.level is FAILURE and one.remedy for one in found)
+
+
+def test_a_check_that_hangs_fails_by_its_remedy_and_the_others_are_made() -> None:
+    woken = Event()
+
+    def hangs(_: Subject) -> Iterator[Finding]:
+        yield ok("begun")
+        woken.wait(60)
+
+    def ends(_: Subject) -> list[Finding]:
+        sys.exit("the environment's own")
+
+    given = {"hangs": hangs, "builds on it": hangs, "ends": ends, "goes": lambda _: [ok("went")]}
+    made = [Check(name=name, look=look, remedy="wake it", limit_s=0.3) for name, look in given.items()]
+    made[1] = replace(made[1], after=("hangs",))
+    try:
+        found = list(examined(made, Subject()))
+    finally:
+        woken.set()
+    assert [(one.check, one.level) for one in found] == [
+        ("hangs", Level.OK),
+        ("hangs", FAILURE),
+        ("ends", FAILURE),
+        ("goes", Level.OK),
+    ]
+    assert found[1].line == "failure: hangs: nothing more after 0.3 s; wake it"
 
 
 def test_every_check_has_a_planted_fault() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from orchestrator.doctor.check import Check, examined
+from orchestrator.doctor.check import LONG_S, Check, examined
 from orchestrator.doctor.disk import look_at_room, look_at_speed
 from orchestrator.doctor.finding import Finding, Level, ok
 from orchestrator.doctor.gold import look_at_environments
@@ -65,7 +65,10 @@ CHECKS = (
         quick=True,
     ),
     Check(
-        name="cluster", look=look_at_nodes, remedy="look at the cluster by `ray status`, and let the node join again"
+        name="cluster",
+        look=look_at_nodes,
+        remedy="look at the cluster by `ray status`, and let the node join again",
+        limit_s=LONG_S,
     ),
     Check(
         name="model",
@@ -120,6 +123,7 @@ CHECKS = (
         look=look_at_rows,
         remedy="correct the data, or let bad rows pass with envs.NAME.on_error=skip",
         of_run=True,
+        limit_s=LONG_S,
     ),
     Check(
         name="tool calls",
@@ -134,6 +138,7 @@ CHECKS = (
         remedy="correct what the stage reads, or leave it out of stages",
         of_run=True,
         after=PROMPTS,
+        limit_s=LONG_S,
     ),
     Check(
         name="prompts",
@@ -141,6 +146,7 @@ CHECKS = (
         remedy="correct the data, or let bad rows pass with envs.NAME.on_error=skip",
         of_run=True,
         after=PROMPTS,
+        limit_s=LONG_S,
     ),
     Check(
         name="overlap",
@@ -148,6 +154,7 @@ CHECKS = (
         remedy="correct the data, or give other rows with envs.NAME.eval_data",
         of_run=True,
         after=("rows",),
+        limit_s=LONG_S,
     ),
     Check(
         name="limits",
@@ -161,6 +168,7 @@ CHECKS = (
         remedy="correct the environment; temper envcheck --env NAME tries it alone",
         of_run=True,
         after=PROMPTS,
+        limit_s=LONG_S,
     ),
     Check(name="tracking", look=look_at_store, remedy="give another tracking.uri"),
 )

@@ -51,7 +51,7 @@ def failure(text: str, remedy: str) -> Finding:
     return Finding(level=Level.FAILURE, text=text, remedy=remedy, blocks=True)
 
 
-def of_error(error: Exception, *, remedy: str) -> Finding:
+def of_error(error: BaseException, *, remedy: str) -> Finding:
     """Return the failure that an exception tells of. Our messages end with the remedy, behind a semicolon; `remedy` is that of
     those that do not, and of what a library or an environment of the user's own raises.
     """
