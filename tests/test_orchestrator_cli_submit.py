@@ -1,20 +1,23 @@
 """Submitting to a Ray cluster: a real local head, with jobs that end well, badly, and by a signal."""
 
+import asyncio
 import shlex
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from ray.job_submission import JobSubmissionClient
 
 from orchestrator.cli.submit import named_server, passed_on, run_command, run_job
 from orchestrator.cluster import ray_jobs
 from orchestrator.cluster.module_search import FOLDER
 from orchestrator.cluster.ray_jobs import Job, JobServer, end_session, local_head
-from orchestrator.cluster.this_machine import ROOT
+from orchestrator.cluster.this_machine import LOOPBACK, ROOT
 
 STOPPABLE = """
 import signal, sys, time
@@ -130,11 +133,28 @@ def test_a_job_that_does_not_end_when_it_is_told_to_is_waited_for_no_longer(serv
 def test_a_silent_log_is_left_for_the_jobs_status(
     server: JobServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_jobs, "SILENT_S", 0.3)
+    whole = JobSubmissionClient.tail_job_logs
+
+    async def silent(client: JobSubmissionClient, job: str) -> AsyncIterator[str]:
+        async for text in whole(client, job):
+            yield text
+            await asyncio.sleep(1000)
+
+    monkeypatch.setattr(ray_jobs, "SILENT_S", 1.0)
+    monkeypatch.setattr(JobSubmissionClient, "tail_job_logs", silent)
     log: list[str] = []
     program = "import time; print('begun', flush=True); time.sleep(4); print('done')"
     assert run_job(server, [sys.executable, "-c", program], write=log.append, working_dir=tmp_path) == 0
     assert "".join(log).splitlines()[-2:] == ["begun", "done"]
+    assert "".join(log).count("begun\n") == 1
+
+
+def test_a_job_server_that_is_silent_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_jobs, "ANSWER_S", 0.3)
+    with socket.create_server((LOOPBACK, 0)) as listening:  # takes connections, and answers nothing
+        address = f"http://{LOOPBACK}:{listening.getsockname()[1]}"
+        with pytest.raises(TimeoutError, match=f"the job server at {address} did not answer in 0 s"):
+            JobServer(address=address).connect()
 
 
 def test_files_of_settings_are_found_from_the_jobs_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

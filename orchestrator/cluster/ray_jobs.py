@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import requests
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from orchestrator.cluster.session_logs import SessionLogs
@@ -26,8 +27,23 @@ HEAD_STOP_S = 20.0
 JOB_STOP_S = 120
 """How long a stopped job may take to write its checkpoint, in seconds."""
 POLL_S = 0.5
+ANSWER_S = 60.0
+"""How long the job server may take to answer, in seconds."""
 SILENT_S = 120.0
 """How long a job's log may bring nothing before its status is asked for and the connection made again, in seconds."""
+
+
+class _Client(JobSubmissionClient):
+    """Ray's client, which by itself waits for a silent server without end."""
+
+    def _do_request(
+        self, method: str, endpoint: str, *, data: bytes | None = None, json_data: dict[str, Any] | None = None
+    ) -> Any:
+        """Make a request, as Ray's own. Raise `TimeoutError` where nothing comes for `ANSWER_S` seconds."""
+        try:
+            return super()._do_request(method, endpoint, data=data, json_data=json_data, timeout=ANSWER_S)
+        except requests.Timeout as error:
+            raise TimeoutError(f"the job server at {self._address} did not answer in {ANSWER_S:.0f} s") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +54,8 @@ class JobServer:
     headers: dict[str, str] = field(default_factory=dict)
 
     def connect(self) -> JobSubmissionClient:
-        """Return a client; raise `ConnectionError` where nobody answers."""
-        return JobSubmissionClient(self.address, headers=dict(self.headers))
+        """Return a client. Raise `ConnectionError` where nobody is there, `TimeoutError` where nobody answers."""
+        return _Client(self.address, headers=dict(self.headers))
 
 
 @contextmanager
@@ -140,7 +156,8 @@ class Job:
         texts = aiter(self._client.tail_job_logs(self.id))
         with suppress(RuntimeError, TimeoutError, StopAsyncIteration):
             while True:
-                text = await asyncio.wait_for(anext(texts), SILENT_S)
+                async with asyncio.timeout(SILENT_S):
+                    text = await anext(texts)
                 new = text[max(0, self._written - seen) :]
                 seen += len(text)
                 if new:
@@ -156,7 +173,7 @@ def _wait_until_up(server: JobServer, head: subprocess.Popen[bytes], log: Path) 
             raise RuntimeError(f"the local Ray head did not start within {HEAD_START_S:.0f} s:\n{tail}")
         try:
             server.connect().list_jobs()
-        except (ConnectionError, RuntimeError):
+        except (OSError, RuntimeError):
             time.sleep(POLL_S)
         else:
             return
