@@ -31,6 +31,9 @@ from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, StageInstance, all_stages
 from orchestrator.tracking.tracker import Ended
 
+STOPS = (signal.SIGINT, signal.SIGTERM)
+"""The signals that stop a run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -246,8 +249,9 @@ def _stop_on_signals(stop: StopFlag, progress: Progress) -> None:
     def asked(number: signal.Signals) -> None:
         progress.note(f"{number.name}: stopping at the next safe point; once more stops at once")
         stop.set()
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+        for one in STOPS:  # whichever comes next, and by the end of all that was started
+            loop.remove_signal_handler(one)
+            signal.signal(one, signal.default_int_handler)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOPS:
         loop.add_signal_handler(number, asked, number)

@@ -1,0 +1,38 @@
+"""What signals do to a run: the first one asks it to stop, a second one, of whichever kind, ends it at once."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import asyncio, os, signal, sys
+from types import SimpleNamespace
+from orchestrator.deadline import StopFlag
+from orchestrator.pipeline.runner import _stop_on_signals
+
+async def work():
+    _stop_on_signals(StopFlag(), SimpleNamespace(note=lambda text: print(text, flush=True)))
+    try:
+        for name in sys.argv[1:]:
+            os.kill(os.getpid(), signal.Signals[name])
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(600)
+    finally:
+        await asyncio.sleep(0.1)
+        print("closed", flush=True)
+
+try:
+    asyncio.run(work())
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [("SIGTERM", "SIGTERM"), ("SIGTERM", "SIGINT")])
+def test_a_second_signal_ends_a_run_at_once_and_closes_what_it_started(first: str, second: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, first, second], capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stdout == f"{first}: stopping at the next safe point; once more stops at once\nclosed\n"
