@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.__main__ import main
+from orchestrator.new_env import writing
 from orchestrator.new_env.writing import FORMS, Form, write_env
 
 TAKEN = {
@@ -66,6 +67,15 @@ def test_a_name_that_holds_the_one_that_is_there_stays_whole(form: Form, tmp_pat
     plain, like = (write_env(name, form, tmp_path) for name in ("mine_env", "my_env2"))
     for one, other in zip(plain.files, like.files, strict=True):
         assert other.read_text(encoding="utf-8") == one.read_text(encoding="utf-8").replace("mine_env", "my_env2")
+
+
+def test_a_checkout_in_a_folder_of_the_name_that_is_there_is_named_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "SCHEMA", (writing.SCHEMA[0], "/home/my_env/docs/settings.schema.json"))
+    made = write_env("mine", "answer", tmp_path)
+    (run,) = (file for file in made.files if file.name == "run.yaml")
+    assert "$schema=/home/my_env/docs/settings.schema.json\n" in run.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", TAKEN)

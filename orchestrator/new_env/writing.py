@@ -56,7 +56,7 @@ def write_env(name: str, form: Form, folder: Path) -> Written:
 def _renamed(text: str, form: Form, name: str) -> str:
     room = __name__.rpartition(".")[0]
     there = (f"{room}.{form}", f"{room}.{form}".replace(".", "/"), NAME_THERE)
-    return re.sub("|".join(map(re.escape, there)), name, text.replace(*SCHEMA))
+    return re.sub("|".join(map(re.escape, there)), name, text).replace(*SCHEMA)  # whose folders keep their names
 
 
 def _check(name: str, folder: Path) -> None:
