@@ -1,5 +1,6 @@
 """What a tracker is told of a run's stages: those that measure something, with their own settings and their data."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,14 @@ def test_a_name_that_mlflow_refuses_for_a_model_is_named_at_the_start(name: str)
     with pytest.raises(ValueError, match=re.escape(f"tracking.registered_model={name!r}")):
         TrackingConfig(registered_model=name)
     assert [TrackingConfig(registered_model=one).registered_model for one in ("", "team.math")] == ["", "team.math"]
+
+
+def test_the_files_of_answers_that_are_sent_are_those_that_were_written_last(tmp_path: Path) -> None:
+    folder = RunDir(tmp_path)
+    folder.trajectories.mkdir()
+    for place, name in enumerate(("eval-sft", "rl-5", "rl-90", "rl-95", "rl-100", "rl.eval-100")):
+        file = folder.trajectories / f"{name}.jsonl"
+        file.touch()
+        os.utime(file, (place, place))
+    assert [path.stem for path in folder.newest_trajectories(3)] == ["rl-95", "rl-100", "rl.eval-100"]
+    assert RunDir(tmp_path / "none").newest_trajectories(3) == []

@@ -7,6 +7,9 @@ from orchestrator.reporting.report import write_report
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance, all_figures
 
+SENT = 3
+"""Files of trajectories that go to the trackers, where they are asked for."""
+
 
 async def run_report(run: Run, settings: None, instance: StageInstance) -> None:
     """Write the report, with the figures of every stage that the run has gone through."""
@@ -16,7 +19,7 @@ async def run_report(run: Run, settings: None, instance: StageInstance) -> None:
     if paths.curves is not None:
         run.tracker.artifact(paths.curves)
     if run.config.tracking.trajectories:
-        for path in sorted(run.folder.trajectories.glob("*.jsonl"))[-3:]:
+        for path in run.folder.newest_trajectories(SENT):
             run.tracker.artifact(path)
     run.progress.note(f"{instance.name}: {paths.html}")
 
