@@ -116,6 +116,17 @@ def test_ranks_that_one_machine_holds_send_by_its_own_links_wherever_engines_lie
     assert pushing(fleet, slow)[1] == pytest.approx(10 * pushing(fleet, usual)[1])
 
 
+def test_a_loop_has_no_passes_of_a_reference_that_another_stage_has(folder: Path) -> None:
+    def of(stages: str) -> Planner:
+        site = named_site("8xH100-80G", host_gib_per_gpu=128.0, shm_gib=1.0)
+        given = [f"model.path={folder}", f"stages={stages}", "dpo.data=pairs.jsonl"]
+        return Planner(*planned_config(EIGHT, given, site), site, Assumptions())
+
+    alone, after = of("[init,rl]"), of("[init,dpo,rl]")
+    assert (alone.beside, after.beside) == (None, after.model)  # a rank has room for it
+    assert after.fleet == alone.fleet
+
+
 def test_hours_and_price_are_labelled_with_their_stage_and_name_those_they_are_not_of(folder: Path) -> None:
     given = [f"model.path={folder}", "stages=[init,sft,rl,{rl: {name: rl_2, steps: 1000}},eval]"]
 

@@ -213,7 +213,7 @@ class Planner:
         if loop is None or engine is None or self.site.card is None or not engine.sequences(self.mean_length):
             return None
         settings: LoopConfig = self.config.settings(loop)
-        loss, model = settings.loss, self.model
+        loss, model, beside = settings.loss, self.model, self._compared_with(loop)
         old = settings.updates > 1 and loss.is_sampled and not loss.against_rollout
         return Fleet(
             card=self.site.card,
@@ -225,8 +225,8 @@ class Planner:
             push=self.push,
             spread=self.gpus > self.site.hardware.gpus_together,
             ranks_spread=self.wanted.ranks > self.site.hardware.gpus_together,
-            scored=(model.parameters if old else 0) + (0 if self.beside is None else self.beside.parameters),
-            scores=int(old) + (0.0 if self.beside is None else self.beside.active / model.active),
+            scored=(model.parameters if old else 0) + (0 if beside is None else beside.parameters),
+            scores=int(old) + (0.0 if beside is None else beside.active / model.active),
             updates=settings.updates,
         )
 
@@ -255,16 +255,18 @@ class Planner:
 
     @cached_property
     def beside(self) -> PlannedModel | None:
-        """The frozen model that answers are compared with, the largest that a stage has: a teacher, else a reference, which is
-        the model itself; None where nothing is compared.
-        """
-        settings = [self.config.settings(one) for one in self.config.instances if one.stage.trains]
-        sources = [one.teacher for one in settings if isinstance(one, DistillConfig) and one.teacher is not None]
-        teachers = [_teacher(one) for one in sources]
-        losses = [one.loss for one in settings if "loss" in vars(one) and not isinstance(one, DistillConfig)]
-        compared = any(one.stage.name == "dpo" for one in self.config.instances)
-        own = [self.model] if compared or any(loss.needs_reference for loss in losses) else []
-        return max([*own, *teachers], key=lambda model: model.parameters, default=None)
+        """The largest frozen model that a stage compares answers with; None where none does."""
+        trains = (one for one in self.config.instances if one.stage.trains)
+        frozen = [model for one in trains if (model := self._compared_with(one)) is not None]
+        return max(frozen, key=lambda model: model.parameters, default=None)
+
+    def _compared_with(self, one: StageInstance) -> PlannedModel | None:
+        """Return the frozen model of a stage that trains: a teacher, or a reference, which is the model itself."""
+        settings = self.config.settings(one)
+        if isinstance(settings, DistillConfig):
+            return None if settings.teacher is None else _teacher(settings.teacher)
+        needed = one.stage.name == "dpo" or ("loss" in vars(settings) and settings.loss.needs_reference)
+        return self.model if needed else None
 
 
 @cache
