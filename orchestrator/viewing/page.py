@@ -3,14 +3,18 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from orchestrator.viewing.archive import Archive
 
-HERE = Path(__file__).parent
+BROWSER = Path(__file__).parent / "browser"
+ELEMENT, STYLE = BROWSER / "element.js", BROWSER / "viewer.css"
+"""What all pages share."""
+NOUNS = ("columns", "tokens", "colours", "table", "group", "answer", "place", "keys")
+"""The code of the viewer, a file each; it begins with the last one."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 
 
@@ -22,24 +26,26 @@ def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = No
     """
     parts = {} if archives is None else _parts(archives)
     data = [f'<script type="text/plain" data-part="{escape(part)}">{text}</script>' for part, text in parts.items()]
-    return filled(HERE / "viewer.html", run | {"offline": archives is not None}, data="\n".join(data))
+    code = [BROWSER / f"{noun}.js" for noun in NOUNS]
+    facts = run | {"offline": archives is not None}
+    return filled(BROWSER / "viewer.html", facts, code=code, data="\n".join(data))
 
 
-def filled(shell: Path, facts: dict[str, Any], *, data: str = "") -> str:
-    """Return a page of its HTML file, and of the CSS and JavaScript of the same name beside it, with facts as plain JSON data.
+def filled(shell: Path, facts: dict[str, Any], *, code: Sequence[Path], data: str = "") -> str:
+    """Return a page of its HTML file, the CSS of the same name beside it and its code, with facts as plain JSON data.
 
-    The style of the viewer comes first. The page's code is the only one that may run.
+    What all pages share comes first. The files of code are one script in their order, the only one that may run.
     """
-    code = shell.with_suffix(".js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    styles = dict.fromkeys((HERE / "viewer.css", shell.with_suffix(".css")))
+    script = "\n".join(['"use strict";', *(part.read_text(encoding="utf-8") for part in (ELEMENT, *code))])
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    styles = dict.fromkeys((STYLE, shell.with_suffix(".css")))
     page = shell.read_text(encoding="utf-8")
     for name, text in (
         ("POLICY", f"{POLICY}; script-src 'sha256-{digest}'"),
         ("STYLE", "\n".join(style.read_text(encoding="utf-8") for style in styles)),
         ("RUN", in_script(facts)),
         ("DATA", data),
-        ("CODE", code),
+        ("CODE", script),
     ):
         before, mark, after = page.partition(f"<!--{name}-->")
         assert mark, f"{shell.name} has no place for {name}"

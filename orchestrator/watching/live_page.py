@@ -29,7 +29,8 @@ class LivePage:
     def answer(self, path: str) -> PageAnswer:
         """Return what lies at a path; may be asked from several threads."""
         if path == "/":
-            return PageAnswer(body=filled(SHELL, {"run": self._run.root.resolve().name}).encode(), kind=HTML)
+            page = filled(SHELL, {"run": self._run.root.resolve().name}, code=[SHELL.with_suffix(".js")])
+            return PageAnswer(body=page.encode(), kind=HTML)
         if path == FACTS:
             return self._facts()
         if path.startswith(f"{VIEW}/"):

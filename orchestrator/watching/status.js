@@ -1,19 +1,10 @@
-// The live page of `temper status --serve`. No framework, no HTML from data: whatever is told only ever becomes text nodes.
-"use strict";
+// The live page of `temper status --serve`.
 
 const POLL_MS = 1000, ANSWER_MS = 5000, LATE_S = 30, SHOWN_GROUPS = 12, WIDTH = 240, HEIGHT = 84, GIB = 2 ** 30;
 const SVG = "http://www.w3.org/2000/svg";
 
 let silent_s = null; // how long ago the driver had told something when the last answer came
 let came = performance.now(); // when that was, by the clock of this page; before the first one, when the page was opened
-
-const $ = (id) => document.getElementById(id);
-
-function element(tag, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(tag), properties);
-  made.append(...children);
-  return made;
-}
 
 const number = (value) => (value === null || value === undefined ? "-" : Math.abs(value) >= 1e5 ? value.toExponential(2) : String(Number(value.toPrecision(4))));
 const seconds = (value) => (value < 120 ? `${Math.round(value)} s` : value < 7200 ? `${Math.round(value / 60)} minutes` : `${Math.round(value / 3600)} hours`);
