@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,12 @@ def test_a_last_line_that_is_being_written_is_left_out_and_a_bad_one_is_named(ru
     (tmp_path / "bad.jsonl").write_bytes(whole + b"{\n")
     with pytest.raises(ValueError, match="line 7 is no JSON"):
         list(Lines(tmp_path / "bad.jsonl").rows())
+    row = json.loads(whole.splitlines()[0])
+    lacks = {name: value for name, value in row["turns"][0].items() if name != "forced"}
+    for other in (3, {"ticket": 1}, row | {"turns": 1}, row | {"turns": [lacks]}):
+        (tmp_path / "bad.jsonl").write_text(json.dumps(other) + "\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=r"bad\.jsonl, line 1 is no answer as a run writes it"):
+            list(Lines(tmp_path / "bad.jsonl").rows())
 
 
 def test_nothing_that_a_model_wrote_stands_in_the_page_as_it_was_written(run: RunDir, tmp_path: Path) -> None:
@@ -171,6 +178,16 @@ def test_a_piece_of_a_file_that_was_written_again_is_refused(tmp_path: Path, mon
 
     monkeypatch.setattr(Lines, "some", while_it_is_written)
     assert status("1") == 409
+
+
+def test_a_viewer_that_began_before_the_run_had_a_model_has_its_tokenizer_later(tmp_path: Path) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    state = run.state()
+    run.store(replace(state, model=None))
+    shelf = ViewServer(run)
+    shelf.server_close()
+    run.store(state)
+    assert unpacked(shelf.answer("/data/rl-10/table").body)["tokenizer"]
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", ""])

@@ -97,6 +97,31 @@ def test_the_page_follows_the_run_leads_to_the_viewer_and_says_when_the_driver_i
         )
 
 
+def test_the_live_page_is_dark_where_the_browser_prefers_that_and_keeps_what_was_chosen(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    tell(run, MetricsLog(run.metrics), step=1)
+    with LoopbackServer(LivePage(run, now=lambda: 1005.0).answer) as server, one_page(browser) as (page, errors):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
+        def ground() -> str:
+            page.wait_for_selector("body[data-ready]")
+            return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+        page.emulate_media(color_scheme="dark")
+        page.goto(server.address)
+        assert ground() == "rgb(15, 19, 24)"
+        page.locator("#theme").click()
+        assert ground() == "rgb(244, 246, 248)"
+        page.reload()
+        assert ground() == "rgb(244, 246, 248)"
+        page.goto(f"{server.address}view/")  # the viewer of the same run
+        assert ground() == "rgb(244, 246, 248)"
+        assert errors == []
+        server.shutdown()
+
+
 def test_a_server_that_is_suspended_is_told_of_and_the_age_of_what_was_told_grows(
     browser: "Browser", tmp_path: Path
 ) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 from orchestrator.viewing.archive import Archive
 
 BROWSER = Path(__file__).parent / "browser"
-ELEMENT, STYLE = BROWSER / "element.js", BROWSER / "viewer.css"
-"""What all pages share."""
+SHARED, STYLE = (BROWSER / "element.js", BROWSER / "theme.js"), BROWSER / "viewer.css"
+"""What all pages have."""
 NOUNS = ("columns", "tokens", "colours", "table", "group", "answer", "place", "keys")
 """The code of the viewer, a file each; it begins with the last one."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
@@ -34,9 +34,9 @@ def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = No
 def filled(shell: Path, facts: dict[str, Any], *, code: Sequence[Path], data: str = "") -> str:
     """Return a page of its HTML file, the CSS of the same name beside it and its code, with facts as plain JSON data.
 
-    What all pages share comes first. The files of code are one script in their order, the only one that may run.
+    What all pages have comes first. The files of code are one script in their order, the only one that may run.
     """
-    script = "\n".join(['"use strict";', *(part.read_text(encoding="utf-8") for part in (ELEMENT, *code))])
+    script = "\n".join(['"use strict";', *(part.read_text(encoding="utf-8") for part in (*SHARED, *code))])
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     styles = dict.fromkeys((STYLE, shell.with_suffix(".css")))
     page = shell.read_text(encoding="utf-8")

@@ -18,6 +18,15 @@ Kind = Literal["step", "evaluation"]
 BETWEEN = re.compile(r"(?P<stage>.+)\.eval-(?P<step>\d+)")
 STEP = re.compile(r"(?P<stage>.+)-(?P<step>\d+)")
 EVALUATION = "eval-"
+OF_ROW = frozenset(
+    ("ticket", "admitted", "sampling", "env", "key", "thinking", "messages", "reward", "parts", "stop", "failure")
+    + ("seconds", "turns")
+)
+OF_TURN = frozenset(
+    ("context_ids", "sampled_ids", "logprobs", "versions", "forced", "text", "thought_text", "answer", "observation")
+    + ("thought_tokens", "closed", "faults", "times")
+)
+"""What a row and each of its turns have in every file of a run."""
 PIECE_BYTES = 1_000_000
 """About how many bytes of a file one piece of it has: what is read, sent and decoded at once."""
 
@@ -73,7 +82,7 @@ class Lines:
     def rows(self) -> Iterator[Row]:
         """Yield all rows in their order, and remember where they lie. A last line that is being written is left out.
 
-        Raise `ValueError`, with its number, for one that is no JSON.
+        Raise `ValueError`, with its number, for one that is no JSON or no answer.
         """
         self.lines, start = [], 0
         with self.path.open("rb") as file:
@@ -83,9 +92,12 @@ class Lines:
                 self.lines.append(Line(start=start, length=len(line)))
                 start += len(line)
                 try:
-                    yield _read(line)
+                    row = _read(line)
                 except ValueError as error:
                     raise ValueError(f"{self.path}, line {number} is no JSON: {error}") from error
+                if not _is_answer(row):
+                    raise ValueError(f"{self.path}, line {number} is no answer as a run writes it")
+                yield row
 
     def some(self, first: int, count: int) -> list[Row]:
         """Return some rows that were read before."""
@@ -112,6 +124,13 @@ def _read(line: bytes) -> Row:
     except msgspec.DecodeError:  # Python writes NaN, which is no JSON
         row = json.loads(line, parse_constant=lambda _: None)
     return row
+
+
+def _is_answer(row: Any) -> bool:
+    """Return whether a line has all that is read of an answer."""
+    if not isinstance(row, dict) or not row.keys() >= OF_ROW or not isinstance(row["turns"], list):
+        return False
+    return all(isinstance(turn, dict) and turn.keys() >= OF_TURN for turn in row["turns"])
 
 
 def recorded_files(run: RunDir) -> list[RecordedFile]:

@@ -1,5 +1,6 @@
 """The server of the viewer: the page of one run, and its columns as they are asked for."""
 
+import contextlib
 import json
 import threading
 from collections import OrderedDict
@@ -11,6 +12,7 @@ from orchestrator.viewing.loopback import HTML, JSON, NOTHING, LoopbackServer, P
 from orchestrator.viewing.page import document
 from orchestrator.viewing.recorded_file import RecordedFile, recorded_files
 from orchestrator.viewing.run_facts import facts_of, tokenizer_of_run
+from orchestrator.viewing.token_bytes import TokenBytes
 
 HELD = 4
 """Files whose columns are held at once."""
@@ -25,7 +27,7 @@ class Shelf:
 
     def __init__(self, run: RunDir) -> None:
         self.run = run
-        self._tokenizer = tokenizer_of_run(run)
+        self._tokenizer: TokenBytes | None = None
         self._lock = threading.Lock()
         self._held: OrderedDict[tuple[str, str], Archive] = OrderedDict()
 
@@ -35,6 +37,7 @@ class Shelf:
         key = (name, file.mark())
         with self._lock:
             if key not in self._held:
+                self._tokenizer = self._tokenizer or tokenizer_of_run(self.run)  # a run that begins has none yet
                 self._held[key] = Archive(file, self._tokenizer, mark=key[1])
             self._held.move_to_end(key)
             while len(self._held) > HELD:
@@ -46,7 +49,11 @@ class Shelf:
         files = recorded_files(self.run)
         first = next((one for one in files if one.kind == "step"), next(iter(files), None))
         if first is not None:
-            threading.Thread(target=self.archive, args=(first.name,), daemon=True).start()
+            threading.Thread(target=self._read, args=(first.name,), daemon=True).start()
+
+    def _read(self, name: str) -> None:
+        with contextlib.suppress(KeyError, ValueError, OSError):  # the page asks again, and says what is wrong
+            self.archive(name)
 
     def part(self, path: str) -> bytes:
         """Return what lies at NAME/table, or of the file of its mark at NAME/MARK/NUMBER; at NAME/MARK/same nothing of it.
@@ -84,8 +91,9 @@ class Shelf:
         except ChangedFileError as error:
             told = json.dumps({"error": str(error)}).encode()
             return PageAnswer(body=told, kind=JSON, status=HTTPStatus.CONFLICT)
-        except (KeyError, IndexError, ValueError, OSError) as error:
-            told = json.dumps({"error": f"{asked}: {error}"}).encode()
+        except (LookupError, ValueError, TypeError, OSError) as error:
+            what = "the run has no such answers" if isinstance(error, LookupError) else error
+            told = json.dumps({"error": f"{asked}: {what}"}).encode()
             return PageAnswer(body=told, kind=JSON, status=HTTPStatus.NOT_FOUND)
 
 

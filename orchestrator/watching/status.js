@@ -59,10 +59,10 @@ function show(told) {
   const tickets = told.running ? [...(told.tickets || [])].sort((a, b) => b.age_s - a.age_s).slice(0, SHOWN_GROUPS) : [];
   $("groups").replaceChildren(...tickets.map((one) => row(`#${one.number}`, one.env, one.state, seconds(one.age_s), one.worker || "")));
   $("curves").replaceChildren(...told.curves.map(curve));
-  const event = (one) => element("li", {}, `${one.stage} ${one.step}: ${one.text}`);
+  const event = (one) => element("li", {}, ...plain(`${one.stage} ${one.step}: ${one.text}`));
   list("alarms", told.alarms.map(event));
   list("events", told.events.map(event));
-  list("faults", told.found.map((line) => element("li", {}, line)));
+  list("faults", told.found.map((line) => element("li", {}, ...plain(line))));
   list("recorded", told.recorded.map((one) => element("li", {}, element("a", { href: one.link }, `${one.kind} ${one.label}`))));
   gone(told);
 }

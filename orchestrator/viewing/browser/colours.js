@@ -76,7 +76,7 @@ function legend() {
   $("legend").replaceChildren(...parts[state.colour]());
 }
 
-const usable = (name) => !COLOURS.find((one) => one.name === name)?.trained || tables.get(state.file).trained > 0;
+const usable = (name) => !COLOURS.find((one) => one.name === name)?.trained || tableHere().trained > 0;
 
 function drawColours() {
   $("colours").replaceChildren(...COLOURS.map(({ name, title }, place) => {

@@ -1,6 +1,6 @@
 // Columns of the run's files: embedded in this page, or asked of its server.
 
-const KEPT_PIECES = 60;
+const KEPT_PIECES = 60, LATE_MS = 2000, ANSWER_MS = 300_000;
 const facts = JSON.parse(document.getElementById("facts").textContent);
 const tables = new Map();
 const pieces = new Map();
@@ -14,6 +14,21 @@ class Changed extends Error {
   }
 }
 
+// Asks the server, and says so where that takes long: it may be at a large file, or suspended.
+async function asked(path) {
+  const before = $("notice").textContent, said = `temper view has not answered yet: it reads ${path}, or is suspended.`;
+  const late = setTimeout(() => tell(said), LATE_MS);
+  try {
+    return await fetch("data/" + path.split("/").map(encodeURIComponent).join("/"), { signal: AbortSignal.timeout(ANSWER_MS) });
+  } catch (error) {
+    throw new Error(error.name === "TimeoutError" ? `temper view has not answered for ${ANSWER_MS / 1000} s, and is asked no longer for ${path}.`
+      : "temper view answers no longer: it has ended, and this page has only what it had read by then.");
+  } finally {
+    clearTimeout(late);
+    if ($("notice").textContent === said) tell(before);
+  }
+}
+
 async function part(path) {
   let data;
   if (facts.offline) {
@@ -21,7 +36,7 @@ async function part(path) {
     data = new Uint8Array(text.length);
     for (let i = 0; i < text.length; i++) data[i] = text.charCodeAt(i);
   } else {
-    const answer = await fetch("data/" + path.split("/").map(encodeURIComponent).join("/"));
+    const answer = await asked(path);
     if (answer.status === 409) throw new Changed(path);
     if (!answer.ok) throw new Error((await answer.json()).error);
     data = await answer.arrayBuffer();

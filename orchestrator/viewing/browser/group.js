@@ -6,21 +6,27 @@ let turn = 0; // counts what was asked for, so that a late answer of an earlier 
 
 async function show() {
   const asked = ++turn, table = tables.get(state.file);
-  if (state.row < 0 || state.row >= table.rows) {
-    shown = null;
-    $("group").replaceChildren(element("p", { className: "hint", textContent: table.rows ? "Choose an answer in the table (j, k)." : "This file has no answers." }));
-    $("answer").replaceChildren();
-    $("token").replaceChildren();
-    return legend();
+  if (state.row < 0 || state.row >= table.rows) return blank(table.rows ? "Choose an answer in the table (j, k)." : "This file has no answers.");
+  try {
+    const here = await groupOf(state.file, state.row);
+    const there = state.against && other(taskOf(table, state.row));
+    const beside = there ? await groupOf(state.against, there.row) : null;
+    if (asked !== turn) return undefined;
+    const groups = beside ? [here, beside] : [here];
+    shown = { here, beside, chosen: here.answers[state.row - here.first], scales: scalesOf(groups) };
+  } catch (error) { // or another answer would stand beside the row that is marked
+    if (asked === turn) blank("This answer can't be shown.");
+    throw error;
   }
-  const here = await groupOf(state.file, state.row);
-  const there = state.against && other(taskOf(table, state.row));
-  const beside = there ? await groupOf(state.against, there.row) : null;
-  if (asked !== turn) return undefined;
-  const groups = beside ? [here, beside] : [here];
-  shown = { here, beside, chosen: here.answers[state.row - here.first], scales: scalesOf(groups) };
-  drawPanes();
-  return undefined;
+  return drawPanes();
+}
+
+function blank(why) {
+  shown = null;
+  $("group").replaceChildren(element("p", { className: "hint", textContent: why }));
+  $("answer").replaceChildren();
+  $("token").replaceChildren();
+  legend();
 }
 
 function drawPanes() {
@@ -41,7 +47,7 @@ function drawGroup() {
   if (state.against) {
     const label = facts.files.find(({ name }) => name === state.against).label;
     parts.push(element("h3", { textContent: beside ? `the same task in evaluation ${label}, ${beside.answers.length} answers` : `evaluation ${label} does not have this task` }));
-    if (beside) parts.push(cards(beside, chosen, (row) => open({ file: state.against, against: state.file, row })));
+    if (beside) parts.push(cards(beside, chosen, (row) => go({ file: state.against, against: state.file, row })));
   }
   $("group").replaceChildren(...parts);
 }
@@ -51,7 +57,7 @@ const sampling = (given) => Object.entries(given).map(([name, value]) => `, ${na
 function message(one, call) {
   const text = typeof one.content === "string" ? one.content : JSON.stringify(one.content ?? one, null, 1);
   const who = call === undefined ? one.role || "message" : `${one.role} ${written(call)}`;
-  return element("div", { className: "message" }, element("b", { textContent: `${who}  ` }), text);
+  return element("div", { className: "message" }, element("b", {}, ...plain(`${who}  `)), ...plain(text));
 }
 
 function cards({ group, first, answers }, chosen, act) {
@@ -67,7 +73,10 @@ function cards({ group, first, answers }, chosen, act) {
     if (one.count === one.begin) tokens.append(element("span", { className: "none", textContent: "no token was sampled" }));
     card.append(tokens);
     card.dataset.row = first + place;
+    card.tabIndex = 0;
+    card.setAttribute("role", "button");
     card.onclick = () => act(first + place);
+    card.onkeydown = ({ key }) => { if (key === "Enter") act(first + place); };
     list.append(card);
   });
   return list;
@@ -97,6 +106,7 @@ function spans(one, from, to, parts = -1) {
     if (one.reasons[i] === "forced") classes.push("forced");
     if (i === parts) classes.push("parts");
     if (classes.length) span.className = classes.join(" ");
+    if (TURNS.test(text) || UNSEEN.test(text)) hide(span, TURNS.test(text) ? text.split(TURNS).filter((_, place) => place % 2).join("") : text);
     const colour = colourOf(one, i, shown.scales);
     if (colour) span.style.background = colour;
     span.dataset.token = i;

@@ -2,15 +2,16 @@
 
 function move(by) {
   const place = view.indexOf(state.row), next = place < 0 ? 0 : Math.min(view.length - 1, Math.max(0, place + by));
-  if (view.length) choose(view[next]);
+  return view.length && choose(view[next]);
 }
 
 function moveGroup(by) {
-  const tickets = tables.get(state.file).columns.ticket;
+  if (!view.length) return undefined;
+  const tickets = tableHere().columns.ticket;
   let place = Math.max(0, view.indexOf(state.row));
   const ticket = tickets[view[place]];
   while (place >= 0 && place < view.length && tickets[view[place]] === ticket) place += by;
-  if (place >= 0 && place < view.length) choose(view[place]);
+  return place >= 0 && place < view.length && choose(view[place]);
 }
 
 function moveToken(to) {
@@ -34,21 +35,7 @@ const KEYS = {
   ...Object.fromEntries(COLOURS.map(({ name }, place) => [String(place + 1), () => paint(name)])),
 };
 
-function fail(error) {
-  $("notice").hidden = false;
-  $("notice").textContent = String(error.message || error);
-}
-
-function theme(name) {
-  document.documentElement.dataset.theme = name;
-  try { localStorage.setItem("temper-view-theme", name); } catch { /* a page from a file may not keep anything */ }
-}
-
 function begin() {
-  let kept = null;
-  try { kept = localStorage.getItem("temper-view-theme"); } catch { /* likewise */ }
-  document.documentElement.dataset.theme = kept || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-  $("theme").onclick = () => theme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
   $("run-name").textContent = facts.run;
   document.title = `${facts.run} - temper view`;
   for (const kind of ["step", "evaluation"]) {
@@ -56,8 +43,8 @@ function begin() {
     const options = files.map(({ name, label }) => element("option", { value: name, textContent: `${kind} ${label}` }));
     if (options.length) $("file").append(element("optgroup", { label: `${kind}s` }, ...options));
   }
-  $("file").onchange = () => open({ file: $("file").value, row: 0 }).catch(fail);
-  $("against").onchange = () => open({ against: $("against").value || null, row: state.row, token: state.token }).catch(fail);
+  $("file").onchange = () => go({ file: $("file").value, row: 0 });
+  $("against").onchange = () => go({ against: $("against").value || null, row: state.row, token: state.token });
   $("search").oninput = () => { state.search = $("search").value.trim(); refresh(); };
   $("clear").onclick = () => { state.filters.clear(); state.search = $("search").value = ""; layOut(); refresh(); };
   $("help-button").onclick = () => $("help").showModal();
@@ -65,7 +52,7 @@ function begin() {
   new ResizeObserver(drawRows).observe($("scroller"));
   $("rows").onclick = (event) => {
     const line = event.target.closest(".row");
-    if (line) choose(Number(line.dataset.row)).catch(fail);
+    if (line) choose(Number(line.dataset.row));
   };
   $("answer").onclick = (event) => {
     const span = event.target.closest("#tokens span[data-token]");
@@ -77,7 +64,7 @@ function begin() {
     const act = KEYS[event.key];
     if (!act) return undefined;
     event.preventDefault();
-    return Promise.resolve(act()).catch(fail);
+    return act();
   };
   onhashchange = () => named();
   named();

@@ -57,11 +57,22 @@ function notice(about, table, again) {
   } else if (table.trained < table.rows) said.push(`${number(table.rows - table.trained)} of these answers were not trained on, or failed.`);
   if (table.rows && table.columns.tokens.every((one) => one === 0)) said.push("Of these answers the text alone is known: a server gave them without their tokens.");
   else if (!table.tokenizer) said.push("The run's tokenizer is not there: tokens are shown by their ids.");
-  $("notice").textContent = said.join(" ");
-  $("notice").hidden = said.length === 0;
+  tell(said.join(" "));
 }
 
-const choose = (row, token = -1) => open({ row, token });
+// Opens what is asked for, and says so where that can't be shown: what was shown stays.
+const go = (asked) => open(asked).catch(fail);
+const choose = (row, token = -1) => go({ row, token });
+
+function fail(error) {
+  tell(String(error.message || error));
+  if (state.file) $("file").value = state.file;
+}
+
+function tell(text) {
+  $("notice").textContent = text;
+  $("notice").hidden = !text;
+}
 
 function named() {
   const given = new URLSearchParams(location.hash.slice(1)), whole = (name) => (given.has(name) ? Number(given.get(name)) : -1);

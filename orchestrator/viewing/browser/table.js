@@ -1,7 +1,8 @@
 // The table: a row for each answer of a file, of which those that filters and the search leave are drawn where they are in sight.
 
 const ROW_HEIGHT = 25, HEAD_HEIGHT = 52, SPARE_ROWS = 12;
-const FEW = 24; // distinct values of a column of text that a list offers
+const FEW = 24; // distinct values of a column of text that a list offers; of more, a part of them is typed
+const WANTED = "use >0.5, <=10, 2..8, 1 or -";
 const COLUMNS = [
   { name: "env", title: "env", width: 74, text: true, about: "environment" },
   { name: "mode", title: "mode", width: 84, text: true, about: "mode of thinking, with its budget in tokens" },
@@ -19,13 +20,17 @@ const COLUMNS = [
   { name: "turns", title: "turns", width: 52, about: "calls of the engine" },
   { name: "seconds", title: "s", width: 56, about: "seconds of the episode" },
   { name: "failure", title: "failure", width: 84, text: true, about: "what broke outside of the model" },
-  { name: "prompt", title: "task", width: 300, text: true, about: "end of the prompt" },
+  { name: "prompt", title: "task", width: 300, text: true, about: "what the task asks last, its beginning" },
 ];
 
 let view = [];
 
+// The table that is shown; one without rows before any was read.
+const EMPTY = { rows: 0, trained: 0, columns: {}, groups: new Map(), pieces: [], has: () => false };
+const tableHere = () => tables.get(state.file) || EMPTY;
+
 function columnsShown() {
-  const table = tables.get(state.file);
+  const table = tableHere();
   const says = ({ name }) => table.has(name) && !(name === "mode" && table.columns.mode.values.length === 1);
   return COLUMNS.filter((one) => (one.name === "other" || one.name === "change" ? state.against : says(one)));
 }
@@ -33,7 +38,8 @@ function columnsShown() {
 function cellOf(table, name, row) {
   if (name !== "other" && name !== "change") return table.cell(name, row);
   const there = other(taskOf(table, row));
-  return there === undefined ? null : name === "other" ? there.reward : mean(table, row) - there.reward;
+  const value = there === undefined ? NaN : name === "other" ? there.reward : mean(table, row) - there.reward;
+  return value === value ? value : null;
 }
 
 const taskOf = (table, row) => [table.cell("env", row), table.cell("key", row), table.cell("mode", row)].join("\u0000");
@@ -60,6 +66,7 @@ function test(text) {
   const range = wanted.match(/^(-?[\d.e-]*)\.\.(-?[\d.e-]*)$/);
   if (range && (range[1] || range[2])) {
     const low = range[1] ? Number(range[1]) : -Infinity, high = range[2] ? Number(range[2]) : Infinity;
+    if (Number.isNaN(low) || Number.isNaN(high)) return null;
     return (value) => value !== null && value >= low && value <= high;
   }
   const [, sign, rest] = wanted.match(/^(>=|<=|>|<|=)?\s*(.+)$/) || [null, null, "x"];
@@ -70,11 +77,22 @@ function test(text) {
   return (value) => value !== null && holds(value);
 }
 
+// What the lists call a text: one that nothing is known of, and an empty one, have names too.
+const called = (value) => (value === null ? "-" : String(value) || "(none)");
+
+const many = (table, name) => table.columns[name].values.length > FEW;
+
+function textTest(table, name, wanted) {
+  if (!many(table, name)) return (row) => called(cellOf(table, name, row)) === wanted;
+  const part = wanted.toLowerCase();
+  return (row) => called(cellOf(table, name, row)).toLowerCase().includes(part);
+}
+
 function filtered() {
-  const table = tables.get(state.file), tests = [];
+  const table = tableHere(), tests = [];
   for (const [name, wanted] of state.filters) {
     const column = COLUMNS.find((one) => one.name === name);
-    if (column.text) tests.push((row) => String(cellOf(table, name, row) ?? "-") === wanted);
+    if (column.text) tests.push(textTest(table, name, wanted));
     else {
       const holds = test(wanted);
       if (holds) tests.push((row) => holds(cellOf(table, name, row)));
@@ -125,26 +143,27 @@ function layOut() {
 }
 
 function filterOf({ name, text, title }) {
-  const table = tables.get(state.file), wanted = state.filters.get(name) ?? "";
+  const table = tableHere(), wanted = state.filters.get(name) ?? "";
   const set = (value) => {
     if (value) state.filters.set(name, value);
     else state.filters.delete(name);
     refresh();
   };
   let field;
-  const known = text ? table.columns[name].values.map((one) => String(one ?? "-")) : [];
-  if (known.length > FEW && !state.filters.has(name)) return element("span");
-  if (text) {
-    const values = [...new Set(state.filters.has(name) ? [...known, wanted] : known)]; // a filter stays when its file is read again
+  if (text && !many(table, name)) {
+    const known = table.columns[name].values.map(called);
+    const values = [...new Set(wanted ? [...known, wanted] : known)]; // a filter stays when its file is read again
     field = element("select", {}, element("option", { value: "", textContent: "all" }),
-      ...values.sort().map((one) => element("option", { value: one, textContent: one || "(none)", selected: one === wanted && state.filters.has(name) })));
+      ...values.sort().map((one) => element("option", { value: one, textContent: one, selected: one === wanted })));
     field.onchange = () => { set(field.value); field.classList.toggle("on", field.value !== ""); };
   } else {
-    field = element("input", { value: wanted, placeholder: ">, ..", spellcheck: false });
+    field = element("input", { value: wanted, placeholder: text ? "part" : ">, ..", spellcheck: false });
     field.oninput = () => {
-      set(field.value.trim());
-      field.classList.toggle("on", field.value.trim() !== "");
-      field.setCustomValidity(field.value.trim() && !test(field.value) ? "use >0.5, <=10, 2..8, 1 or -" : "");
+      const value = field.value.trim(), wrong = !text && value && !test(value);
+      set(value);
+      field.classList.toggle("on", value !== "");
+      field.setCustomValidity(wrong ? WANTED : "");
+      field.title = wrong ? `not understood, so all rows stay: ${WANTED}` : "";
     };
   }
   field.dataset.column = name;
@@ -154,7 +173,7 @@ function filterOf({ name, text, title }) {
 }
 
 function refresh() {
-  const table = tables.get(state.file);
+  const table = tableHere();
   view = filtered();
   $("body").style.height = `${view.length * ROW_HEIGHT}px`;
   $("count").textContent = `${view.length === table.rows ? "" : `${view.length.toLocaleString("en")} of `}${table.rows.toLocaleString("en")} answers, ${table.groups.size.toLocaleString("en")} groups`;
@@ -162,8 +181,7 @@ function refresh() {
 }
 
 function drawRows() {
-  const table = tables.get(state.file), scroller = $("scroller");
-  if (!table) return;
+  const table = tableHere(), scroller = $("scroller");
   const from = Math.max(0, Math.floor(scroller.scrollTop / ROW_HEIGHT) - SPARE_ROWS);
   const to = Math.min(view.length, from + Math.ceil(scroller.clientHeight / ROW_HEIGHT) + 2 * SPARE_ROWS);
   const columns = columnsShown(), template = columns.map(({ width }) => `${width}px`).join(" ");
@@ -182,7 +200,8 @@ function drawRows() {
 
 function cell(name, text, value) {
   const empty = value === null || value === undefined || value !== value;
-  const made = element("span", { className: text ? "text" : "", textContent: empty ? "-" : text ? value : number(value) });
+  const made = element("span", { className: text ? "text" : "", textContent: empty ? "-" : text ? "" : number(value) });
+  if (!empty && text) made.append(...plain(value));
   if (empty) made.classList.add("none");
   else if (name === "reward" || name === "other") made.classList.add(value >= 1 ? "good" : value <= 0 ? "bad" : "some");
   else if (name === "change" && value) made.classList.add(value > 0 ? "good" : "bad");
