@@ -100,6 +100,22 @@ def test_a_long_curve_keeps_its_spikes_and_its_last_step() -> None:
     assert all(values[step] == each for step, each in points)
 
 
+def test_a_step_that_was_not_finite_is_kept_of_a_long_curve() -> None:
+    values = {step: 1.0 / step for step in range(1, 5001)} | {1234: math.nan, 4000: math.inf}
+    rows = [MetricsRow(stage="rl", step=step, time=0.0, values={"train/loss": each}) for step, each in values.items()]
+    (curve,) = curves_of(rows)
+    broken = [step for step, value in zip(curve.steps, curve.values, strict=True) if not math.isfinite(value)]
+    assert broken == [1234, 4000]
+    assert list(curve.steps) == sorted(set(curve.steps))
+
+
+def test_an_event_is_told_with_its_kind_everywhere(run: RunDir) -> None:
+    MetricsLog(run.metrics).event("rl", 30, "scaled", {"rollout workers": [2, 3]})
+    (event,) = gather(run, now=1007.0).events
+    assert (event.step, event.text) == (30, "scaled: rollout workers: 2 -> 3")
+    assert "event after step 30 of rl: scaled: rollout workers: 2 -> 3" in said_in_the_terminal(run)
+
+
 def said_in_the_terminal(run: RunDir) -> str:
     console = Console(width=300)
     with console.capture() as shown:

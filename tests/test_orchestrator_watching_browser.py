@@ -86,6 +86,10 @@ def test_the_page_follows_the_run_leads_to_the_viewer_and_says_when_the_driver_i
         expect(page.locator("#gone")).to_be_visible()
         log.append("rl", 4, {"env/math/reward": 0.4, "train/lag_tokens": float("nan")})
         expect(page.locator("[data-curve='train/lag_tokens'] b")).to_have_text("-")
+        log.append("rl", 5, {"env/math/reward": 0.5, "train/lag_tokens": 0.5})
+        expect(page.locator("[data-curve='train/lag_tokens'] .bad")).to_have_text("not finite at step 4")
+        expect(page.locator("[data-curve='train/lag_tokens'] polyline")).to_have_count(2)  # broken there
+        assert page.locator("[data-curve='env/math/reward'] line").count() == 0
         run.config.write_text('{"name": "tiny", "stages": ["rl"]}', encoding="utf-8")
         run.store(replace(run.state(), done={"rl": 60}))
         expect(page.locator("#gone")).to_have_text("The run has ended as planned: all its stages are done.")

@@ -26,7 +26,7 @@ TAIL_BYTES = 8_000_000
 LATELY = 10
 """Steps over which a rate is taken."""
 POINTS = 400
-"""Most points of a curve but its last: of more steps the lowest and the highest of neighbours are shown."""
+"""Most finite points of a curve but its last: of more steps the lowest and the highest of neighbours are shown."""
 NEWEST = 6
 SPEEDS = ("rollout/tokens_per_s", "train/tokens_per_s", "sft/tokens_per_s", "tokens_per_s")
 CURVES = (
@@ -174,15 +174,19 @@ def curves_of(rows: Sequence[MetricsRow]) -> tuple[Curve, ...]:
 
 
 def _drawn(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return at most `POINTS` points and the last one: of blocks of neighbours the lowest and the highest, in their order."""
+    """Return at most `POINTS` points and the last one: of blocks of neighbours the lowest and the highest, in their order.
+
+    The first of a block that is not finite comes on top of them, so that a break is seen in a run of any length.
+    """
     if len(points) <= POINTS:
         return points
     before, block = points[:-1], -(-2 * (len(points) - 1) // POINTS)
     drawn = []
     for at in range(0, len(before), block):
         part = before[at : at + block]
-        known = [point for point in part if isfinite(point[1])] or part[-1:]
-        drawn += sorted({min(known, key=itemgetter(1)), max(known, key=itemgetter(1))})
+        known = [point for point in part if isfinite(point[1])]
+        ends = {min(known, key=itemgetter(1)), max(known, key=itemgetter(1))} if known else set()
+        drawn += sorted(ends | set([point for point in part if not isfinite(point[1])][:1]))
     return [*drawn, points[-1]]
 
 
@@ -207,10 +211,14 @@ def is_finished(run: RunDir) -> bool:
 
 def _told(rows: Sequence[MetricsRow], *, alarms: bool) -> tuple[Told, ...]:
     chosen = [row for row in rows if row.event is not None and row.is_alarm == alarms][-NEWEST:]
-    return tuple(
-        Told(stage=row.stage, step=row.step, text="; ".join(f"{name}: {what}" for name, what in row.event_text.items()))
-        for row in reversed(chosen)
-    )
+    return tuple(Told(stage=row.stage, step=row.step, text=_text(row)) for row in reversed(chosen))
+
+
+def _text(row: MetricsRow) -> str:
+    """Return an event in words; what is no alarm begins with its kind."""
+    assert row.event is not None
+    text = "; ".join(f"{name}: {what}" for name, what in row.event_text.items())
+    return text if row.is_alarm else f"{row.event['kind']}: {text}"
 
 
 def _newest_faults(folder: Path) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 // The live page of `temper status --serve`.
 
-const POLL_MS = 1000, ANSWER_MS = 5000, LATE_S = 30, SHOWN_GROUPS = 12, WIDTH = 240, HEIGHT = 84, GIB = 2 ** 30;
+const POLL_MS = 1000, ANSWER_MS = 5000, LATE_S = 30, SHOWN_GROUPS = 12, SHOWN_BROKEN = 4, WIDTH = 240, HEIGHT = 84, GIB = 2 ** 30;
 const SVG = "http://www.w3.org/2000/svg";
 
 let silent_s = null; // how long ago the driver had told something when the last answer came
@@ -22,15 +22,22 @@ function curve({ name, steps, values }) {
   const known = values.filter((one) => one !== null);
   const low = known.length ? Math.min(...known) : null, high = known.length ? Math.max(...known) : null, span = high - low || 1, first = steps[0], last = steps.at(-1);
   const at = (step) => ((step - first) / (last - first || 1)) * WIDTH, up = (value) => HEIGHT - 4 - ((value - low) / span) * (HEIGHT - 8);
-  const drawn = document.createElementNS(SVG, "svg"), line = document.createElementNS(SVG, "polyline");
-  drawn.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
-  drawn.setAttribute("preserveAspectRatio", "none");
-  line.setAttribute("points", steps.map((step, i) => (values[i] === null ? "" : `${at(step).toFixed(1)},${up(values[i]).toFixed(1)}`)).join(" "));
-  drawn.append(line);
+  const lines = [[]], broken = steps.filter((_, i) => values[i] === null);
+  steps.forEach((step, i) => (values[i] === null ? lines.push([]) : lines.at(-1).push(`${at(step).toFixed(1)},${up(values[i]).toFixed(1)}`)));
+  const drawn = shape("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" });
+  drawn.append(...broken.map((step) => shape("line", { x1: at(step), x2: at(step), y1: 0, y2: HEIGHT })));
+  drawn.append(...lines.filter((points) => points.length).map((points) => shape("polyline", { points: points.join(" ") })));
   const box = element("div", { className: "curve" }, element("h3", {}, name, element("b", {}, number(values.at(-1)))), drawn,
     element("p", {}, element("span", {}, `step ${first} to ${last}`), element("span", {}, `${number(low)} to ${number(high)}`)));
+  if (broken.length) box.append(element("p", { className: "bad" }, `not finite at step ${broken.slice(0, SHOWN_BROKEN).join(", ")}${broken.length > SHOWN_BROKEN ? ", ..." : ""}`));
   box.dataset.curve = name;
   return box;
+}
+
+function shape(tag, attributes) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
 }
 
 function show(told) {

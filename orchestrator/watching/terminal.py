@@ -65,6 +65,7 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
         yield f"faults: {status.faults}, in the folder faults"
         yield from (f"  {line}" for line in facts.found[:SHOWN_ALARMS])
     yield from (f"alarm after step {one.step}: {one.text}" for one in facts.alarms[:SHOWN_ALARMS])
+    yield from (f"event after step {one.step} of {one.stage}: {one.text}" for one in facts.events[:SHOWN_ALARMS])
     if facts.recorded:
         yield f"answers of {', '.join(one.label for one in facts.recorded)}: temper view {facts.folder}"
 

@@ -70,7 +70,7 @@ function timeline(answer) {
     list.append(element("span", { textContent: `turn ${place + 1}` }), bar, element("span", { className: "sub", textContent: said }));
     for (const call of one.tool_spans || []) list.append(...callLine(call, one.times, longest));
     const faults = one.faults.length ? `; faults: ${one.faults.join(", ")}` : "";
-    list.append(element("span"), element("span", { className: "sub", textContent: `thought closed: ${one.closed}${faults}` }), element("span"));
+    list.append(element("span", { className: "sub closed", textContent: `thought closed: ${one.closed}${faults}` }));
   });
   const box = element("div", {}, list);
   answer.turns.forEach((one, place) => {

@@ -12,11 +12,12 @@ function element(tag, properties = {}, ...children) {
 const TURNS = /([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])/;
 const UNSEEN = /^(?:(?![\n\t])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}])+$/u;
 
-const codes = (text) => [...text].map((one) => `U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(" ");
+const codes = (text) => [...text].filter((one) => UNSEEN.test(one)).map((one) => `U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(" ");
 
 // Names the characters of an element that would steer the text around them, or that nobody would see.
 function hide(made, text) {
   made.classList.add("hidden");
+  made.classList.toggle("unseen", UNSEEN.test(text));
   made.dataset.codes = codes(text);
   return made;
 }

@@ -106,7 +106,7 @@ function spans(one, from, to, parts = -1) {
     if (one.reasons[i] === "forced") classes.push("forced");
     if (i === parts) classes.push("parts");
     if (classes.length) span.className = classes.join(" ");
-    if (TURNS.test(text) || UNSEEN.test(text)) hide(span, TURNS.test(text) ? text.split(TURNS).filter((_, place) => place % 2).join("") : text);
+    if (TURNS.test(text) || UNSEEN.test(text)) hide(span, text);
     const colour = colourOf(one, i, shown.scales);
     if (colour) span.style.background = colour;
     span.dataset.token = i;
