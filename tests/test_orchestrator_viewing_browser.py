@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
@@ -40,10 +41,13 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture
 def page(browser: "Browser") -> "Iterator[Page]":
-    """A page that may load nothing but itself, and must have no error by the end."""
+    """A page that asks no other host than this machine for anything, and must have no error by the end."""
+    asked: list[str] = []
     with one_page(browser) as (page, errors):
+        page.on("request", lambda request: asked.append(request.url))
         yield page
     assert errors == []
+    assert {urlsplit(address).hostname for address in asked} <= {None, "127.0.0.1"}
 
 
 @pytest.fixture(scope="module")

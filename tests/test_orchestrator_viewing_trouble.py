@@ -78,6 +78,29 @@ def test_what_turns_directions_turns_nothing_beside_it_and_what_is_unseen_is_nam
     assert page.locator(".row .hidden").count() == 1
 
 
+def test_a_very_long_text_shows_its_beginning_and_the_rest_at_a_click(
+    page: "Page", run: RunDir, server: ViewServer
+) -> None:
+    rewrite(run, [group(7, task("math", "one", "y" * 20_000 + "the rest"), [("1<end>", 1.0)])])
+    visit(page, server)
+    said = page.locator("#group .message")
+    assert said.text_content() == "user  " + "y" * 20_000 + "8 more characters"
+    said.locator("button").click()
+    assert said.text_content() == "user  " + "y" * 20_000 + "the rest"
+
+
+def test_reasons_of_a_long_answer_take_no_time_for_each_pair_of_token_and_run(
+    page: "Page", run: RunDir, server: ViewServer
+) -> None:
+    """Of 150,000 tokens every second one is left out: looked up run by run for each of them, it would take half a minute."""
+    text = "a" * 150_000
+    left_out = {"token_range": [[place, 1] for place in range(0, len(text), 2)]}
+    rewrite(run, [group(7, task("math", "one", "2?"), [(text, 1.0)])], [training(len(text), left_out=left_out)])
+    visit(page, server)
+    page.keyboard.press("6")
+    assert page.locator("#legend").inner_text() == "token_range 75,000"
+
+
 def test_a_filter_takes_empty_texts_a_part_of_many_and_says_what_it_does_not_understand(
     page: "Page", run: RunDir, server: ViewServer
 ) -> None:

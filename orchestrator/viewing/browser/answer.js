@@ -36,7 +36,7 @@ function fill(tokens, one, wanted) {
 
 function verdict(answer) {
   const made = element("table", { className: "facts" });
-  const line = (name, value, kind = "") => made.append(element("tr", {}, element("th", { textContent: name }), element("td", { className: kind }, ...plain(value))));
+  const line = (name, value, kind = "") => made.append(element("tr", {}, element("th", { textContent: name }), element("td", { className: kind }, ...beginning(value))));
   if (answer.failure) line("failed", `${answer.failure.kind}: ${answer.failure.message}`, "bad");
   line("reward", answer.reward === null ? "none: what failed is not scored" : String(answer.reward));
   for (const [name, value] of Object.entries(answer.parts)) line(`part ${name}`, String(value));

@@ -70,7 +70,7 @@ function legend() {
       : [versions.length ? `all tokens of the group are of version ${versions[0]}` : UNRECORDED],
     forced: () => [swatch(full("forced"), scales.reasons.has("forced") ? "inserted, not sampled" : "inserted tokens: none in this group")],
     loss: () => scales.reasons.size
-      ? [...scales.reasons].map(([reason, count]) => swatch(`hsl(${hue(reason)} 65% 50% / 0.45)`, `${reason} ${count}`))
+      ? [...scales.reasons].map(([reason, count]) => swatch(`hsl(${hue(reason)} 65% 50% / 0.45)`, `${reason} ${number(count)}`))
       : ["every sampled token of the group carries loss"],
   };
   $("legend").replaceChildren(...parts[state.colour]());

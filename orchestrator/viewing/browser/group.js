@@ -1,6 +1,6 @@
 // The group: all answers to a task side by side, and those of another evaluation to it.
 
-const CARD_TOKENS = 260, BEFORE_PART = 12;
+const CARD_TOKENS = 260, BEFORE_PART = 12, LONG_TEXT = 20_000;
 let shown = null; // what the panes show: its groups, answers and scales
 let turn = 0; // counts what was asked for, so that a late answer of an earlier question is not shown
 
@@ -57,7 +57,15 @@ const sampling = (given) => Object.entries(given).map(([name, value]) => `, ${na
 function message(one, call) {
   const text = typeof one.content === "string" ? one.content : JSON.stringify(one.content ?? one, null, 1);
   const who = call === undefined ? one.role || "message" : `${one.role} ${written(call)}`;
-  return element("div", { className: "message" }, element("b", {}, ...plain(`${who}  `)), ...plain(text));
+  return element("div", { className: "message" }, element("b", {}, ...plain(`${who}  `)), ...beginning(text));
+}
+
+// A text; of one that would take seconds to draw its beginning, and a button for the rest.
+function beginning(text) {
+  if (text.length <= LONG_TEXT) return plain(text);
+  const more = element("button", { textContent: `${number(text.length - LONG_TEXT)} more characters` });
+  more.onclick = () => more.replaceWith(...plain(text.slice(LONG_TEXT)));
+  return [...plain(text.slice(0, LONG_TEXT)), more];
 }
 
 function cards({ group, first, answers }, chosen, act) {

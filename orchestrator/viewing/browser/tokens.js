@@ -12,6 +12,7 @@ function tokensOf(answer, bytes) {
     factor: floats(), taught: floats(), reasons: new Array(count).fill(null), begin: answer.turns.length ? answer.turns[0].context_ids.length : 0,
   };
   const training = answer.training, decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  const leftOut = spread((training && training.left_out) || {});
   const each = (value, place) => (Array.isArray(value) ? value[place] : value) ?? NaN;
   let at = 0, trained = 0;
   const text = (id) => {
@@ -44,7 +45,7 @@ function tokensOf(answer, bytes) {
           made.advantage[at] = each(training.advantage, trained);
           made.factor[at] = each(training.factor, trained);
           made.taught[at] = made.advantage[at] * made.factor[at];
-          made.reasons[at] = reasonAt(training.left_out, trained);
+          made.reasons[at] = leftOut[trained] ?? null;
         }
         trained++;
       }
@@ -66,11 +67,13 @@ function idOf(word) {
   return words.get(word);
 }
 
-function reasonAt(reasons, place) {
-  for (const [reason, runs] of Object.entries(reasons)) {
-    for (const [first, length] of runs) if (place >= first && place < first + length) return reason;
+// Why each of the trained tokens carries no loss: runs of [first, count] by reason, spread over their tokens.
+function spread(runs) {
+  const reasons = [];
+  for (const [reason, places] of Object.entries(runs)) {
+    for (const [first, length] of places) for (let place = first; place < first + length; place++) reasons[place] ??= reason;
   }
-  return null;
+  return reasons;
 }
 
 function partsAt(one, other) {
