@@ -194,6 +194,28 @@ def test_a_server_that_does_not_answer_is_told_of_until_it_does(
     expect(page.locator(".card.chosen")).to_have_attribute("data-row", "1")
 
 
+def test_a_table_that_comes_late_does_not_take_the_place_of_what_was_chosen_after_it(
+    page: "Page", server: ViewServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visit(page, server)
+    goes_on, answer, expect = threading.Event(), server.answer, sync_api.expect
+
+    def held(path: str) -> Any:
+        if path == "/data/eval-rl/table":
+            goes_on.wait(20)
+        return answer(path)
+
+    monkeypatch.setattr(server, "answer", held)
+    page.locator("#file").select_option("eval-rl")
+    page.locator("#file").select_option("eval-sft")
+    expect(page.locator(".card.chosen .tokens")).to_have_text("eval-sft 0.0<end>")
+    with page.expect_response("**/data/eval-rl/table"):
+        goes_on.set()
+    page.wait_for_timeout(200)
+    expect(page.locator("#file")).to_have_value("eval-sft")
+    expect(page.locator(".card.chosen .tokens")).to_have_text("eval-sft 0.0<end>")
+
+
 def test_on_a_small_screen_what_is_known_of_a_token_is_in_sight(page: "Page", server: ViewServer) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
     visit(page, server)

@@ -29,8 +29,9 @@ async function turnTo({ file = state.file, against = state.against, row = -1, to
   if (!about) throw new Error(`this page has no answers called ${file}`);
   const others = facts.files.filter((one) => one.kind === "evaluation" && one.name !== file);
   const fits = about.kind === "evaluation" && others.some(({ name }) => name === against);
-  const table = await tableOf(file);
+  const asked = ++turn, table = await tableOf(file);
   if (fits) await tableOf(against);
+  if (asked !== turn) return undefined; // something else was asked for meanwhile
   if (file !== state.file) Object.assign(state, { sort: null, search: "" }), state.filters.clear(), ($("search").value = "");
   Object.assign(state, { file, against: fits ? against : null, row: Math.min(row, table.rows - 1), token, colour });
   if (!COLOURS.find((one) => one.name === colour) || (usable(colour) === false && colour !== "surprise")) state.colour = "surprise";
@@ -46,7 +47,7 @@ async function turnTo({ file = state.file, against = state.against, row = -1, to
   scrollTo(state.row);
   drawRows();
   address();
-  await show();
+  return show();
 }
 
 function notice(about, table, again) {
