@@ -50,11 +50,18 @@ def test_files_lie_over_one_another_in_the_order_in_which_they_are_given(tmp_pat
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [(None, "no configuration file .*over.yaml"), ("- init", "holds no settings"), ("rl: {", "is not valid YAML")],
+    [
+        (None, "no configuration file .*over.yaml"),
+        ("- init", "holds no settings"),
+        ("rl: {", "over.yaml is not valid YAML"),
+        ("name: ${", "over.yaml is not valid YAML"),
+        ("name: caf\u00e9", "over.yaml is not valid YAML"),
+        ("envs: [math]", r"envs=\['math'\] must be a mapping, such as {math: {}}"),
+    ],
 )
 def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str, tmp_path: Path) -> None:
     if text is not None:
-        (tmp_path / "over.yaml").write_text(text)
+        (tmp_path / "over.yaml").write_text(text, encoding="latin-1")
     with pytest.raises((ValueError, FileNotFoundError), match=said):
         load_config(DEMO, [str(tmp_path / "over.yaml")])
 
@@ -92,6 +99,19 @@ def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str
         ("learner.bf16=true", ["bf16", "zero_stage"]),
         ("rollout.engine.dtype=int8", ["rollout.engine.dtype", "int8", "['float32', 'bfloat16', 'float16', 'auto']"]),
         ("justaword", ["justaword", "key=value"]),
+        ("stages=[init", ["'stages=[init' holds no YAML behind its equals sign", "]"]),
+        ("name=${", ["'name=${' holds no YAML behind its equals sign"]),
+        ("envs=[math,code]", ["envs=['math', 'code'] must be a mapping, such as {math: {}, code: {}}"]),
+        ("envs.math=null", ["envs.math=null must be settings, such as {share: ...}; {} leaves all"]),
+        ("envs.math.data=[a.jsonl]", ["envs.math.data=['a.jsonl'] must be settings, such as {path: ...}"]),
+        ("envs.math.data.nope=3", ["envs.math.data.nope", "known keys are path, config"]),
+        ("model=some/model", ["model=some/model must be settings, such as {path: some/model}"]),
+        ("rl=3", ["rl=3 must be settings, such as {steps: ...}"]),
+        ("stages=[init,rl,rl] rl-2=3", ["rl-2=3 must be settings of the stage rl"]),
+        ("stages=null", ["stages=null must be a list, such as []"]),
+        ("rl.shares=null", ["rl.shares=null must be a mapping, such as {}"]),
+        ("stages=rl", ["stages=rl must be a list, such as [rl]"]),
+        ("stages.rl=3", ["stages={'rl': 3} must be a list, such as [rl]"]),
         ("sft.on_error=ignore", ["sft.on_error", "ignore", "['raise', 'skip']"]),
         ("envs.math.on_error=ignore", ["envs.math.on_error", "ignore", "['raise', 'skip']"]),
         ("rl.over_sampling=1.5", ["rl.over_sampling=1.5", "above 0", "rl.max_lag=1"]),
@@ -105,6 +125,11 @@ def test_a_mistake_names_the_key_the_value_and_what_would_be_right(override: str
     in_order = ".*".join(re.escape(word) for word in words)
     with pytest.raises(ValueError, match=f"(?s){in_order}"):
         load_config(DEMO, override.split())
+
+
+def test_what_stands_in_place_of_a_section_in_an_entry_of_stages_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"stages, more: more\.loss=3 must be settings, such as \{"):
+        load_config(DEMO, ["stages=[init,{rl: {name: more, loss: 3}}]"])
 
 
 def test_settings_of_a_stage_that_is_not_run_refuse_no_run() -> None:

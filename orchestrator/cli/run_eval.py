@@ -22,7 +22,6 @@ from orchestrator.pipeline.eval_config import (
     asked_for,
     fresh_name,
     label_of,
-    merged,
     of_model,
     of_run,
     slug,
@@ -32,7 +31,7 @@ from orchestrator.pipeline.runner import run_pipeline
 from orchestrator.profiles.settled import settled
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.model_source import ModelSource
-from orchestrator.settings.text import is_file, overridden, read_text
+from orchestrator.settings.text import is_file, merged, overridden, read_text
 from rollout.remote.server import ChatServer
 
 Envs = Mapping[str, str | None]

@@ -17,6 +17,7 @@ from orchestrator.profiles.asked import found, placed
 from orchestrator.profiles.settled import settled
 from orchestrator.settings.fitting import require_shifts
 from orchestrator.settings.run_config import USUAL_STAGES, RunConfig
+from orchestrator.settings.shapes import require_shape
 from orchestrator.settings.text import flat_text, layered, read_text, typed, write_text
 from orchestrator.stages.stage import Stage, StageInstance, all_stages
 from orchestrator.tracking.metric_names import SYSTEM
@@ -195,7 +196,11 @@ def with_presets(given: Any) -> Any:
 
 
 def _by_instance(given: Any) -> Any:
-    """Return what was given, with what stands under the name of an instance moved into its entry of `stages`."""
+    """Return what was given, with what stands under the name of an instance moved into its entry of `stages`.
+
+    Raise `ValueError` where something stands in place of a section, a list or a mapping: what follows goes by these.
+    """
+    require_shape(SCHEMA, given)
     others = {key: value for key, value in given.items() if key not in KNOWN}
     if not others:
         return given

@@ -11,7 +11,7 @@ from orchestrator.pipeline.config import KNOWN, SHARED
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.data_option import data_option
 from orchestrator.settings.model_source import ModelSource
-from orchestrator.settings.text import parsed, read_text
+from orchestrator.settings.text import merged, parsed, read_text
 from orchestrator.stages.registry import HELP
 from orchestrator.tracking.metric_names import SYSTEM
 
@@ -93,15 +93,6 @@ def data_of(text: str) -> Any:
 def _parts_of(text: str) -> Any:
     """Return what is given over the data of a standard set: a path or a name, or a mapping in YAML."""
     return parsed(text) if text.lstrip().startswith("{") else text
-
-
-def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> Given:
-    """Return nested settings merged, the second winning."""
-    both = dict(under)
-    for key, value in over.items():
-        below = both.get(key)
-        both[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return both
 
 
 def fresh_name(label: str) -> str:

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from orchestrator.settings.text import merged
 from orchestrator.stages.registry import HELP
 from orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
 
@@ -57,7 +58,11 @@ def with_settings(stages: list[Any], given: Mapping[str, Any]) -> tuple[list[Any
     entries = list(stages)
     for name, number in found.items():
         stage, own = _entry(entries[number])
-        entries[number] = {stage.name: _merged(own, given[name])}
+        if not isinstance(given[name], Mapping):
+            raise ValueError(
+                f"{name}={given[name]!r} must be settings of the stage {stage.name}, such as {{steps: 100}}"
+            )
+        entries[number] = {stage.name: merged(own, given[name])}
     return entries, set(found)
 
 
@@ -69,7 +74,7 @@ def settings_of(name: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
     listed = {one.name: one for one in instances(config.get("stages") or [])}
     if name not in listed:
         return config.get(name) or {}
-    return _merged(config.get(listed[name].stage.name) or {}, listed[name].given)
+    return merged(config.get(listed[name].stage.name) or {}, listed[name].given)
 
 
 def _entry(entry: Any) -> tuple[Stage[Any], Mapping[str, Any]]:
@@ -107,12 +112,3 @@ def _check_name(name: str, stage: str, *, named: list[str], own: bool, number: i
         raise ValueError(f"stages: two stages have the name {name!r}; give one of them another name")
     if own and name in HELP and name != stage:
         raise ValueError(f"stages: entry {number + 1} is of the stage {stage} but has the name of the stage {name}")
-
-
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested mappings merged, the second winning."""
-    merged = dict(under)
-    for key, value in over.items():
-        below = merged.get(key)
-        merged[key] = _merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
-    return merged

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.pipeline.config import SCHEMA, as_file, make_config, shown_text, with_presets
-from orchestrator.pipeline.eval_config import merged
 from orchestrator.pipeline.stage_list import instances
 from orchestrator.profiles.asked import Given
 from orchestrator.profiles.settled import chosen_in, model_in, settled
 from orchestrator.settings.chosen import ChosenConfig
 from orchestrator.settings.run_config import USUAL_STAGES
-from orchestrator.settings.text import is_file, overridden, require_secrets, resolved, values, yaml_text
+from orchestrator.settings.text import is_file, merged, overridden, require_secrets, resolved, values, yaml_text
 from orchestrator.stages.stage import StageInstance
 
 COMMAND_LINE = "the command line"

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from orchestrator.run.redaction import blanks, redacted, reference
+from orchestrator.settings.shapes import require_shape
 
 SHIPPED = Path(__file__).resolve().parents[2] / "configs"
 
@@ -57,27 +58,50 @@ def overridden(given: Any, overrides: list[str]) -> Any:
             raise ValueError(
                 f"override {override!r} is not of the form key=value, for example rl.steps=10, and no YAML file"
             )
-    parts: list[Any] = []
+    whole: dict[str, Any] = given
     for file, group in groupby(overrides, is_file):
-        texts = list(group)
-        parts += [_loaded(Path(text)) for text in texts] if file else [OmegaConf.from_dotlist(texts)]
-    try:
-        return OmegaConf.to_container(OmegaConf.merge(given, *parts))
-    except OmegaConfBaseException as error:
-        raise ValueError(_explain(error, "")) from error
+        for part in map(_loaded, map(Path, group)) if file else [_of_command_line(list(group))]:
+            whole = merged(whole, part)
+    return whole
 
 
-def _loaded(path: Path) -> DictConfig:
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested settings merged, the second winning: mappings are merged, all else is replaced."""
+    both = dict(under)
+    for key, value in over.items():
+        below = both.get(key)
+        both[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return both
+
+
+def _loaded(path: Path) -> dict[str, Any]:
     """Return the settings of a YAML file."""
     if not path.is_file():
         raise FileNotFoundError(f"no configuration file {path}; shipped ones are in {SHIPPED}")
     try:
-        found = OmegaConf.load(path)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not valid YAML: {error}") from error
-    if not isinstance(found, DictConfig):
+        found: Any = OmegaConf.to_container(OmegaConf.load(path))
+    except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid YAML: {_said(error)}") from error
+    if not isinstance(found, dict):
         raise ValueError(f"{path} holds no settings: each line of a configuration is `key: value`")
     return found
+
+
+def _of_command_line(texts: list[str]) -> dict[str, Any]:
+    """Return the settings of some `key=value`. Raise `ValueError` with the one that can't be read."""
+    given = OmegaConf.create()
+    for text in texts:
+        try:
+            given.merge_with_dotlist([text])
+        except (yaml.YAMLError, OmegaConfBaseException) as error:
+            raise ValueError(f"override {text!r} holds no YAML behind its equals sign: {_said(error)}") from error
+    plain: Any = OmegaConf.to_container(given)
+    return plain
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says, of OmegaConf's, which add whose it is, the first line."""
+    return str(error).splitlines()[0] if isinstance(error, OmegaConfBaseException) else str(error)
 
 
 def parsed(text: str) -> Any:
@@ -103,6 +127,7 @@ def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
 
     Raise `ValueError` with the key below `under`, the value and what would be right.
     """
+    require_shape(schema if isinstance(schema, type) else type(schema), given, under=under)
     try:
         merged = _merged(schema, given)
         _check_parts(merged, under)
@@ -116,6 +141,7 @@ def values(schema: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raise `ValueError` for a key or a type that is wrong.
     """
+    require_shape(schema, given)
     try:
         hidden = redacted(OmegaConf.to_container(_merged(schema, given)))  # a secret's variable need not be there
         plain = redacted(OmegaConf.to_container(OmegaConf.create(hidden), resolve=True))
@@ -207,9 +233,9 @@ def _explain(error: OmegaConfBaseException, under: str) -> str:
     """Return OmegaConf's first line, with the nearest existing keys where the key is unknown, which it may suggest itself."""
     first = str(error).splitlines()[0].split(". Did you mean")[0]
     known = getattr(error, "object_type", None)
-    fields = list(getattr(known, "__dataclass_fields__", {}))
-    if error.key in fields:
+    names = [each.name for each in fields(known)] if known is not None and is_dataclass(known) else []
+    if error.key in names:
         return f"configuration key {under}{error.full_key}: {first}"
-    near = get_close_matches(str(error.key), fields, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; known keys are {', '.join(fields)}" if fields else ""
+    near = get_close_matches(str(error.key), names, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known keys are {', '.join(names)}" if names else ""
     return f"configuration key {under}{error.full_key or error.key}: {first}{hint}"

@@ -19,13 +19,13 @@ from orchestrator.parity.report import tables, to_json
 from orchestrator.parity.search import EngineComparison, GapDiagnosis
 from orchestrator.parity.setup import Setup, facts_of
 from orchestrator.pipeline.config import Config, make_config
-from orchestrator.pipeline.eval_config import merged, of_model, of_run, with_envs
+from orchestrator.pipeline.eval_config import of_model, of_run, with_envs
 from orchestrator.profiles.settled import settled
 from orchestrator.run.folder import write_json
 from orchestrator.run.noise import noise_to
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.model_source import ModelSource
-from orchestrator.settings.text import overridden
+from orchestrator.settings.text import merged, overridden
 from rollout.episodes.renderer import Renderer
 from rollout.sampling import PLAIN, Sampling
 from rollout.tokenizer import load_tokenizer
