@@ -3,6 +3,7 @@
 import argparse
 import sys
 import tomllib
+from functools import partial
 
 from orchestrator.cli.compare_command import add_compare_command
 from orchestrator.cli.completion_command import add_completion_command
@@ -13,6 +14,7 @@ from orchestrator.cli.environments.new_env_command import add_new_env_command
 from orchestrator.cli.environments.presets_command import add_presets_command
 from orchestrator.cli.environments.regrade_command import add_regrade_command
 from orchestrator.cli.eval_command import is_override
+from orchestrator.cli.exit_status import exit_status
 from orchestrator.cli.looking.audit_command import add_audit_command
 from orchestrator.cli.looking.explain_command import add_explain_command
 from orchestrator.cli.looking.replay_command import add_replay_command
@@ -27,7 +29,6 @@ from orchestrator.cli.serve_command import add_serve_command
 from orchestrator.cli.unread_output import ends_unread
 from orchestrator.cluster.module_search import module_folder, search_last
 from orchestrator.cluster.this_machine import ROOT
-from orchestrator.run.redaction import blanked
 
 EPILOG = """examples:
   temper run configs/demo.yaml
@@ -125,12 +126,7 @@ def _executed(arguments: list[str] | None) -> int:
         given.parser.error(f"unrecognized arguments: {' '.join(later)}")
     if later:  # settings behind options
         given.overrides = [*given.overrides, *later]
-    try:
-        status: int = given.execute(given)
-    except (ValueError, FileNotFoundError) as error:
-        print(f"error: {blanked(str(error))}", file=sys.stderr)
-        return 2
-    return status
+    return exit_status(partial(given.execute, given))
 
 
 if __name__ == "__main__":

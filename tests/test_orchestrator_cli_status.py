@@ -1,6 +1,7 @@
 """`status` and `scale`, as another terminal sees a run."""
 
 import json
+import signal
 import socket
 import threading
 import time
@@ -118,6 +119,16 @@ def test_the_state_of_a_run_is_shown_as_json_and_whether_it_is_running(
     assert main(["status", str(folder.root)]) == 0
     assert "not running" in capsys.readouterr().out
     assert main(["status", str(tmp_path / "none")]) == 2
+
+
+def test_a_watch_is_ended_by_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = RunDir(tmp_path / "job")
+    folder.open()
+    STATUS.write(folder.root)
+    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+    assert main(["status", str(folder.root), "--watch"]) == 0
+    assert "4242" in capsys.readouterr().out
+    folder.close()
 
 
 def test_a_request_for_workers_is_taken_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,38 +3,24 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from orchestrator.cli.dry_run import show_dry_run
 from orchestrator.cli.screen_options import require_dry_run, set_log_level
 from orchestrator.cli.submit import submit
-from orchestrator.cli.unread_output import is_unread
-from orchestrator.deadline import STOPPED, StuckError
 from orchestrator.doctor.checks import start_notes
 from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, given_text, settled_config, unsettled_config
 from orchestrator.pipeline.fork import fork
 from orchestrator.pipeline.preview import preview_of, preview_of_fork
 from orchestrator.pipeline.runner import run_pipeline
-from orchestrator.run.checkpoint import DamagedCheckpointError
-from orchestrator.run.redaction import blanked
 from orchestrator.stages.registry import HELP
-from rollout.pool.restarts import TooManyRestarts
-
-GAVE_UP = 3
-"""Exit status of a run in which something hung, or died more often than it may."""
 
 
 def execute(given: argparse.Namespace) -> int:
     """Run one command; returns its exit status. Raise `ValueError` or `FileNotFoundError` for a mistake in the input."""
     require_dry_run(given)
     set_log_level(given.log_level)
-    return reported(partial(_executed, given))
-
-
-def _executed(given: argparse.Namespace) -> int:
     if given.command == "fork" and given.dry_run:
         return show_dry_run(*preview_of_fork(given.source, given.at, given.overrides), given)
     if given.command == "fork":
@@ -52,34 +38,6 @@ def _executed(given: argparse.Namespace) -> int:
         _measure(config, growth=given.command == "bench-growth")
         return 0
     return asyncio.run(run_pipeline(config, only=only, quiet=given.quiet, notes=start_notes(config)))
-
-
-def reported(work: Callable[[], int]) -> int:
-    """Return the exit status of a command's work, 1 or `GAVE_UP` for a fault, `STOPPED` for an interrupt, which are told.
-
-    Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
-    """
-    try:
-        return work()
-    except KeyboardInterrupt:  # of a run the second one: the first asks it to stop
-        print("interrupted: stopped at once (the same command continues a run)", file=sys.stderr)
-        return STOPPED
-    except FileNotFoundError:
-        raise
-    except BrokenPipeError as error:
-        if is_unread():
-            raise
-        return _told(error)
-    except (StuckError, TooManyRestarts) as error:
-        print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
-        return GAVE_UP
-    except (DamagedCheckpointError, OSError, RuntimeError) as error:
-        return _told(error)
-
-
-def _told(error: Exception) -> int:
-    print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
-    return 1
 
 
 def _measure(config: Config, *, growth: bool) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 from orchestrator.cli.dry_run import show_dry_run
 from orchestrator.cli.eval_command import KEY_VARIABLE
 from orchestrator.cli.named_model import RUNS, newest_model, run_folder
-from orchestrator.cli.run_commands import reported
 from orchestrator.doctor.checks import start_notes
 from orchestrator.evaluation.remote import evaluate_server
 from orchestrator.evaluation.table import result_lines
@@ -91,12 +90,10 @@ def _asked(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, pr
 def _through_pipeline(wanted: Given, given: argparse.Namespace, *, only: str | None = None) -> int:
     """Run the stages of a configuration, and show the newest result as it was asked for; or show what would run."""
     if given.dry_run:
-        return reported(lambda: show_dry_run(*preview_of(wanted, only=only), given))
+        return show_dry_run(*preview_of(wanted, only=only), given)
     config = make_config(settled(wanted))
     notes = start_notes(config)
-    status = reported(
-        lambda: asyncio.run(run_pipeline(config, only=only, quiet=given.quiet or given.json, notes=notes))
-    )
+    status = asyncio.run(run_pipeline(config, only=only, quiet=given.quiet or given.json, notes=notes))
     results = RunDir(Path(config.runs_dir) / config.name).evals.glob("*.json")
     if status == 0 and (newest := max(results, key=lambda path: path.stat().st_mtime, default=None)):
         show(newest, as_json=given.json)
@@ -118,15 +115,9 @@ def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any
     )
     config = make_config(overridden(found, given.overrides))
     settings = config.settings(config.instances[-1])
-
-    def evaluate() -> int:
-        asked = evaluate_server(
-            config, settings, server, model=given.model, label=label, quiet=given.quiet or given.json
-        )
-        show(asyncio.run(asked), as_json=given.json)
-        return 0
-
-    return reported(evaluate)
+    asked = evaluate_server(config, settings, server, model=given.model, label=label, quiet=given.quiet or given.json)
+    show(asyncio.run(asked), as_json=given.json)
+    return 0
 
 
 def show(path: Path, *, as_json: bool = False) -> None:

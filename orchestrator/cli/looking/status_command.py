@@ -3,6 +3,7 @@
 import argparse
 import json
 import time
+from contextlib import suppress
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -68,7 +69,7 @@ def _status(given: argparse.Namespace) -> int:
     elif given.json:
         print(json.dumps(gather(folder, now=time.time()).as_json()))
     elif given.watch:
-        with Live(console=Console(), auto_refresh=False) as live:
+        with suppress(KeyboardInterrupt), Live(console=Console(), auto_refresh=False) as live:  # Ctrl-C ends it
             while folder.is_held():
                 live.update(_shown(folder), refresh=True)
                 time.sleep(REFRESH_S)

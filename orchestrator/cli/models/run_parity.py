@@ -13,7 +13,6 @@ from transformers import PreTrainedTokenizerBase
 
 from learner.models.kernels import training_device
 from orchestrator.cli.named_model import RUNS, newest_model, run_folder
-from orchestrator.cli.run_commands import reported
 from orchestrator.parity.prompts import Prompt, env_prompts, file_prompts, own_prompts, require_room
 from orchestrator.parity.report import tables, to_json
 from orchestrator.parity.search import EngineComparison, GapDiagnosis
@@ -53,7 +52,7 @@ def run_parity(given: argparse.Namespace, *, began: float) -> int:
     prompts = _prompts(given, config, tokenizer)
     require_room(prompts, tokens=given.tokens, longest=setup.engine.max_model_len)
     end, until = tokenizer.eos_token_id, began + given.deadline
-    return reported(lambda: _told(given, _found(given, setup, model, prompts, end=end, until=until), setup))
+    return _told(given, _found(given, setup, model, prompts, end=end, until=until), setup)
 
 
 def _told(given: argparse.Namespace, found: GapDiagnosis, setup: Setup) -> int:

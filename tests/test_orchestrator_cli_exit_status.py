@@ -1,0 +1,62 @@
+"""What the end of a command is to the shell: its status, with a line of what was wrong in place of a traceback."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.__main__ import main
+from orchestrator.cli.exit_status import exit_status
+from orchestrator.deadline import StuckError
+from orchestrator.run.checkpoint import DamagedCheckpointError
+from rollout.pool.restarts import TooManyRestarts
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    """Return work that ends so."""
+
+    def work() -> int:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ValueError("rl.steps=0 must be at least 1"), 2, "error: rl.steps=0 must be at least 1\n"),
+        (FileNotFoundError("no file x"), 2, "error: no file x\n"),
+        (
+            PermissionError(13, "Permission denied", "x"),
+            1,
+            "fault: PermissionError: [Errno 13] Permission denied: 'x'\n",
+        ),
+        (DamagedCheckpointError("rl/3"), 1, "fault: DamagedCheckpointError: rl/3\n"),
+        (BrokenPipeError(32, "Broken pipe"), 1, "fault: BrokenPipeError: [Errno 32] Broken pipe\n"),
+        (StuckError("nothing for 9 s"), 3, "fault: StuckError: nothing for 9 s\n"),
+        (TooManyRestarts("five"), 3, "fault: TooManyRestarts: five\n"),
+        (RuntimeError("at https://me:sesame@host/"), 1, "fault: RuntimeError: at https://[blanked]@host/\n"),
+        (KeyboardInterrupt(), 130, "interrupted: stopped at once (the same command continues a run)\n"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, BaseException) else "",
+)
+def test_an_end_by_an_error_is_a_status_and_a_line(
+    error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exit_status(raising(error)) == status
+    assert capsys.readouterr().err == said
+
+
+def test_what_is_a_fault_of_this_program_is_raised_whole() -> None:
+    assert exit_status(lambda: 7) == 7
+    with pytest.raises(AssertionError):
+        exit_status(raising(AssertionError("one too many")))
+
+
+@pytest.mark.parametrize("command", [["regrade", "FOLDER"], ["new-env", "mine_too"]])
+def test_commands_without_a_run_end_so_too(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir("/sys")  # where nobody may write
+    assert main([word.replace("FOLDER", str(tmp_path)) for word in command]) == 1
+    assert capsys.readouterr().err.startswith("fault: ")
