@@ -122,8 +122,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _executed(arguments: list[str] | None) -> int:
     commands = parser()
     given, later = commands.parse_known_args(arguments)
-    if later and not ("overrides" in given and all(map(is_override, later))):
-        given.parser.error(f"unrecognized arguments: {' '.join(later)}")
+    if wrong := [text for text in later if not ("overrides" in given and is_override(text))]:
+        given.parser.error(f"unrecognized arguments: {' '.join(wrong)}")
     if later:  # settings behind options
         given.overrides = [*given.overrides, *later]
     return exit_status(partial(given.execute, given))

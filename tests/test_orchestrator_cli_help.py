@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from orchestrator.__main__ import parser
+from orchestrator.__main__ import main, parser
 
 EXAMPLE = re.compile(r"^ +(?:eval \"\$\()?temper ((?:.*\\\n)*.*)", re.MULTILINE)
 ROOT = parser()
@@ -23,3 +23,20 @@ def test_a_command_has_examples_of_itself_that_its_parser_takes(name: str) -> No
     assert own
     for words in own:
         ROOT.parse_known_args(words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], "the following arguments are required: FILE"),
+        (["simulate", "--json"], "the following arguments are required: FILE"),
+        (["run", "configs/demo.yaml", "rl.steps=3", "--drry-run"], "unrecognized arguments: --drry-run"),
+        (["run", "configs/demo.yaml", "--quiet", "rl..steps=3", "seed=2"], "unrecognized arguments: rl..steps=3"),
+    ],
+)
+def test_what_is_wrong_with_a_command_line_is_said_without_what_is_right(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert capsys.readouterr().err.splitlines()[-1] == f"temper {arguments[0]}: error: {said}"

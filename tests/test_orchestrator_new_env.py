@@ -19,6 +19,8 @@ TAKEN = {
     "3d": "can't be the name of a module",
     "two-words": "can't be the name of a module",
     "class": "can't be the name of a module",
+    "on": "means True in a configuration",
+    "null": "means None in a configuration",
     "here": "is there already",
 }
 

@@ -81,6 +81,7 @@ def _add(
     command.add_argument(
         "overrides",
         nargs="*",
+        default=[],
         metavar="FILE|key=value",
         help="what lies over it, the last one wins: more YAML files, settings such as rl.optim.learning_rate=1e-4",
     )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+import yaml
+
 from envs.catalog import ENVIRONMENTS
 from orchestrator.cluster.this_machine import ROOT
 
@@ -62,6 +64,8 @@ def _renamed(text: str, form: Form, name: str) -> str:
 def _check(name: str, folder: Path) -> None:
     if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name) or name.startswith("_"):
         raise ValueError(f"{name!r} can't be the name of a module; give letters, digits and _, a letter first")
+    if yaml.safe_load(name) != name:
+        raise ValueError(f"{name!r} means {yaml.safe_load(name)} in a configuration; give another name")
     if name in ENVIRONMENTS:
         raise ValueError(f"{name!r} is an environment of Temper's own; give another name")
     if (folder / name).exists() or (folder / f"{name}.py").exists():

@@ -26,7 +26,9 @@ def add_parity_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("parity", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
     command.add_argument("model", metavar="MODEL", help="see below")
-    command.add_argument("overrides", nargs="*", metavar="key=value", help="settings, as in a configuration")
+    command.add_argument(
+        "overrides", nargs="*", default=[], metavar="key=value", help="settings, as in a configuration"
+    )
     asked = command.add_mutually_exclusive_group()
     asked.add_argument(
         "--prompts", type=Path, metavar="FILE", help="a prompt a line, or .jsonl with prompt or messages; the first 8"

@@ -25,7 +25,9 @@ def add_simulate_command(commands: "argparse._SubParsersAction[argparse.Argument
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("simulate", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
     command.add_argument("config", type=Path, metavar="FILE", help="a YAML file; see configs/")
-    command.add_argument("overrides", nargs="*", metavar="FILE|key=value", help="what lies over it, the last one wins")
+    command.add_argument(
+        "overrides", nargs="*", default=[], metavar="FILE|key=value", help="what lies over it, the last one wins"
+    )
     command.add_argument("--gpus", metavar="8xH100-80G", help="GPUs by number and name, for planned durations")
     command.add_argument("--measured", type=path_of_run, metavar="RUN", help="take the durations and lengths of a run")
     command.add_argument(
