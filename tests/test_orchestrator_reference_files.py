@@ -81,6 +81,11 @@ def test_the_schema_knows_every_setting_with_its_default_and_no_misspelt_one() -
         "{stages: [init, {init: {seed: 3}}]}",
         "{rl-2: {stepz: 3}}",
         "{rl: null}",
+        "{rl: 3}",
+        "{envs: [math]}",
+        "{envs: {math: null}}",
+        "{stages: init}",
+        "{model: some/model}",
         "{envs: {math: {data: {paht: x}}}}",
     ],
 )
@@ -89,7 +94,7 @@ def test_what_the_loader_refuses_is_refused_by_the_schema_too(text: str, tmp_pat
     given = parsed(text)
     file = tmp_path / "wrong.yaml"
     file.write_text(json.dumps({"name": "x", "envs": {"math": {}}, **given}), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"rl|learner|stages|envs"):
+    with pytest.raises(ValueError, match=r"rl|learner|stages|envs|model"):
         load_config(file, [])
 
 
