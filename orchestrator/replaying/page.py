@@ -1,6 +1,7 @@
 """What a replay has found, for people at a terminal."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 from rich.table import Table
@@ -154,7 +155,7 @@ def _print_changed(changed: Changed, console: Console, chain: Chain) -> None:
         say(console, f"not compared, as only one of both names them: {', '.join(changed.effects.left_out)}")
     _print_effects(changed.effects, console)
     if not changed.effects.gradients:
-        say(console, "gradients are told where a step makes one update of adamw")
+        say(console, "gradients are told where a step makes one update of adamw, and neither replay skips it")
 
 
 def _print_effects(found: Effects, console: Console) -> None:
@@ -168,14 +169,19 @@ def _print_effects(found: Effects, console: Console) -> None:
                 table.add_column(name, justify="left" if name == "type" else "right")
             for kind in (one for one in TYPES if one in by_type):
                 table.add_row(kind, f"{found.entries.get(kind, 0):,}", *_moved(by_type[kind]))
-            furthest = sorted(by_layer, key=lambda layer: -_relative(by_layer[layer]))[:LAYERS_SHOWN]
-            for layer in furthest:
+            for layer in furthest_layers(by_layer):
                 table.add_row(layer, "", *_moved(by_layer[layer]))
             console.print(table, markup=False)
 
 
-def _relative(one: Moved) -> float:
-    return one.as_json()["relative"] or 0.0
+def furthest_layers(moved: Mapping[str, Moved]) -> list[str]:
+    """Return the layers whose difference is the largest share of the norm without; first those that have none without."""
+
+    def share(layer: str) -> float:
+        one = moved[layer]
+        return one.difference / one.one if one.one else math.inf if one.difference else 0.0
+
+    return sorted(moved, key=share, reverse=True)[:LAYERS_SHOWN]
 
 
 def _moved(one: Moved) -> Iterable[str]:

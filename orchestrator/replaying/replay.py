@@ -1,5 +1,6 @@
 """A recorded step trained again: as it was recorded, and with other settings beside that."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -83,7 +84,6 @@ class Changed:
     tokens: TokensCompared
     metrics: Pairs
     effects: Effects
-    updates: int
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
@@ -167,13 +167,11 @@ async def replay(run: RunDir, asked: ReplayRequest, ranks: Ranks, *, note: Calla
         note(f"training step {chain.step} with {', '.join(asked.sets)}")
         with_others, there = await ranks.train(before, [last], [other])
         tokens = compare.replays(trained[-1], told[-1], with_others[0], other)
-        updates = told[-1].updates_per_step * told[-1].epochs
         beside = Changed(
             sets=asked.sets,
             tokens=tokens,
             metrics=_unequal(trained[-1].metrics, with_others[0].metrics),
-            effects=effects(before, model, there, decays=_decays(told[-1], other)),
-            updates=updates,
+            effects=effects(before, model, there, decays=_decays(trained[-1], told[-1], with_others[0], other)),
         )
     mine = place(run.checkpoints(chain.stage), chain.step)
     if has_checkpoint := mine.is_dir():
@@ -211,11 +209,16 @@ def _require_teacher(batches: Sequence[StepBatch]) -> None:
             )
 
 
-def _decays(one: TrainedWith, other: TrainedWith) -> tuple[float, float] | None:
-    """Return the decay of the gradient's running mean in each; None where a step makes several updates."""
-    if any(told.updates_per_step * told.epochs > 1 for told in (one, other)) or one.optim.kind == "muon":
+def _decays(one: Trained, told: TrainedWith, other: Trained, changed: TrainedWith) -> tuple[float, float] | None:
+    """Return the decay of the gradient's running mean in each replay.
+
+    None where a step makes several updates, and where one was skipped, which leaves that mean as it was.
+    """
+    several = any(each.updates_per_step * each.epochs > 1 for each in (told, changed))
+    skipped = any(each.metrics["skipped"] > 0 for each in (one, other))
+    if several or skipped or told.optim.kind == "muon":
         return None
-    return one.optim.beta1, other.optim.beta1
+    return told.optim.beta1, changed.optim.beta1
 
 
 class _Comparer:
@@ -231,7 +234,12 @@ class _Comparer:
     def step(self, batch: StepBatch, trained: Trained) -> StepCompared:
         """Compare a step with what the run recorded of it."""
         recorded = self._metrics.get(batch.step, {})
-        ours = {f"train/{name}": value for name, value in trained.metrics.items() if name not in OF_TIME}
+        # the file has no infinity, and all that is not finite is NaN in its rows
+        ours = {
+            f"train/{name}": value if math.isfinite(value) else math.nan
+            for name, value in trained.metrics.items()
+            if name not in OF_TIME
+        }
         both = {name: value for name, value in recorded.items() if name in ours}
         tokens = None
         if batch.records:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from learner.engine.deepspeed_engine import ADAPTERS_FILE
+from learner.engine.optimizer_state import SHARDS
 from learner.models.layer_types import layer_of, types_of_tensors
 from learner.models.loading import file_names
 from learner.training_state import STATE_FOLDER
@@ -27,8 +29,8 @@ MOMENTS = ("exp_avg/", "momentum_buffer/")
 
 
 class Tensors:
-    """The tensors of a checkpoint by name, read one at a time. `state` are those of its optimiser, and `names` what weights
-    are called there; what it does not have is called as in the file."""
+    """The tensors of a checkpoint by name, read one at a time. `state` are those of its optimiser and the adapters, which the
+    weights have merged, and `names` what weights are called there; what it does not have is called as in the file."""
 
     def __init__(self, weights: Mapping[str, Any], state: Mapping[str, Any], names: Mapping[str, str]) -> None:
         self._weights = weights
@@ -37,7 +39,7 @@ class Tensors:
 
     @property
     def stored(self) -> dict[str, Any]:
-        """All tensors with the file of each, those of the optimiser as `optimiser/...`."""
+        """All tensors with the file of each, those of the optimiser and the adapters as `optimiser/...`."""
         return {**self._weights, **{f"optimiser/{name}": file for name, file in self._state.items()}}
 
     @property
@@ -89,7 +91,8 @@ def tensors_of(
         weights = opened(directory.glob("*.safetensors"))
         if not weights:
             raise ValueError(f"{directory} has no weights in safetensors")
-        states = (directory / STATE_FOLDER).glob("optimizer-*.safetensors") if with_state else ()
+        folder = directory / STATE_FOLDER
+        states = [*folder.glob(SHARDS), *folder.glob(ADAPTERS_FILE)] if with_state else ()
         yield Tensors(weights, opened(states), names)
 
 
@@ -117,7 +120,7 @@ def stored_compared(one: Path, other: Path) -> Stored:
     """Compare what two checkpoints hold. A tensor that one of them lacks differs in all entries, by infinity."""
     with tensors_of(one) as mine, tensors_of(other) as theirs:
         names = sorted(mine.stored.keys() | theirs.stored.keys())
-        kinds = types_of_tensors([name.removeprefix("optimiser/") for name in names if "/" not in name])
+        kinds = types_of_tensors(dict.fromkeys(name.rpartition("/")[2] for name in names))
         found = [_unequal(name, mine, theirs, kinds) for name in names]
     return Stored(tensors=len(names), unequal=[one for one in found if one is not None])
 
