@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from viewed_run import write_viewed_run
 
+from orchestrator.explaining.bends import bends_of
 from orchestrator.explaining.courses import courses_of
 from orchestrator.explaining.evidence import Evidence
-from orchestrator.explaining.explanation import explain
+from orchestrator.explaining.explanation import Explanation, explain
 from orchestrator.explaining.sentences import sentences
 from orchestrator.explaining.signatures import Diagnosis, diagnoses
+from orchestrator.explaining.update_shares import update_sum
 from orchestrator.pipeline.stage_list import settings_of
 from orchestrator.run.metrics_log import MetricsLog, MetricsRow
 
@@ -45,6 +47,22 @@ def test_a_part_that_more_answers_have_explains_the_reward_that_it_adds() -> Non
     (found,) = named(lambda at: with_bonus(at, paid=0.9))  # 0.4 more than its weight
     assert found.name == "broken reward"
     assert "parts from `correct` by +0.81, of which the weights of its parts explain +0.45" in found.signs[1]
+
+
+def harder(at: int, *, paid: float) -> dict[str, float]:
+    """Tasks that become harder at half, after more answers have become right, and a bonus that grows all the while; `paid`
+    is what a wrong answer is paid more from then on, for nothing that is declared."""
+    learnt = 0.1 + 0.02 * min(at, 19)
+    correct = (learnt if at < 20 else 0.5 * learnt) + 0.01 * NOISE[0, at]
+    told = {"env/math/correct": correct, "env/math/parts/correct": correct, "env/math/parts/bonus": at / STEPS}
+    return told | {"env/math/reward": correct + 0.5 * at / STEPS * (at < 20 or paid > 0) + paid * (at >= 20)}
+
+
+def test_a_reward_that_falls_with_what_is_right_is_not_broken_where_a_declared_part_has_grown() -> None:
+    assert named(lambda at: harder(at, paid=0.0)) == []
+    (found,) = named(lambda at: harder(at, paid=0.05))
+    assert found.name == "broken reward"
+    assert "; while `correct` falls from 0.44 to 0.24 the reward rises" in found.signs[1]
 
 
 def lost(at: int, *, gap: float, lag: float) -> dict[str, float]:
@@ -114,7 +132,75 @@ def test_steps_that_were_not_finite_are_told_first(tmp_path: Path, bad: tuple[in
         log.append("rl", step, others | row)
     found = explain(run)
     assert found.left_out == bad
+    assert found.at == bad[0]
     told = list(sentences(found, viewer=""))
     assert told[1].startswith(f"{said} skipped or not finite")
     assert "Nothing bends." not in told
     assert "What is left does not bend." in told
+
+
+def cosine(at: int) -> float:
+    """A learning rate that falls along half a cosine behind a warm-up of ten steps."""
+    return (at + 1) / 10 if at < 10 else 0.5 * (1 + math.cos(math.pi * (at - 10) / (STEPS - 10)))
+
+
+def explained(folder: Path, values: Values) -> Explanation:
+    run = write_viewed_run(folder)
+    log = MetricsLog(run.metrics)
+    for at in range(STEPS):
+        log.append("rl", at + 1, values(at))
+    return explain(run)
+
+
+@pytest.mark.parametrize("fallen", [16, 18, 20, 22, 26, 30])
+def test_a_learning_rate_on_a_curve_explains_no_fall(tmp_path: Path, fallen: int) -> None:
+    def values(at: int) -> dict[str, float]:
+        return {"train/learning_rate": cosine(at), "env/math/reward": 0.7 - 0.5 * (at >= fallen) + 0.02 * NOISE[0, at]}
+
+    found = explained(tmp_path / "tiny", values)
+    assert "train/learning_rate" in [one.metric for one in found.bends]
+    assert found.at == fallen + 1
+    assert [one.beside for one in found.bends if one.kind == "learning"] == [()]
+
+
+def test_the_end_of_a_warm_up_and_a_rate_that_was_set_otherwise_do(tmp_path: Path) -> None:
+    def values(at: int) -> dict[str, float]:
+        rate = cosine(at) * (0.1 if at >= 25 else 1.0)
+        moved = 2.0 * (at >= 10) + 5.0 * (at >= 25)
+        return {"train/learning_rate": rate, "train/entropy": moved + 0.02 * NOISE[0, at]}
+
+    found = explained(tmp_path / "tiny", values)
+    beside = {one.bend.step: one.beside for one in found.bends if one.kind == "learning"}
+    assert beside == {11: ("train/learning_rate",), 26: ("train/learning_rate",)}
+    assert found.at is None
+
+
+def test_a_product_that_is_not_finite_does_not_take_the_shares_of_the_others_with_it() -> None:
+    assert update_sum([1.0, -2.0, 0.5], [1.0, math.nan, 2.0]) == (2.0, 2.0)
+    assert update_sum([math.inf, -2.0], [1.0, 1.0]) == (2.0, 0.0)
+
+
+@pytest.mark.parametrize("steps", [200, 1000])
+def test_what_happens_near_an_end_of_a_long_run_is_seen_step_by_step(steps: int) -> None:
+    times, noise = np.arange(steps), np.random.default_rng(1).standard_normal(steps)
+    for place in (6, steps - 6):
+        found = bends_of(range(steps), (noise + 12.0 * (times >= place)).tolist(), limit=0.001)
+        assert [one.place for one in found] == [place]
+
+
+def test_what_grows_steadily_for_a_long_time_bends_at_no_end() -> None:
+    noise = np.random.default_rng(1).standard_normal(400)
+    values = np.exp(0.01 * np.arange(400) + 0.02 * noise)
+    assert bends_of(range(400), values.tolist(), limit=0.001) == []
+
+
+def test_it_is_said_of_which_steps_nothing_can_be_said_yet(tmp_path: Path) -> None:
+    others = np.random.default_rng(0).standard_normal((30, STEPS))
+
+    def values(at: int) -> dict[str, float]:
+        noise = {f"train/{n}": float(each[at]) for n, each in enumerate(others)}
+        return noise | {"env/math/reward": 0.7 - 0.1 * (at >= STEPS - 2) + 0.02 * NOISE[0, at]}
+
+    told = list(sentences(explained(tmp_path / "tiny", values), viewer=""))
+    assert "Nothing bends." in told
+    assert "What began in the last 4 steps can't be told yet: a bend has 5 steps on each side." in told

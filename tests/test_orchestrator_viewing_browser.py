@@ -15,9 +15,11 @@ from urllib.parse import urlsplit
 
 import pytest
 from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
+from test_orchestrator_explaining import write_metrics
 from viewed_run import HOSTILE, SPLIT, step_groups, write_large_run, write_viewed_run
 
 from orchestrator.__main__ import main
+from orchestrator.explaining.explanation import explain
 from orchestrator.run.folder import RunDir
 from orchestrator.viewing.server import ViewServer
 from rollout.trajectory_json import write_groups
@@ -262,3 +264,22 @@ def test_fifty_megabytes_of_rows_open_within_two_seconds(browser: "Browser", tmp
     print(f"{size / 1e6:.0f} MB of rows, a page of {out.stat().st_size / 1e6:.1f} MB: {seconds}")
     assert size > 50e6
     assert max(seconds.values()) < 2.0
+
+
+def test_the_links_of_explain_open_the_answers_that_it_tells(browser: "Browser", tmp_path: Path) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    write_metrics(run, jump_at=20)
+    shares = explain(run).shares
+    assert shares is not None
+    assert len(shares.groups) == 2
+    with ViewServer(run) as server, one_page(browser) as (page, errors):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for group in shares.groups:
+            visit(page, f"{server.address}{group.link}")
+            assert page.locator(".card.chosen").get_attribute("data-row") == str(group.row)
+            shown = str(page.locator(".card.chosen").text_content())
+            assert [word for word in group.said.split() if word not in shown] == []
+            assert page.locator("#colours [aria-checked='true']").text_content() == "advantage"
+            assert page.locator("#tokens span[style*='background']").count() > 0
+        server.shutdown()
+    assert errors == []

@@ -26,7 +26,8 @@ FEWEST = 5
 FEWEST_STEPS = 2 * FEWEST + 2
 """A series with fewer is not looked at."""
 MOST = 96
-"""Longer series are looked at in blocks of neighbours, by their medians, and the bend is then placed among the steps."""
+"""Longer series are looked at in blocks of neighbours, by their medians, and the bend is then placed among the steps. Their
+first and last so many steps are looked at one by one too."""
 LEAST = 3.0
 """The smallest change that is a bend, in units of the noise: a clearer one that moves less tells nobody anything."""
 MOST_BENDS = 3
@@ -82,8 +83,7 @@ def bends_of(steps: Sequence[int], values: Sequence[float], *, limit: float) -> 
     if len(known) < FEWEST_STEPS:
         return []
     series = np.array([value for _, value in known], dtype=np.float64)
-    cuts: list[tuple[int, float]] = []
-    _cut(series, 0, len(series), limit, cuts)
+    cuts = _cuts(series, limit=limit)
     chosen = sorted(sorted(cuts, key=lambda cut: cut[1])[:MOST_BENDS])
     borders = [0, *(place for place, _ in chosen), len(series)]
     found = [
@@ -93,34 +93,56 @@ def bends_of(steps: Sequence[int], values: Sequence[float], *, limit: float) -> 
     return [bend for bend in found if bend.size >= LEAST]
 
 
-def _cut(series: Series, first: int, end: int, limit: float, cuts: list[tuple[int, float]]) -> None:
-    """Add the border of series[first:end] to `cuts`, then those of both parts, as far as they are clear."""
+def _cuts(series: Series, *, limit: float) -> list[tuple[int, float]]:
+    """Return clear borders, each with its alarm. Among blocks what is near an end is not seen: both ends of a long series are
+    looked at step by step too, and the three share the limit."""
+    cuts: list[tuple[int, float]] = []
+    long, grows = len(series) > MOST, spans_a_decade(series)
+    limit = limit / 3 if long else limit
+    _cut(series, (0, len(series)), limit, grows, cuts)
+    if long:
+        places = [place for place, _ in cuts]
+        _cut(series, (0, min([MOST, *places])), limit, grows, cuts)
+        _cut(series, (max([len(series) - MOST, *places]), len(series)), limit, grows, cuts)
+    return cuts
+
+
+def _cut(series: Series, part: tuple[int, int], limit: float, grows: bool, cuts: list[tuple[int, float]]) -> None:
+    """Add the border of a part of the series to `cuts`, then those of both sides of it, as far as they are clear."""
+    first, end = part
     if end - first < FEWEST_STEPS:
         return
-    place, alarm = best_border(series[first:end], limit=limit)
+    place, alarm = best_border(series[first:end], limit=limit, grows=grows)
     if alarm <= limit:
         cuts.append((first + place, alarm))
-        _cut(series, first, first + place, limit, cuts)
-        _cut(series, first + place, end, limit, cuts)
+        _cut(series, (first, first + place), limit, grows, cuts)
+        _cut(series, (first + place, end), limit, grows, cuts)
 
 
-def best_border(series: Series, *, limit: float) -> tuple[int, float]:
-    """Return the place at which two lines fit best, and the bound on the probability of such a fit where one line is true."""
+def spans_a_decade(values: Series) -> bool:
+    """Return whether all values are positive and the largest is more than ten times the smallest."""
+    return bool(values.min() > 0 and values.max() > DECADE * values.min())
+
+
+def best_border(series: Series, *, limit: float, grows: bool) -> tuple[int, float]:
+    """Return the place at which two lines fit best, and the bound on the probability of such a fit where one line is true.
+
+    Where the whole series `grows` over a decade, that holds of its logarithms too: steady growth is a line in these alone.
+    """
     block = math.ceil(len(series) / MOST)
     blocks = np.array([np.median(series[at : at + block]) for at in range(0, len(series), block)])
     place, alarm = 0, 0.0
-    for scaled in scales_of(blocks):
+    for scaled in scales_of(blocks, grows=grows):
         places, shares = _two_lines(scaled[None])
         place, share = int(places[0]), float(shares[0])
         bound = min(1.0, (len(scaled) - 2 * FEWEST + 1) * share ** ((len(scaled) - 4) / 2))
         alarm = max(alarm, bound if bound > limit else max(bound, _among_orders(scaled, share, limit=limit)))
-    return (place if block == 1 else _refined(series, place * block, block)), alarm
+    return (place if block == 1 else _refined(series, place * block, block, grows=grows)), alarm
 
 
-def scales_of(values: Series) -> list[Series]:
-    """Return the values, and their logarithms where all are positive and they span more than a decade; each centred, the
-    largest being 1."""
-    logarithms = [np.log(values)] if values.min() > 0 and values.max() > DECADE * values.min() else []
+def scales_of(values: Series, *, grows: bool) -> list[Series]:
+    """Return the values, and with `grows` their logarithms; each centred, the largest being 1."""
+    logarithms = [np.log(values)] if grows else []
     return [_centred(each) for each in (values, *logarithms)]
 
 
@@ -180,10 +202,12 @@ def _among_orders(scores: Series, share: float, *, limit: float) -> float:
     return (1 + as_good) / (drawn + 1) if as_good else min(limit, 1 / (drawn + 1))
 
 
-def _refined(series: Series, near: int, block: int) -> int:
-    """Return the border among the steps within a block of one that was found between blocks."""
-    scores = scales_of(series)[-1]
-    low, high = max(FEWEST, near - block), min(len(series) - FEWEST, near + block)
+def _refined(series: Series, near: int, block: int, *, grows: bool) -> int:
+    """Return the border among the steps about one that was found between blocks, of which none lies nearer to an end than
+    `FEWEST` blocks."""
+    scores = scales_of(series, grows=grows)[-1]
+    around = FEWEST * block
+    low, high = max(FEWEST, near - around), min(len(series) - FEWEST, near + around)
     left = _rest_of_lines(scores[None])[0]
     right = _rest_of_lines(scores[None, ::-1])[0]
     return min(range(low, high + 1), key=lambda place: float(left[place] + right[len(series) - place]))

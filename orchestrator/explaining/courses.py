@@ -22,6 +22,8 @@ SAME = ("/reward_trained", "/parts/correct")
 PARTS, SHARE = "/parts/", "/share"
 """Between an environment and a part of its rewards, and behind the part: the share of answers that have it."""
 SKIPPED = "train/skipped"
+RATE = "train/learning_rate"
+KINK = 5.0
 FEW = 5
 """Values whose median stands for the beginning, or the end, of a course."""
 
@@ -73,6 +75,16 @@ def courses_of(rows: Iterable[MetricsRow], stage: str) -> dict[str, Course]:
         name: Course(name=name, steps=tuple(s for s, _ in each), values=tuple(v for _, v in each))
         for name, each in points.items()
     }
+
+
+def has_kink(course: Course, *, near: int, within: int) -> bool:
+    """Return whether the slope of a course changes within some steps of one more than `KINK` times as much as it mostly does.
+
+    That tells the place at which a schedule was changed from a smooth curve, which two lines fit better wherever it is cut.
+    """
+    turns = np.abs(np.diff(np.array(course.values), n=2))
+    close = [turn for turn, step in zip(turns, course.steps[1:-1], strict=True) if abs(step - near) <= within]
+    return len(close) > 0 and max(close) > KINK * float(np.median(turns))
 
 
 def steps_left_out(rows: Iterable[MetricsRow], stage: str) -> list[int]:

@@ -114,8 +114,7 @@ def fall(course: Course) -> tuple[float, float, int] | None:
 
     None where it did not fall: by a quarter of its best, and by three times its noise.
     """
-    values, steps = course.values, course.steps
-    medians = [median(values[at : at + FEW]) for at in range(len(values) - FEW + 1)]
+    steps, medians = course.steps, _medians(course)
     best = max(range(len(medians)), key=medians.__getitem__)
     lost = medians[best] - medians[-1]
     if lost <= 0.25 * abs(medians[best]) or lost <= 3 * course.noise:
@@ -123,6 +122,23 @@ def fall(course: Course) -> tuple[float, float, int] | None:
     half = medians[best] - lost / 2
     after = next(at for at in range(best, len(medians)) if medians[at] <= half)
     return medians[best], medians[-1], steps[min(after + FEW // 2, len(steps) - 1)]
+
+
+def _medians(course: Course) -> list[float]:
+    return [median(course.values[at : at + FEW]) for at in range(len(course.values) - FEW + 1)]
+
+
+def parted_since_best(course: Course, other: Course) -> float:
+    """Return how much further a course is above another at the end than at the best median of `FEW` steps of that other one.
+
+    0 where the course itself is no higher at the end than there: then both fell, as where tasks become harder.
+    """
+    medians = _medians(other)
+    best = max(range(len(medians)), key=medians.__getitem__)
+    there = set(other.steps[best : best + FEW])
+    then = [value for step, value in zip(course.steps, course.values, strict=True) if step in there]
+    risen = course.last - median(then) if then else 0.0
+    return risen + medians[best] - other.last if risen > 0 else 0.0
 
 
 def change(course: Course) -> float:

@@ -2,12 +2,21 @@
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orchestrator.explaining.bends import FEWEST_STEPS, Bend, bends_of
-from orchestrator.explaining.courses import Course, Kind, courses_of, is_told, kind_of, steps_left_out
+from orchestrator.explaining.courses import (
+    RATE,
+    Course,
+    Kind,
+    courses_of,
+    has_kink,
+    is_told,
+    kind_of,
+    steps_left_out,
+)
 from orchestrator.explaining.evidence import Evidence
 from orchestrator.explaining.signatures import Diagnosis, diagnoses
 from orchestrator.explaining.update_shares import StepShares, shares_of, shares_of_batch
@@ -55,7 +64,7 @@ class Explanation:
     left_out: tuple[int, ...] = ()
     """The steps of which an update was skipped, or a value was not finite: nothing of these values is in the rest."""
     at: int | None = None
-    """The step that is looked at closely: that of the first diagnosis, or the first bend."""
+    """The step that is looked at closely: that of the first diagnosis, or the first bend, or the first that was left out."""
     shares: StepShares | None = field(default=None)
     """Which groups the update came from in the recorded step nearest to it."""
 
@@ -90,8 +99,9 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
         settings=settings_of(name, record.config),
     )
     named = diagnoses(evidence)
-    told = _told(bends, rows)
-    own = [one.bend.step for one in told if one.of_itself]
+    told = _told(bends, _laid_down(bends, courses, rows))
+    left_out = steps_left_out(rows, name)
+    own = [one.bend.step for one in told if one.of_itself] or left_out
     at = next((one.step for one in named if one.step is not None), min(own, default=None))
     return Explanation(
         run=str(run.root),
@@ -100,7 +110,7 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
         metrics=len(bends),
         diagnoses=tuple(named),
         bends=tuple(told),
-        left_out=tuple(steps_left_out(rows, name)),
+        left_out=tuple(left_out),
         at=at,
         shares=None if at is None else _shares(run, name, at),
     )
@@ -134,10 +144,21 @@ def _stage(record: RunRecord, wanted: str | None) -> str:
     return loops[-1] if loops else max(counts, key=counts.__getitem__)
 
 
-def _told(bends: Mapping[str, list[Bend]], rows: Sequence[MetricsRow]) -> list[MetricBend]:
+def _laid_down(
+    bends: Mapping[str, list[Bend]], courses: Mapping[str, Course], rows: Iterable[MetricsRow]
+) -> list[tuple[str, int]]:
+    """Return what settings, lags and events changed, each with its step. A learning rate that follows a smooth curve changes
+    nowhere, though lines can be laid through it.
+    """
+    found = [(metric, one.step) for metric, each in bends.items() if kind_of(metric) == "given" for one in each]
+    kinks = [
+        (metric, step) for metric, step in found if metric != RATE or has_kink(courses[metric], near=step, within=NEAR)
+    ]
+    return kinks + [(f"the event {row.event['kind']}", row.step) for row in rows if row.event and not row.is_alarm]
+
+
+def _told(bends: Mapping[str, list[Bend]], laid_down: Sequence[tuple[str, int]]) -> list[MetricBend]:
     """Return all bends by step, the clearest first where they share one, each with what changes beside it."""
-    laid_down = [(metric, one.step) for metric, each in bends.items() if kind_of(metric) == "given" for one in each]
-    laid_down += [(f"the event {row.event['kind']}", row.step) for row in rows if row.event and not row.is_alarm]
     told = []
     for metric, each in bends.items():
         for one in each:

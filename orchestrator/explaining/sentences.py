@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from orchestrator.explaining.bends import FEWEST_STEPS
+from orchestrator.explaining.bends import FEWEST, FEWEST_STEPS
 from orchestrator.explaining.explanation import Explanation, MetricBend
 from orchestrator.explaining.update_shares import StepShares, mean_reward
 
@@ -46,6 +46,7 @@ def _diagnoses(told: Explanation) -> Iterator[str]:
             yield "No metric of the model bends by itself."
         else:
             yield "No collapse that is known fits."
+        yield f"What began in the last {FEWEST - 1} steps can't be told yet: a bend has {FEWEST} steps on each side."
         yield ""
 
 

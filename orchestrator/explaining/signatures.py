@@ -4,7 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from orchestrator.explaining.courses import Course
-from orchestrator.explaining.evidence import LAG, Evidence, change, fall, first_over, parting, steadiness
+from orchestrator.explaining.evidence import (
+    LAG,
+    Evidence,
+    change,
+    fall,
+    first_over,
+    parted_since_best,
+    parting,
+    steadiness,
+)
 
 FAR = 0.05
 """Mean |log pi - log mu| in nats at which engine and trainer are no longer about the same policy: a ratio of 1.05."""
@@ -153,6 +162,10 @@ def broken_reward(evidence: Evidence) -> Sequence[Sign]:
             continue
         lost = fall(correct)
         apart, unexplained = _apart(reward, correct), _apart(reward, worth)
+        traded = lost is not None and parted_since_best(reward, correct) > PARTING
+        falls = (
+            f"; while `correct` falls from {lost[0]:.2g} to {lost[1]:.2g} the reward rises" if lost and traded else ""
+        )
         signs = (
             Sign(
                 text=f"{env}: the reward rises, from {reward.first:.2g} to {reward.last:.2g}",
@@ -161,8 +174,8 @@ def broken_reward(evidence: Evidence) -> Sequence[Sign]:
             ),
             Sign(
                 text=f"{env}: it parts from `correct` by {apart:+.2g}, of which the weights of its parts explain "
-                f"{apart - unexplained:+.2g}",
-                holds=unexplained > PARTING or (apart > PARTING and lost is not None),
+                f"{apart - unexplained:+.2g}{falls}",
+                holds=unexplained > PARTING or traded,
                 needed=True,
                 step=parting(reward, correct),
             ),

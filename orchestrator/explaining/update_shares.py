@@ -4,6 +4,7 @@ The gradient of a token's loss is its advantage times the factor by which the tr
 gradient of its log-probability: the first two are recorded. How the loss averages over answers of different length is not.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -139,9 +140,13 @@ def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
 
 
 def update_sum(advantages_T: Iterable[float], factors_T: Iterable[float]) -> tuple[float, float]:
-    """Return the sum of |advantage x factor| over the tokens of an answer, and the part of it with a positive advantage."""
+    """Return the sum of |advantage x factor| over the tokens of an answer, and the part of it with a positive advantage.
+
+    A product that is not finite counts as 0, as files of answers have none: the shares of all others would be lost with it.
+    """
     products = [advantage * factor for advantage, factor in zip(advantages_T, factors_T, strict=True)]
-    return sum(map(abs, products)), sum(product for product in products if product > 0)
+    finite = [product for product in products if math.isfinite(product)]
+    return sum(map(abs, finite)), sum(product for product in finite if product > 0)
 
 
 def _each(value: float | list[float | None] | None, count: int) -> Iterable[float]:
