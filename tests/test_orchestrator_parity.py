@@ -124,9 +124,14 @@ def test_states_of_mamba_layers_in_bfloat16_are_named_with_the_setting(hybrid: S
     assert data["layers"]["departs"]["decoding"] == "0"
 
 
+def wire_in_bfloat16(setup: Setup) -> Setup:
+    return replace(setup, learner=replace(setup.learner, wire_dtype="bfloat16"))
+
+
 PLANTED = {
     "engine": (engine_in_bfloat16, "rollout.engine.dtype=float32"),
     "learner": (with_learner, "learner.bf16=false"),
+    "wire": (wire_in_bfloat16, "learner.wire_dtype=float32"),
 }
 FAMILIES = {"hybrid": lambda folder: make_model(folder, SHARP, seed=0), "qwen3": tiny_models.qwen3}
 

@@ -7,8 +7,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny_models
 import torch
 from rich.console import Console
+from safetensors.torch import load_file
 
 from learner.config import LearnerConfig
 from orchestrator.parity import search
@@ -23,6 +25,7 @@ from rollout.engines.config import EngineConfig
 from rollout.engines.runners.layer_recorder import LayerRecorder
 from rollout.engines.vllm_worker import WorkerExtension
 from rollout.sampling import PLAIN
+from rollout.weights.manifest import wire_dtype
 
 SETUP = Setup(engine=EngineConfig(max_model_len=512, dtype="bfloat16"), learner=LearnerConfig(bf16=True, zero_stage=1))
 FACTS = Facts(mamba=True, experts=True, gpu=True)
@@ -200,4 +203,50 @@ def test_a_gap_to_prefill_alone_is_searched_by_its_own_size_and_not_by_the_noise
 def test_no_gap_is_told_with_the_larger_difference_of_both() -> None:
     decoding, prefill = (gap_of(np.full(4, size)) for size in (2e-6, 8e-6))
     found = replace(diagnosis(decoding, []), gaps=Gaps(decoding=decoding, prefill=prefill, engine=prefill))
-    assert verdict(found).startswith("no gap: no token differs by more than 8.0e-06 nats")
+    assert verdict(found).startswith("no gap: of 4 tokens none differs by more than 8.0e-06 nats")
+
+
+def test_an_engine_is_asked_with_the_weights_as_they_travel_and_the_type_that_rounds_them_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny_models.qwen3(tmp_path / "model")
+    own, given = load_file(folder / "model.safetensors"), dict[str, Path]()
+
+    def ask(model: Path, setup: Setup, *_prompts: object, **_how: object) -> Answered:
+        given[setup.learner.wire_dtype] = model
+        dtype = wire_dtype(setup.learner.wire_dtype)
+        weights = load_file(model / "model.safetensors")
+        assert weights.keys() == own.keys()
+        assert all(torch.equal(weights[name], own[name].to(dtype).float()) for name in own)
+        assert (model / "config.json").read_bytes() == (folder / "config.json").read_bytes()
+        rounded = any(not torch.equal(weights[name], own[name]) for name in own)
+        one = answered().plain[0]
+        said = one.decoded_T if rounded else (-1.0,) * 4
+        answers = [replace(one, decoded_T=said, prefill_T=said)]
+        return replace(answered(), answers=answers, plain=answers)
+
+    monkeypatch.setattr(search, "ask", ask)
+    one = Noted(folder)
+    one._facts = Facts(mamba=False, experts=False, gpu=False)
+    learner = LearnerConfig(wire_dtype="bfloat16", shared_prompts=False)
+    found = one.diagnose(Setup(engine=EngineConfig(max_model_len=512), learner=learner))
+    assert found.cause is not None
+    assert found.cause.setting == "learner.wire_dtype=float32"
+    assert found.gap.mean == pytest.approx(0.1)
+    assert given["float32"] == folder
+    assert not given["bfloat16"].exists()
+
+
+@pytest.mark.parametrize(
+    ("learner", "engine", "rounds"),
+    [
+        (LearnerConfig(), "float32", False),
+        (LearnerConfig(wire_dtype="bfloat16"), "float32", True),
+        (LearnerConfig(wire_dtype="bfloat16"), "bfloat16", False),
+        (LearnerConfig(wire_dtype="bfloat16", bf16=True, zero_stage=1), "float32", False),
+        (LearnerConfig(wire_dtype="float16", bf16=True, zero_stage=1), "bfloat16", True),
+    ],
+)
+def test_a_push_rounds_where_it_is_lower_than_both_ends(learner: LearnerConfig, engine: str, rounds: bool) -> None:
+    setup = Setup(engine=EngineConfig(max_model_len=512, dtype=engine), learner=learner)  # type: ignore[arg-type]
+    assert setup.wire_rounds is rounds

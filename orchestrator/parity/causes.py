@@ -83,6 +83,9 @@ def _numbers(setup: Setup) -> Iterator[Cause]:
     engine = setup.engine
     if engine.dtype in LOW:
         yield _of_engine(f"engine computes in {engine.dtype}", "dtype", "float32")
+    if setup.wire_is_lower:
+        pushed = _of_learner(f"weights travel to the engine in {setup.learner.wire_dtype}", "wire_dtype", "float32")
+        yield replace(pushed, side="engine")  # which has to be given others
     for name, value in engine.extra.items():
         exact = EXACT_EXTRA.get(name)
         if exact is not None and value != exact:
@@ -136,7 +139,7 @@ def _of_engine(name: str, field: str, value: Any) -> Cause:
     return Cause(name=name, setting=f"rollout.engine.{field}={value}", side="engine", change=change)
 
 
-def _of_learner(name: str, field: str, value: bool) -> Cause:
+def _of_learner(name: str, field: str, value: bool | str) -> Cause:
     fields: dict[str, Any] = {field: value}
 
     def change(setup: Setup) -> Setup:

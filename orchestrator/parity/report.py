@@ -44,6 +44,7 @@ def to_json(found: GapDiagnosis, setup: Setup, *, model: str) -> dict[str, Any]:
                 "bf16": setup.learner.bf16,
                 "shared_prompts": setup.learner.shared_prompts,
                 "router_replay": setup.learner.router_replay,
+                "wire_dtype": setup.learner.wire_dtype,
             },
             "sampling": asdict(setup.sampling),
         },
@@ -88,7 +89,8 @@ def verdict(found: GapDiagnosis) -> str:
     """Return what it comes to, in one or two sentences."""
     gap, cause, of = found.gap, found.cause, TOLD[found.way]
     if found.nothing_to_explain:
-        return f"no gap: no token differs by more than {found.largest:.1e} nats (float32 stays below {EXACT:g})"
+        tokens = f"of {gap.tokens:,} tokens none differs by more than {found.largest:.1e} nats"
+        return f"no gap: {tokens} (float32 stays below {EXACT:g})"
     if not found.tried:
         return f"a gap{of} of {gap.mean:.2e} nats in the mean; nothing was tried against it"
     if cause is None:

@@ -15,6 +15,7 @@ from orchestrator.parity.answers import Answered, ScoredAnswer, ask
 from orchestrator.parity.causes import Cause, engine_causes, free_causes, with_all
 from orchestrator.parity.gap import Gap, between
 from orchestrator.parity.layers import LayerFindings, compare_layers
+from orchestrator.parity.pushed import as_pushed
 from orchestrator.parity.setup import Facts, Setup
 from orchestrator.parity.time_limit import OutOfTime, at_most
 from orchestrator.parity.trainer import Trainer
@@ -225,13 +226,9 @@ class EngineComparison:
         self._trainer.release()
         self._starts += 1
         self._tell(f"engine {self.starts}: {what}")
-        self._answered[key] = answered = ask(
-            self._model,
-            setup,
-            self._prompts,
-            tokens=self._tokens,
-            end=self._end,
-        )
+        with as_pushed(self._model, setup) as model:
+            answered = ask(model, setup, self._prompts, tokens=self._tokens, end=self._end)
+        self._answered[key] = answered
         self._tell(f"engine {self.starts}: {answered.seconds:.1f} s")
         return answered
 

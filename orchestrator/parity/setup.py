@@ -29,10 +29,22 @@ class Setup:
     sampling: Sampling = PLAIN
 
     @property
+    def wire_rounds(self) -> bool:
+        """Whether a push rounds the weights to less than what the trainer has and the engine computes in."""
+        return self.wire_is_lower and self.engine.dtype != self.learner.wire_dtype
+
+    @property
+    def wire_is_lower(self) -> bool:
+        """Whether weights travel in a type that does not hold what the trainer has."""
+        wire = self.learner.wire_dtype
+        return wire != "float32" and not (self.learner.bf16 and wire == "bfloat16")
+
+    @property
     def engine_key(self) -> str:
         """What engines that were started alike have in common, whether or not a setting was written as it is anyway."""
         extra = {key: value for key, value in self.engine.extra.items() if USUAL.get(key) != value}
-        parts = [asdict(self.engine) | {"extra": extra}, self.learner.router_replay]
+        wire = self.learner.wire_dtype if self.wire_rounds else None
+        parts = [asdict(self.engine) | {"extra": extra}, self.learner.router_replay, wire]
         return json.dumps(parts, sort_keys=True, default=str)
 
 
