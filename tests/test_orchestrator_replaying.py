@@ -410,6 +410,7 @@ def test_a_step_of_two_ranks_is_trained_again_by_two_to_the_last_bit_and_by_one_
     [
         (("learner.bf16=true", "learner.zero_stage=1"), ("learner.bf16=false", "learner.zero_stage=0")),
         (("learner.lora.rank=4",), ("rl.optim.learning_rate=1e-5",)),
+        (("learner.lora.rank=4", "learner.bf16=true", "learner.zero_stage=2"), ("rl.optim.learning_rate=1e-5",)),
         (("rl.loss.kl_coefficient=0.1", "rl.epochs=2"), ("rl.loss.kl_coefficient=0.2",)),
     ],
 )
@@ -425,3 +426,5 @@ def test_in_bfloat16_with_adapters_or_with_a_reference_a_step_is_trained_again_t
     assert found.weights.unequal == []
     assert found.changed is not None
     assert any(moved.as_json()["difference"] for moved in found.changed.effects.weights.values())
+    for kind in found.changed.effects.gradients:
+        assert found.changed.effects.entries[kind] > 0

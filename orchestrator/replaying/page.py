@@ -13,6 +13,7 @@ from orchestrator.replaying.tokens import OneToken, TokensCompared
 from orchestrator.replaying.weights import Effects, Moved, Stored
 
 LAYERS_SHOWN = 12
+LEFT_OUT_SHOWN = 4
 VERDICTS = {
     Verdict.SAME: "is what the run recorded",
     Verdict.DIFFERS: "differs from what the run recorded",
@@ -152,7 +153,13 @@ def _print_changed(changed: Changed, console: Console, chain: Chain) -> None:
     _print_tokens(changed.tokens, console, f"step {chain.step} with {told} against without", ("without", "with"))
     _print_metrics(changed.metrics, console, ("without", "with"))
     if changed.effects.left_out:
-        say(console, f"not compared, as only one of both names them: {', '.join(changed.effects.left_out)}")
+        names = changed.effects.left_out
+        more = f" and {len(names) - LEFT_OUT_SHOWN} more" if len(names) > LEFT_OUT_SHOWN else ""
+        say(
+            console,
+            f"no change is told of what a replay or the model before the step does not have by its name: "
+            f"{', '.join(names[:LEFT_OUT_SHOWN])}{more}",
+        )
     _print_effects(changed.effects, console)
     if not changed.effects.gradients:
         say(console, "gradients are told where a step makes one update of adamw, and neither replay skips it")

@@ -177,8 +177,8 @@ class Moved:
 class Effects:
     """What a change of settings does to a step, by layer type and by layer: to the weights' change, and to the gradient.
 
-    `left_out` are parameters that the one replay names and the other does not. Gradients are there where a step makes one
-    update.
+    `left_out` are parameters that one of the replays, or what both begin with, does not name. Gradients are there where a step
+    makes one update.
     """
 
     weights: dict[str, Moved] = field(default_factory=dict)
@@ -214,9 +214,12 @@ def effects(before: Start, recorded: Path, changed: Path, *, decays: tuple[float
             )
             found.entries[kind] = found.entries.get(kind, 0) + start.numel()
         if decays is not None:
+            counted = set(found.entries)
             for name, kind in types_of_tensors(one.with_moment).items():
                 mine, theirs = one.moment(name), other.moment(name)
                 if mine is not None and theirs is not None:
+                    if kind not in counted:  # adapters, which the weights have merged
+                        found.entries[kind] = found.entries.get(kind, 0) + mine.numel()
                     held = base.moment(name)
                     gradients = [
                         (moment - decay * (torch.zeros_like(moment) if held is None else held)) / (1 - decay)

@@ -13,8 +13,8 @@ EPILOG = f"""examples:
   temper view runs/demo --port {PORT}          serves what the links of `explain` lead to
 
 Reads what the run has left and starts nothing; the run may be at work meanwhile. A metric bends where one straight line does
-not fit it and two do, so that what rises or falls steadily does not. Of 20 runs in which nothing bends at most one shows a bend of
-what the model does, if the noise of a step says nothing of the next one's; where it does, there are more. Known collapses
+not fit it and two do, so that what rises or falls steadily does not. Of 20 runs in which nothing bends at most one shows a bend
+of what the model does, if the noise of a step says nothing of the next one's; where it does, there are more. Known collapses
 (learning rate too high, broken reward, stale engine, wrong precision) are named with what speaks for them and what to do.
 docs/explaining.md says how to read it.
 """
