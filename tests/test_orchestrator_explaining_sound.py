@@ -175,6 +175,18 @@ def test_the_end_of_a_warm_up_and_a_rate_that_was_set_otherwise_do(tmp_path: Pat
     assert found.at is None
 
 
+def test_what_follows_from_a_collapse_does_not_explain_it(tmp_path: Path) -> None:
+    def values(at: int) -> dict[str, float]:
+        fallen = at >= 20
+        counts = {"env/math/groups_trained": 2.0 if fallen else 8.0, "train/updates": 1.0 if fallen else 2.0}
+        counts |= {"rollout/answers": 16.0 if fallen else 64.0, "env/math/groups": 8.0}
+        return counts | {"env/math/reward": 0.7 - 0.6 * fallen + 0.02 * NOISE[0, at]}
+
+    found = explained(tmp_path / "tiny", values)
+    assert found.at == 21
+    assert {one.metric: one.beside for one in found.bends}["env/math/reward"] == ()
+
+
 def test_a_product_that_is_not_finite_does_not_take_the_shares_of_the_others_with_it() -> None:
     assert update_sum([1.0, -2.0, 0.5], [1.0, math.nan, 2.0]) == (2.0, 2.0)
     assert update_sum([math.inf, -2.0], [1.0, 1.0]) == (2.0, 0.0)

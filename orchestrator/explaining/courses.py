@@ -15,8 +15,9 @@ Kind = Literal["learning", "given", "machine"]
 """What the model and its rewards do; what settings and the mixture lay down; what the processes and the clock do."""
 MACHINE = ("time/", "episode/", "engine/", "push/", "buffer/", "rollout/dropped", "rollout/episodes_")
 MACHINE_ENDINGS = ("_s", "step_seconds", "failure_rate", "failures_retried", "per_s")
-GIVEN = ("train/learning_rate", "train/lag_", "train/updates", "rollout/partial", "rollout/answers")
-GIVEN_ENDINGS = ("/groups", "/groups_trained")
+GIVEN = ("train/learning_rate", "train/lag_", "rollout/partial")
+GIVEN_ENDINGS = ("/groups",)
+"""Groups that are asked for. How many are trained, and how many updates are made, follows from what was answered."""
 SAME = ("/reward_trained", "/parts/correct")
 """The reward of those groups alone that were trained, which are chosen by it; and what `correct` says too."""
 PARTS, SHARE = "/parts/", "/share"
