@@ -92,14 +92,59 @@ def test_without_counters_there_is_no_power_and_the_reason_is_known(tmp_path: Pa
     }
     used = psutil.virtual_memory().used / 1e6
     assert seen["system_memory_usage_megabytes"] == pytest.approx(used, rel=0.5)
-    assert machine.missing == [f"processors: no counters in {tmp_path}", "GPUs: nvidia-ml-py is not installed"]
+    assert machine.missing == [
+        f"energy of processors (no counters in {tmp_path})",
+        "GPUs (nvidia-ml-py is not installed)",
+    ]
 
 
 class Silent(Nvml):
-    """GPUs that have no counter of energy."""
+    """GPUs that have no counter of energy, and of which one tells nothing of its memory."""
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: int) -> int:
         raise self.NVMLError("Not Supported")
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: int) -> SimpleNamespace:
+        if gpu == 1:
+            raise self.NVMLError("Not Supported")
+        return super().nvmlDeviceGetMemoryInfo(gpu)
+
+
+class Failing(Nvml):
+    """GPUs whose counters fail now and then."""
+
+    fails = False
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: int) -> int:
+        if self.fails:
+            raise self.NVMLError("Unknown Error")
+        return super().nvmlDeviceGetTotalEnergyConsumption(gpu)
+
+
+def test_gpus_tell_what_they_can_and_what_they_can_not_is_named_once(tmp_path: Path) -> None:
+    counters(tmp_path, 20.0)
+    machine = Machine(powercap=tmp_path, nvml=Silent())
+    for _ in range(2):
+        seen = machine.look()
+        assert {name for name in seen if name.startswith("gpu_")} == {
+            *(f"gpu_{n}_{what}" for n in (0, 1) for what in ("utilization_percentage", "power_usage_watts")),
+            "gpu_0_memory_usage_megabytes",
+        }
+        assert seen["energy_joules"] == 0
+    assert machine.missing == ["energy of GPUs (Not Supported)", "memory_usage_megabytes of GPU 1 (Not Supported)"]
+
+
+def test_what_was_counted_while_a_counter_failed_is_in_the_energy_afterwards(tmp_path: Path) -> None:
+    gpus = Failing()
+    counters(tmp_path, 20.0)
+    machine = Machine(powercap=tmp_path, nvml=gpus)
+    gpus.fails, gpus.joules = True, [9.0, 7.0]
+    counters(tmp_path, 21.0)
+    seen = machine.look()
+    assert ("energy_joules" in seen, seen["gpu_0_power_usage_watts"]) == (False, 300.0)
+    gpus.fails = False
+    assert machine.look()["energy_joules"] == pytest.approx(4 + 1)
+    assert machine.missing == ["energy (Unknown Error)"]
 
 
 def test_energy_of_some_parts_alone_is_named_by_them(tmp_path: Path) -> None:
@@ -150,7 +195,7 @@ def test_a_run_has_a_row_of_its_machine_every_so_often_and_is_told_once_what_lac
     rows = read_metrics(folder.metrics)
     assert [(row.stage, row.step) for row in rows[:3]] == [("system", 0), ("system", 1), ("system", 2)]
     assert all(row.values["system_memory_usage_megabytes"] > 0 for row in rows)
-    assert said.getvalue().count("no power of") == (0 if "energy_joules" in rows[0].values else 1)
+    assert said.getvalue().count("energy of processors") == (0 if "energy_joules" in rows[0].values else 1)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

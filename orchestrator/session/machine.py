@@ -5,7 +5,7 @@ RAPL's of each processor package (David et al., "RAPL: Memory Power Estimation a
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,13 @@ class Machine:
     def __init__(self, *, powercap: Path = POWERCAP, nvml: Any = pynvml) -> None:
         """`powercap` is the folder of RAPL's counters, `nvml` the module that knows of GPUs; None where there is none."""
         self.missing: list[str] = []
-        """Why power is not read, a reason each; what is not read is not there either."""
+        """What is not read and why, each once; what is not read is not there either."""
+        self._nvml = nvml
+        self._faults: tuple[type[Exception], ...] = (OSError,) if nvml is None else (OSError, nvml.NVMLError)
+        """What counters raise that can't be read."""
         self._packages = _readable(powercap, self.missing)
-        self._nvml, self._gpus, self._has_gpus = _gpus(nvml, self.missing)
+        self._gpus = _gpus(nvml, self.missing)
+        self._counting = self._have_counters()
         self._last, self._looked = self._counted(), time.monotonic()
         self._joules = 0.0
         self._times = psutil.cpu_times()
@@ -40,9 +44,9 @@ class Machine:
         """Of which parts energy is counted, as names of metrics begin: nothing where of all that compute, `gpu_` or
         `processor_` where of these alone, since the others have no counters that may be read.
         """
-        if self._gpus and not self._packages:
+        if self._counting and not self._packages:
             return "gpu_"
-        return "processor_" if self._has_gpus and not self._gpus else ""
+        return "processor_" if self._gpus and not self._counting else ""
 
     def look(self) -> dict[str, float]:
         """Return what the machine does since the last look: shares in percent, memory in MB, watts and joules."""
@@ -53,13 +57,38 @@ class Machine:
             "system_memory_usage_percentage": memory.percent,
         }
         for number, gpu in enumerate(self._gpus):
-            held = self._nvml.nvmlDeviceGetMemoryInfo(gpu)
-            seen |= {
-                f"gpu_{number}_utilization_percentage": float(self._nvml.nvmlDeviceGetUtilizationRates(gpu).gpu),
-                f"gpu_{number}_memory_usage_megabytes": held.used / MEGABYTE,
-                f"gpu_{number}_power_usage_watts": self._nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
-            }
+            seen |= self._gpu(number, gpu)
         return seen | self._energy()
+
+    def _gpu(self, number: int, gpu: Any) -> dict[str, float]:
+        """Return what a GPU tells of itself, which is not all where it is split, or shares the memory of its host."""
+        ask = self._nvml
+        asked: dict[str, Callable[[], float]] = {
+            "utilization_percentage": lambda: float(ask.nvmlDeviceGetUtilizationRates(gpu).gpu),
+            "memory_usage_megabytes": lambda: ask.nvmlDeviceGetMemoryInfo(gpu).used / MEGABYTE,
+            "power_usage_watts": lambda: ask.nvmlDeviceGetPowerUsage(gpu) / 1000,
+        }
+        seen = {}
+        for name, read in asked.items():
+            try:
+                seen[f"gpu_{number}_{name}"] = read()
+            except self._faults as error:
+                self._lacks(f"{name} of GPU {number}", error)
+        return seen
+
+    def _have_counters(self) -> bool:
+        """Return whether there are GPUs and each has a counter of energy."""
+        try:
+            for gpu in self._gpus:
+                self._nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
+        except self._faults as error:
+            self._lacks("energy of GPUs", error)
+            return False
+        return bool(self._gpus)
+
+    def _lacks(self, what: str, error: Exception) -> None:
+        if (told := f"{what} ({error})") not in self.missing:
+            self.missing.append(told)
 
     def _busy(self) -> float:
         """Return the share of the processors' time that went into work, whatever thread asks: psutil's own is one a thread."""
@@ -70,8 +99,15 @@ class Machine:
         return 100 * (1 - idle / whole) if whole > 0 else 0.0
 
     def _energy(self) -> dict[str, float]:
-        """Return energy since the watch began and power since the last look; nothing where no counter can be read."""
-        counted = self._counted()
+        """Return energy since the watch began and power since the last look; nothing where a counter can't be read.
+
+        What was counted meanwhile is in the sum again with the next look at which all can.
+        """
+        try:
+            counted = self._counted()
+        except self._faults as error:
+            self._lacks("energy", error)
+            return {}
         if not counted:
             return {}
         now = time.monotonic()
@@ -84,8 +120,9 @@ class Machine:
     def _counted(self) -> dict[str, float]:
         """Return what each counter says, in joules."""
         packages = {str(place): int((place / "energy_uj").read_text()) / 1e6 for place in self._packages}
+        gpus = self._gpus if self._counting else []
         return packages | {
-            f"gpu {n}": self._nvml.nvmlDeviceGetTotalEnergyConsumption(g) / 1e3 for n, g in enumerate(self._gpus)
+            f"gpu {n}": self._nvml.nvmlDeviceGetTotalEnergyConsumption(g) / 1e3 for n, g in enumerate(gpus)
         }
 
     def _since(self, name: str, value: float) -> float:
@@ -128,13 +165,13 @@ def _readable(powercap: Path, missing: list[str]) -> list[Path]:
     places = sorted(place for place in powercap.glob("intel-rapl:*") if place.name.count(":") == 1)
     found = [place for place in places if _is_package(place)]
     if not found:
-        missing.append(f"processors: no counters in {powercap}")
+        missing.append(f"energy of processors (no counters in {powercap})")
     readable = []
     for place in found:
         try:
             (place / "energy_uj").read_text()
         except OSError as error:
-            missing.append(f"processors: {place / 'energy_uj'} can't be read ({error.strerror})")
+            missing.append(f"energy of processors ({place / 'energy_uj'}: {error.strerror})")
             break
         readable.append(place)
     return readable
@@ -152,18 +189,14 @@ def _end_of(place: Path) -> float | None:
     return int(limit.read_text()) / 1e6 if limit.exists() else None
 
 
-def _gpus(nvml: Any, missing: list[str]) -> tuple[Any, list[Any], bool]:
-    """Return NVML, the GPUs that tell of themselves and whether there are any; why not is added to `missing`."""
+def _gpus(nvml: Any, missing: list[str]) -> list[Any]:
+    """Return the GPUs that NVML knows of; why it knows of none is added to `missing`."""
     if nvml is None:
-        missing.append("GPUs: nvidia-ml-py is not installed")
-        return None, [], False
-    found: list[Any] = []
+        missing.append("GPUs (nvidia-ml-py is not installed)")
+        return []
     try:
         nvml.nvmlInit()
-        found = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
-        for gpu in found:
-            nvml.nvmlDeviceGetTotalEnergyConsumption(gpu)
+        return [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
     except nvml.NVMLError as error:
-        missing.append(f"GPUs: {error}")
-        return None, [], bool(found)
-    return nvml, found, bool(found)
+        missing.append(f"GPUs ({error})")
+        return []

@@ -30,7 +30,7 @@ async def machine_watched(run: RunContext, *, elsewhere: Callable[[], bool]) -> 
 
 
 async def _look(run: RunContext, every_s: float, elsewhere: Callable[[], bool]) -> None:
-    first, partial = True, False
+    told, partial = 0, False
     try:
         machine = await in_thread(Machine)
         while True:
@@ -44,8 +44,8 @@ async def _look(run: RunContext, every_s: float, elsewhere: Callable[[], bool]) 
                 )
             costs = {} if partial else run.work.costs(seen.get(JOULES), counted=machine.counted)
             run.metrics.append_next(SYSTEM, seen | costs)
-            if first and machine.missing:
-                run.progress.note(f"system metrics: no power of {'; of '.join(machine.missing)}")
-            first = False
+            if lacking := machine.missing[told:]:
+                run.progress.note(f"system metrics: not read: {'; '.join(lacking)}")
+                told += len(lacking)
     except Exception as error:  # whatever drivers and counters raise must not end the run
         run.progress.note(f"system metrics: {type(error).__name__}: {error}; the machine is looked at no more")
