@@ -310,6 +310,8 @@ def test_ranks_that_read_the_model_are_so_many_fewer_that_they_share_every_batch
     found = plan_of(EIGHT, given, gpus="8xH200-141G", assumptions=few)
     (failed,) = [one for one in found.limits if not one.holds]
     assert failed.remedy == "learner.ranks=2"  # 3 can't share 32
+    (alone,) = [one for one in plan_of(EIGHT, [nano], gpus="8xH200-141G", assumptions=few).limits if not one.holds]
+    assert alone.remedy == "learner.ranks=3"  # no stage of this run has a batch to share
     mended = plan_of(EIGHT, [*given, failed.remedy], gpus="8xH200-141G", assumptions=few)
     assert all(one.holds for one in mended.limits)
 

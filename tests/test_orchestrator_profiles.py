@@ -112,6 +112,14 @@ def test_what_a_run_does_not_do_gets_no_gpu() -> None:
     assert few.learner.ranks == 4  # 12 sequences can't be shared by 8
 
 
+def test_batches_of_stages_that_a_run_does_not_have_leave_the_ranks_as_many() -> None:
+    large = gpus(8, 80.0, machines=16)
+    assert chosen(large, QWEN, stages=["init", "rl"]).learner.ranks == 64  # `dpo.batch_size` is 32 unless it is told
+    assert chosen(large, QWEN, stages=["init", "dpo", "rl"]).learner.ranks == 32
+    entry = {"sft": {"name": "small", "batch_size": 16}}
+    assert chosen(large, QWEN, "sft.batch_size=64", stages=["init", entry, "rl"]).learner.ranks == 16
+
+
 def test_what_a_stage_samples_depends_on_its_settings() -> None:
     pairs = chosen(gpus(8, 80.0), QWEN, stages=["init", {"dpo": {"data": {"path": "pairs.jsonl"}}}])
     assert pairs.learner.ranks == 8  # dpo on pairs of a file has no engines

@@ -1,6 +1,6 @@
 """How many engines and ranks there are, and the threads of each on a CPU."""
 
-from orchestrator.profiles.asked import ProfiledSettings, stages_with
+from orchestrator.profiles.asked import ProfiledSettings, found
 from orchestrator.profiles.place import Place, power_of_two
 
 ENGINE_FILL = 0.6
@@ -48,8 +48,8 @@ def idle_gpus(asked: ProfiledSettings, place: Place) -> int:
 
 
 def _sharing(asked: ProfiledSettings, ranks: int) -> int:
-    """Return as many ranks, or so few that every supervised stage can share its batch among them."""
-    batches = [asked.value(f"{stage}.batch_size") for stage in stages_with("batch_size")]
+    """Return as many ranks, or so few that every supervised stage that is listed can share its batch among them."""
+    batches = [found(own, "batch_size") or asked.value(f"{stage.name}.batch_size") for stage, own in asked.stages()]
     while any(isinstance(batch, int) and batch % ranks for batch in batches):
         ranks //= 2
     return ranks
