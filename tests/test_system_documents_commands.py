@@ -24,7 +24,7 @@ from tokenizers.models import WordLevel
 
 from orchestrator.__main__ import parser
 from orchestrator.cli.eval_command import is_override
-from orchestrator.pipeline.config import load_config
+from orchestrator.pipeline.config import KNOWN, load_config
 from orchestrator.planning.cards import named_site
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -39,10 +39,11 @@ COMMANDS = (
     "kubectl",
     "sbatch",
     "git",
+    "gym",
     "PYTHONPATH=.",
     ".",
 )
-FOREIGN = ("hf", "ray", "docker", "kubectl", "sbatch", "git")
+FOREIGN = ("hf", "ray", "docker", "kubectl", "sbatch", "git", "gym")
 """Programs that are not ours: a line that begins with one says what it needs."""
 NEEDS = "# needs "
 RUN_HERE = ("config", "presets", "new-env", "completion")
@@ -83,13 +84,12 @@ def blocks(document: str, *languages: str) -> list[str]:
 
 
 def commands() -> list[Line]:
-    """Every line of every block that begins with a command, lines that go on joined."""
+    """Every line of every block of commands, lines that go on joined; what is printed or drawn is a block of `text`."""
     found = []
     for document in DOCUMENTS:
-        for block in blocks(document, "", "sh", "bash"):
-            lines = [line for line in block.replace("\\\n", " ").splitlines() if line.strip()]
-            if lines and lines[0].split()[0] in COMMANDS:
-                found += [Line(document=document, text=line) for line in lines]
+        for block in blocks(document, ""):
+            lines = block.replace("\\\n", " ").splitlines()
+            found += [Line(document=document, text=line) for line in lines if line.strip()]
     return found
 
 
@@ -105,6 +105,14 @@ def spans() -> list[Line]:
 
 ALL = commands()
 YAML = [(document, block) for document in DOCUMENTS for block in blocks(document, "yaml")]
+IN_A_LINE = [
+    (document, found)
+    for document in DOCUMENTS
+    for found in re.findall(rf"`((?:{'|'.join(KNOWN)}): \{{[^`\n]+\}})`", BLOCK.sub("", text(document)))
+]
+"""Settings that prose gives in YAML."""
+LANGUAGES = {"", "text", "yaml", "python"}
+"""Of blocks: commands, what is printed or drawn, settings, code."""
 
 
 @pytest.fixture(scope="module")
@@ -196,6 +204,13 @@ def test_every_other_line_of_commands_is_known_or_marked() -> None:
     assert unknown == []
 
 
+def test_every_block_is_of_a_kind_that_is_looked_at_and_what_is_printed_holds_no_command() -> None:
+    found = [(document, language, block) for document in DOCUMENTS for language, block in BLOCK.findall(text(document))]
+    assert {(document, language) for document, language, _ in found if language not in LANGUAGES} == set()
+    first = {word for _, language, block in found if language == "text" for word in block.split()[:1]}
+    assert sorted(first & set(COMMANDS)) == []
+
+
 MODULES = [one for one in ALL if "-m" in one.words and one.words[0] in ("python", "PYTHONPATH=.")]
 
 
@@ -219,6 +234,13 @@ def test_files_that_make_and_pytest_are_given_are_there() -> None:
         if word.startswith(("CONFIG=configs/", "tests/"))
     ]
     assert [(document, file) for document, file in given if not (ROOT / file).exists()] == []
+
+
+@pytest.mark.parametrize(("document", "given"), IN_A_LINE, ids=[given for _, given in IN_A_LINE])
+def test_settings_that_prose_gives_in_yaml_are_settings(document: str, given: str, tmp_path: Path) -> None:
+    (tmp_path / "line.yaml").write_text(given, encoding="utf-8")
+    over = [CHOSEN, "name=documents", *([] if given.startswith("envs") else ["envs={math: {}, tool_use: {}}"])]
+    assert load_config(tmp_path / "line.yaml", over).name == "documents", document
 
 
 @pytest.mark.parametrize(("document", "block"), YAML, ids=[f"{document}-{at}" for at, (document, _) in enumerate(YAML)])
