@@ -1,6 +1,7 @@
 """`grade`: given responses are scored in their order, by processes that may die, and nothing is lost."""
 
 import json
+import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,12 @@ def test_responses_are_scored_in_their_order_and_may_share_a_key(tmp_path: Path)
     assert [row["key"] for row in rows] == [3, 3, 0, 0, 3, 3]
     assert [row["reward"] for row in rows] == [1.0, 0.0] * 3
     assert all(row["failure"] is None and row["seconds"] >= 0 and "correct" in row["parts"] for row in rows)
+
+
+def test_fewer_responses_than_processes_leave_none_of_these(tmp_path: Path) -> None:
+    status, (row,) = graded(tmp_path, "math", MATH, [{"key": 3, "response": "#### 4"}], "--workers", "3")
+    assert (status, row["reward"]) == (0, 1.0)
+    assert multiprocessing.active_children() == []
 
 
 def test_a_thought_is_not_an_answer(tmp_path: Path) -> None:

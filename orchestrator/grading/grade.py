@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -76,9 +77,14 @@ def grade(tasks: dict[str, Task], responses: Path, out: Path, *, workers: int) -
         console=Console(stderr=True),
     )
     out.parent.mkdir(parents=True, exist_ok=True)
-    with bar, ScoringPool(workers) as pool, out.open("w", encoding="utf-8") as file:
+    scripts = (response.script for response in given if response.script is not None)
+    with (
+        bar,
+        ScoringPool(workers) as pool,
+        closing(pool.scores(scripts)) as scores,  # before the pool: else it begins processes that nobody ends
+        out.open("w", encoding="utf-8") as file,
+    ):
         step = bar.add_task("", total=len(given))
-        scores = pool.scores(response.script for response in given if response.script is not None)
         for response in given:
             scored = Scored(reward=None) if response.script is None else next(scores)
             results.append(Graded(response=response, scored=scored))

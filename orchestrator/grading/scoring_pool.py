@@ -68,8 +68,8 @@ class ScoringPool:
                 while ordered and (scored := ordered[0].scored) is not None:
                     ordered.popleft()
                     yield scored
-        finally:  # where nobody asks for the rest
-            self._processes = [worker if worker.idle else worker.replaced() for worker in self._processes]
+        finally:  # where nobody asks for the rest; one that is still starting has nothing to lose
+            self._processes = [worker if worker.job is None else worker.replaced() for worker in self._processes]
 
     def _lost(self) -> list[_Job]:
         """Wait for the next answers; return the jobs whose process died or hung and that are to be tried again."""
