@@ -18,7 +18,7 @@ DOCUMENTS = (
 CODE = ("rewards", "envs", "rollout", "learner", "orchestrator", "tests")
 FOLDERS = (*CODE, "configs", "docs", "requirements", ".ci")
 ENDINGS = (".py", ".md", ".yaml", ".sh", ".in", ".svg", ".jinja")
-OF_A_RUN = {"backwards.py", "mine.py", "office", "config.yaml"}
+OF_A_RUN = {"backwards.py", "guess.py", "mine.py", "office", "config.yaml"}
 """Files that a reader or a run writes."""
 SOURCES = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
 CLASSES = {
@@ -32,7 +32,7 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 PATH = re.compile(r"[\w.-]+(?:/[\w.-]+)*/?")
 PATH_IN_A_BLOCK = re.compile(rf"(?<![\w./])(?:{'|'.join(CODE)}|configs|docs)/[\w./]*\w")
 CLASS = re.compile(r"(?:[A-Z][a-z0-9]+){2,}")
-LIBRARIES = {"DeepSpeed", "AsyncEngineArgs"}
+LIBRARIES = {"DeepSpeed", "AsyncEngineArgs", "TaskData", "ToolEnv"}
 
 
 def text(document: str) -> str:

@@ -1,14 +1,15 @@
 """Every command and every YAML block of the documents: parsed, loaded or run here, or marked with what it needs.
 
 A line of commands that ends with a comment `# needs ...` says so to the reader, and is not run here; one of `temper` is still
-parsed, and its configuration loaded. Blocks of Python are run by `test_system_documents_env.py` and
-`test_system_documents_loss.py`, but for those whose first line says what they need.
+parsed, and its configuration loaded. Blocks of Python are run by `test_system_documents_env.py`,
+`test_system_documents_server.py` and `test_system_documents_loss.py`, but for those whose first line says what they need.
 """
 
 import argparse
 import ast
 import importlib
 import importlib.util
+import json
 import re
 import shlex
 import sys
@@ -52,7 +53,11 @@ WITH_THE_DEMO = "configs/demo.yaml"
 """The configuration whose plans and dry runs are made here, as it needs neither a model nor data."""
 LOADED = ("run", "plan", "simulate", "doctor", "submit", "bench", "bench-growth")
 """Commands whose configuration is loaded where the repository has it."""
-OWN_MODULES = {"docs/own_environment.md": "backwards", "docs/algorithms.md": "mine"}
+OWN_MODULES = {
+    "docs/own_environment.md": "backwards",
+    "docs/other_environments.md": "guess",
+    "docs/algorithms.md": "mine",
+}
 """Pages that show a module of the reader's own, which YAML blocks then name."""
 PLACES = re.compile(r"\b(COMMAND|FILE|CONFIG|RUN|NAME|MODEL|DIR|A B|ADDRESS)\b|\.\.\.|\[|<")
 """What a reader fills in: text with such a place is the form of a command."""
@@ -111,8 +116,8 @@ IN_A_LINE = [
     for found in re.findall(rf"`((?:{'|'.join(KNOWN)}): \{{[^`\n]+\}})`", BLOCK.sub("", text(document)))
 ]
 """Settings that prose gives in YAML."""
-LANGUAGES = {"", "text", "yaml", "python"}
-"""Of blocks: commands, what is printed or drawn, settings, code."""
+LANGUAGES = {"", "text", "yaml", "python", "json"}
+"""Of blocks: commands, what is printed or drawn, settings, code, rows."""
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +212,7 @@ def test_every_other_line_of_commands_is_known_or_marked() -> None:
 def test_every_block_is_of_a_kind_that_is_looked_at_and_what_is_printed_holds_no_command() -> None:
     found = [(document, language, block) for document in DOCUMENTS for language, block in BLOCK.findall(text(document))]
     assert {(document, language) for document, language, _ in found if language not in LANGUAGES} == set()
+    assert all(json.loads(block) for _, language, block in found if language == "json")
     first = {word for _, language, block in found if language == "text" for word in block.split()[:1]}
     assert sorted(first & set(COMMANDS)) == []
 
