@@ -68,6 +68,7 @@ def test_an_image_for_each_stack_has_a_user_of_its_own_and_no_secret() -> None:
     told = re.findall(r"^(?:ENV|ARG) (.+)$", text, re.MULTILINE)
     assert [line for line in told if re.search(r"TOKEN|KEY|SECRET|PASSWORD", line)] == []
     assert "HF_TOKEN" not in re.sub(r"#.*", "", job)  # it comes from the secret that the job names
+    assert re.search(r"^ENV STACK=\$\{STACK\} ", text, re.MULTILINE)  # `make` in a container installs no other one
     linked = re.findall(r"/temper/(\.venv/bin/\w+)", text)
     assert linked == [".venv/bin/temper", ".venv/bin/ray"]
     assert all((ROOT / command).exists() for command in linked)
@@ -84,10 +85,13 @@ def test_the_job_of_kuberay_runs_a_recipe_on_pods_of_one_image() -> None:
     assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     cluster = job["spec"]["rayClusterSpec"]
     assert cluster["rayVersion"] == pinned("ray", "gpu.txt")
-    folder, command = job["spec"]["entrypoint"].split(" && ")
-    assert folder == "cd /temper"
-    program, stage, recipe, *overrides = shlex.split(command)
+    words = shlex.shlex(job["spec"]["entrypoint"], posix=True, punctuation_chars=True)
+    words.whitespace_split = True
+    program, stage, path, *overrides = words  # no `&&` or `;`: KubeRay writes it into a line of shell
     assert (program, stage) == ("temper", "run")
+    assert not {"&&", ";", "|", ">"} & {path, *overrides}
+    assert path.startswith("/temper/")
+    recipe = path.removeprefix("/temper/")
     config = unsettled_config(ROOT / recipe, overrides)
     pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
     containers = [container for pod in pods for container in pod["spec"]["containers"]]
@@ -109,6 +113,12 @@ def test_the_script_of_slurm_is_a_shell_script_that_starts_ray_and_a_run() -> No
     text = script.read_text(encoding="utf-8")
     options = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)", text, re.MULTILINE))
     assert {"nodes", "gpus-per-node", "time", "signal"} <= options.keys()
+    assert options["mem"] == "0"  # all of a node: --exclusive does not give it
+    steps = re.findall(r"^ *(srun [^\\]+?)(?:\\\n *)?ray start", text, re.MULTILINE)
+    assert len(steps) == 2
+    assert all("--cpu-bind=none" in step for step in steps)  # else Ray and all that it starts may have one core
+    for step in steps:  # else srun takes the tasks of the whole job, and a node has Ray twice
+        assert re.findall(r"--nodes=(\S+)", step) == re.findall(r"--ntasks=(\S+)", step) != []
     assert "/" not in options["output"]  # Slurm makes no folder for it
     asked = re.findall(r"sbatch (?:--nodes=(\d+) )?docs/clusters/run.sbatch (\S+)", text)
     assert len(asked) == 2
