@@ -122,9 +122,9 @@ def models_in(folder: Path) -> Path:
     return folder
 
 
-def plan_of(path: Path, models: Path) -> Plan:
-    """Return the plan of a recipe on the hardware that its head names."""
-    hardware, assumed = head_of(path).hardware, Assumptions()
+def plan_of(path: Path, models: Path, hardware: str | None = None) -> Plan:
+    """Return the plan of a recipe on this hardware, or on that which its head names."""
+    hardware, assumed = hardware or head_of(path).hardware, Assumptions()
     cores = CORES.fullmatch(hardware)
     site = site_of(hardware, assumed) if cores is None else _cores(int(cores[1]), int(cores[2]))
     given = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -5,7 +5,9 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from recipe_pages import PAGE, RECIPES, ROOT, head_of, models_in, page, results_of
+from recipe_pages import PAGE, RECIPES, ROOT, head_of, models_in, page, plan_of, results_of
+
+from orchestrator.planning.limits import size
 
 
 def test_the_page_is_what_heads_and_plans_say_and_no_limit_would_be_hit(tmp_path: Path) -> None:
@@ -18,6 +20,22 @@ def test_the_page_is_what_heads_and_plans_say_and_no_limit_would_be_hit(tmp_path
 def test_every_configuration_that_is_shipped_is_on_the_page() -> None:
     shipped = {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.yaml")}
     assert shipped == set(RECIPES)
+
+
+def test_the_page_of_clusters_has_the_plans_of_more_machines(tmp_path: Path) -> None:
+    clusters = (PAGE.parent / "clusters.md").read_text(encoding="utf-8")
+    models = models_in(tmp_path)
+    for machines in (2, 4, 16):
+        plan = plan_of(ROOT / "configs/recipes/two_hosts.yaml", models, f"{machines}x8xH100-80G")
+        assert plan.rank is not None
+        assert plan.engine is not None
+        assert plan.time is not None
+        assert all(limit.holds for limit in plan.limits)
+        cells = [
+            *(str(machines), str(plan.ranks), f"{plan.engines} of {plan.engine.processes} GPUs", size(plan.rank.peak)),
+            *(f"{plan.time.step_s:,.0f} s", f"{plan.time.hours:,.1f} h, {plan.time.hours * plan.gpus:,.0f} GPU hours"),
+        ]
+        assert f"| {' | '.join(cells)} |" in clusters
 
 
 @pytest.mark.parametrize("name", RECIPES)
