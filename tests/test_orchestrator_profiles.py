@@ -120,6 +120,14 @@ def test_batches_of_stages_that_a_run_does_not_have_leave_the_ranks_as_many() ->
     assert chosen(large, QWEN, "sft.batch_size=64", stages=["init", entry, "rl"]).learner.ranks == 16
 
 
+def test_the_page_of_hardware_has_what_a_run_of_its_recipe_prints() -> None:
+    given = read_text(Path("configs/recipes/eight_gpus.yaml"), [])
+    config = make_config(completed(given, choice(given, "auto", gpus(8, 80.0), NANO)))
+    page = Path("docs/hardware.md").read_text(encoding="utf-8")
+    lines = told(config, {"rl", "eval"})
+    assert "```text\n" + "\n".join(lines) + "\n```" in page
+
+
 def test_what_a_stage_samples_depends_on_its_settings() -> None:
     pairs = chosen(gpus(8, 80.0), QWEN, stages=["init", {"dpo": {"data": {"path": "pairs.jsonl"}}}])
     assert pairs.learner.ranks == 8  # dpo on pairs of a file has no engines

@@ -18,8 +18,8 @@ DOCUMENTS = (
 CODE = ("rewards", "envs", "rollout", "learner", "orchestrator", "tests")
 FOLDERS = (*CODE, "configs", "docs", "requirements", ".ci")
 ENDINGS = (".py", ".md", ".yaml", ".sh", ".in", ".svg", ".jinja")
-OF_A_RUN = {"backwards.py", "guess.py", "mine.py", "office", "config.yaml"}
-"""Files that a reader or a run writes."""
+OF_A_RUN = {"backwards.py", "guess.py", "mine.py", "office", "config.yaml", "vllm"}
+"""Files that a reader or a run writes, and the package whose errors are quoted, file by file."""
 SOURCES = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
 CLASSES = {
     node.name

@@ -2,12 +2,15 @@
 
 import ast
 import re
+import sysconfig
 from pathlib import Path
 
 import pytest
 from test_system_documents import CODE, ROOT, SOURCES
 
 PAGE = ROOT / "docs" / "troubleshooting.md"
+LIBRARIES = "\n## What libraries say\n"
+QUOTED_OF = re.compile(r"^\| `([^`]+)` \| `([\w/]+\.py)`", re.MULTILINE)
 QUOTED = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
 VARIES = "\0"
 
@@ -25,7 +28,8 @@ def said(source: str) -> list[str]:
 OURS = [path for path in SOURCES if path.relative_to(ROOT).parts[0] in set(CODE) - {"tests"}]
 SAID = [text for path in OURS for text in said(path.read_text(encoding="utf-8"))]
 SAID += (ROOT / "requirements" / "install.sh").read_text(encoding="utf-8").splitlines()
-TEXTS = QUOTED.findall(PAGE.read_text(encoding="utf-8"))
+OWN, THEIRS = PAGE.read_text(encoding="utf-8").split(LIBRARIES)
+TEXTS = QUOTED.findall(OWN)
 
 
 def pattern(quoted: str) -> re.Pattern[str]:
@@ -42,6 +46,13 @@ def test_the_page_quotes_many_errors_each_once() -> None:
 def test_a_quoted_error_is_still_said(quoted: str) -> None:
     wanted = pattern(quoted)
     assert any(wanted.search(text) for text in SAID)
+
+
+@pytest.mark.parametrize(("quoted", "file"), QUOTED_OF.findall(THEIRS))
+def test_an_error_of_a_library_is_said_by_the_file_that_the_page_names(quoted: str, file: str) -> None:
+    wanted = pattern(quoted)
+    source = Path(sysconfig.get_path("purelib")) / file
+    assert any(wanted.search(text) for text in said(source.read_text(encoding="utf-8")))
 
 
 def test_a_text_that_nobody_says_is_found(tmp_path: Path) -> None:
