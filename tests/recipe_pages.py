@@ -52,8 +52,9 @@ Configurations to begin with, each a page of names and columns. A badge says wha
   They are worked out from the model's `config.json` and from assumptions ([planning.md](planning.md)); no GPU was measured.
 
 `make test-long` takes two steps of each in `configs/recipes/` with a small model of the same family, and data of the same
-names, on a CPU with real engines and a real learner. One is taken in two parts: vLLM's CPU build can't run Nemotron's
-experts, so the recipe for two hosts samples with a hybrid without them, and trains two steps of `sft` with one that has them.
+names, on a CPU with real engines and a real learner, and two of the others with the fresh model that they name, or a smaller
+one. One is taken in two parts: vLLM's CPU build can't run Nemotron's experts, so the recipe for two hosts samples with a hybrid
+without them, and trains two steps of `sft` with one that has them.
 
 Settings that a file does not give are chosen by `profile` for the hardware that is there ([hardware.md](hardware.md)), so
 each runs on other GPUs too: `temper plan FILE --gpus ...` says whether it fits, `temper run FILE --dry-run` whether it would

@@ -27,6 +27,7 @@ from orchestrator.__main__ import parser
 from orchestrator.cli.eval_command import is_override
 from orchestrator.pipeline.config import KNOWN, load_config
 from orchestrator.planning.cards import named_site
+from orchestrator.stages.registry import HELP
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = (
@@ -198,6 +199,12 @@ def test_a_command_of_temper_that_prose_names_is_one(
         parsed(root_parser, line)
     except SystemExit:  # named alone, without what it is given: command and option are known all the same
         assert re.search(r"arguments are required|expected one argument", capsys.readouterr().err)
+
+
+def test_the_page_of_commands_has_every_command_but_the_stages(root_parser: argparse.ArgumentParser) -> None:
+    (below,) = [one for one in root_parser._actions if isinstance(one, argparse._SubParsersAction)]
+    shown = set(re.findall(r"\btemper ([a-z][a-z-]+)", text("docs/commands.md")))
+    assert sorted(below.choices.keys() - HELP.keys() - shown) == []
 
 
 def test_every_other_line_of_commands_is_known_or_marked() -> None:

@@ -110,6 +110,19 @@ def test_tools_of_ones_own_pass_their_self_test() -> None:
         assert report.passed, report.findings
 
 
+TINY = (
+    "model.fresh={pattern: M*-, hidden_size: 64, intermediate_size: 128, attention_heads: 2, key_value_heads: 1, "
+    "mamba_heads: 4, state_size: 16, max_positions: 2048}"
+)
+FRESH = {
+    "budget_demo": (*TWO["sft"], *TWO["rl"], "eval.budget_shares=[0.5]"),
+    "questions": (*TWO["sft"], *TWO["rl"]),
+    "hybrid_10m": (*TWO["sft"], *TWO["rl"], TINY),
+    "scaling": (*TWO["rl"], TINY, "learner.ranks=1", "rollout.workers=1", "rollout.engine.max_model_len=2048"),
+}
+"""Of each configuration for a fresh model but the demo, which another test runs, what makes it small."""
+
+
 @contextmanager
 def counting() -> Iterator[str]:
     """The server of the recipe that asks one: it counts."""
@@ -151,6 +164,22 @@ def test_a_recipe_samples_and_takes_two_steps_of_its_stages_on_a_cpu(recipe: str
     told = json.loads((run / "eval" / f"{stage}.json").read_text(encoding="utf-8"))
     assert brief in told["envs"]
     assert (run / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FRESH)
+def test_a_configuration_for_a_fresh_model_takes_two_steps_of_its_stages_on_a_cpu(name: str, tmp_path: Path) -> None:
+    file = ROOT / "configs" / f"{name}.yaml"
+    command = ("-m", "orchestrator", "run", str(file), f"runs_dir={tmp_path}", "name=two", *FEW, *FRESH[name])
+    call(tmp_path / "home", "http://127.0.0.1:1", *command, timeout=500)
+    rows = read_metrics(tmp_path / "two" / "metrics.jsonl")
+    trained = {"sft", "rl"} & set(yaml.safe_load(file.read_text(encoding="utf-8"))["stages"])
+    for stage in trained:
+        steps = step_rows(rows, stage)
+        assert [row.step for row in steps] == [1, 2]
+        assert all(math.isfinite(row.values["train/loss"]) for row in steps)
+    assert "rl" in trained
+    assert (tmp_path / "two" / "report.html").is_file()
 
 
 @pytest.mark.slow
