@@ -97,6 +97,13 @@ def test_remedies_for_a_rank_name_no_gpus_that_engines_have_and_no_pass_that_is_
     assert "learner.micro_batch_tokens=12288" in failed.remedy
 
 
+def test_a_rank_by_itself_is_told_no_stage_of_zero_which_shares_nothing(usual: Planner) -> None:
+    alone = other(usual, gpus="2xH200-141G", ranks=1, zero_stage=1)
+    (failed,) = [one for one in run_limits(alone, None) if one.what == "a rank's memory"]
+    assert "learner.offload=cpu" in failed.remedy
+    assert "zero_stage" not in failed.remedy
+
+
 @pytest.mark.parametrize(
     "learner",
     [{"frozen": ("embed",)}, {"zero_stage": 3, "offload": "nvme", "offload_dir": "offloaded"}],

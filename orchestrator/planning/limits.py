@@ -78,6 +78,7 @@ def _rank_remedies(
 ) -> Iterator[tuple[str, LearnerConfig]]:
     """Yield settings of the learner that take less memory, the cheapest in time first, each on top of those before."""
     told: list[str] = []
+    alone = max(learner.ranks, most_ranks) == 1  # which has nobody to share with, at any stage
     for name, value in (
         ("zero_stage", 2),
         ("zero_stage", 3),
@@ -91,6 +92,7 @@ def _rank_remedies(
         now = vars(learner)[name]
         if (
             now == value
+            or (name == "zero_stage" and now and alone)
             or (name in ("zero_stage", "ranks") and now > value)
             or (name in ("logit_tokens", "micro_batch_tokens") and now < value)
         ):
