@@ -172,7 +172,8 @@ def test_the_end_of_a_warm_up_and_a_rate_that_was_set_otherwise_do(tmp_path: Pat
     found = explained(tmp_path / "tiny", values)
     beside = {one.bend.step: one.beside for one in found.bends if one.kind == "learning"}
     assert beside == {11: ("train/learning_rate",), 26: ("train/learning_rate",)}
-    assert found.at is None
+    assert found.bends_of_learning == []
+    assert found.at == 11  # whose groups are told all the same
 
 
 def test_what_follows_from_a_collapse_does_not_explain_it(tmp_path: Path) -> None:

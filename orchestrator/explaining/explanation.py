@@ -64,7 +64,8 @@ class Explanation:
     left_out: tuple[int, ...] = ()
     """The steps of which an update was skipped, or a value was not finite: nothing of these values is in the rest."""
     at: int | None = None
-    """The step that is looked at closely: that of the first diagnosis, or the first bend, or the first that was left out."""
+    """The step that is looked at closely: that of the first diagnosis, else of the first bend of what the model does, by itself
+    if one is, else the first that was left out."""
     shares: StepShares | None = field(default=None)
     """Which groups the update came from in the recorded step nearest to it."""
 
@@ -101,7 +102,8 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
     named = diagnoses(evidence)
     told = _told(bends, _laid_down(bends, courses, rows))
     left_out = steps_left_out(rows, name)
-    own = [one.bend.step for one in told if one.of_itself] or left_out
+    learning = [one for one in told if one.kind == "learning"]
+    own = [one.bend.step for one in [one for one in learning if one.of_itself] or learning] or left_out
     at = next((one.step for one in named if one.step is not None), min(own, default=None))
     return Explanation(
         run=str(run.root),
