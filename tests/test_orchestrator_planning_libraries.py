@@ -1,5 +1,7 @@
 """Memory that a plan says DeepSpeed and vLLM take, beside what they take themselves."""
 
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,16 +29,43 @@ LEARNERS = [
     if stage or not bf16
 ]
 
+COLLECTIVES = (
+    "all_reduce",
+    "reduce",
+    "reduce_scatter_tensor",
+    "all_gather_into_tensor",
+    "all_to_all_single",
+    "broadcast",
+)
+Measured = tuple[int, int, dict[str, int]]
 
-def measured(rank: int, port: int, folder: str) -> list[tuple[int, int]]:
-    """Bytes of weights and states of a rank after a step, with each of the learners."""
-    found = []
+
+def counted_collectives() -> Counter[str]:
+    """Count the bytes of what this process puts through each of torch's collectives from now on, once for each call."""
+    seen: Counter[str] = Counter()
+    for name in COLLECTIVES:
+        setattr(torch.distributed, name, _counting(getattr(torch.distributed, name), name, seen))
+    return seen
+
+
+def _counting(collective: Callable[..., Any], name: str, seen: Counter[str]) -> Callable[..., Any]:
+    def counting(*given: Any, **also: Any) -> Any:
+        seen[name] += max(one.nbytes for one in (*given, *also.values()) if isinstance(one, torch.Tensor))
+        return collective(*given, **also)
+
+    return counting
+
+
+def measured(rank: int, port: int, folder: str) -> list[Measured]:
+    """Bytes of weights and states of a rank after a step, and of what it sent in the step, with each of the learners."""
+    found, seen = [], counted_collectives()
     for learner in LEARNERS:
         worker = TrainerWorker(rank, learner.ranks, "127.0.0.1", port, learner)
         worker.load(folder, optim=OptimConfig(), total_steps=10)
+        seen.clear()
         worker.train_step(batch(ranks=learner.ranks).share(rank), loss=POLICY)
         assert worker.engine is not None
-        found.append(worker.engine.memory.nbytes())
+        found.append((*worker.engine.memory.nbytes(), dict(seen)))
         worker.close()
     return found
 
@@ -45,7 +74,7 @@ def measured(rank: int, port: int, folder: str) -> list[tuple[int, int]]:
 def test_weights_and_states_of_two_ranks_are_those_of_deepspeed(tmp_path: Path) -> None:
     make_model(tmp_path, FreshModelConfig(), seed=1)
     first, _ = in_processes(measured, ranks=2, arguments=(str(tmp_path),))
-    for learner, (weights, states) in zip(LEARNERS, first, strict=True):
+    for learner, (weights, states, sent) in zip(LEARNERS, first, strict=True):
         model = counted(read_config(tmp_path), learner, name="fresh")
         planned = rank_memory(model, learner, OptimConfig(), pass_tokens=1, gpu=False)
         # stage 3 leaves small parameters whole; in a step gradients come and go where they are not added up in float32
@@ -53,6 +82,24 @@ def test_weights_and_states_of_two_ranks_are_those_of_deepspeed(tmp_path: Path) 
         kept = planned.optimiser + (planned.gradients if learner.zero_stage == 3 or _added_up(learner) else 0)
         kept += planned.buckets if learner.zero_stage == 3 else 0
         assert kept == pytest.approx(states, rel=0.05), learner
+        if not learner.lora.rank:
+            require_sent({name: each / model.parameters for name, each in sent.items()}, learner)
+
+
+def require_sent(each: dict[str, float], learner: LearnerConfig) -> None:
+    """Fail where a parameter's bytes in the collectives of a step of two passes are not those that a plan goes by.
+
+    At stage 3 DeepSpeed keeps what it gathered of a model that is so small for its pass backward, once it knows the order.
+    """
+    stage, width = learner.zero_stage, 2 if learner.bf16 else 4
+    found = {name: size for name, size in each.items() if size > 0.05}
+    gathered = found.pop("all_gather_into_tensor", 0.0) / width
+    expected = {"reduce_scatter_tensor" if stage == 3 else "all_reduce": 4.0 * (2 if stage >= 2 else 1)}
+    assert found == pytest.approx(expected, rel=0.02), learner
+    if stage == 3:
+        assert 1.98 < gathered < 4.02, learner
+    else:
+        assert gathered == pytest.approx(1 if stage else 0, rel=0.02), learner
 
 
 def _added_up(learner: LearnerConfig) -> bool:

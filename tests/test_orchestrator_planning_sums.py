@@ -84,9 +84,9 @@ def test_both_sides_slowed_down_are_compared_as_they_made_the_step() -> None:
     ("stage", "a_parameter"),
     [
         (0, 3 * 2 * 4),  # three updates, float32 gradients, added up on every rank: there and back
-        (1, 3 * (4 + 2)),  # added up once, and the updated weights in bfloat16
-        (2, 2 * 5 * 4 + 3 * 2),  # added up after each of 2 epochs x 5 passes
-        (3, 2 * 5 * (4 + 2 * 2) + 5 * 2),  # gathered forward and backward too, and once for the old policy's scores
+        (1, 3 * (2 * 4 + 2)),  # and the updated weights in bfloat16
+        (2, 2 * 5 * 2 * 4 + 3 * 2),  # added up after each of 2 epochs x 5 passes
+        (3, 2 * 5 * (4 + 2 * 2) + 5 * 2),  # added up to shares; gathered both ways, and for the old policy's scores
     ],
 )
 def test_what_zero_sends_is_counted_by_hand(planner: Planner, stage: Literal[0, 1, 2, 3], a_parameter: int) -> None:

@@ -160,8 +160,9 @@ def _sending(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions)
     """Return what ZeRO takes to gather the weights and to add up gradients (Rajbhandari et al., section 7, 2020).
 
     Each rank sends, and gets, all of a tensor but its own share: once to gather it, once to add it up where each rank keeps its
-    share of the sum, and twice where each keeps it all (stage 0). Stages 1 and 2 gather the updated weights after each update,
-    stage 3 gathers them for each pass forward and backward, and adds up after each as stage 2 does.
+    share of the sum, and twice where each has it all, of which DeepSpeed then takes a share at stages 1 and 2 too. These gather
+    the updated weights after each update; stage 3 gathers them for each pass forward and backward, and adds up after each as
+    stage 2 does.
     """
     learner, model = fleet.learner, fleet.model
     if learner.ranks == 1:
@@ -172,7 +173,8 @@ def _sending(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions)
         gathered = once * width * (2 * epochs * model.parameters + fleet.scored)
     else:
         gathered = fleet.updates * width * model.trained if stage else 0.0
-    added = FLOAT32 * model.trained * (epochs * once if stage >= 2 else fleet.updates * (1 if stage else 2))
+    times = epochs * once if stage >= 2 else fleet.updates
+    added = FLOAT32 * model.trained * times * (1 if stage == 3 else 2)
     others = (learner.ranks - 1) / learner.ranks
     return (gathered + added) * others / (_link(fleet, assumptions, spread=fleet.ranks_spread) * 1e9)
 
