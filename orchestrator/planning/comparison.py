@@ -81,7 +81,8 @@ def compare_with(planner: Planner, folder: RunDir, rates: Rates | None) -> PlanC
 def measured_work(planned: Work, rows: list[MetricsRow]) -> Work:
     """Return the work of a step with the lengths that the run had, and the share of what it sampled that it trained on.
 
-    Raise `ValueError` where no step of the run says it.
+    Of the longest answer no metric tells the tokens: it is as many times the mean as in the plan. Raise `ValueError` where no
+    step of the run says the rest.
     """
     rows = with_all(rows, *OF_WORK)
     answers, by_engines = mean_of(rows, "rollout/answers"), mean_of(rows, "engine/sampled_tokens")
@@ -92,13 +93,13 @@ def measured_work(planned: Work, rows: list[MetricsRow]) -> Work:
     trained = (
         fmean(row.values["train/tokens_per_s"] * row.values["train/step_seconds"] for row in rows) / planned.epochs
     )
-    kept = sampled / by_engines
+    kept, length = sampled / by_engines, sampled / answers
     return replace(
         planned,
         groups=round(answers / planned.group_size),
         prompt_tokens=(trained - sampled) / answers,
-        answer_tokens=sampled / answers,
-        longest_answer=planned.longest_answer,
+        answer_tokens=length,
+        longest_answer=planned.longest_answer / planned.answer_tokens * length,
         kept=min(1.0, kept),
     )
 
