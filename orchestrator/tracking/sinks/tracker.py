@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parents[3]
 PROCESS = "orchestrator.tracking.sinks.process"
 CLOSE_S = 45.0
 """How long the end of a run waits for a place, in seconds: its library alone takes some to be imported."""
+KILLED_S = 5.0
+"""How long a process that was killed is waited for, in seconds."""
 QUIET = {
     "WANDB_ERROR_REPORTING": "false",
     "DO_NOT_TRACK": "true",
@@ -90,7 +92,8 @@ class SinkTracker:
                 status = self._process.wait(max(0.0, deadline - monotonic()))
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            with suppress(subprocess.TimeoutExpired):  # as where a disk that does not answer keeps it
+                self._process.wait(KILLED_S)
         if status != 0:
             why = f"in {timeout_s:.0f} s" if status is None else f"(status {status}; {self._log} has what it printed)"
             self._say(f"tracking: not all reached {self._run.sink} {why}; the same command sends the rest")
