@@ -1,14 +1,16 @@
 """An evaluation as a table with a line a task, in the form that MLflow's page of evaluations reads."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from orchestrator.run.redaction import blanked
 
-COLUMNS = ("env", "task", "accuracy", "right", "scored", "failed")
+COLUMNS = ("task", "accuracy", "env", "right", "scored", "failed")
+"""The page makes a line of each value of the first column, and shows the second one in it, until people choose others."""
 TEXTS = ("prompt", "answer", "verdict")
-"""Columns of what was asked and answered: the first of the answers to a task, and the verifier's line on it."""
+"""Columns, before the others, of what was asked and answered: the first of the answers to a task, and the verifier's line."""
 
 
 def table_of(result: dict[str, Any], answers: Path | None) -> dict[str, Any]:
@@ -18,9 +20,10 @@ def table_of(result: dict[str, Any], answers: Path | None) -> dict[str, Any]:
     for env, tasks in sorted(result.get("tasks", {}).items()):
         for task in tasks:
             share = task["right"] / task["scored"] if task["scored"] else None
-            row = [env, task["key"], share, task["right"], task["scored"], task["failed"]]
-            rows.append(row if answers is None else row + texts.get((env, task["key"]), [None] * len(TEXTS)))
-    return {"columns": [*COLUMNS, *(() if answers is None else TEXTS)], "data": rows}
+            row = [task["key"], share, env, task["right"], task["scored"], task["failed"]]
+            said = texts.get((env, task["key"]), [task["key"], None, None])
+            rows.append(row if answers is None else said + row)
+    return {"columns": [*(() if answers is None else TEXTS), *COLUMNS], "data": rows}
 
 
 def accuracies(result: dict[str, Any]) -> dict[str, float]:
@@ -29,8 +32,8 @@ def accuracies(result: dict[str, Any]) -> dict[str, float]:
     return {env: float(value) for env, value in known.items() if value is not None}
 
 
-def _texts(path: Path) -> dict[tuple[str, str], list[str]]:
-    found: dict[tuple[str, str], list[str]] = {}
+def _texts(path: Path) -> dict[tuple[str, str], list[str | None]]:
+    found: dict[tuple[str, str], list[str | None]] = {}
     if not path.exists():
         return found
     with path.open(encoding="utf-8") as file:
@@ -39,5 +42,11 @@ def _texts(path: Path) -> dict[tuple[str, str], list[str]]:
             key = row["env"], row["key"]
             if key not in found:
                 answer = row["turns"][-1]["answer"] if row["turns"] else ""
-                found[key] = [json.dumps(row["messages"]), answer, blanked(row.get("detail", ""))]
+                found[key] = [asked(row["messages"]), answer, blanked(row.get("detail", ""))]
     return found
+
+
+def asked(messages: Sequence[dict[str, Any]]) -> str:
+    """Return the last thing that a user said, as text."""
+    content = next((m.get("content") for m in reversed(messages) if m.get("role") == "user"), "")
+    return content if isinstance(content, str) else json.dumps(content)

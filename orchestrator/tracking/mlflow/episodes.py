@@ -4,12 +4,13 @@ Pure: rows of `trajectories/` in, plain data out. Rows have durations and no clo
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.run.redaction import blanked
+from orchestrator.tracking.evaluation_table import asked
 from rewards.verdict import correctness
 
 Row = dict[str, Any]
@@ -95,7 +96,7 @@ def episode_of(row: Row, place: int, *, ended: float) -> Episode:
         env=row["env"],
         whole=whole,
         parts=tuple(_parts(row, began, end)),
-        prompt=_said(row["messages"])[:PREVIEW],
+        prompt=asked(row["messages"])[:PREVIEW],
         answer=answer[:PREVIEW],
         failure=None if failure is None else blanked(f"{failure['kind']}: {failure['message']}"),
         scores=score,
@@ -167,9 +168,9 @@ def _calls(turn: dict[str, Any], began: int, ended: int) -> Iterator[Part]:
                 facts={},
             )
         return
-    asked = called(turn["answer"])
+    calls = called(turn["answer"])
     for number, message in enumerate(told):
-        known = asked[number] if len(asked) == len(told) else {}
+        known = calls[number] if len(calls) == len(told) else {}
         yield Part(
             name=str(known.get("name") or message.get("name") or f"tool call {number + 1}"),
             kind="TOOL",
@@ -194,9 +195,3 @@ def called(answer: str) -> list[dict[str, Any]]:
                 found.append(value)
         at = answer.find("{", end)
     return found
-
-
-def _said(messages: Sequence[dict[str, Any]]) -> str:
-    """Return the last thing that a user said, as text."""
-    content = next((m.get("content") for m in reversed(messages) if m.get("role") == "user"), "")
-    return content if isinstance(content, str) else json.dumps(content)

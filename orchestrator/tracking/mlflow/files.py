@@ -27,6 +27,8 @@ class Files:
         self._root = root
         self._count = traces
         self._tracing: Any = None
+        self._orders: dict[str, int] = {}
+        """The tables that were stored, each with the order of its evaluation."""
 
     def store(self, path: Path, *, run_id: str) -> None:
         """Deliver a file; of an evaluation a table and its accuracies too."""
@@ -43,10 +45,12 @@ class Files:
         table = f"eval/{path.stem}.table.json"
         self._client.log_dict(run_id, table_of(result, answers), table)
         tags = self._client.get_run(run_id).data.tags
-        known = json.loads(tags.get(TABLES, "[]"))
-        entry = {"path": table, "type": "table"}
-        if entry not in known:
-            self._batches.tags(run_id, {TABLES: json.dumps([*known, entry])})
+        self._orders[table] = result["order"]
+        known = {one["path"]: one for one in json.loads(tags.get(TABLES, "[]"))} | {
+            table: {"path": table, "type": "table"}
+        }
+        newest = sorted(known, key=lambda path: -self._orders.get(path, 0))  # the page opens on the first
+        self._batches.tags(run_id, {TABLES: json.dumps([known[path] for path in newest])})
         values = {
             name: value
             for env, value in accuracies(result).items()
