@@ -247,17 +247,19 @@ def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(t
     assert "<h2>Accuracy against thinking budget</h2>" in html
     assert "budget-8, 0.50 of the median" in html
     assert html.count("<td>off</td>") == 2
-    assert paths.curves is not None
-    assert paths.curves.read_text().startswith("<?xml")
+    assert [path.name for path in paths.pictures] == ["result.svg", "curves.svg"]
+    result, curves = (picture.read_text() for picture in paths.pictures)
+    assert all(f">{words}</text>" in result for words in ("after sft", "math", "step of rl"))
+    assert curves.startswith("<?xml")
     for words in ("after sft", "after rl", "math", "code", "free"):
-        assert f">{words}</text>" in paths.curves.read_text()
+        assert f">{words}</text>" in curves
 
 
 def test_a_run_without_a_curve_has_no_section_and_no_figure_of_it(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
     paths = write_report(tmp_path, all_figures())
-    assert paths.curves is None
-    assert not (tmp_path / "curves.svg").exists()
+    assert paths.pictures == (tmp_path / "result.svg",)
+    assert list(tmp_path.glob("*.svg")) == [tmp_path / "result.svg"]
     assert "curves" not in json.loads(paths.json.read_text())
     assert "thinking budget" not in paths.html.read_text()
 

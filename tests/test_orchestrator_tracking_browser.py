@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NONE_HERE)
 PATIENCE_MS = 30_000
+PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="20"/>'
 SEEN = "localStorage.setItem('mlflow.assistant.fab.autoOpenedOnFirstLoad_v1', 'true')"
 """As in a browser where the panel of MLflow's assistant, which opens at the first visit, was closed."""
 
@@ -89,6 +90,7 @@ def tracked_run(runs: Path) -> str:
         path = folder.trajectories / f"{name}.jsonl"
         path.write_text(json.dumps(row("shop", reward=1.0, calls=2)) + "\n")
     (folder.root / "report.html").write_text("<p>the report</p>")
+    (folder.root / "result.svg").write_text(PICTURE)
     tracker = MlflowTracker(
         "tiny", experiment="temper", metrics=folder.metrics, memory=folder.tracking, local_dir=runs, traces=4
     )
@@ -179,6 +181,9 @@ def test_a_runs_page_has_its_result_its_settings_its_report_and_its_stages(page:
     assert cells.inner_text().split() == ["shop", "0.25", "0.75", "+0.50"]
     assert "seed 7" in page.inner_text("body")
     page.get_by_role("link", name="rl", exact=True).wait_for()
+    picture = page.locator("img[src*='path=result.svg']")
+    picture.wait_for()
+    assert picture.evaluate("image => [image.naturalWidth, image.naturalHeight]") == [40, 20]
     report = page.get_by_role("link", name="report.html").get_attribute("href")
     assert report == f"#/experiments/{served.experiment}/runs/{served.run_id}/artifacts/report.html"
     page.goto(f"{served.server}/{report}")
@@ -198,13 +203,18 @@ def test_the_pages_of_traces_show_an_episode_with_its_tool_call(page: "Page", se
     page.get_by_text("as it should be").first.wait_for()
 
 
-def test_an_evaluation_is_a_table_on_its_page(page: "Page", served: Served) -> None:
+def test_the_page_of_evaluations_opens_on_the_newest_with_a_line_a_task_and_its_answer(
+    page: "Page", served: Served
+) -> None:
     page.goto(served.printed.replace("compareRunsMode=CHART", "compareRunsMode=ARTIFACT"))
-    page.get_by_text("eval/init.table.json").first.wait_for()
-    page.get_by_text("shop-key").first.wait_for()
+    page.get_by_text("eval/rl.table.json").first.wait_for()
+    page.get_by_text("6*7=?", exact=True).first.wait_for()
+    page.get_by_text("42", exact=True).first.wait_for()
 
 
 def test_the_pages_are_of_the_newest_run_or_of_the_experiment_that_is_named(served: Served) -> None:
+    client = MlflowClient(f"sqlite:///{served.runs}/mlflow.db")
+    client.create_run(client.create_experiment("of-others"))  # newer, and not ours
     assert runs_page(served.server, None) == served.printed == runs_page(served.server, "temper")
     with pytest.raises(ValueError, match="--experiment night is not at .*; there are .*temper"):
         runs_page(served.server, "night")

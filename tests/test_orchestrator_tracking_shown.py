@@ -75,10 +75,10 @@ def test_names_stand_in_groups_that_sort_and_of_a_stage_alone_they_do_not_name_i
 
 
 def test_a_note_is_made_anew_below_what_people_wrote() -> None:
-    first = merged_note("", "a [x](RUN_PAGE/y)", page="#/e/1")
-    assert first == f"{LINE}\n\na [x](#/e/1/y)"
-    assert merged_note("look at this", "a", page="") == f"look at this\n\n{LINE}\n\na"
-    assert merged_note(f"mine\n\n{first}", "b", page="") == f"mine\n\n{LINE}\n\nb"
+    first = merged_note("", "a [x](RUN_PAGE/y) ![z](RUN_FILE/z.svg)", page="#/e/1", file="get?path=")
+    assert first == f"{LINE}\n\na [x](#/e/1/y) ![z](get?path=z.svg)"
+    assert merged_note("look at this", "a", page="", file="") == f"look at this\n\n{LINE}\n\na"
+    assert merged_note(f"mine\n\n{first}", "b", page="", file="") == f"mine\n\n{LINE}\n\nb"
 
 
 def test_an_episode_has_its_turns_calls_and_grading_one_after_the_other() -> None:
@@ -338,14 +338,14 @@ def test_an_evaluation_is_a_table_and_a_point_of_each_environments_accuracy(tmp_
         one.close(Ended.FINISHED, timeout_s=120)
         run = runs(tmp_path, store)["demo"]
         table = json.loads(Path(run.info.artifact_uri.removeprefix("file://"), "eval/sft.table.json").read_text())
-        texts = {"prompt": '[{"role": "user", "content": "6*7=?"}]', "answer": "42", "verdict": "as it should be"}
-        cells = {"env": "math", "task": "math-key", "accuracy": 0.5, "right": 1, "scored": 2, "failed": 1}
-        assert [dict(zip(table["columns"], line, strict=True)) for line in table["data"]] == [
-            cells | texts if traces else cells
+        texts = {"prompt": "6*7=?", "answer": "42", "verdict": "as it should be"}
+        cells = {"task": "math-key", "accuracy": 0.5, "env": "math", "right": 1, "scored": 2, "failed": 1}
+        assert [list(zip(table["columns"], line, strict=True)) for line in table["data"]] == [
+            list((texts | cells if traces else cells).items())  # in this order: the page shows the first two
         ]
         assert history(store, run, "1_accuracy/math") == {1: 0.5}
         shown = [entry["path"] for entry in json.loads(run.data.tags["mlflow.loggedArtifacts"])]
-        assert sorted(shown) == ["eval/init.table.json", "eval/sft.table.json"]
+        assert shown == ["eval/sft.table.json", "eval/init.table.json"]
 
 
 def test_a_server_gets_no_traces_unless_they_are_asked_for(tmp_path: Path) -> None:

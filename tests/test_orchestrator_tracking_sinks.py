@@ -137,7 +137,7 @@ def test_w_and_b_has_configuration_description_files_and_tables_and_goes_on_afte
     pattern = said[0].partition("`wandb sync ")[2].partition("`")[0]
     assert [Path(found) for found in glob.glob(pattern)] == [folder]
     table = json.loads((folder / "files" / "eval" / "rl.table.json").read_text())
-    assert table["data"] == [["coin", "k", 0.5, 1, 2, 0]]
+    assert table["data"] == [["k", 0.5, "coin", 1, 2, 0]]
     assert {"eval/rl.json", "eval/rl.table.json"} <= set(_paths(records))
 
     (record,) = folder.glob("*.wandb")
@@ -253,5 +253,6 @@ def test_a_place_that_is_none_is_refused(also: list[str], said: str) -> None:
 
 
 def test_links_to_pages_of_mlflow_s_are_left_out_of_a_note() -> None:
-    note = "| a |\n\n[report.html](RUN_PAGE/artifacts/report.html) - [traces](RUN_PAGE/traces)\n\nFolder: `runs/a`"
+    links = "[report.html](RUN_PAGE/artifacts/report.html) - [traces](RUN_PAGE/traces)"
+    note = f"| a |\n\n{links}\n\nFolder: `runs/a`\n\n![p](RUN_FILE/p.svg)"
     assert without_links(note).split() == ["|", "a", "|", "Folder:", "`runs/a`"]

@@ -1,4 +1,4 @@
-"""One picture of a run: held-out accuracy after each stage, and the reward of every step. `docs/results.md` has the demo's.
+"""One picture of a run: held-out accuracy after each stage, and the reward of every step. `result.svg` beside a report.
 
 python -m orchestrator.reporting.picture runs/demo --out docs/pictures/result.svg
 """
@@ -17,18 +17,20 @@ SIZE = (11.6, 3.2)
 WINDOW = 5
 
 
-def result_svg(record: RunRecord, *, stage: str) -> str:
-    """Return the picture as an SVG document on white, legible on light and dark pages; `stage` is whose steps are drawn.
+def result_svg(record: RunRecord, *, stage: str | None) -> str:
+    """Return the picture as an SVG document on white, legible on light and dark pages.
 
-    Raise `ValueError` where the run has no evaluation, or the stage no rewards.
+    `stage` is whose steps are drawn; with None there are accuracies alone. Raise `ValueError` where the run has no evaluation,
+    or the stage no rewards.
     """
-    if not record.evaluations or not record.envs_of(stage):
+    if not any(one.envs for one in record.evaluations) or (stage is not None and not record.envs_of(stage)):
         raise ValueError(f"{record.name} has no evaluation, or no rewards of {stage}: a picture needs both")
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=SIZE, layout="constrained")
-        accuracy, reward = figure.subplots(1, 2)
-        _accuracy(accuracy, record)
-        _reward(reward, record, stage)
+        panels = figure.subplots(1, 1 if stage is None else 2, squeeze=False)[0]
+        _accuracy(panels[0], record)
+        if stage is not None:
+            _reward(panels[1], record, stage)
         return svg_file(figure)
 
 

@@ -13,6 +13,7 @@ from orchestrator.reporting.budget_figures import budget_figure_file, draw_budge
 from orchestrator.reporting.figures import draw_figures
 from orchestrator.reporting.overlaps import EvaluationOverlap, read_overlaps
 from orchestrator.reporting.pairs import EvaluationPair, all_pairs, p_text, step_pairs
+from orchestrator.reporting.picture import result_svg
 from orchestrator.reporting.record import RunRecord, read_run
 from orchestrator.reporting.stage_figures import StageFigures
 from orchestrator.reporting.transcripts import pick_transcripts
@@ -28,8 +29,8 @@ class ReportPaths:
 
     html: Path
     json: Path
-    curves: Path | None = None
-    """The figure of accuracy against thinking budget; None where the run has no curve."""
+    pictures: tuple[Path, ...] = ()
+    """`result.svg` of a run that was evaluated, `curves.svg` of one with accuracy against thinking budget."""
 
 
 def write_report(run_dir: Path, stages: Mapping[str, StageFigures]) -> ReportPaths:
@@ -39,19 +40,30 @@ def write_report(run_dir: Path, stages: Mapping[str, StageFigures]) -> ReportPat
     run or a file in it is broken.
     """
     record = read_run(run_dir)
-    paths = ReportPaths(
-        html=run_dir / "report.html",
-        json=run_dir / "report.json",
-        curves=run_dir / "curves.svg" if record.budget_curves else None,
-    )
+    pictures = {run_dir / name: text for name, text in _pictures(record, stages).items()}
+    paths = ReportPaths(html=run_dir / "report.html", json=run_dir / "report.json", pictures=tuple(pictures))
     pairs = [*all_pairs(record.evaluations), *step_pairs(run_dir, record)]
     overlaps = read_overlaps(run_dir)
     further = {"pairs": [pair.as_json() for pair in pairs], "overlaps": [asdict(overlap) for overlap in overlaps]}
     write_json(paths.json, summary(record) | further)
     paths.html.write_text(page(record, pairs, overlaps, run_dir / "trajectories", stages), encoding="utf-8")
-    if paths.curves is not None:
-        paths.curves.write_text(budget_figure_file(record), encoding="utf-8")
+    for path, text in pictures.items():
+        path.write_text(text, encoding="utf-8")
     return paths
+
+
+def _pictures(record: RunRecord, stages: Mapping[str, StageFigures]) -> dict[str, str]:
+    """Return the pictures that the run has data for, as SVG documents by the names of their files."""
+    drawn: dict[str, str] = {}
+    if any(evaluation.envs for evaluation in record.evaluations):
+        rewarded = [
+            name for stage, one in stages.items() if one.rewards is not None for name in record.instances(stage)
+        ]
+        shown = [name for name in rewarded if record.envs_of(name)]
+        drawn["result.svg"] = result_svg(record, stage=shown[-1] if shown else None)
+    if record.budget_curves:
+        drawn["curves.svg"] = budget_figure_file(record)
+    return drawn
 
 
 def summary(record: RunRecord) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """What a run says of itself in a few lines of Markdown: results before and after, its settings in short, where more is."""
 
+import math
 from typing import Any
 
 import yaml
 
 from orchestrator.reporting.record import Evaluation, read_evaluations
 from orchestrator.run.folder import RunDir, RunState
-from orchestrator.tracking.notes import PAGE
+from orchestrator.tracking.notes import FILE, PAGE
 
 SHOWN = (
     ("model.path", "model"),
@@ -45,8 +46,8 @@ def _results(evaluations: list[Evaluation]) -> str:
     lines = [_line(heads), _line(["---"] + ["---:"] * (len(heads) - 1))]
     for env in envs:
         values = [one.envs[env].avg_at_k if env in one.envs else float("nan") for one in evaluations]
-        change = [f"{values[-1] - values[0]:+.2f}"] if several else []
-        lines.append(_line([env, *(f"{value:.2f}" for value in values), *change]))
+        change = [_number(values[-1] - values[0], sign="+")] if several else []
+        lines.append(_line([env, *map(_number, values), *change]))
     last = evaluations[-1]
     asked = max((result.tasks_asked for result in last.envs.values()), default=0)
     return "\n".join([f"Accuracy (avg@{last.k} over {asked} held-out tasks an environment):", "", *lines])
@@ -77,7 +78,14 @@ def _settings(config: dict[str, Any]) -> str:
 def _more(folder: RunDir) -> str:
     shown = [path.name for path in folder.artifacts if path.parent == folder.root and path.suffix != ".json"]
     links = [f"[{name}]({PAGE}/artifacts/{name})" for name in shown]
-    return " - ".join([*links, f"[traces]({PAGE}/traces)"]) + f"\n\nFolder: `{folder.root}`"
+    pictures = [f"![{name}]({FILE}{name})" for name in shown if name.endswith(".svg")]
+    linked = " - ".join([*links, f"[traces]({PAGE}/traces)"])
+    return "\n\n".join([linked, f"Folder: `{folder.root}`", *pictures])
+
+
+def _number(value: float, sign: str = "") -> str:
+    """Write a number; a dash where there is none."""
+    return f"{value:{sign}.2f}" if math.isfinite(value) else "-"
 
 
 def _line(cells: list[str]) -> str:

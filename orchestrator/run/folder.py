@@ -114,7 +114,7 @@ class RunDir:
     @property
     def artifacts(self) -> list[Path]:
         """The files that the tracker keeps with the run, as far as they are there: evaluations and the report."""
-        report = (self.root / name for name in ("report.html", "report.json", "curves.svg"))
+        report = (self.root / name for name in ("report.html", "report.json", "result.svg", "curves.svg"))
         return [*sorted(self.evals.rglob("*.json")), *(path for path in report if path.exists())]
 
     @property

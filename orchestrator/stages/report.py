@@ -16,8 +16,8 @@ async def run_report(run: Run, settings: None, instance: StageInstance) -> None:
     paths = await in_thread(partial(write_report, run.folder.root, all_figures()))
     run.tracker.artifact(paths.html)
     run.tracker.artifact(paths.json)
-    if paths.curves is not None:
-        run.tracker.artifact(paths.curves)
+    for picture in paths.pictures:
+        run.tracker.artifact(picture)
     if run.config.tracking.trajectories:
         for path in run.folder.newest_trajectories(SENT):
             run.tracker.artifact(path)

@@ -5,10 +5,15 @@ NOTE = "mlflow.note.content"
 LINE = "<!-- below this line the run describes itself -->"
 PAGE = "RUN_PAGE"
 """Stands in a note for the address of the run's own page, which it does not know."""
+FILE = "RUN_FILE/"
+"""Stands before the name of a file of the run, as the source of a picture."""
 
 
-def merged_note(there: str, note: str, *, page: str) -> str:
-    """Return the description with a note in the place of the one before, and what people wrote above it kept."""
+def merged_note(there: str, note: str, *, page: str, file: str) -> str:
+    """Return the description with a note in the place of the one before, and what people wrote above it kept.
+
+    `page` is the address of the run's page, `file` what comes before the name of a file in the address of that.
+    """
     theirs, line, _ = there.partition(LINE)
     above = theirs.strip() if line else there.strip()
-    return (f"{above}\n\n" if above else "") + f"{LINE}\n\n{note.replace(PAGE, page)}"
+    return (f"{above}\n\n" if above else "") + f"{LINE}\n\n{note.replace(PAGE, page).replace(FILE, file)}"

@@ -33,7 +33,10 @@ class Tracker(Protocol):
         ...
 
     def describe(self, note: str) -> None:
-        """Make a text in Markdown what the run says of itself; `RUN_PAGE` in it stands for the address of its page."""
+        """Make a text in Markdown what the run says of itself.
+
+        `RUN_PAGE` in it stands for the address of its page, `RUN_FILE/` for what comes before the names of its files.
+        """
         ...
 
     def stage(

@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 LOOPBACK = "127.0.0.1"
 QUIET = {
@@ -23,9 +23,10 @@ QUIET = {
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
 }
 """Variables with which the server tells nobody that it is used, and starts no processes for jobs that nobody asks of it."""
+OURS = "tags.`temper.run` LIKE '%'"
+"""Which of a server's runs are of this program, and not the nested run of a stage."""
 RUNS_PAGE = (
-    "/#/experiments/{experiment}/runs?compareRunsMode=CHART&workflowType=machine_learning"
-    "&searchFilter=tags.%60temper.run%60%20LIKE%20%27%25%27"
+    "/#/experiments/{experiment}/runs?compareRunsMode=CHART&workflowType=machine_learning&searchFilter=" + quote(OURS)
 )
 """The page of runs and charts. Without the kind of work that it names, MLflow opens on a page about the tracing of agents; the
 filter leaves out the nested runs of stages, whose curves those of the runs have too."""
@@ -71,9 +72,9 @@ def serving(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subproc
 
 
 def runs_page(address: str, experiment: str | None) -> str:
-    """Return the address of the page of runs and charts of an experiment, by default the one with the newest run.
+    """Return the address of the page of runs and charts of an experiment, by default the one with our newest run.
 
-    Where there is no run yet it is that of all experiments. Raise `ValueError` where the experiment is not there, `OSError`
+    Where there is none yet it is that of all experiments. Raise `ValueError` where the experiment is not there, `OSError`
     where the server does not answer.
     """
     known = _ask(address, "experiments/search", {"max_results": 1000}).get("experiments", [])
@@ -86,6 +87,7 @@ def runs_page(address: str, experiment: str | None) -> str:
     else:
         wanted = {
             "experiment_ids": [one["experiment_id"] for one in known],
+            "filter": OURS,
             "order_by": ["attributes.start_time DESC"],
             "max_results": 1,
         }

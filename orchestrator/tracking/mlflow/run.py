@@ -140,7 +140,8 @@ class MlflowRun:
         self._note = note
         there = self._client.get_run(self._id).data.tags.get(NOTE, "")
         page = f"#/experiments/{self._experiment_id}/runs/{self._id}"
-        self._batches.tags(self._id, {NOTE: merged_note(there, note, page=page)})
+        file = f"get-artifact?run_uuid={self._id}&path="
+        self._batches.tags(self._id, {NOTE: merged_note(there, note, page=page, file=file)})
 
     def send_data(self, data: Sequence[DataSet]) -> None:
         """Tell which data is read; where the server refuses it, that is said."""

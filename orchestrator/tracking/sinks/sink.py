@@ -11,12 +11,12 @@ from typing import Protocol
 from orchestrator.run.metrics_log import MetricsRow
 from orchestrator.tracking.evaluation_table import accuracies
 from orchestrator.tracking.metric_names import ACCURACY, EVALUATIONS, shown_name
-from orchestrator.tracking.notes import PAGE
+from orchestrator.tracking.notes import FILE, PAGE
 from orchestrator.tracking.tracker import Ended
 from orchestrator.tracking.unsent_rows import UnsentRows
 
-LINK = re.compile(rf"(?: - )?\[[^\]]*\]\({PAGE}[^)]*\)")
-"""A link of a note to a page of MLflow's."""
+LINK = re.compile(rf"(?: - )?!?\[[^\]]*\]\((?:{PAGE}|{FILE})[^)]*\)")
+"""A link of a note to a page of MLflow's, or a picture that it serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ def shown_values(row: MetricsRow) -> dict[str, float]:
 
 
 def without_links(note: str) -> str:
-    """Return a note without its links to pages of MLflow's."""
+    """Return a note without its links to pages of MLflow's, and without pictures that it serves."""
     return LINK.sub("", note).strip()
 
 
