@@ -245,10 +245,18 @@ ROWS = (
     Row(
         name="tracker-refuses",
         fault="a tracking server that refuses an artifact",
-        promised="said once; metrics and other files are sent all the same",
+        promised="said at once and at the end; metrics and other files are sent all the same",
         held_by="test_orchestrator_run_tracking.py::"
-        "test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_once",
-        seen="one line says so, all metrics arrive",
+        "test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_at_once_and_at_the_end",
+        seen="a line says so each time, all metrics arrive",
+    ),
+    Row(
+        name="tracker-locked",
+        fault="the tracker's database locked by another process",
+        promised="no step and no end waits for it; said; what it missed is sent by the next process",
+        held_by="test_orchestrator_run_tracking.py::"
+        "test_a_store_that_is_locked_delays_neither_rows_nor_the_end_and_gets_all_later",
+        seen="rows are written at once, the end comes in its time, each row arrives once",
     ),
     Row(
         name="rows-malformed",

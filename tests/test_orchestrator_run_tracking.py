@@ -1,7 +1,11 @@
 """The metrics file and the tracker: a real SQLite store, a server that is away, a process that is killed."""
 
+import contextlib
 import json
 import math
+import os
+import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,10 +17,34 @@ import pytest
 from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
+from orchestrator.doctor.store import check_store
 from orchestrator.run.metrics_log import MetricsLog, read_metrics
 from orchestrator.tracking.mlflow.tracker import MlflowTracker
 from orchestrator.tracking.tracker import Ended
 from orchestrator.tracking.unsent_rows import UnsentRows
+
+TOLD_BY_MLFLOW = (
+    *(
+        "MLFLOW_DISABLE_TELEMETRY",
+        "DO_NOT_TRACK",
+        "PYTEST_CURRENT_TEST",
+        "CI",
+        "GITHUB_ACTIONS",
+        "CIRCLECI",
+        "GITLAB_CI",
+    ),
+    *(
+        "JENKINS_URL",
+        "TRAVIS",
+        "TF_BUILD",
+        "BITBUCKET_BUILD_NUMBER",
+        "CODEBUILD_BUILD_ARN",
+        "BUILDKITE",
+        "TEAMCITY_VERSION",
+    ),
+    *("CLOUD_RUN_EXECUTION", "RUNBOT_HOST_URL", "RUNBOT_BUILD_NAME", "RUNBOT_WORKER_ID"),
+)
+"""The variables by which MLflow tells nobody of its use: it is told so, or takes it for a test."""
 
 
 def test_metrics_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -323,7 +351,54 @@ def test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_proc
     assert sent(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 3.0}
 
 
-def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_once(tmp_path: Path, store: str) -> None:
+def test_a_store_that_is_locked_delays_neither_rows_nor_the_end_and_gets_all_later(tmp_path: Path, store: str) -> None:
+    said: list[str] = []
+    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
+    log.append("rl", 1, {"x": 1.0})
+    wait_for(lambda: sent_rows(tmp_path))
+    with contextlib.closing(sqlite3.connect(store.removeprefix("sqlite:///"), timeout=60)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began = monotonic()
+        log.append("rl", 2, {"x": 2.0})
+        assert monotonic() - began < 1
+        one.close(Ended.FINISHED, timeout_s=3)
+        assert monotonic() - began < 10
+    assert said == [
+        f"tracking: 1 rows of metrics.jsonl did not reach {store}; the same command sends them when it is there"
+    ]
+    one._rows_thread.join(60)  # in a run the process ends here
+    log.append("rl", 3, {"x": 3.0})
+    tracker(tmp_path, store, say=said.append).close(Ended.FINISHED, timeout_s=120)
+    assert sent(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 3.0}
+
+
+def test_a_store_that_fails_is_told_of_without_the_stack_of_its_library(
+    tmp_path: Path, store: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    MlflowClient(store).search_experiments()
+    shutil.copyfile(store.removeprefix("sqlite:///"), tmp_path / "mlflow.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as broken:
+        broken.execute("ALTER TABLE experiments DROP COLUMN last_update_time")
+    found = check_store(f"sqlite:///{tmp_path}/mlflow.db")
+    assert "does not answer ((sqlite3.OperationalError) no such column: experiments.last_update_time" in found.text
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_neither_driver_nor_ranks_tell_anybody_that_mlflow_is_used() -> None:
+    kept = {name: value for name, value in os.environ.items() if name not in TOLD_BY_MLFLOW}
+    program = (
+        "import importlib, sys; importlib.import_module(sys.argv[1]); from mlflow.telemetry import utils, get_telemetry_client;"
+        "print(utils._is_ci_env_or_testing(), utils.is_telemetry_disabled(), get_telemetry_client())"
+    )
+    for module in ("orchestrator.tracking.mlflow.run", "learner.engine.deepspeed_engine"):
+        command = [sys.executable, "-c", program, module]
+        found = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=120, check=True)
+        assert found.stdout.splitlines()[-1] == "False True None", module  # off, and not because this is a test
+
+
+def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_at_once_and_at_the_end(
+    tmp_path: Path, store: str
+) -> None:
     said: list[str] = []
     (tmp_path / "mlartifacts").write_text("a file where the artifacts' folder should be")
     log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
