@@ -18,7 +18,7 @@ DOCUMENTS = (
 CODE = ("rewards", "envs", "rollout", "learner", "orchestrator", "tests")
 FOLDERS = (*CODE, "configs", "docs", "requirements", ".ci")
 ENDINGS = (".py", ".md", ".yaml", ".sh", ".in", ".svg", ".jinja")
-OF_A_RUN = {"backwards.py", "guess.py", "mine.py", "office", "config.yaml", "vllm"}
+OF_A_RUN = {"backwards.py", "guess.py", "mine.py", "office", "config.yaml", "vllm", "result.svg", "curves.svg"}
 """Files that a reader or a run writes, and the package whose errors are quoted, file by file."""
 SOURCES = [path for folder in CODE for path in (ROOT / folder).rglob("*.py")]
 CLASSES = {
