@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -125,10 +126,25 @@ def test_a_watch_is_ended_by_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixtur
     folder = RunDir(tmp_path / "job")
     folder.open()
     STATUS.write(folder.root)
-    threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
-    assert main(["status", str(folder.root), "--watch"]) == 0
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began the tests behind `&`
+    watching = threading.Thread(target=interrupt_in, args=("_status", threading.get_ident()))
+    try:
+        watching.start()
+        assert main(["status", str(folder.root), "--watch"]) == 0
+        watching.join()
+    finally:
+        signal.signal(signal.SIGINT, ours)
     assert "4242" in capsys.readouterr().out
     folder.close()
+
+
+def interrupt_in(function: str, thread: int) -> None:
+    """Send SIGINT once the thread has waited in a function for a tenth of a second."""
+    seen = 0
+    while seen < 10:
+        time.sleep(0.01)
+        seen = seen + 1 if sys._current_frames()[thread].f_code.co_name == function else 0
+    signal.raise_signal(signal.SIGINT)
 
 
 def test_a_request_for_workers_is_taken_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,7 +149,7 @@ async def stops(engine: VllmEngine, text: Callable[[list[int]], str], prompt: tu
         (ids, one, place)
         for ids, one in zip(prompts, free, strict=True)
         for place, pair in enumerate(pairwise(one.token_ids))
-        if text(list(pair)).isprintable() and text(list(pair)).isascii()
+        if (said := text(list(pair))) and said.isprintable() and said.isascii()  # a half of a character is no text
     ]
     ids, whole, place = max(found, key=lambda each: each[2])
     sampling = Sampling(temperature=0, stop=["never said", text(list(whole.token_ids[place : place + 2]))])
