@@ -261,6 +261,8 @@ def test_a_further_epoch_takes_as_long_as_the_first(usual: Planner, tmp_path: Pa
     work = measured_work(twice, read_metrics(tmp_path / "metrics.jsonl"))
     assert (work.prompt_tokens, work.answer_tokens) == (50, 50)  # of 1,600 tokens 800 are seen once
     assert work.longest_answer == pytest.approx(50 * twice.longest_answer / twice.answer_tokens)
+    short = measured_work(replace(twice, answer_limit=60.0), read_metrics(tmp_path / "metrics.jsonl"))
+    assert short.longest_answer == 60
 
 
 def test_a_figure_of_which_nothing_was_measured_has_no_error() -> None:

@@ -65,5 +65,5 @@ def _look(check: Check, subject: Subject, found: list[Finding]) -> None:
     """Add what a check finds, one after the other."""
     try:
         found.extend(check.look(subject))
-    except (Exception, SystemExit) as error:  # whatever a library or an environment of the user's own raises
+    except BaseException as error:  # whatever a library or an environment of the user's own raises, a panic of Rust too
         found.append(of_error(error, remedy=check.remedy))

@@ -81,8 +81,8 @@ def compare_with(planner: Planner, folder: RunDir, rates: Rates | None) -> PlanC
 def measured_work(planned: Work, rows: list[MetricsRow]) -> Work:
     """Return the work of a step with the lengths that the run had, and the share of what it sampled that it trained on.
 
-    Of the longest answer no metric tells the tokens: it is as many times the mean as in the plan. Raise `ValueError` where no
-    step of the run says the rest.
+    Of the longest answer no metric tells the tokens: it is as many times the mean as in the plan, as far as
+    limits allow. Raise `ValueError` where no step of the run says the rest.
     """
     rows = with_all(rows, *OF_WORK)
     answers, by_engines = mean_of(rows, "rollout/answers"), mean_of(rows, "engine/sampled_tokens")
@@ -99,7 +99,7 @@ def measured_work(planned: Work, rows: list[MetricsRow]) -> Work:
         groups=round(answers / planned.group_size),
         prompt_tokens=(trained - sampled) / answers,
         answer_tokens=length,
-        longest_answer=planned.longest_answer / planned.answer_tokens * length,
+        longest_answer=min(planned.answer_limit, planned.longest_answer / planned.answer_tokens * length),
         kept=min(1.0, kept),
     )
 

@@ -1,5 +1,6 @@
 """What a step of the loop has to do, in tokens."""
 
+import math
 from dataclasses import dataclass
 
 from orchestrator.planning.assumptions import Assumptions
@@ -28,6 +29,8 @@ class Work:
     """Versions that a group is behind when it is trained on, at the most in the mean."""
     epochs: int = 1
     """How often what is trained on is gone over."""
+    answer_limit: float = math.inf
+    """The most tokens that an answer may have."""
 
     @property
     def mean_lag(self) -> float:
@@ -79,6 +82,7 @@ def work_of(name: str, loop: LoopConfig, limits: EpisodeLimits, assumptions: Ass
         kept=assumptions.kept_groups,
         lag=float(beyond),
         epochs=loop.epochs,
+        answer_limit=most,
     )
 
 
