@@ -8,10 +8,11 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
-from ray.job_submission import JobSubmissionClient
+from ray.job_submission import JobStatus, JobSubmissionClient
 
 from orchestrator.cli.submit import named_server, passed_on, run_command, run_job
 from orchestrator.cluster import ray_jobs
@@ -147,6 +148,31 @@ def test_a_silent_log_is_left_for_the_jobs_status(
     assert run_job(server, [sys.executable, "-c", program], write=log.append, working_dir=tmp_path) == 0
     assert "".join(log).splitlines()[-2:] == ["begun", "done"]
     assert "".join(log).count("begun\n") == 1
+
+
+@pytest.mark.parametrize("silences", [2, ray_jobs.UNANSWERED])
+def test_a_job_is_followed_on_where_its_server_was_slow(silences: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, log = list[str](), list[str]()
+
+    class Server:
+        def get_job_info(self, job: str) -> SimpleNamespace:
+            asked.append(job)
+            if len(asked) <= silences:
+                raise TimeoutError("the job server did not answer")
+            return SimpleNamespace(status=JobStatus.SUCCEEDED)
+
+        async def tail_job_logs(self, _: str) -> AsyncIterator[str]:
+            for text in ("said\n",):
+                yield text
+
+    monkeypatch.setattr(JobServer, "connect", lambda _: Server())
+    job = Job(JobServer(address="http://127.0.0.1:1"), "job-7", write=log.append)
+    if silences < ray_jobs.UNANSWERED:
+        job.follow()
+        assert asked == ["job-7"] * 3
+    else:
+        with pytest.raises(TimeoutError, match="5 times in a row; `ray job status job-7`"):
+            job.follow()
 
 
 def test_a_job_server_that_is_silent_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:

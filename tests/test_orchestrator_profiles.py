@@ -17,7 +17,7 @@ from orchestrator.pipeline.config import KINDS, Config, flat_config, load_config
 from orchestrator.pipeline.continuation import check_continuation
 from orchestrator.profiles.asked import CHOSEN, usual_value
 from orchestrator.profiles.place import as_named, name_of
-from orchestrator.profiles.settled import choice, completed, settled, told
+from orchestrator.profiles.settled import choice, completed, model_in, settled, told
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.chosen import ProfileName
 from orchestrator.settings.text import overridden, read_text
@@ -328,3 +328,14 @@ def test_a_model_s_shape_is_read_from_its_configuration(tmp_path: Path) -> None:
     dense = tiny_models.qwen3(tmp_path / "dense")
     shape = shape_of(dense, parameters=require_whole(dense))
     assert (shape.state_bytes, shape.cache_bytes) == (0, 2 * 2 * 1 * 32 * 2)
+
+
+def test_nothing_is_given_over_a_section_that_is_that_of_another_key() -> None:
+    given = {"rollout": {"engine": {"dtype": "float32"}}, "eval": {"engine": "${rollout.engine}"}}
+    with pytest.raises(ValueError, match=r"eval.engine=\$\{rollout.engine\}: nothing can be given over it; write"):
+        overridden(given, ["eval.engine.dtype=bfloat16"])
+
+
+def test_a_text_is_no_settings_of_a_model() -> None:
+    with pytest.raises(ValueError, match="model='some/model' must be settings, each with its key"):
+        model_in({"model": "some/model"})

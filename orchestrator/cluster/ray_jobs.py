@@ -29,6 +29,8 @@ JOB_STOP_S = 120
 POLL_S = 0.5
 ANSWER_S = 60.0
 """How long the job server may take to answer, in seconds."""
+UNANSWERED = 5
+"""How often in a row the job server may leave the question for a job's status without an answer while it is followed."""
 SILENT_S = 120.0
 """How long a job's log may bring nothing before its status is asked for and the connection made again, in seconds."""
 
@@ -119,11 +121,23 @@ class Job:
         return cls(server, job_id, write=write)
 
     def follow(self) -> None:
-        """Write the log as it comes, until the job has ended. A connection that ends before that is made again."""
+        """Write the log as it comes, until the job has ended. A connection that ends before that is made again.
+
+        Raise `TimeoutError` where the job server leaves `UNANSWERED` questions in a row without an answer.
+        """
+        unanswered = 0
         while True:
-            asyncio.run(self._tail())
-            if self._client.get_job_info(self.id).status.is_terminal():
-                return
+            try:
+                asyncio.run(self._tail())
+                if self._client.get_job_info(self.id).status.is_terminal():
+                    return
+                unanswered = 0
+            except TimeoutError as error:
+                unanswered += 1
+                if unanswered == UNANSWERED:
+                    raise TimeoutError(
+                        f"{error}, {UNANSWERED} times in a row; `ray job status {self.id}` says what becomes of the job"
+                    ) from error
             time.sleep(POLL_S)
 
     def stop(self) -> None:

@@ -16,6 +16,10 @@ def require_shape(schema: type, given: Mapping[str, Any], *, under: str = "") ->
 
     Keys that there are not are left to whoever looks at the types.
     """
+    if not isinstance(given, Mapping):
+        raise ValueError(
+            f"{under.removesuffix('.') or 'a configuration'}={given!r} must be settings, each with its key"
+        )
     hints = get_type_hints(schema)
     for name, value in given.items():
         if name in hints:

@@ -65,12 +65,19 @@ def overridden(given: Any, overrides: list[str]) -> Any:
     return whole
 
 
-def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested settings merged, the second winning: mappings are merged, all else is replaced."""
+def merged(under: Mapping[str, Any], over: Mapping[str, Any], *, place: str = "") -> dict[str, Any]:
+    """Return nested settings merged, the second winning: mappings are merged, all else is replaced.
+
+    Raise `ValueError`, with the key below `place`, for settings over a section that is given as that of another key.
+    """
     both = dict(under)
     for key, value in over.items():
-        below = both.get(key)
-        both[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+        below, here = both.get(key), f"{place}{key}"
+        if isinstance(below, str) and "${" in below and isinstance(value, Mapping):
+            raise ValueError(f"{here}={below}: nothing can be given over it; write its settings out below {here}")
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            value = merged(below, value, place=f"{here}.")
+        both[key] = value
     return both
 
 
