@@ -194,6 +194,31 @@ def test_a_server_that_does_not_answer_is_told_of_until_it_does(
     expect(page.locator(".card.chosen")).to_have_attribute("data-row", "1")
 
 
+def test_what_was_told_is_there_again_once_a_server_has_answered_several_questions(
+    page: "Page", run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.viewing.recorded_file.PIECE_BYTES", 10)  # a piece for each group
+    server = ViewServer(run)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    visit(page, server)
+    notice, goes_on, answer, expect = page.locator("#notice"), threading.Event(), server.answer, sync_api.expect
+    told = notice.text_content()
+
+    def held(path: str) -> Any:
+        goes_on.wait(20)
+        return answer(path)
+
+    monkeypatch.setattr(server, "answer", held)
+    page.keyboard.press("g")
+    expect(notice).to_contain_text("has not answered yet")
+    page.keyboard.press("G")
+    page.wait_for_timeout(2500)  # the second question is late too
+    goes_on.set()
+    expect(notice).to_have_text(str(told))
+    server.shutdown()
+    server.server_close()
+
+
 def test_a_table_that_comes_late_does_not_take_the_place_of_what_was_chosen_after_it(
     page: "Page", server: ViewServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

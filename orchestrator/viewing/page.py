@@ -11,7 +11,8 @@ from typing import Any
 from orchestrator.viewing.archive import Archive
 
 BROWSER = Path(__file__).parent / "browser"
-SHARED, STYLE = (BROWSER / "element.js", BROWSER / "theme.js"), BROWSER / "viewer.css"
+FRAME, STYLE = BROWSER / "frame.html", BROWSER / "viewer.css"
+SHARED = (BROWSER / "element.js", BROWSER / "theme.js")
 """What all pages have."""
 NOUNS = ("columns", "tokens", "colours", "table", "group", "answer", "place", "keys")
 """The code of the viewer, a file each; it begins with the last one."""
@@ -28,19 +29,22 @@ def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = No
     data = [f'<script type="text/plain" data-part="{escape(part)}">{text}</script>' for part, text in parts.items()]
     code = [BROWSER / f"{noun}.js" for noun in NOUNS]
     facts = run | {"offline": archives is not None}
-    return filled(BROWSER / "viewer.html", facts, code=code, data="\n".join(data))
+    return filled(BROWSER / "viewer.html", facts, title="temper view", code=code, data="\n".join(data))
 
 
-def filled(shell: Path, facts: dict[str, Any], *, code: Sequence[Path], data: str = "") -> str:
-    """Return a page of its HTML file, the CSS of the same name beside it and its code, with facts as plain JSON data.
+def filled(body: Path, facts: dict[str, Any], *, title: str, code: Sequence[Path], data: str = "") -> str:
+    """Return a page of the HTML file of its body, the CSS of the same name beside it and its code, with facts as plain JSON
+    data.
 
     What all pages have comes first. The files of code are one script in their order, the only one that may run.
     """
     script = "\n".join(['"use strict";', *(part.read_text(encoding="utf-8") for part in (*SHARED, *code))])
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    styles = dict.fromkeys((STYLE, shell.with_suffix(".css")))
-    page = shell.read_text(encoding="utf-8")
+    styles = dict.fromkeys((STYLE, body.with_suffix(".css")))
+    page = FRAME.read_text(encoding="utf-8")
     for name, text in (
+        ("TITLE", title),
+        ("BODY", body.read_text(encoding="utf-8").rstrip()),
         ("POLICY", f"{POLICY}; script-src 'sha256-{digest}'"),
         ("STYLE", "\n".join(style.read_text(encoding="utf-8") for style in styles)),
         ("RUN", in_script(facts)),
@@ -48,7 +52,7 @@ def filled(shell: Path, facts: dict[str, Any], *, code: Sequence[Path], data: st
         ("CODE", script),
     ):
         before, mark, after = page.partition(f"<!--{name}-->")
-        assert mark, f"{shell.name} has no place for {name}"
+        assert mark, f"{FRAME.name} has no place for {name}"
         page = before + text + after
     return page
 

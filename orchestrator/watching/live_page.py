@@ -12,7 +12,7 @@ from orchestrator.viewing.page import filled
 from orchestrator.viewing.server import Shelf
 from orchestrator.watching.facts import gather
 
-SHELL = Path(__file__).with_name("status.html")
+BODY = Path(__file__).with_name("status.html")
 FACTS = "/facts.json"
 VIEW = "/view"
 
@@ -29,7 +29,8 @@ class LivePage:
     def answer(self, path: str) -> PageAnswer:
         """Return what lies at a path; may be asked from several threads."""
         if path == "/":
-            page = filled(SHELL, {"run": self._run.root.resolve().name}, code=[SHELL.with_suffix(".js")])
+            facts = {"run": self._run.root.resolve().name}
+            page = filled(BODY, facts, title="temper status", code=[BODY.with_suffix(".js")])
             return PageAnswer(body=page.encode(), kind=HTML)
         if path == FACTS:
             return self._facts()

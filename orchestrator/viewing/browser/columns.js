@@ -4,6 +4,7 @@ const KEPT_PIECES = 60, LATE_MS = 2000, ANSWER_MS = 300_000;
 const facts = JSON.parse(document.getElementById("facts").textContent);
 const tables = new Map();
 const pieces = new Map();
+const late = new Set(); // what the server was asked for and has not answered in time
 const embedded = new Map([...document.querySelectorAll("script[data-part]")].map((one) => [one.dataset.part, one]));
 
 // A file of the run is no longer the one that this page's table is of.
@@ -16,16 +17,19 @@ class Changed extends Error {
 
 // Asks the server, and says so where that takes long: it may be at a large file, or suspended.
 async function asked(path) {
-  const before = $("notice").textContent, said = `temper view has not answered yet: it reads ${path}, or is suspended.`;
-  const late = setTimeout(() => tell(said), LATE_MS);
+  const question = { path };
+  const timer = setTimeout(() => {
+    late.add(question);
+    drawNotice();
+  }, LATE_MS);
   try {
     return await fetch("data/" + path.split("/").map(encodeURIComponent).join("/"), { signal: AbortSignal.timeout(ANSWER_MS) });
   } catch (error) {
     throw new Error(error.name === "TimeoutError" ? `temper view has not answered for ${ANSWER_MS / 1000} s, and is asked no longer for ${path}.`
       : "temper view answers no longer: it has ended, and this page has only what it had read by then.");
   } finally {
-    clearTimeout(late);
-    if ($("notice").textContent === said) tell(before);
+    clearTimeout(timer);
+    if (late.delete(question)) drawNotice();
   }
 }
 

@@ -1,6 +1,7 @@
 // Where one is: file, answer, token and colours, which the address names.
 
 const state = { file: null, against: null, row: -1, token: -1, colour: "gap", sort: null, filters: new Map(), search: "" };
+let told = "";
 
 function address() {
   const named = new URLSearchParams({ file: state.file });
@@ -71,6 +72,14 @@ function fail(error) {
 }
 
 function tell(text) {
+  told = text;
+  drawNotice();
+}
+
+// Shows what was told last, or in its place which answer of the server is late.
+function drawNotice() {
+  const [question] = late;
+  const text = question ? `temper view has not answered yet: it reads ${question.path}, or is suspended.` : told;
   $("notice").textContent = text;
   $("notice").hidden = !text;
 }
