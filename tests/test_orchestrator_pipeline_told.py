@@ -134,3 +134,15 @@ def test_the_files_of_answers_that_are_sent_are_those_that_were_written_last(tmp
         os.utime(file, (place, place))
     assert [path.stem for path in folder.newest_trajectories(3)] == ["rl-95", "rl-100", "rl.eval-100"]
     assert RunDir(tmp_path / "none").newest_trajectories(3) == []
+
+
+def test_files_of_answers_that_went_with_a_report_are_told_again_as_it_is(tmp_path: Path) -> None:
+    folder = RunDir(tmp_path / "job")
+    folder.open()
+    (folder.trajectories / "rl-5.jsonl").write_text("")
+    for asked in (False, True):
+        config = load_config(Path("configs/demo.yaml"), [f"tracking.trajectories={asked}"])
+        for done in ({}, {"report": 0}):
+            files = told(folder, config, RunState(done=done)).files
+            assert files.count("rl-5.jsonl") == 1 + (asked and bool(done))  # once for its traces
+    folder.close()

@@ -102,9 +102,10 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
     named = diagnoses(evidence)
     told = _told(bends, _laid_down(bends, courses, rows))
     left_out = steps_left_out(rows, name)
-    learning = [one for one in told if one.kind == "learning"]
-    own = [one.bend.step for one in [one for one in learning if one.of_itself] or learning] or left_out
-    at = next((one.step for one in named if one.step is not None), min(own, default=None))
+    of_learning = [one.bend.step for one in told if one.kind == "learning"]
+    of_itself = [one.bend.step for one in told if one.of_itself]
+    of_diagnoses = next(([one.step] for one in named if one.step is not None), [])
+    at = min(of_diagnoses or of_itself or of_learning or left_out, default=None)
     return Explanation(
         run=str(run.root),
         stage=name,

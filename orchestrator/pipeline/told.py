@@ -25,7 +25,9 @@ def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, say: Calla
         if one.name in state.done:
             tell_stage(tracker, one, config, folder, state.seconds.get(one.name, 0.0))
     tell_note(tracker, folder, say=say)
-    for path in folder.artifacts:
+    reported = any(one.stage.role is Role.REPORT and one.name in state.done for one in config.instances)
+    answers = folder.newest_trajectories() if reported and config.tracking.trajectories else []
+    for path in (*folder.artifacts, *answers):
         tracker.artifact(path)
     for path in sorted(folder.trajectories.glob("*.jsonl")):
         tracker.episodes(path)

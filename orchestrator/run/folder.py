@@ -88,8 +88,9 @@ class RunDir:
         """Return the trajectory files of an instance by step, in order."""
         return _by_step(self.trajectories, stage, ".jsonl")
 
-    def newest_trajectories(self, count: int) -> list[Path]:
-        """Return the files of steps and evaluations that were written last, of all instances, in order."""
+    def newest_trajectories(self, count: int = 3) -> list[Path]:
+        """Return the files of steps and evaluations that were written last, of all instances, in order: those that go to the
+        trackers with a report, where they are asked for."""
         written = {path: path.stat().st_mtime_ns for path in self.trajectories.glob("*.jsonl")}
         return sorted(written, key=written.__getitem__)[-count:]
 

@@ -7,9 +7,6 @@ from orchestrator.reporting.report import write_report
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance, all_figures
 
-SENT = 3
-"""Files of trajectories that go to the trackers, where they are asked for."""
-
 
 async def run_report(run: Run, settings: None, instance: StageInstance) -> None:
     """Write the report, with the figures of every stage that the run has gone through."""
@@ -19,7 +16,7 @@ async def run_report(run: Run, settings: None, instance: StageInstance) -> None:
     for picture in paths.pictures:
         run.tracker.artifact(picture)
     if run.config.tracking.trajectories:
-        for path in run.folder.newest_trajectories(SENT):
+        for path in run.folder.newest_trajectories():
             run.tracker.artifact(path)
     run.progress.note(f"{instance.name}: {paths.html}")
 

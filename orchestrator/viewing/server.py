@@ -14,6 +14,8 @@ from orchestrator.viewing.recorded_file import RecordedFile, recorded_files
 from orchestrator.viewing.run_facts import facts_of, tokenizer_of_run
 from orchestrator.viewing.token_bytes import TokenBytes
 
+UNREADABLE = (LookupError, ValueError, TypeError, OSError)
+"""What is raised where a file is not there, or does not hold what a run writes."""
 HELD = 4
 """Files whose columns are held at once."""
 
@@ -52,7 +54,7 @@ class Shelf:
             threading.Thread(target=self._read, args=(first.name,), daemon=True).start()
 
     def _read(self, name: str) -> None:
-        with contextlib.suppress(KeyError, ValueError, OSError):  # the page asks again, and says what is wrong
+        with contextlib.suppress(*UNREADABLE):  # the page asks again, and says what is wrong
             self.archive(name)
 
     def part(self, path: str) -> bytes:
@@ -91,7 +93,7 @@ class Shelf:
         except ChangedFileError as error:
             told = json.dumps({"error": str(error)}).encode()
             return PageAnswer(body=told, kind=JSON, status=HTTPStatus.CONFLICT)
-        except (LookupError, ValueError, TypeError, OSError) as error:
+        except UNREADABLE as error:
             what = "the run has no such answers" if isinstance(error, LookupError) else error
             told = json.dumps({"error": f"{asked}: {what}"}).encode()
             return PageAnswer(body=told, kind=JSON, status=HTTPStatus.NOT_FOUND)

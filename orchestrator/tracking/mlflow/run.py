@@ -289,6 +289,5 @@ def _be_brief() -> None:
         os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{variable}", value)
     for logger in ("mlflow", "alembic"):  # their notes on a new database are no news of the run
         logging.getLogger(logger).setLevel(logging.WARNING)
-    logging.getLogger("mlflow.store.db.utils").setLevel(
-        logging.CRITICAL
-    )  # it prints the stack of each error that it raises
+    # it prints the stack of each error that it raises
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)

@@ -104,7 +104,7 @@ class MlflowTracker:
         """Whether people need no last word: all is sent, or they know that the run was deleted."""
         self._files_tried = False
         """Whether each file was stored or refused since the tracker is closing."""
-        self._files_lacking: list[File] = []
+        self._files_lacking: tuple[File, ...] = ()
         """The files that were given and refused the last time that they were sent."""
         self._closing = threading.Event()
         self._connected = threading.Event()
@@ -145,7 +145,7 @@ class MlflowTracker:
             thread.join(max(0.0, deadline - monotonic()))
         if not self._files_tried and self._connected.is_set():
             self._say(f"tracking: not every file reached {self.uri} in {timeout_s:.0f} s; they lie in the run's folder")
-        elif names := ", ".join(file.path.name for file in self._files_lacking):
+        elif names := ", ".join(dict.fromkeys(file.path.name for file in self._files_lacking)):
             self._say(
                 f"tracking: {names} did not reach {self.uri}; the same command sends what lies in the run's folder"
             )
@@ -203,7 +203,7 @@ class MlflowTracker:
             waiting = [file for file in waiting if file.path.exists()]  # what was cut off is made and given again
             refused = {file: error for file in waiting if (error := self._store(file))}
             stored |= {file: run_id for file in waiting if file not in refused}
-            waiting = self._files_lacking = list(refused)
+            waiting, self._files_lacking = list(refused), tuple(refused)
             if refused and not said:
                 said = True
                 file, error = next(iter(refused.items()))
