@@ -16,8 +16,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from rewards.program_text import blocks
+
 MAX_CHARACTERS, MAX_NESTING, MAX_PARTS, MAX_DIGITS = 65_536, 32, 4096, 300
-FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n`]*\n(.*?)```[ \t]*$", re.MULTILINE | re.DOTALL)
 ONE_LINE_FENCE = re.compile(r"```(?:json)?([^`\n]+)```", re.IGNORECASE)
 JSON_FENCES = ("", "json", "jsonc", "json5", "text")
 
@@ -35,7 +36,7 @@ def json_answer(text: str) -> Any:
         return parsed(text)
     except NoJson as error:
         reason = error
-    fenced = [body for language, body in FENCE.findall(text) if language.lower() in JSON_FENCES]
+    fenced = [block.text for block in blocks(text) if block.closed and block.mark in JSON_FENCES]
     fenced = fenced or ONE_LINE_FENCE.findall(text)
     if not fenced:
         raise reason

@@ -37,10 +37,11 @@ TWO_WORDS = re.compile(r"\w[ \t]+\w")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its mark in lower case, and its text."""
+    """A fenced block: its mark in lower case, its text, and whether it ends before the text around it does."""
 
     mark: str
     text: str
+    closed: bool = True
 
 
 def program_of(answer: str, *, entry_point: str | None = None, prompt: str = "") -> str | None:
@@ -89,7 +90,7 @@ def blocks(text: str) -> list[Block]:
         else:
             lines.append(_outdented(line, indent))
     if fence:
-        found.append(Block(mark, "\n".join(lines)))
+        found.append(Block(mark, "\n".join(lines), closed=False))
     return found
 
 
