@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import gymnasium
@@ -16,6 +17,7 @@ from envs.tools.text_tool import answer_call
 from rewards.verdict import CORRECT, FORMAT, LENGTH, WEIGHTS, Outcome, Verdict, brevity, verdict, weighted
 
 MAX_CALLS = 8
+TOO_MANY, UNANSWERED = "error: too many calls", "error: the call was not carried out"
 MAX_CHARACTERS = 65_536
 
 
@@ -59,8 +61,14 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters = 0
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        """Return what follows a readable turn: `self.end(verdict)`, `self.cut(limit)` or `self.go_on(messages)`."""
+        """Return what follows a readable turn: `self.end(verdict)`, `self.cut(limit)` or `self.go_on(messages)`.
+
+        `parsed.calls` has no calls of shared tools, and a turn that calls nothing else comes to `hear` only.
+        """
         raise NotImplementedError
+
+    def hear(self, parsed: ParsedTurn) -> None:
+        """Note a readable turn before it is answered: an environment that judges all that the model says needs it."""
 
     def is_last(self, task: Task) -> bool:
         """Return whether no turn may follow the present one."""
@@ -95,9 +103,10 @@ class TaskEnv(gymnasium.Env[str, str]):
         if not parsed.readable:
             detail = "the thought was not closed" if task.thinks else "a thought where thinking is off"
             return self.end(malformed(self.standing(task), detail))
+        self.hear(parsed)
         names = task.env.settings.tools
         if any(isinstance(call, Call) and call.name in names for call in parsed.calls):
-            return self.use_shared_tools(parsed.calls, names)
+            return self.use_shared_tools(task, parsed, names)
         return self.turn(task, parsed)
 
     @property
@@ -106,13 +115,28 @@ class TaskEnv(gymnasium.Env[str, str]):
             raise RuntimeError("call reset before step; an episode that has ended needs a new reset")
         return self.task
 
-    def use_shared_tools(self, calls: Sequence[Call | BadCall], names: Sequence[str]) -> StepResult:
-        """Answer a turn that calls one of the shared tools; the episode's last turn may not."""
-        assert self.task is not None
-        if self.turns >= self.task.env.settings.tool_turns:
+    def use_shared_tools(self, task: Task, parsed: ParsedTurn, names: Sequence[str]) -> StepResult:
+        """Answer a turn that calls shared tools: each call by its owner, in order; the episode's last turn may not.
+
+        `turn` gets the other calls, if the environment has tools. All its messages but those of tools come last.
+        """
+        owned = any(tool["function"]["name"] not in names for tool in task.tools)
+        is_own = [owned and not (isinstance(call, Call) and call.name in names) for call in parsed.calls]
+        own = tuple(compress(parsed.calls, is_own))
+        result = self.turn(task, replace(parsed, calls=own)) if own else self.go_on(())
+        if result.done:
+            return result
+        if self.turns >= task.env.settings.tool_turns:
             return self.cut(f"after {self.turns} turns without an answer")
-        answers = [answer_call(call, shared_tools(names)) for call in calls[:MAX_CALLS]]
-        return self.go_on([{"role": "tool", "content": text[:MAX_RESULT_CHARACTERS]} for text in answers])
+        shared = [call for call, mine in zip(parsed.calls, is_own, strict=True) if not mine]
+        answers = iter(answer_each(shared, lambda call: answer_call(call, shared_tools(names))))
+        told = (message for message in result.messages if message["role"] == "tool")
+        unanswered: Message = {"role": "tool", "content": UNANSWERED}
+        messages = [
+            next(told, unanswered) if mine else {"role": "tool", "content": next(answers)[:MAX_RESULT_CHARACTERS]}
+            for mine in is_own
+        ]
+        return self.go_on([*messages, *(message for message in result.messages if message["role"] != "tool")])
 
     def cut(self, limit: str, text: str = "") -> StepResult:
         """End an episode by a limit: between two turns, or inside one that came to no answer (`text`).
@@ -143,6 +167,13 @@ class TaskEnv(gymnasium.Env[str, str]):
     def go_on(self, messages: Sequence[Message]) -> StepResult:
         """Go on with the episode: the model sees these messages and has its next turn."""
         return StepResult(messages=tuple(messages))
+
+
+def answer_each(
+    calls: Sequence[Call | BadCall], answer: Callable[[Call | BadCall], str], *, most: int = MAX_CALLS
+) -> list[str]:
+    """Return one answer per call, in order; calls beyond the first `most` get an error and are not carried out."""
+    return [answer(call) if number < most else TOO_MANY for number, call in enumerate(calls)]
 
 
 def malformed(judged: Verdict, detail: str) -> Verdict:

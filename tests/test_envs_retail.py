@@ -133,9 +133,18 @@ def test_calls_beyond_the_limit_of_a_turn_are_not_carried_out(shop: Path) -> Non
     env = RetailEnv()
     env.reset(options={"task": task_of(shop, row(CANCEL))})
     *_, info = env.step(say("", *[DETAILS] * 64, CANCEL))
-    assert [message["content"][:27] for message in info["messages"][64:]] == ["Error: more than 64 calls i"]
+    assert len(info["messages"]) == 65
+    assert info["messages"][64]["content"].startswith("error:")
     env.step("Done.")
     assert env.step("Done.")[1] == 0.0
+
+
+def test_text_beside_a_call_of_a_shared_tool_is_said(shop: Path) -> None:
+    task = task_of(shop, row(CANCEL, outputs=("49.5",)), tools=("calculator",), max_turns=10)
+    sums = ("calculator", {"expression": "40+9.5"})
+    assert play(task, say("It is 49.5.", sums), say("", CANCEL), "Done.", "Bye.")["reward"] == 1.0
+    assert play(task, say("It is 49.5.", sums, CANCEL), "Done.", "Bye.")["reward"] == 1.0
+    assert play(task, say("Wait.", sums, CANCEL), "Done.", "Bye.")["reward"] == 0.0
 
 
 def test_what_was_not_asked_for_counts_against_the_agent(shop: Path) -> None:

@@ -7,10 +7,12 @@ import pytest
 from bound import made
 
 from envs.binding import EnvConfig, bind
+from envs.core.step_result import StepResult
 from envs.core.task import Task
-from envs.core.turn_text import call_message, parse_turn, turn_text
+from envs.core.turn_text import ParsedTurn, call_message, parse_turn, turn_text
 from envs.play import Play
 from envs.source import open_source
+from envs.task_env import TaskEnv
 
 
 def task_with(tools: list[str], env_id: str = "math") -> Task:
@@ -58,6 +60,51 @@ def test_several_calls_are_answered_in_order_and_an_unknown_tool_is_an_error() -
         "error: unknown tool; there are calculator",
         "4",
     ]
+
+
+def test_own_and_shared_calls_of_one_turn_go_to_their_owners_and_come_back_in_order() -> None:
+    task = task_with(["calculator", "python"], "tool_use")
+    key, value = next(iter(task.spec["database"].items()))
+    env = made("tool_use")
+    env.reset(options={"task": task})
+    calls = [
+        ("calculator", {"expression": "1+1"}),
+        ("get", {"key": key}),
+        ("sql", {}),
+        ("python", {"code": "print(3)"}),
+    ]
+    *_, info = env.step(turn(*calls) + "<tool_call>{</tool_call>")
+    told = [message["content"] for message in info["messages"]]
+    assert (told[0], told[1], told[3]) == ("2", str(value), "3\n")
+    assert all(text.startswith("error:") for text in (told[2], told[4]))
+    *_, info = env.step(f"</think>\\boxed{{{task.spec['answer']}}}")
+    assert (info["parts"]["correct"], info["parts"]["tool_errors"]) == (1.0, pytest.approx(2 / 3))
+
+
+@pytest.mark.parametrize("call", [("calculator", {"expression": "1+1"}), ("calc", {"expr": "1+1"})])
+def test_twelve_calls_get_twelve_messages_of_which_eight_are_carried_out(call: tuple[str, dict[str, Any]]) -> None:
+    env = made("tool_use")
+    env.reset(options={"task": task_with(["calculator"], "tool_use")})
+    *_, info = env.step(turn(*[call] * 12))
+    told = [message["content"] for message in info["messages"]]
+    assert told[:8] == ["2"] * 8
+    assert [text.startswith("error:") for text in told[8:]] == [True] * 4
+
+
+class Careless(TaskEnv):
+    """Answers the first of its calls only."""
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        return self.go_on([{"role": "user", "content": "and?"}, {"role": "tool", "content": "first"}])
+
+
+def test_an_own_call_without_an_answer_gets_an_error_beside_shared_ones() -> None:
+    task = task_with(["calculator"], "tool_use")
+    env = Careless()
+    env.reset(options={"task": task})
+    *_, info = env.step(turn(("get", {"key": "a"}), ("get", {"key": "b"}), ("calculator", {"expression": "1"})))
+    told = [(message["role"], message["content"][:6]) for message in info["messages"]]
+    assert told == [("tool", "first"), ("tool", "error:"), ("tool", "1"), ("user", "and?")]
 
 
 def test_each_call_of_a_turn_is_timed_alone_and_a_call_that_cant_be_read_has_no_name() -> None:

@@ -29,7 +29,7 @@ from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
 from envs.questions.made_words import made_words
-from envs.task_env import MAX_CALLS, TaskEnv
+from envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from envs.tools.corpus import Corpus, corpus_at, small_corpus
 from envs.tools.text_tool import TextTool, answer_call, schemas
 from rewards.short_answers import says, short_answer
@@ -100,8 +100,7 @@ class SearchEnv(TaskEnv):
             return self.end(self._with_parts(said, task))
         if self.is_last(task):
             return self.cut(f"after {self.turns} turns without an answer")
-        results = [answer_call(call, self.tools) for call in parsed.calls[:MAX_CALLS]]
-        results += ["error: too many calls"] * (len(parsed.calls) > MAX_CALLS)
+        results = answer_each(parsed.calls, lambda call: answer_call(call, self.tools))
         self.calls += len(results)
         self.errors += sum(result.startswith("error:") for result in results)
         return self.go_on([{"role": "tool", "content": result} for result in results])

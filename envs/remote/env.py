@@ -61,22 +61,23 @@ class HttpEnv(TaskEnv):
         shown = _shown(first)
         return (shown[-1]["content"] if shown else observation), info | {"messages": shown}
 
+    def hear(self, parsed: ParsedTurn) -> None:
+        self.said.append(ResponseTurn(text=_writable(parsed.said).strip(), calls=()))
+
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        answer = parsed.answer.encode("utf-8", "replace").decode()
-        said = parsed.calls
-        if len(said) > MAX_CALLS:
-            said = (*said[:MAX_CALLS], BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn"))
+        beyond = BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn")
+        said = tuple(call if number < MAX_CALLS else beyond for number, call in enumerate(parsed.calls))
         self.unreadable += sum(isinstance(call, BadCall) for call in said)
         calls = tuple(
             (f"call_{self.calls + number}", call) for number, call in enumerate(said) if isinstance(call, Call)
         )
         self.calls += len(said)
-        text = parsed.said.encode("utf-8", "replace").decode().strip()
+        text = self.said[-1].text
         if task.env.options["protocol"] == "step":
-            return self._step(task, answer, ResponseTurn(text=text, calls=calls))
+            return self._step(task, _writable(parsed.answer), ResponseTurn(text=text, calls=calls))
         results = [self._result(task, call) for call in said]
         outputs = tuple(result for call, result in zip(said, results, strict=True) if isinstance(call, Call))
-        self.said.append(ResponseTurn(text=text, calls=calls, outputs=outputs))
+        self.said[-1] = ResponseTurn(text=text, calls=calls, outputs=outputs)
         if said and not self.is_last(task):
             return self.go_on([{"role": "tool", "content": result} for result in results])
         self._verify(task)
@@ -152,6 +153,10 @@ def _shown(reply: dict[str, Any]) -> list[Message]:
     if reply.get("observation") not in (None, ""):
         messages.append({"role": "user", "content": _text(reply["observation"])})
     return messages
+
+
+def _writable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
 
 
 def _text(value: Any) -> str:

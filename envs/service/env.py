@@ -17,7 +17,7 @@ from envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, says
 from envs.service.gold import corruptions, gold
 from envs.service.records import companions
 from envs.service.tools import TRANSFER, Refusal
-from envs.task_env import TaskEnv
+from envs.task_env import TaskEnv, answer_each
 from rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
 
 MAX_CALLS = 64
@@ -57,12 +57,12 @@ class ServiceEnv(TaskEnv):
         self.calls = self.refused = self.unreadable = 0
         return observation
 
-    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+    def hear(self, parsed: ParsedTurn) -> None:
         self.said.append(parsed.said)
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         calls = parsed.calls
-        results = [self._answer(call) for call in calls[:MAX_CALLS]]
-        if len(calls) > MAX_CALLS:
-            results.append(f"Error: more than {MAX_CALLS} calls in a turn; the others were not carried out")
+        results = answer_each(calls, self._answer, most=MAX_CALLS)
         if self.transferred or (not calls and self.replies <= 0):
             return self.end(self.standing(task))
         if self.is_last(task):

@@ -11,7 +11,7 @@ from envs.core.row_format import RowFormat, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn
-from envs.task_env import MAX_CALLS, TaskEnv
+from envs.task_env import TaskEnv, answer_each
 from envs.tool_use import function_rows, leaderboard_rows, lookups
 from envs.tool_use.gold import corruptions, gold
 from envs.tools.text_tool import answer_call
@@ -49,8 +49,7 @@ class ToolEnv(TaskEnv):
             return self.end(self.with_tool_errors(judged))
         if self.is_last(task):
             return self.cut(f"after {self.turns} turns without an answer")
-        results = [run_tool(call, task.spec["database"]) for call in parsed.calls[:MAX_CALLS]]
-        results += ["error: too many calls"] * (len(parsed.calls) > MAX_CALLS)
+        results = answer_each(parsed.calls, lambda call: run_tool(call, task.spec["database"]))
         self.calls += len(results)
         self.errors += sum(result.startswith("error:") for result in results)
         messages: list[Message] = [{"role": "tool", "content": result[:MAX_RESULT_CHARACTERS]} for result in results]

@@ -18,7 +18,7 @@ from envs.core.definition import EnvDefinition
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn, call_message, turn_text
-from envs.task_env import MAX_CALLS, TaskEnv
+from envs.task_env import TaskEnv, answer_each
 from envs.tools.text_tool import TextTool, answer_call, schemas
 from rewards.verdict import verdict
 
@@ -84,7 +84,8 @@ class Office(TaskEnv):
         if self.is_last(task):
             return self.cut("before an answer")
         own = tools(task.spec["people"])
-        return self.go_on([{"role": "tool", "content": answer_call(call, own)} for call in parsed.calls[:MAX_CALLS]])
+        results = answer_each(parsed.calls, lambda call: answer_call(call, own))  # one a call, in order
+        return self.go_on([{"role": "tool", "content": result} for result in results])
 
 
 ENVIRONMENT = EnvDefinition(
