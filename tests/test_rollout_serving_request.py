@@ -11,7 +11,7 @@ from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.request_args import RefusedRequest, check_extra_args
 from rollout.escaping import BREAK, Escaper
-from rollout.serving.middleware import ThinkingMiddleware
+from rollout.serving.middleware import MOST_BYTES, ThinkingMiddleware
 from rollout.serving.request import ThinkingRules, rewritten, thinking_rules
 from rollout.serving.served_requests import CHAT, CONVERSATIONS, RAW_PROMPTS
 
@@ -131,7 +131,13 @@ def test_what_a_model_can_do_is_found_in_its_template() -> None:
 
 
 def through_the_middleware(
-    path: str, content: bytes, *, method: str = "POST", raw_prompts: bool = False
+    path: str,
+    content: bytes,
+    *,
+    method: str = "POST",
+    raw_prompts: bool = False,
+    key: str | None = None,
+    given: str | None = None,
 ) -> tuple[bytes, int, list[dict[str, Any]]]:
     """What an app behind the middleware gets of a body sent in two parts, its Content-Length, and what is answered."""
     got: list[tuple[bytes, int]] = []
@@ -155,10 +161,10 @@ def through_the_middleware(
         sent.append(message)
 
     headers = [(b"host", b"here"), (b"content-length", str(len(content)).encode())]
+    headers += [] if given is None else [(b"authorization", given.encode())]
     scope = {"type": "http", "method": method, "path": path, "headers": headers}
-    asyncio.run(
-        ThinkingMiddleware(app, RULES, Escaper(byte_tokenizer()), raw_prompts=raw_prompts)(scope, receive, send)
-    )
+    guard = ThinkingMiddleware(app, RULES, Escaper(byte_tokenizer()), raw_prompts=raw_prompts, key=key)
+    asyncio.run(guard(scope, receive, send))
     return (*(got[0] if got else (b"", 0)), sent)
 
 
@@ -214,6 +220,23 @@ def test_raw_prompts_are_answered_where_clients_are_trusted_and_nothing_else_is_
     for path in ("/invocations", "/scale_elastic_ep", "/v1/load_lora_adapter", "/v1/completions/", "/v1/systemone"):
         assert through_the_middleware(path, content, raw_prompts=True)[2][0]["status"] == 404
     assert through_the_middleware("/v1/models", content, method="GET")[2] == []
+
+
+@pytest.mark.parametrize("given", [None, "Bearer wrong", "word", "Basic word", "Bearer word "])
+def test_without_the_key_no_route_but_health_is_answered(given: str | None) -> None:
+    for method, path in (("GET", "/metrics"), ("GET", "/v1/models"), ("POST", "/tokenize"), ("POST", CHAT)):
+        passed, _, (start, _) = through_the_middleware(path, b"{}", method=method, key="word", given=given)
+        assert (passed, start["status"]) == (b"", 401)
+        assert through_the_middleware(path, b"{}", method=method, key="word", given="bearer word")[2] == []
+    assert through_the_middleware("/health", b"", method="GET", key="word", given=given)[2] == []
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize", "/v1/completions"])
+def test_a_body_above_the_limit_is_answered_413(path: str) -> None:
+    most = b" " * MOST_BYTES
+    assert through_the_middleware(path, most, raw_prompts=True)[2] == []
+    passed, _, (start, _) = through_the_middleware(path, most + b" ", raw_prompts=True)
+    assert (passed, start["status"]) == (b"", 413)
 
 
 def test_what_is_nested_too_deeply_to_be_read_is_refused() -> None:

@@ -1,43 +1,63 @@
 """The ASGI middleware before vLLM: it breaks the tags in what clients write, and puts thinking into the words of vLLM."""
 
 import json
+import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
 from typing import Any
 
 from rollout.budget.request_args import RefusedRequest
 from rollout.escaping import Escaper
 from rollout.serving.request import ThinkingRules, rewritten
-from rollout.serving.served_requests import CHAT, CONVERSATIONS, read_conversation, require_served
+from rollout.serving.served_requests import CHAT, CONVERSATIONS, READS, read_conversation, require_served
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+HEALTH = "/health"
+"""The one route without a key, for probes."""
+MOST_BYTES = 16 * 2**20
+"""Longest body of a request: 16 MiB hold more than a million tokens."""
 
 
 class ThinkingMiddleware:
-    """Escapes the bodies of conversations, rewrites those of chats by `rewritten`, and answers what is refused itself."""
+    """Escapes the bodies of conversations, rewrites those of chats by `rewritten`, and answers what is refused itself.
 
-    def __init__(self, app: App, rules: ThinkingRules, escaper: Escaper, *, raw_prompts: bool) -> None:
+    With a `key` every request but those for `HEALTH` must give it: vLLM asks for it on some of its routes only.
+    """
+
+    def __init__(
+        self, app: App, rules: ThinkingRules, escaper: Escaper, *, raw_prompts: bool, key: str | None = None
+    ) -> None:
         self._app = app
         self._rules = rules
         self._escaper = escaper
         self._raw_prompts = raw_prompts
+        self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket" and not self._has_key(scope):
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         try:
+            if scope["path"] != HEALTH and not self._has_key(scope):
+                raise RefusedRequest(
+                    "give the server's key as the header `Authorization: Bearer KEY`", status=HTTPStatus.UNAUTHORIZED
+                )
             require_served(scope["method"], scope["path"], raw_prompts=self._raw_prompts)
-            if scope["method"] != "POST" or scope["path"] not in CONVERSATIONS:
+            if scope["method"] in READS:
                 await self._app(scope, receive, send)
                 return
             content = await _content(receive)
             if content is None:
                 return
-            content = self._prepared(content, scope["path"])
+            if scope["path"] in CONVERSATIONS:
+                content = self._prepared(content, scope["path"])
         except RefusedRequest as error:
             await _refuse(send, error)
             return
@@ -48,6 +68,12 @@ class ThinkingMiddleware:
 
         await self._app({**scope, "headers": _headers(scope, len(content))}, receive_prepared, send)
 
+    def _has_key(self, scope: Scope) -> bool:
+        if self._key is None:
+            return True
+        scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+        return scheme.lower() == b"bearer" and secrets.compare_digest(given, self._key)
+
     def _prepared(self, content: bytes, path: str) -> bytes:
         """Return the body that vLLM gets."""
         body = read_conversation(content, self._escaper)
@@ -57,13 +83,17 @@ class ThinkingMiddleware:
 
 
 async def _content(receive: Receive) -> bytes | None:
-    """Return the whole body of a request; None where the client is gone."""
+    """Return the whole body of a request; None if the client is gone. Raise `RefusedRequest` for one above `MOST_BYTES`."""
     content = bytearray()
     while True:
         message = await receive()
         if message["type"] != "http.request":
             return None
         content += message.get("body", b"")
+        if len(content) > MOST_BYTES:
+            raise RefusedRequest(
+                f"the body is longer than {MOST_BYTES} bytes; send less", status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+            )
         if not message.get("more_body", False):
             return bytes(content)
 

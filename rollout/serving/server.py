@@ -1,6 +1,7 @@
 """An OpenAI-compatible server: vLLM's own, in which a request may limit its thought or go without one."""
 
 import asyncio
+import os
 import signal
 import socket
 from argparse import Namespace
@@ -97,7 +98,8 @@ def _listen(arguments: Namespace, config: ServerConfig, rules: ThinkingRules, es
         raise ValueError(str(error.args[0])) from error
     except OSError as error:
         raise ValueError(f"can't listen at {config.host}:{config.port} ({error}); give another --port") from error
-    guard = Middleware(ThinkingMiddleware, rules=rules, escaper=escaper, raw_prompts=config.raw_prompts)
+    key = os.environ.get("VLLM_API_KEY") or None
+    guard = Middleware(ThinkingMiddleware, rules=rules, escaper=escaper, raw_prompts=config.raw_prompts, key=key)
     line = _ready_line(name, address, budgets=not rules.no_budget)
     return asyncio.run(_serve(arguments, guard, listener, line=line))
 
