@@ -5,7 +5,9 @@ import io
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 
 from envs.core.member import MemberNow, Place
@@ -17,6 +19,7 @@ from orchestrator.run.metrics_log import read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import RunSupervision
+from orchestrator.supervision import diagnosis
 from orchestrator.supervision.scale import ask_for_workers
 from orchestrator.supervision.status import read_status
 from orchestrator.tracking.tracker import Trackers
@@ -37,15 +40,16 @@ class Worker:
 class Desk:
     """A run's folder, the watch over one worker and another that starts, and what was said and asked."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, worker: Worker | None = None) -> None:
         self.folder, self.said, self.asked = RunDir(root / "job"), io.StringIO(), [0]
         self.folder.open()
-        config = load_config(Path("configs/demo.yaml"), ["supervision.pulse_s=0.01"])
+        config = load_config(Path("configs/demo.yaml"), ["supervision.pulse_s=0.01", "supervision.silent_s=0.3"])
         progress = Progress(stream=self.said)
         self.run = RunContext(config, folder=self.folder, tracker=Trackers(), progress=progress, stop=StopFlag())
         progress.stage("rl", 9)
+        first = worker or Worker()
         members = [
-            MemberNow(name="rollout worker 0", state="serving", member=Worker(), tickets=(3,), restarts=1),
+            MemberNow(name="rollout worker 0", state="serving", member=first, tickets=(3,), restarts=1),
             MemberNow(name="rollout worker 1", state="starting", member=Worker(), watched=False),
         ]
         self.supervision = RunSupervision(self.run, members=lambda: members, resize=self.resize)
@@ -63,11 +67,28 @@ class Desk:
         return [row.event for row in read_metrics(self.folder.metrics) if row.event is not None]
 
 
-def watched(root: Path, work: Callable[[Desk], Awaitable[None]]) -> Desk:
+class StuckWorker(Worker):
+    """A member that never answers, and can't be ended the first times."""
+
+    def __init__(self, *, refusals: int) -> None:
+        self.place = Place(pid=2**22 + 1, host="here")
+        self.refusals, self.asked = refusals, 0
+
+    async def pulse(self) -> Pulse:
+        await asyncio.sleep(1000)
+        raise AssertionError
+
+    def kill(self) -> None:
+        self.asked += 1
+        if self.asked <= self.refusals:
+            raise OverflowError(f"attempt {self.asked}")
+
+
+def watched(root: Path, work: Callable[[Desk], Awaitable[None]], worker: Worker | None = None) -> Desk:
     """Do something under the watch of a desk."""
 
     async def scene() -> Desk:
-        desk = Desk(root)
+        desk = Desk(root, worker)
         async with desk.supervision.watching():
             await work(desk)
         return desk
@@ -156,3 +177,43 @@ def test_a_folder_that_takes_no_status_is_told_once_and_the_watch_goes_on(tmp_pa
         await asyncio.sleep(0.2)
 
     assert watched(tmp_path, work).said.getvalue().count("goes on without status.json") == 1
+
+
+def test_the_supervision_survives_its_first_error(tmp_path: Path) -> None:
+    """The error is a fault of the run, and the member that was stuck is ended at the next attempt."""
+    worker = StuckWorker(refusals=1)
+
+    async def work(desk: Desk) -> None:
+        await desk.until(lambda: worker.asked == 2)
+        await asyncio.sleep(0.1)
+
+    desk = watched(tmp_path, work, worker)
+    faults: list[Any] = [event["what"] for event in desk.events()]
+    assert [(fault["who"], fault["how"]) for fault in faults] == [
+        ("rollout worker 0", "hung"),
+        ("the supervision", "failed"),
+        ("rollout worker 0", "hung"),
+    ]
+    assert "OverflowError: attempt 1" in (desk.folder.root / faults[1]["evidence"]).read_text()
+
+
+def test_a_second_error_of_the_supervision_ends_the_run(tmp_path: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await asyncio.sleep(30)
+
+    with pytest.raises(RuntimeError, match="attempt 2"):
+        watched(tmp_path, work, StuckWorker(refusals=2))
+
+
+def test_a_member_that_can_not_be_looked_at_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(pid: int) -> None:
+        raise psutil.AccessDenied(pid)
+
+    monkeypatch.setattr(diagnosis, "examine", denied)
+    worker = StuckWorker(refusals=0)
+
+    async def work(desk: Desk) -> None:
+        await desk.until(lambda: worker.asked == 1)
+
+    (event,) = watched(tmp_path, work, worker).events()
+    assert event["kind"] == "fault"

@@ -73,18 +73,36 @@ class RunSupervision:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Watch during the block. Where the block waited too long for something, how all processes stand is recorded."""
+        """Watch during the block. Where the block waited too long for something, how all processes stand is recorded.
+
+        Raise `RuntimeError` in place of a run that nobody would watch any more.
+        """
         (self._run.folder.root / SCALE_FILE).unlink(missing_ok=True)  # asked of a run before
-        watching = asyncio.create_task(self._supervisor.run())
-        watching.add_done_callback(self._ended)
+        watching, block = asyncio.create_task(self._supervisor.run()), asyncio.current_task()
+        assert block is not None
+
+        def ended(_: object) -> None:
+            if not watching.cancelled():
+                block.cancel()
+
+        watching.add_done_callback(ended)
         try:
             yield
         except StuckError as error:
             await self._supervisor.examine_all(str(error))
             raise
+        except asyncio.CancelledError:
+            if not watching.done() or watching.cancelled():
+                raise
+            block.uncancel()
+            raise RuntimeError(
+                f"the supervision failed twice, so that hung processes would not be found ({watching.exception()!r}); "
+                f"the same command continues the run"
+            ) from watching.exception()
         finally:
+            watching.remove_done_callback(ended)
             watching.cancel()
-            await asyncio.wait({watching}, timeout=CLOSE_S)  # one that failed has been told
+            await asyncio.wait({watching}, timeout=CLOSE_S)
             if self._files is not None:
                 self._files.cancel()
 
@@ -241,7 +259,3 @@ class RunSupervision:
             none = "" if self._resize(wanted) else ", but the run has none now; ask again once it has"
             self._run.progress.note(f"scale: {wanted} rollout workers are asked for{none}")
             self._event(SCALED, {"rollout_workers": f"{wanted}{none}"})
-
-    def _ended(self, watching: "asyncio.Task[None]") -> None:
-        if not watching.cancelled() and (error := watching.exception()):
-            self._run.progress.note(f"the supervision has failed, hung processes are not found: {error!r}")

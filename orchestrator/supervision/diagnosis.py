@@ -16,9 +16,9 @@ from orchestrator.supervision.examination import Examination, ProcessKey, examin
 
 EXAMINE_S = 60.0
 """How long the look at a process may take, in seconds."""
-FaultKind = Literal["hung", "recovered", "died", "looked at"]
+FaultKind = Literal["hung", "recovered", "died", "looked at", "failed"]
 """A process that was stuck and is ended; one that was and goes on; one that ended by itself; one of those that may be why the
-run waited too long."""
+run waited too long; the supervision itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ async def diagnose(member: Member, what: str, *, kind: FaultKind, pulse: Pulse |
         return FaultDiagnosis(who=member.name, kind=kind, what=what, evidence="it has no process yet")
     try:
         found = await asyncio.wait_for(at_place(place, examine, place.pid), EXAMINE_S)
-    except (TimeoutError, RuntimeError, OSError) as error:  # its machine may be gone
+    except Exception as error:  # evidence alone: its machine may be gone, or its memory may not be read
         found = Examination(processes=(), text=f"it can't be looked at: {type(error).__name__}: {error}")
     return FaultDiagnosis(
         who=member.name,

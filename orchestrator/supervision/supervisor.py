@@ -5,6 +5,7 @@ Its death raises in whoever waits for its work, as any other death does: nobody 
 
 import asyncio
 import contextlib
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from time import monotonic
@@ -44,10 +45,17 @@ class Supervisor:
         self._watches: dict[int, Watch] = {}  # by identity: a newcomer may have the name of the dead one
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Watch until cancelled. Record its own first error as a fault and watch on; raise the second one."""
+        failed = False
         try:
             while True:
-                await self.once()
+                try:
+                    await self.once()
+                except Exception as error:
+                    if failed:
+                        raise
+                    failed = True
+                    self._begin_anew(error)
                 await asyncio.sleep(self._config.pulse_s)
         finally:
             for watch in self._watches.values():
@@ -68,6 +76,14 @@ class Supervisor:
             watch = self._watches.setdefault(key, Watch(member, now=now))
             if watch.ending is None and (breach := watch.tick(now, self._config)):
                 watch.ending = asyncio.create_task(self._end_stuck(watch, breach))
+
+    def _begin_anew(self, error: Exception) -> None:
+        """Record an error of the supervision itself; a member whose end failed is watched anew."""
+        for key, watch in list(self._watches.items()):
+            if watch.has_failed:
+                self._watches.pop(key).close()
+        evidence = "".join(traceback.format_exception(error))
+        self._on_fault(FaultDiagnosis(who="the supervision", kind="failed", what=repr(error), evidence=evidence))
 
     def died(self, who: str, error: Exception) -> None:
         """Record the death of a member, or of all that belong to it; that of one that was ended here is known."""

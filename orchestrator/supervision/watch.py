@@ -53,6 +53,12 @@ class Watch:
         self.ending.result()
         return True
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the look at it, or its end, raised an error."""
+        ending = self.ending
+        return ending is not None and ending.done() and not ending.cancelled() and ending.exception() is not None
+
     def tick(self, now: float, config: SupervisionConfig) -> str | None:
         """Take the answer if there is one, ask again, and return what is wrong, with the setting that says so."""
         self._take(now)
