@@ -149,8 +149,8 @@ ROWS = (
     Row(
         name="poison",
         fault="a task that every rollout worker dies of",
-        promised="after three deaths it is given up: failed answers, counted and named; the other tasks are answered",
-        held_by="test_rollout_pool_suspects.py::"
+        promised="after three deaths it is given up: failed answers, counted and named; those of other workers are answered",
+        held_by="test_rollout_pool_deaths.py::"
         "test_a_task_that_kills_every_worker_fails_and_is_named_and_the_others_are_answered",
         seen="so by plain workers: one ticket of ten fails, the restart limit holds",
     ),

@@ -16,7 +16,6 @@ from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import ServedWeights
 from rollout.pool.slot_keeper import Healing
-from rollout.pool.suspects import Suspects
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
@@ -150,7 +149,6 @@ async def pool_of(
     newcomers: Sequence[Worker] = (),
     retries: int = 0,
     restarts: int = 3,
-    suspects: Suspects | None = None,
     start_s: float = 60.0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> RolloutPool:
@@ -168,7 +166,6 @@ async def pool_of(
         retries=retries,
         healing=Healing(
             restarts=RestartLimit(restarts, window_s=1000.0),
-            suspects=suspects or Suspects(),
             start_s=start_s,
             late=late,
             died=lambda name, death: tell(f"{name}: {death}"),

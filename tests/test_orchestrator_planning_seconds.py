@@ -28,7 +28,6 @@ from rollout.pool.pool import RolloutPool
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import ServedWeights
 from rollout.pool.slot_keeper import Healing
-from rollout.pool.suspects import Suspects
 from rollout.trajectory import Group, WeightVersion
 
 
@@ -142,7 +141,7 @@ async def probed(settings: RlConfig) -> Rates:
         workers=2,
         weights=ServedWeights(Path("simulated"), WeightVersion(step=0)),
         retries=0,
-        healing=Healing(restarts=RestartLimit(0, window_s=1.0), suspects=Suspects(clock=clock), start_s=1.0),
+        healing=Healing(restarts=RestartLimit(0, window_s=1.0), start_s=1.0),
     )
     await pool.start()
     learner = SharingLearner(speeds, meter)

@@ -2,7 +2,7 @@
 
     Loop --ticket--> RolloutPool --> SimulatedWorker   an engine whose passes take as long as they should, and its deaths
     Loop --groups--> SimulatedLearner                  sleeps as long as a step takes, publishes a push of nothing
-    Delivery, SlotKeeper, Suspects, RestartLimit       the product's own: retries, joins, healing, giving up
+    Delivery, SlotKeeper, RestartLimit                 the product's own: retries, joins, healing, giving up
 
 Real are the decisions, simulated the durations.
 """
@@ -30,7 +30,6 @@ from rollout.pool.pool import RolloutPool
 from rollout.pool.restarts import TOGETHER_S, RestartLimit, TooManyRestarts
 from rollout.pool.served_weights import ServedWeights
 from rollout.pool.slot_keeper import Healing
-from rollout.pool.suspects import Suspects
 from rollout.trajectory import WeightVersion
 
 START_DEADLINE = 3.0
@@ -130,7 +129,6 @@ def _pool(scenario: Scenario, record: Record, meter: FleetMeter) -> RolloutPool:
         retries=scenario.retries,
         healing=Healing(
             restarts=RestartLimit(watched.restarts, window_s=watched.window_s, together_s=TOGETHER_S, clock=clock),
-            suspects=Suspects(clock=clock),
             start_s=START_DEADLINE * max(1.0, scenario.speeds.start_s),
             died=lambda name, death: count("deaths"),
         ),

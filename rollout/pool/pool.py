@@ -19,13 +19,14 @@ from rollout.pool.groups_in_flight import newest
 from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.served_weights import Served, ServedWeights
 from rollout.pool.slot_keeper import Healing, SlotKeeper
-from rollout.pool.suspects import failed
 from rollout.pool.worker_slot import WorkerSlot, WorkerState
-from rollout.trajectory import Group, Ticket, WeightVersion
+from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from rollout.weights.delivery import Push
 
 T = TypeVar("T")
 _LOAD = attrgetter("load")
+MOST_DEATHS = 3
+"""Deaths of workers that a ticket may meet: its group fails at the last one, as its task may be the cause."""
 Spawn = Callable[[int], PoolWorker]
 """Makes the worker of a slot, by its number; what takes time is left to `PoolWorker.placed` and `start`."""
 
@@ -46,7 +47,7 @@ class RolloutPool:
         healing = healing or Healing()
         self._weights = weights
         self._retries = retries
-        self._suspects, self._tell = healing.suspects, healing.tell
+        self._tell = healing.tell
         self._wanted = workers
         self._slots: list[WorkerSlot] = []
         self._begun: dict[int, BegunGroup] = {}
@@ -86,11 +87,12 @@ class RolloutPool:
         """
         begun = begun or BegunGroup(ticket=ticket, attempt=0)
         slot: WorkerSlot | None = None
+        deaths: list[WorkerDied] = []
         try:
             while True:
                 self._begun[ticket.number] = begun
                 wanted = samples if begun.before is None else begun.before.worth_retrying
-                group, slot = await self._sampled(ticket, wanted, begun, avoided=slot)
+                group, slot = await self._sampled(ticket, wanted, begun, deaths, avoided=slot)
                 if begun.before is not None:
                     group = begun.before.merged_with_retry(group)
                 if slot is None or begun.attempt >= self._retries or not group.worth_retrying:
@@ -98,7 +100,6 @@ class RolloutPool:
                 begun = BegunGroup(ticket=ticket, attempt=begun.attempt + 1, before=group)
         finally:
             self._begun.pop(ticket.number, None)
-            self._suspects.forget(ticket.number)
 
     async def groups_in_flight(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight: by their workers, else what was known when they were given out."""
@@ -106,29 +107,29 @@ class RolloutPool:
         return await newest(self._begun.values(), workers)
 
     async def _sampled(
-        self, ticket: Ticket, samples: int, begun: BegunGroup, *, avoided: WorkerSlot | None
+        self, ticket: Ticket, samples: int, begun: BegunGroup, deaths: list[WorkerDied], *, avoided: WorkerSlot | None
     ) -> tuple[Group, WorkerSlot | None]:
-        """Return one attempt's answers, and who gave them; where a worker dies another one gives them, from the same seeds.
+        """Return one attempt's answers and the slot that gave them. If a worker dies, another one samples from the same seeds.
 
-        A task that one worker after the other dies of is given up: its answers have failed, and nobody gave them.
+        `deaths` are those that this ticket met. With `MOST_DEATHS` of them all answers have failed, and no slot gave them.
         """
         own = replace(begun, before=None)
-        while True:
-            async with self._suspects.turn(ticket.number):
-                slot = await self._free(avoided)
-                with slot.running(ticket.number) as worker:
-                    try:
-                        group = await worker.run_group(ticket, samples, begun.attempt, own)
-                    except WorkerDied as death:
-                        slot.end(worker, death)
-                        if self._suspects.is_guilty(ticket.number):
-                            group = failed(ticket, samples, death)
-                            self._tell(f"group {ticket.number} is given up: {group.failures[0].message}")
-                            return group, None
+        while len(deaths) < MOST_DEATHS:
+            slot = await self._free(avoided)
+            with slot.running(ticket.number) as worker:
+                try:
+                    group = await worker.run_group(ticket, samples, begun.attempt, own)
+                except WorkerDied as death:
+                    slot.end(worker, death)
+                    deaths.append(death)
+                    if len(deaths) < MOST_DEATHS:
                         self.on_reissue(ticket.number, "worker_died")
-                        continue
+                    continue
             slot.learn(worker, group)
             return group, slot
+        group = _failed(ticket, samples, deaths)
+        self._tell(f"group {ticket.number} is given up: {group.failures[0].message}")
+        return group, None
 
     async def _free(self, avoided: WorkerSlot | None) -> WorkerSlot:
         """Wait until a worker serves, and return the one with the least to do, another than `avoided` where there is one."""
@@ -268,3 +269,11 @@ class RolloutPool:
     async def close(self) -> None:
         """Stop the engines and the workers."""
         await self._keeper.stop(self._slots)
+
+
+def _failed(ticket: Ticket, samples: int, deaths: Sequence[WorkerDied]) -> Group:
+    """Return the group of a ticket that met too many deaths: all its answers failed."""
+    why = f"{ticket.task.label} was being sampled when {len(deaths)} rollout workers died; the last death: {deaths[-1]}"
+    failure = Failure(kind=FailureKind.ENGINE, message=why)
+    lost = Trajectory(task=ticket.task, turns=(), stop=Stop.FAILURE, failure=failure)
+    return Group(ticket=ticket, trajectories=(), failed=(lost,) * samples)

@@ -10,7 +10,6 @@ from envs.core.pulse import ProcessDied, WorkerDied
 from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import Served, ServedWeights
-from rollout.pool.suspects import Suspects
 from rollout.pool.worker_slot import WorkerSlot, WorkerState
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import NoLongerHeld
@@ -30,7 +29,6 @@ class Healing:
     """
 
     restarts: RestartLimit = field(default_factory=lambda: RestartLimit(3, window_s=1800.0))
-    suspects: Suspects = field(default_factory=Suspects)
     start_s: float = 300.0
     late: Callable[[PoolWorker, str], Awaitable[None]] | None = None
     died: Callable[[str, WorkerDied], None] = lambda name, death: None
