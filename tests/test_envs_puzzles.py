@@ -11,10 +11,11 @@ from bound import bound
 
 from envs.binding import EnvConfig, bind
 from envs.catalog import configured, make_env
+from envs.core.definition import USUAL_CHANCE
 from envs.core.failure import FailureKind
 from envs.core.task import Task
 from envs.playback import Scored, score
-from envs.puzzles.env import answer_of
+from envs.puzzles.env import CHANCE, FEW_ANSWERS, LEFT_OUT, answer_of
 from envs.puzzles.library import SCORE_S, Origin, PuzzleLibrary, shared_library
 from envs.source import open_source
 from rewards.verdict import Outcome
@@ -164,11 +165,63 @@ def test_an_integral_that_restates_the_question_is_wrong_though_the_library_give
     assert answered(task, "x*cos(3*x)/3 - sin(3*x)/9 + C").verdict.parts["correct"] == 1.0
 
 
-def test_partial_credit_is_the_library_s_own() -> None:
+def test_a_part_of_the_library_s_score_is_not_paid() -> None:
     task = task_of("spiral_matrix")
-    as_list = str(task.spec["answer"].split())
-    judged = answered(task, as_list)
-    assert (judged.verdict.outcome, judged.verdict.parts["correct"], judged.reward) == (Outcome.WRONG, 0.1, 0.1)
+    judged = answered(task, str(task.spec["answer"].split()))
+    assert (judged.verdict.outcome, judged.reward, judged.verdict.parts["score"]) == (Outcome.WRONG, 0.0, 0.1)
+
+
+SWEPT = ("coin_flip", "course_schedule", "polynomial_equations", "time_intervals", "word_sorting")
+
+
+@pytest.mark.parametrize("names", [SWEPT, pytest.param((), marks=pytest.mark.slow)])
+def test_one_answer_to_every_task_earns_no_more_than_chance(names: tuple[str, ...]) -> None:
+    everything = sorted(shared_library("making").datasets())
+    best = {name: best_constant(name) for name in names or everything if name not in LEFT_OUT}
+    assert {
+        name: found for name, found in best.items() if found[0] > (CHANCE if name in FEW_ANSWERS else USUAL_CHANCE)
+    } == {}
+
+
+def best_constant(name: str) -> tuple[float, str]:
+    """The highest mean reward of one answer to 20 tasks, a fixed one or that of another seed; and the answer."""
+    tasks = [task_of(name, seed=seed) for seed in range(20)]
+    others = [task_of(name, seed=seed).spec["answer"] for seed in range(20, 30)]
+    answers = dict.fromkeys((*CONSTANTS, *(answer for answer in others if answer is not None)))
+    return max((sum(answered(task, answer).reward or 0.0 for task in tasks) / len(tasks), answer) for answer in answers)
+
+
+CONSTANTS = ("0", "1", "2", "-1", "0.5", "True", "False", "Yes", "No", "no", "A", "None", "[]", "{}", "x", "no answer")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "form"),
+    [
+        ("advanced_geometry", "{}, x"),
+        ("fraction_simplification", "{}/7"),
+        ("gsm_symbolic", "{} 747 20 5"),
+        ("gsm_symbolic", "-{}"),
+        ("kakurasu", "{} x"),
+        ("knights_knaves", "{} knave"),
+        ("letter_jumble", "{} x y"),
+        ("polynomial_equations", "{}, x"),
+        ("quantum_lock", "{} x"),
+        ("sokoban", "x{}x"),
+        ("spell_backward", "{}x"),
+        ("survo", "x {}"),
+        ("time_intervals", "9{}"),
+        ("word_sorting", "{}, x, y"),
+    ],
+)
+def test_a_right_answer_among_others_is_wrong(dataset: str, form: str) -> None:
+    paid = {}
+    for seed in range(5):
+        task = task_of(dataset, seed=seed)
+        assert answered(task, task.spec["answer"]).reward == 1.0
+        answer = form.format(task.spec["answer"])
+        if answered(task, answer).reward != 0.0:
+            paid[seed] = answer
+    assert paid == {}
 
 
 @pytest.mark.parametrize(

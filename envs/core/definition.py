@@ -12,6 +12,8 @@ from envs.core.task import Message, Task
 
 PARTS = ("correct", "format", "length")
 """The reward parts that every environment gives."""
+USUAL_CHANCE = 0.3
+"""Most that one answer to every task may earn, on average over the tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class EnvDefinition:
     """The reward parts that it gives, which `envs.NAME.weights` may weigh."""
     max_turns: int | None = None
     """Most turns of an episode where the run sets no `envs.NAME.max_turns`; None where the environment does not say."""
+    chance: float | None = None
+    """Most that one answer to every task may earn, where the tasks have few different answers; None is `USUAL_CHANCE`."""
     runs_programs: bool = False
     """Whether it executes programs that the model wrote, in the sandbox."""
     replays: bool = True

@@ -1,8 +1,9 @@
 """reasoning-gym (https://github.com/open-thought/reasoning-gym): its generators as tasks, its scores as rewards.
 
-Options: `dataset` (a name, or a list of names; without it all of them take part) and, for one data set, `config` with
-the settings of that data set, which also set its difficulty. Scores are the library's own, from 0 to 1, except where it
-would take wrong answers (`envs.puzzles.library_child.CONDITIONS`).
+Options: `dataset` (a name, or a list of names; without it all but `LEFT_OUT` take part) and, for one data set, `config` with
+the settings of that data set, which also set its difficulty. The part `correct` is 1 for the library's full score alone. The
+part `score` is the library's own, from 0 to 1: it pays wrong answers too, so weigh it with care. Where the library would take
+wrong answers, `envs.puzzles.library_child.CONDITIONS` refuses them.
 
 The answer is what stands between `<answer>` and `</answer>`, else in `\\boxed{}`, else the whole text; several of them
 that differ are no answer.
@@ -11,12 +12,13 @@ that differ are no answer.
 import random
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 from envs.core.bounds import only_known
-from envs.core.definition import EnvDefinition
+from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import GraderError
 from envs.core.step_result import StepResult
 from envs.core.task import Task
@@ -24,12 +26,24 @@ from envs.core.turn_text import ParsedTurn
 from envs.puzzles.library import Origin, shared_library
 from envs.task_env import TaskEnv
 from rewards.answers import boxes
-from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict, policy_fault, verdict
+from rewards.verdict import Verdict, policy_fault, verdict
 
 REQUEST = "{}\n\nPut the final answer between <answer> and </answer>."
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 WHOLE_NUMBER = re.compile(r"-?\d{1,15}")
 MAX_CHARACTERS = 20_000
+SCORE = "score"
+LEFT_OUT = ("game_of_life", "propositional_logic")
+"""Data sets that take part only by name: an empty board is often right, and one formula follows from most premises."""
+FEW_ANSWERS = (
+    *("acre", "aiw", "binary_alternation", "circuit_logic", "count_bits", "course_schedule", "game_of_life"),
+    *("family_relationships", "game_of_life_halting", "gcd", "isomorphic_strings", "letter_counting", "maze"),
+    *("mahjong_puzzle", "polynomial_equations", "ransom_note", "rotten_oranges", "self_reference", "syllogism"),
+    *("shortest_path", "zebra_puzzles"),
+)
+"""Data sets in which more than a fifth of the tasks have the same answer."""
+CHANCE = 0.8
+"""Most that one answer to every task may earn in these."""
 
 
 class PuzzleEnv(TaskEnv):
@@ -38,13 +52,17 @@ class PuzzleEnv(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         found, marked = answer_of(parsed.answer)
         if not found:
-            return self.end(verdict(False, well_formed=False, detail="no answer, several that differ, or too long"))
+            wrong = verdict(False, well_formed=False, detail="no answer, several that differ, or too long")
+            return self.end(_with_score(wrong, 0.0))
         score = _library_score(task, found)
         if score is None:
-            return self.end(policy_fault(f"answered {found[:80]}: over the time limit"))
-        outcome = Outcome.OK if score >= 1.0 else Outcome.WRONG
-        parts = {CORRECT: score, FORMAT: float(marked)}
-        return self.end(Verdict(outcome=outcome, parts=parts, detail=f"answered {found[:80]}"))
+            return self.end(_with_score(policy_fault(f"answered {found[:80]}: over the time limit"), 0.0))
+        judged = verdict(score >= 1.0, well_formed=marked, detail=f"answered {found[:80]}")
+        return self.end(_with_score(judged, score))
+
+
+def _with_score(judged: Verdict, score: float) -> Verdict:
+    return replace(judged, parts=judged.parts | {SCORE: score})
 
 
 def _library_score(task: Task, text: str) -> float | None:
@@ -75,9 +93,9 @@ def answer_of(text: str) -> tuple[str, bool]:
 def generate(
     rng: random.Random, level: int, *, datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None
 ) -> Task:
-    """Generate a task of one of the data sets, of all without a name; its key is set by the source."""
+    """Generate a task of one of the data sets, of all but `LEFT_OUT` without a name; its key is set by the source."""
     library = shared_library("making")
-    name = rng.choice(datasets or tuple(library.datasets()))
+    name = rng.choice(datasets or tuple(name for name in library.datasets() if name not in LEFT_OUT))
     origin = Origin(dataset=name, config=dict(config or {}), seed=rng.getrandbits(31))
     puzzle = library.make(origin)
     spec = {"dataset": origin.dataset, "config": origin.config, "seed": origin.seed, "answer": puzzle.answer}
@@ -93,7 +111,7 @@ def gold(task: Task) -> list[str]:
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield wrong answers. Data sets may give some of them partial credit, never 1."""
+    """Yield wrong answers. Data sets may give some of them a part of the score, never all of it."""
     yield "empty", [_marked("")]
     yield "other text", [_marked("no answer")]
     right = task.spec["answer"]
@@ -137,7 +155,9 @@ def _definition(datasets: tuple[str, ...], config: dict[str, Any]) -> EnvDefinit
         gold=gold,
         corruptions=corruptions,
         configure=configure,
+        parts=(*PARTS, SCORE),
         max_turns=1,
+        chance=CHANCE if {*datasets} & {*FEW_ANSWERS} else None,
     )
 
 

@@ -13,6 +13,7 @@ import ast
 import functools
 import importlib
 import json
+import math
 import os
 import random
 import re
@@ -20,6 +21,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from fractions import Fraction
 from typing import Any
 
 import numpy
@@ -68,13 +70,49 @@ EVALUATES: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 """Modules whose scorers would evaluate an answer: the name that they call, and what it means here."""
 
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def fraction(text: str) -> Fraction:
+    """Read a number or a fraction without spaces inside. Raise `ValueError` for all else."""
+    return Fraction(text.strip().replace(",", ""))
+
+
+def numbers(text: str) -> list[float]:
+    """Return all numbers of a text."""
+    return [float(number) for number in NUMBER.findall(text)]
+
+
+def roles(text: str) -> int:
+    """Return how many words a text has that assign roles, without those that join them."""
+    return sum(word not in ("is", "a", "an", "and") for word in re.findall(r"\w+", text.lower()))
+
+
+def as_many(separator: str | None) -> Callable[[str, Entry], bool]:
+    """Return the condition that an answer has as many parts as the right one."""
+    return lambda text, entry: len(text.split(separator)) == len(entry["answer"].split(separator))
+
+
 CONDITIONS: dict[str, Callable[[str, Entry], bool]] = {
+    "advanced_geometry": as_many(","),
+    "coin_flip": lambda text, entry: abs(fraction(text) - fraction(entry["answer"])) <= Fraction(1, 10_000),
     "complex_arithmetic": lambda text, entry: "nan" not in text.lower(),
+    "fraction_simplification": lambda text, entry: len(numbers(text)) == 2,
     "game_of_life_halting": lambda text, entry: text == entry["answer"],
+    "gsm_symbolic": lambda text, entry: numbers(text) == [float(entry["answer"])],
+    "kakurasu": lambda text, entry: re.fullmatch(r"[01\s]+", text) is not None,
+    "knights_knaves": lambda text, entry: roles(text) == roles(entry["answer"]),
+    "letter_jumble": as_many(None),
+    "polynomial_equations": lambda text, entry: all(math.isfinite(float(part)) for part in text.split(",")),
     "puzzle24": lambda text, entry: sorted(re.findall(r"\d+", text)) == sorted(map(str, entry["metadata"]["numbers"])),
+    "quantum_lock": lambda text, entry: re.fullmatch(r"[A-C\s,>\u2192-]+", text.upper()) is not None,
+    "sokoban": lambda text, entry: re.fullmatch(r"[UDLR]+", text) is not None,
+    "spell_backward": lambda text, entry: len(text) == len(entry["answer"]),
+    "survo": lambda text, entry: re.fullmatch(r"[\d\s]+", text) is not None,
+    "word_sorting": as_many(","),
 }
-"""What an answer must also fulfil where the library's scorer would take wrong ones: nan is near to every number, any text
-is true, numbers need not be the given ones."""
+"""What an answer must also fulfil where the library's scorer would take wrong ones: it ignores what else is there, reads the
+first of several answers, compares a part only, or (puzzle24) takes other numbers than the given ones."""
 
 ANSWERS: dict[str, Callable[[Entry], str | None]] = {
     "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),
