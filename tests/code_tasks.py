@@ -5,16 +5,17 @@ from typing import Any
 
 from bound import bound
 
-from envs.coding.env import ENVIRONMENT, CodeEnv
+from envs.coding.env import CodeEnv, configure
 from envs.core.row_format import load_row
 from envs.core.step_result import GymStep
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF
 
 
-def task_of(row: dict[str, Any], **settings: Any) -> Task:
-    """Return the task of a row without thinking, with these settings."""
-    return bound(replace(load_row(ENVIRONMENT.formats, row), thinking=OFF), ENVIRONMENT, **settings)
+def task_of(row: dict[str, Any], *, options: dict[str, Any] | None = None, **settings: Any) -> Task:
+    """Return the task of a row without thinking, with these options and settings."""
+    env = configure(options or {})
+    return bound(replace(load_row(env.formats, row), thinking=OFF), env, **settings)
 
 
 def play(task: Task, *answers: str) -> GymStep:

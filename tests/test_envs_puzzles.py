@@ -174,7 +174,7 @@ def test_a_part_of_the_library_s_score_is_not_paid() -> None:
 SWEPT = ("coin_flip", "course_schedule", "polynomial_equations", "time_intervals", "word_sorting")
 
 
-@pytest.mark.parametrize("names", [SWEPT, pytest.param((), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("names", [SWEPT, pytest.param((), marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_one_answer_to_every_task_earns_no_more_than_chance(names: tuple[str, ...]) -> None:
     everything = sorted(shared_library("making").datasets())
     best = {name: best_constant(name) for name in names or everything if name not in LEFT_OUT}

@@ -54,7 +54,10 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
         spec["setup"] = f"{imports}{preamble(text, entry_point)}\n{setup}"
     request = REQUEST.format(text.strip(), entry_point, shown[0])
     fields = {"question": text.strip(), "name": entry_point, "test": shown[0], "tests": "\n".join(shown), "starter": ""}
-    return Task(messages=prompts.messages("function", request, fields), spec=spec)
+    messages = prompts.messages("function", request, fields)
+    seen = [source in messages[-1]["content"] for source in asserts]
+    spec["shown"] = [*seen, False].index(False)
+    return Task(messages=messages, spec=spec)
 
 
 def _name(row: Row, names: tuple[str, ...], what: str) -> str:

@@ -10,7 +10,7 @@ function's name in `metadata`; private tests that are packed stay so), `public_t
 from functools import partial
 from typing import Any
 
-from envs.coding.io_tests import function_tests, is_packed, pairs_of, program_tests, read_json
+from envs.coding.io_tests import Pair, function_tests, is_packed, pairs_of, program_tests, read_json
 from envs.core.prompts import USUAL, Prompts
 from envs.core.row_format import Row, RowFormat
 from envs.core.task import Task
@@ -65,21 +65,21 @@ STARTER = "\n\nIt begins so:\n\n```python\n{}\n```"
 
 
 def load(row: Row, prompts: Prompts = USUAL) -> Task:
-    """Make a task of a row. The tests that the data set calls public may be shown, or all where none is."""
+    """Make a task of a row. The tests that the data set calls public may be shown."""
     text = next((row[name] for name in TEXTS if isinstance(row.get(name), str) and row[name].strip()), None)
     if text is None:
         raise ValueError(f"no text of the problem; it would be one of {', '.join(TEXTS)}, the row has {sorted(row)}")
-    public = [pair for name in PUBLIC for pair in pairs_of(row.get(name), name)]
+    public = _distinct([pair for name in PUBLIC for pair in pairs_of(row.get(name), name)])
     packed = row[PACKED] if is_packed(row.get(PACKED)) else None
     hidden = [name for name in HIDDEN if packed is None or name != PACKED]
     pairs = public + [pair for name in hidden for pair in pairs_of(row.get(name), name)]
     if "inputs" in row:
         pairs += pairs_of({"inputs": row["inputs"], "outputs": row.get("outputs")}, "inputs")
-    pairs = [pair for index, pair in enumerate(pairs) if pair not in pairs[:index]]
+    pairs = _distinct(pairs)
     if not pairs and packed is None:
         raise ValueError(f"no tests; they would be in one of {', '.join((*PUBLIC, *HIDDEN))} or in inputs and outputs")
     function, starter = _function(row), str(row.get("starter_code") or "")
-    spec: dict[str, Any] = {"shown": len(public)} if public else {}
+    spec: dict[str, Any] = {"shown": len(public)}
     if function is None:
         spec["stdio"] = program_tests(pairs)
         request = PROGRAM.format(text.strip())
@@ -98,6 +98,11 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
     kind = "program" if function is None else "function"
     fields = {"question": text.strip(), "name": function or "", "test": "", "tests": "", "starter": starter.rstrip()}
     return Task(messages=prompts.messages(kind, request, fields), spec=spec)
+
+
+def _distinct(pairs: list[Pair]) -> list[Pair]:
+    """Return the pairs without repetitions, in their order."""
+    return [pair for index, pair in enumerate(pairs) if pair not in pairs[:index]]
 
 
 def _function(row: Row) -> str | None:
