@@ -48,12 +48,12 @@ class Buffer:
         next_ticket: int = 0,
         overridden: Collection[TurnFault] = (),
         sampling: Sampling = PLAIN,
-        signal: Callable[[list[float]], bool] = differ,
+        signal: Callable[[Group], bool] = lambda group: differ(group.rewards_G),
         ledger: TicketLedger | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` says of its
-        rewards whether they teach anything. `overridden` are faults of a turn with an advantage of their own: a signal too.
+        """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` says
+        whether its rewards teach anything. `overridden` are faults of a turn with an advantage of their own: a signal too.
         Answers are drawn by `sampling`; what becomes of each ticket, `ledger` takes down.
         """
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
@@ -217,7 +217,7 @@ class Buffer:
         return [slot for slot in self._slots.in_state(SlotState.TRAINING) if not slot.trained]
 
     def _teaches(self, group: Group) -> bool:
-        return self._signal(group.rewards_G) or group.has_fault(self._overridden)
+        return self._signal(group) or group.has_fault(self._overridden)
 
     def _drop(self, slot: Slot, group: Group) -> None:
         self._ledger.dropped(slot.number, why="no_signal")

@@ -1,15 +1,24 @@
 """Rewards of a whole group: length control, effort and overlong turns, on top of what each answer earned by itself."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from envs.core.bounds import not_negative
 from envs.core.setting import identity
 from envs.core.thinking_mode import Mode
 from rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
+from rewards.verdict import CORRECT, correctness
 from rollout.trajectory import Group, Trajectory
 
-THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = "thought_length", "answer_length", "effort", "overlong"
+SHAPING_PARTS = THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = (
+    "thought_length",
+    "answer_length",
+    "effort",
+    "overlong",
+)
 """The parts that say what was added to a reward."""
+EARNED_DIGITS = 9
+"""Decimals of an earned reward: what was added is subtracted again, and equal rewards stay equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +83,16 @@ def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = Non
     return replace(group, trajectories=trajectories)
 
 
+def earned(reward: float, parts: Mapping[str, float]) -> float:
+    """Return the reward before shaping."""
+    return round(reward - sum(parts.get(part, 0.0) for part in SHAPING_PARTS), EARNED_DIGITS)
+
+
+def earned_rewards(group: Group) -> list[float]:
+    """Return the rewards of a group's answers before shaping."""
+    return [earned(_reward(trajectory), trajectory.verdict.parts) for trajectory in group.trajectories]
+
+
 def _with_overlong(trajectory: Trajectory, config: ShapingConfig, turn_tokens: int) -> Trajectory:
     longest = max((len(turn.sampled_ids) for turn in trajectory.turns), default=0)
     added = overlong_penalty(longest, limit=turn_tokens, buffer=config.overlong_buffer, factor=config.overlong_factor)
@@ -93,8 +112,10 @@ def _with_effort(trajectory: Trajectory, config: ShapingConfig) -> Trajectory:
 
 
 def _plus(trajectory: Trajectory, part: str, added: float) -> Trajectory:
-    judged = replace(trajectory.verdict, parts=trajectory.verdict.parts | {part: added})
-    return replace(trajectory, reward=_reward(trajectory) + added, verdict=judged)
+    reward, parts = _reward(trajectory), trajectory.verdict.parts
+    right = {CORRECT: correctness(parts, reward)}  # before anything is added: correctness does not depend on shaping
+    judged = replace(trajectory.verdict, parts=right | parts | {part: added})
+    return replace(trajectory, reward=reward + added, verdict=judged)
 
 
 def _reward(trajectory: Trajectory) -> float:

@@ -79,7 +79,7 @@ def test_a_message_names_the_key_as_it_stands_in_the_file(overrides: list[str], 
 
 def test_the_names_of_the_configuration_are_those_of_the_functions():
     for name in surrogates.SURROGATES:
-        assert loss_config.LossConfig(surrogate=name).surrogate == name
+        assert loss_config.LossConfig(surrogate=name, aggregation="sequence").surrogate == name
     for name in advantages.ADVANTAGES:
         assert loss_config.LossConfig(advantage=name).advantage == name
     assert set(kl.ESTIMATES) == set(get_args(kl.KlEstimate))
@@ -89,7 +89,10 @@ def test_the_names_of_the_configuration_are_those_of_the_functions():
     ("settings", "named"),
     [
         ({"kl": "k1", "kl_coefficient": 0.1}, "loss.kl=k1 with loss.kl_in=loss: .* set loss.kl=k2"),
-        ({"surrogate": "gspo", "dual_clip": 3.0}, "loss.dual_clip=3.0 with loss.surrogate=gspo"),
+        (
+            {"surrogate": "gspo", "aggregation": "sequence", "dual_clip": 3.0},
+            "loss.dual_clip=3.0 with loss.surrogate=gspo",
+        ),
         ({"surrogate": "reinforce", "clip_high": 0.3}, "loss.clip_high=0.3 with loss.surrogate=reinforce"),
         ({"surrogate": "decoupled", "importance_cap": 2.0}, "loss.importance_cap=2.0 with loss.surrogate=decoupled"),
         ({"old_policy": "rollout", "importance_cap": 2.0}, "loss.importance_cap=2.0 with loss.old_policy=rollout"),
@@ -99,6 +102,12 @@ def test_the_names_of_the_configuration_are_those_of_the_functions():
 def test_a_setting_that_would_do_nothing_is_refused(settings, named):
     with pytest.raises(ValueError, match=named):
         LossConfig(**settings)
+
+
+@pytest.mark.parametrize("other", [{}, {"aggregation": "constant", "constant_length": 9}])
+def test_gspo_with_another_aggregation_than_its_own_is_refused(other):
+    with pytest.raises(ValueError, match="loss.surrogate=gspo .*loss.aggregation=sequence"):
+        LossConfig(surrogate="gspo", **other)
 
 
 def test_k1_is_a_reward_and_a_metric():

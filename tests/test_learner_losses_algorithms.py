@@ -1,6 +1,7 @@
 """The algorithms against numbers worked out by hand, in double precision. Names: t for a token of the only sequence."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -226,10 +227,14 @@ def test_against_the_rollout_the_ratio_is_pi_over_mu_and_is_not_weighed_twice():
     assert loss_of(masked, gaps=[math.log(1.5), math.log(1.1), math.log(0.9)]).total.item() == pytest.approx(-1.1)
 
 
+sequence = partial(LossConfig, aggregation="sequence")
+"""The one aggregation that every surrogate goes with."""
+
+
 def test_gspo_and_cispo_are_against_the_rollout_unless_told_otherwise():
-    usual = {name: PolicyTerms.of(LossConfig(surrogate=name)).against_rollout for name in SURROGATES}
+    usual = {name: PolicyTerms.of(sequence(surrogate=name)).against_rollout for name in SURROGATES}
     assert usual == {"ppo": False, "gspo": True, "cispo": True, "decoupled": False, "reinforce": False}
-    assert not PolicyTerms.of(LossConfig(surrogate="gspo", old_policy="trainer")).against_rollout
+    assert not PolicyTerms.of(sequence(surrogate="gspo", old_policy="trainer")).against_rollout
 
 
 @pytest.mark.parametrize(
@@ -237,9 +242,9 @@ def test_gspo_and_cispo_are_against_the_rollout_unless_told_otherwise():
     [("ppo", 0.2, 0.28), ("gspo", 3e-4, 4e-4), ("cispo", 1.0, 4.0), ("decoupled", 0.2, 0.28)],
 )
 def test_each_surrogate_has_its_own_usual_bounds(surrogate, low, high):
-    usual = PolicyTerms.of(LossConfig(surrogate=surrogate)).clip
+    usual = PolicyTerms.of(sequence(surrogate=surrogate)).clip
     assert (usual.low, usual.high) == (low, high)
-    told = PolicyTerms.of(LossConfig(surrogate=surrogate, clip_high=0.5)).clip
+    told = PolicyTerms.of(sequence(surrogate=surrogate, clip_high=0.5)).clip
     assert (told.low, told.high) == (low, 0.5)
 
 

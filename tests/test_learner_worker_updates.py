@@ -18,10 +18,12 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.update import Fixed, over_updates, with_divergence
 from learner.worker import TrainerWorker
+from orchestrator.pipeline.config import load_config
 from orchestrator.settings.loop import RlConfig
 from orchestrator.stages.distill import DistillConfig
 from rollout.token_arrays import Floats, as_floats, as_ids, as_marks, tokens_of
 
+DEMO = Path(__file__).parents[1] / "configs" / "demo.yaml"
 EPOCHS = 2
 UPDATES = 2 * EPOCHS
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=0, schedule="linear", eps=1e-4, grad_clip=0.0)
@@ -295,25 +297,53 @@ def rows_of(done: list[Fixed], micro_batches: list[MicroBatch]) -> Iterator[list
     [
         ({"clip_low": 0.1}, "rl.loss.clip_low=0.1"),
         ({"clip_high": 0.3, "dual_clip": 4.0}, "rl.loss.clip_high=0.3 and rl.loss.dual_clip=4.0"),
-        ({"surrogate": "decoupled", "clip_high": 0.3}, "rl.loss.clip_high=0.3"),
-        ({"surrogate": "gspo", "old_policy": "trainer"}, "rl.loss.surrogate=gspo"),
+        ({"surrogate": "decoupled"}, "rl.loss.surrogate=decoupled"),
+        ({"surrogate": "gspo", "aggregation": "sequence", "old_policy": "trainer"}, "rl.loss.surrogate=gspo"),
     ],
 )
 def test_a_clip_that_is_set_and_cannot_act_is_refused_with_what_would_let_it(loss, named):
-    with pytest.raises(
-        ValueError, match=f"{named} can't act: .*rl.updates_per_step or rl.epochs above 1, or rl.loss.old_p"
-    ):
+    with pytest.raises(ValueError, match=f"{named} can't act: .*rl.updates_per_step or rl.epochs above 1"):
         RlConfig(loss=LossConfig(**loss))
     RlConfig(loss=LossConfig(**loss), updates_per_step=2)
     RlConfig(loss=LossConfig(**loss), epochs=2)
 
 
 def test_what_is_usual_is_never_refused():
-    for surrogate in ("ppo", "gspo", "cispo", "decoupled", "reinforce"):
-        RlConfig(loss=LossConfig(surrogate=surrogate))
+    for surrogate in ("ppo", "gspo", "cispo", "reinforce"):
+        RlConfig(loss=LossConfig(surrogate=surrogate, aggregation="sequence"))
     RlConfig(loss=LossConfig(old_policy="rollout", clip_low=0.1, dual_clip=2.0))
     RlConfig(loss=LossConfig(dual_clip=0.0))
     DistillConfig()
+
+
+@pytest.mark.parametrize("objective", ["nll", "dpo", "distill"])
+def test_reinforcement_learning_has_one_objective(objective):
+    with pytest.raises(ValueError, match=f"rl.loss.objective={objective} "):
+        RlConfig(loss=LossConfig(objective=objective))
+
+
+LAG = ["name=x", "rl.max_lag=2"]
+
+
+@pytest.mark.parametrize("settings", [[], ["rl.loss.surrogate=reinforce", "rl.epochs=2"], ["rl.loss.error_guard=1.5"]])
+def test_a_lag_of_two_without_a_trust_region_is_refused(settings):
+    with pytest.raises(ValueError, match="rl.max_lag=2 .*rl.loss.token_range"):
+        load_config(DEMO, [*LAG, *settings])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "rl.loss.token_range=[0.5,5]",
+        "rl.loss.sequence_range=[0.9,1.1]",
+        "rl.loss.old_policy=rollout",
+        "rl.updates_per_step=2",
+        "rl.epochs=2",
+        "rl.max_lag=1",
+    ],
+)
+def test_a_lag_of_two_needs_one_trust_region(setting):
+    load_config(DEMO, [*LAG, setting])
 
 
 def test_a_distillation_has_the_same_rule():

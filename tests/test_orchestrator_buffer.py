@@ -12,12 +12,12 @@ import pytest
 
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
-from learner.losses.advantages import has_signal
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import BufferState, saved_groups, state_from_json
 from orchestrator.loop import StepReport
 from orchestrator.mixture import Draw, Mixture
 from orchestrator.slots import Occupancy, SlotState
+from orchestrator.stages.rl import teaches
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
 from orchestrator.ticket_ledger import TicketLedger, Totals
@@ -333,7 +333,7 @@ def test_groups_without_signal_are_replaced_until_the_limit_and_then_kept() -> N
 def test_the_advantage_says_which_groups_teach_anything() -> None:
     async def dropped(kind: str) -> int:
         version, source = VersionCell(WeightVersion(step=0)), mixture()
-        buffer = Buffer(groups_per_step=1, max_lag=0, max_drops=9, signal=partial(has_signal, kind=kind))
+        buffer = Buffer(groups_per_step=1, max_lag=0, max_drops=9, signal=partial(teaches, kind=kind))
         await buffer.put(group(await buffer.admit(source, version), [1.0, 1.0]))
         return buffer.dropped.no_signal
 

@@ -180,7 +180,7 @@ def test_every_so_many_steps_the_weights_after_them_are_evaluated_and_none_comes
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
 def test_a_push_waits_for_the_evaluation_of_the_weights_that_it_replaces(tmp_path: Path, max_lag: int) -> None:
-    session = Session(tmp_path, f"rl.max_lag={max_lag}")
+    session = Session(tmp_path, f"rl.max_lag={max_lag}", "rl.loss.token_range=[0.5,5]")
 
     async def run_loop(run: Run) -> tuple[list[str], list[str]]:
         engines = Engines(held=True)

@@ -295,6 +295,7 @@ def settings(case: Case) -> Config:
         f"rl.max_lag={case.lag}",
         f"rl.max_drops={case.drops}",
         f"rl.over_sampling={json.dumps(case.over_sampling)}",
+        "rl.loss.token_range=[0.5,5]",
     ]
     return load_config(Path("configs/demo.yaml"), [*SETTINGS, *given, "rl.max_failures=1.0"])
 

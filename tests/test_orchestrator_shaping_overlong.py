@@ -8,7 +8,8 @@ from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from orchestrator.pipeline.config import load_config
-from orchestrator.shaping import ShapingConfig, shaped
+from orchestrator.shaping import ShapingConfig, earned_rewards, shaped
+from orchestrator.stages.rl import teaches
 from rewards.length_shaping import overlong_penalty
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
@@ -44,6 +45,21 @@ def test_an_answer_pays_for_its_longest_turn() -> None:
     after = shaped(group((turn(8), turn(8), turn(8)), (turn(3), turn(15)), ()), config, turn_tokens=20)
     assert after.rewards_G == pytest.approx([1.0, 0.0, 1.0])
     assert [t.verdict.parts["overlong"] for t in after.trajectories] == pytest.approx([0.0, -1.0, 0.0])
+
+
+def test_a_group_is_filtered_by_what_its_answers_earned_before_the_penalty() -> None:
+    right = group(*[(turn(3),)] * 7, (turn(15),))
+    after = shaped(right, ShapingConfig(overlong_buffer=10, overlong_factor=0.1), turn_tokens=20)
+    assert after.rewards_G == pytest.approx([1.0] * 7 + [0.95])
+    assert earned_rewards(after) == [1.0] * 8
+    assert not teaches(after, kind="grpo")
+    assert teaches(after, kind="reinforce_pp")  # equal rewards teach by it
+
+
+def test_an_answer_stays_right_when_a_penalty_is_taken_from_its_reward() -> None:
+    after = shaped(group((turn(15),), (turn(3),)), ShapingConfig(overlong_buffer=10), turn_tokens=20)
+    assert after.rewards_G == pytest.approx([0.5, 1.0])
+    assert [t.correct for t in after.trajectories] == [True, True]  # the environment has no part `correct`
 
 
 def test_a_turn_with_a_thinking_budget_pays_nothing() -> None:

@@ -218,7 +218,7 @@ def test_a_teacher_whose_weights_are_not_whole_is_refused(tmp_path: Path) -> Non
         ("distill.steps=0", "distill.steps=0"),
         ("distill.thinking.budget=0.5", "give distill.thinking.budgets"),
         ("stages=[init,distill] distill.shares.maths=1", "distill.shares.maths: not among"),
-        ("rl.loss.objective=distill", "rl.loss.objective=distill is what the stage distill trains by"),
+        ("rl.loss.objective=distill", "rl.loss.objective=distill "),
         (
             "stages=[init,distill] learner.ranks=4 distill.groups_per_step=3 distill.group_size=1",
             "distill: 3 answers in a step",

@@ -46,12 +46,12 @@ class LossConfig:
     mask_truncated: bool = identity(False)
     """Whether answers that ran into the token limit carry no loss."""
     aggregation: Aggregation = identity("token")
-    """What weighs the same in a batch: token (mean over its tokens), sequence (mean over means), constant (sum over
-    tokens, divided by the number of sequences times constant_length)."""
+    """What weighs the same in a batch: token (mean over its tokens), sequence (mean over means, which gspo needs), constant
+    (sum over tokens, divided by the number of sequences times constant_length)."""
     constant_length: int = identity(0)
     """The length in tokens that aggregation constant divides by, such as rollout.limits.turn_tokens."""
     surrogate: str = identity("ppo")
-    """What is maximised: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, made for aggregation
+    """What is maximised: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, only with aggregation
     sequence), cispo (clip(r) A log pi, clip(r) held constant), decoupled (ppo with the weight pi / mu, for old data),
     reinforce (r A without a clip), or module.function of one's own, called as those in learner/losses/surrogates.py."""
     old_policy: OldPolicy | None = identity(None)
@@ -131,6 +131,11 @@ class LossConfig:
         if self.decoupled and self.against_rollout:
             raise ValueError(
                 "loss.surrogate=decoupled with loss.old_policy=rollout: set loss.old_policy=trainer, or loss.surrogate=ppo"
+            )
+        if self.surrogate == "gspo" and self.aggregation != "sequence":
+            raise ValueError(
+                f"loss.surrogate=gspo with loss.aggregation={self.aggregation}: GSPO weighs sequences alike, whatever their "
+                f"lengths; set loss.aggregation=sequence"
             )
         if (self.aggregation == "constant") != (self.constant_length > 0):
             raise ValueError(

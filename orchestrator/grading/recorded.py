@@ -16,15 +16,13 @@ from orchestrator.pipeline.config import Config, load_config
 from orchestrator.run.folder import RunDir
 from orchestrator.run.ledger import parse_row
 from orchestrator.run.row_file import parsed_lines
-from orchestrator.shaping import ANSWER_LENGTH, EFFORT, OVERLONG, THOUGHT_LENGTH
+from orchestrator.shaping import earned
 from rollout.episodes.episode import LIMITS
 from rollout.episodes.renderer import Renderer
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import TOKEN_LIMITS, Stop
 
 Row = dict[str, Any]
-OF_THE_GROUP = (THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG)
-"""Parts that the run added to a reward: a verifier knows nothing of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +117,7 @@ def regraded(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regrade
         task = tasks.task(row)
         recorded = row["reward"]
         if recorded is not None:
-            recorded -= sum(row["parts"].get(part, 0.0) for part in OF_THE_GROUP)
+            recorded = earned(recorded, row["parts"])
         try:
             result = _played(task, row, renderer)
         except Exception as error:  # whatever the environment raises

@@ -72,13 +72,29 @@ def fit_supervised(part: Supervised, config: RunConfig, name: str) -> None:
 
 
 def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
-    """Raise `ValueError` where budgets do not fit into episodes or answers are fewer than ranks, or as `fit_training`."""
+    """Raise `ValueError` where budgets do not fit into episodes or answers are fewer than ranks, or as `fit_training` and
+    `require_trust_region`."""
     fit_training(part, config, name)
+    require_trust_region(part, name)
     require_room(part.thinking.largest_budget if part.thinking.budget else None, config.rollout)
     if part.answers_per_step < config.learner.ranks:
         raise ValueError(
             f"{name}: {part.answers_per_step} answers in a step can't be shared by learner.ranks={config.learner.ranks}"
         )
+
+
+def require_trust_region(part: LoopConfig, name: str) -> None:
+    """Raise `ValueError` if groups may lag by 2 versions or more, and no clip or mask bounds the update on such old data."""
+    loss = part.loss
+    masks = loss.token_bounds or loss.sequence_bounds
+    clips = loss.surrogate != "reinforce" and (part.updates > 1 or loss.against_rollout)
+    if part.max_lag < 2 or masks or clips:
+        return
+    raise ValueError(
+        f"{name}.max_lag={part.max_lag} without a trust region: set {name}.loss.token_range=[0.5,5], "
+        f"{name}.loss.sequence_range or {name}.loss.old_policy=rollout, or make several updates of a batch "
+        f"({name}.updates_per_step, {name}.epochs), or lower it to 1"
+    )
 
 
 def require_shifts(part: object, config: RunConfig, name: str) -> None:

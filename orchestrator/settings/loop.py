@@ -38,7 +38,8 @@ class LoopConfig:
     thinking: ThinkingMix = field(default_factory=ThinkingMix)
     """Shares of the modes of thinking among the tasks; the answers to one task share its mode."""
     max_lag: int = scheduled(1)
-    """How many versions a group may be behind when it is trained on; 0 is synchronous."""
+    """How many versions a group may be behind when it is trained on; 0 is synchronous. From 2 on the loss needs a bound on
+    old data: token_range, sequence_range, old_policy rollout, or several updates a step."""
     over_sampling: float | None = scheduled(None)
     """Groups in flight beyond those of a step, as a share of groups_per_step; null is max_lag. Where it is below max_lag a step
     takes the first that are finished, and the slowest go on into later ones, up to max_lag versions behind (partial rollouts);
@@ -116,14 +117,14 @@ class LoopConfig:
         stage, loss = self.stage, self.loss
         clips = {"clip_low": loss.clip_low, "clip_high": loss.clip_high, "dual_clip": loss.dual_clip or None}
         chosen = [f"{stage}.loss.{name}={value}" for name, value in clips.items() if value is not None]
-        if loss.surrogate in ("gspo", "cispo"):
+        if loss.surrogate in ("gspo", "cispo", "decoupled"):
             chosen.append(f"{stage}.loss.surrogate={loss.surrogate}")
         if self.updates > 1 or loss.against_rollout or is_own(loss.surrogate) or not (chosen and loss.is_sampled):
             return
+        rollout = "" if loss.decoupled else f"or {stage}.loss.old_policy=rollout (the ratio to what sampled), "
         raise ValueError(
             f"{' and '.join(chosen)} can't act: a batch makes one update, and the ratio to the trainer before it is 1; set "
-            f"{stage}.updates_per_step or {stage}.epochs above 1, or {stage}.loss.old_policy=rollout (the ratio to what "
-            f"sampled), or leave it out"
+            f"{stage}.updates_per_step or {stage}.epochs above 1, {rollout}or leave it out"
         )
 
     def _check_sampling(self) -> None:
@@ -184,8 +185,9 @@ class RlConfig(LoopConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.loss.objective not in ("policy", "nll"):
+        if self.loss.objective != "policy":
+            other = "sft or self_sft" if self.loss.objective == "nll" else self.loss.objective
             raise ValueError(
-                f"rl.loss.objective={self.loss.objective} is what the stage {self.loss.objective} trains by; take policy, "
-                f"and name that stage in `stages`"
+                f"rl.loss.objective={self.loss.objective} ignores the rewards; take policy, and name the stage {other} in "
+                f"`stages` for that objective"
             )

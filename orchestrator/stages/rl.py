@@ -10,10 +10,11 @@ from orchestrator.session.run import Run
 from orchestrator.settings.fitting import fit_loop
 from orchestrator.settings.loop import RlConfig
 from orchestrator.settings.run_config import RunConfig
-from orchestrator.shaping import require_buffer_fits
+from orchestrator.shaping import earned_rewards, require_buffer_fits
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.stage import Role, Stage, StageInstance
 from orchestrator.step_times import Phase
+from rollout.trajectory import Group
 
 
 async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
@@ -27,9 +28,17 @@ async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
         fewest=config.fewest_answers,
         overridden=config.loss.overrides,
         sampling=config.sampling,
-        signal=partial(has_signal, kind=config.loss.advantage),
+        signal=partial(teaches, kind=config.loss.advantage),
     )
     return await LoopStage(run, config, instance, buffer, shaping=config.shaping).run()
+
+
+def teaches(group: Group, *, kind: str) -> bool:
+    """Return whether the rewards of a group, as its answers earned them before shaping, teach anything by this advantage.
+
+    Groups are filtered before the penalty for length: Yu et al., "DAPO", section 3.2, 2025.
+    """
+    return has_signal(earned_rewards(group), kind=kind)
 
 
 def _fits(config: RlConfig, run: RunConfig, name: str) -> None:

@@ -6,7 +6,9 @@ from statistics import fmean
 
 import numpy as np
 
+from learner.losses.advantages import differ
 from orchestrator.loop import StepReport
+from orchestrator.shaping import earned_rewards
 from orchestrator.slots import Occupancy
 from rewards.verdict import Outcome
 from rollout.trajectory import Carried, Group, well_formed_share
@@ -73,13 +75,13 @@ def _staleness(report: StepReport) -> dict[str, float]:
 
 
 def _of_all_groups(groups: list[Group]) -> dict[str, float]:
-    """Return the share of answers that were cut off, and of groups whose rewards differ."""
+    """Return the share of answers that were cut off, and of groups whose rewards differ before shaping."""
     answered = [group for group in groups if group.trajectories]
     if not answered:
         return {}
     return {
         "rollout/truncated": fmean(t.truncated for group in answered for t in group.trajectories),
-        "rollout/signal": fmean(len(set(group.rewards_G)) > 1 for group in answered),
+        "rollout/signal": fmean(differ(earned_rewards(group)) for group in answered),
     }
 
 
