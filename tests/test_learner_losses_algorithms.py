@@ -9,7 +9,7 @@ import torch
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import TrainingSample
 from learner.losses.config import LossConfig
-from learner.losses.corrections import Correction
+from learner.losses.corrections import Correction, LeftOut
 from learner.losses.dpo import dpo_loss
 from learner.losses.kl import distillation_advantages, k1, k2, k3
 from learner.losses.policy import KlPenalty, Loss, PolicyTerms, policy_loss
@@ -175,6 +175,22 @@ def test_only_the_sequence_that_breaks_a_rule_is_left_out():
     ones = torch.ones(2, 2, dtype=torch.float64)
     loss = policy_loss(0 * ones, ones, tensor([1.0, 1.0], [3.0, 3.0]), tensor([0.9, 0.9], [0.1, 0.1]), terms=goal)
     assert loss.total.item() == pytest.approx(-6.0)
+
+
+@pytest.mark.parametrize(("old", "pi_minus_mu", "guarded"), [(-0.4, -0.6, 2.0), (-1.6, -0.4, 0.0)])
+def test_the_negative_guard_compares_with_the_policy_of_this_update(old, pi_minus_mu, guarded):
+    goal = PolicyTerms(surrogate="reinforce", clip=FREE, correction=Correction(negative_guard=0.5))
+    old_BT = tensor([NAN, old, old])  # log pi is -1: in the first row it fell since pi_old, in the second it rose
+    loss = loss_of(goal, gaps=[pi_minus_mu] * 2, advantages=[-1.0, -1.0], old_BT=old_BT)
+    assert loss.sums["guarded"].item() == guarded
+    assert loss.terms.left_out_BT[0].tolist() == [0, *[LeftOut.NEGATIVE_GUARD if guarded else LeftOut.NO] * 2]
+
+
+def test_the_divergence_is_paid_by_what_a_guard_leaves_out():
+    goal = PolicyTerms(correction=Correction(negative_guard=0.5), kl=KlPenalty(estimate="k2", coefficient=0.5))
+    loss = loss_of(goal, gaps=[-0.6, -0.6], advantages=[-1.0, -1.0], ref_BT=tensor([NAN, -3.0, -1.0]))
+    assert loss.sums["guarded"].item() == 2.0
+    assert loss.total.item() == pytest.approx(0.5 * 2.0)  # k2 of d = -2 is 2
 
 
 def test_where_turns_have_advantages_of_their_own_the_negative_guard_takes_those_below_zero():

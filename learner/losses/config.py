@@ -76,9 +76,11 @@ class LossConfig:
     error_guard: float = identity(2.0)
     """Sequences whose exp(mean |log pi - log mu|) is above this carry no loss; 0 turns it off."""
     negative_guard: float = identity(0.0)
-    """Sequences with A < 0 whose mean of log mu - log pi is above this carry no loss, usually 0.5; 0 turns it off."""
+    """Sequences with A < 0 whose mean of log mu - log pi, with pi of the current update, is above this carry no loss, usually
+    0.5; 0 turns it off."""
     kl_coefficient: float = identity(0.0)
-    """Price of diverging from the weights that the stage began with; 0 is off, and then no reference is held."""
+    """Price of diverging from the weights that the stage began with; 0 is off, and then no reference is held. Tokens that a
+    range or a guard leaves out pay it too."""
     kl: KlEstimate = identity("k3")
     """Estimate of the divergence from d = log pi_ref - log pi: k1 (-d; in the reward only), k2 (d^2 / 2, whose gradient in
     the loss is that of the divergence) or k3 (exp(d) - d - 1)."""

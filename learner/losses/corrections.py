@@ -64,27 +64,40 @@ def _outside(w_BT: torch.Tensor, bounds: tuple[float, float]) -> torch.Tensor:
 
 
 def kept_weights(
-    weights_BT: torch.Tensor, gap_BT: torch.Tensor, advantages_BT: torch.Tensor, correction: Correction
+    weights_BT: torch.Tensor,
+    gap_BT: torch.Tensor,
+    advantages_BT: torch.Tensor,
+    correction: Correction,
+    *,
+    drift_BT: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return `weights_BT`, with 0 for the sequences that are left out, as judged by their `gap_BT` = log w of trained tokens.
+
+    `drift_BT` is the log w of the current policy, which differs from that of pi_old after the first update of a batch;
+    None takes `gap_BT`.
 
     `error_guard`: those whose exp(mean |log w|) is above it.
     `sequence_range`: those whose exp(mean log w), the geometric mean of w, lies outside of it; masks by a sequence's
     ratio: Liu et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch", 2025.
-    `negative_guard`: those with A < 0 whose mean of log mu - log pi is above it; where advantages differ within a
-    sequence, its tokens with A < 0. DeepSeek-AI, "DeepSeek-V3.2", section 3.1 (off-policy sequence masking), 2025.
+    `negative_guard`: those with A < 0 whose mean of log mu - log pi, of the current pi, is above it; where advantages differ
+    within a sequence, its tokens with A < 0. DeepSeek-AI, "DeepSeek-V3.2", section 3.1 (off-policy sequence masking), 2025.
     """
     kept_BT = weights_BT
-    for _, masked_BT in _sequence_masks(weights_BT > 0, gap_BT, advantages_BT, correction):
+    for _, masked_BT in _sequence_masks(weights_BT > 0, gap_BT, advantages_BT, correction, drift_BT=drift_BT):
         kept_BT = torch.where(masked_BT, 0.0, kept_BT)
     return kept_BT
 
 
 def left_out(
-    trained_BT: torch.Tensor, gap_BT: torch.Tensor, advantages_BT: torch.Tensor, correction: Correction
+    trained_BT: torch.Tensor,
+    gap_BT: torch.Tensor,
+    advantages_BT: torch.Tensor,
+    correction: Correction,
+    *,
+    drift_BT: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return for each trained token the `LeftOut` that `kept_weights` or the `token_range` makes of it, as int8."""
-    masks = list(_sequence_masks(trained_BT, gap_BT, advantages_BT, correction))
+    masks = list(_sequence_masks(trained_BT, gap_BT, advantages_BT, correction, drift_BT=drift_BT))
     if correction.token_range is not None:
         masks.append((LeftOut.TOKEN_RANGE, _outside(bounded_exp(gap_BT), correction.token_range)))
     reasons_BT = torch.zeros_like(gap_BT, dtype=torch.int8)
@@ -94,14 +107,20 @@ def left_out(
 
 
 def _sequence_masks(
-    trained_BT: torch.Tensor, gap_BT: torch.Tensor, advantages_BT: torch.Tensor, correction: Correction
+    trained_BT: torch.Tensor,
+    gap_BT: torch.Tensor,
+    advantages_BT: torch.Tensor,
+    correction: Correction,
+    *,
+    drift_BT: torch.Tensor | None,
 ) -> Iterator[tuple[LeftOut, torch.Tensor]]:
     """Yield each rule of `kept_weights` that is on, with what it leaves out."""
     if correction.error_guard:
         error_B1 = bounded_exp(sequence_means(gap_BT.abs(), trained_BT))
         yield LeftOut.ERROR_GUARD, error_B1 > correction.error_guard
-    mean_B1 = sequence_means(gap_BT, trained_BT)
     if correction.sequence_range is not None:
+        mean_B1 = sequence_means(gap_BT, trained_BT)
         yield LeftOut.SEQUENCE_RANGE, _outside(bounded_exp(mean_B1), correction.sequence_range)
     if correction.negative_guard:
-        yield LeftOut.NEGATIVE_GUARD, (advantages_BT < 0) & (-mean_B1 > correction.negative_guard)
+        moved_B1 = -sequence_means(gap_BT if drift_BT is None else drift_BT, trained_BT)
+        yield LeftOut.NEGATIVE_GUARD, (advantages_BT < 0) & (moved_B1 > correction.negative_guard)

@@ -109,8 +109,9 @@ def policy_loss(
     against the rollout it is a correction itself, and of w only its masks are left.
 
     With `ref_BT` the divergence of pi from the reference is added to the loss of each trained token, or that of pi_old is
-    taken from the advantages. With `entropy_BT` the entropy, times its coefficient, is subtracted from the loss: Schulman
-    et al., "Proximal Policy Optimization Algorithms", eq. 9, 2017.
+    taken from the advantages. Tokens that a mask or a guard leaves out pay it too: DeepSeek-V3.2, section 3.1, masks the
+    surrogate alone, since the divergence depends on neither A nor mu. With `entropy_BT` the entropy, times its coefficient,
+    is subtracted from the loss: Schulman et al., "Proximal Policy Optimization Algorithms", eq. 9, 2017.
     """
     trained_BT = weights_BT > 0
     logprobs_BT = torch.where(trained_BT, logprobs_BT, 0.0)
@@ -140,8 +141,9 @@ def _corrected_surrogate(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], TokenTerms]:
     """Return the sum of the surrogate over tokens with its corrections, sums of what is worth watching, and the terms."""
     gap_BT = tokens.old_BT - behaviour_BT
+    drift_BT = tokens.logprobs_BT.detach() - behaviour_BT
     w_BT = bounded_exp(gap_BT)
-    kept_BT = kept_weights(weights_BT, gap_BT, tokens.advantages_BT, terms.correction)
+    kept_BT = kept_weights(weights_BT, gap_BT, tokens.advantages_BT, terms.correction, drift_BT=drift_BT)
     factors_BT, truncated_BT = token_factors(w_BT, terms.correction, in_ratio=terms.against_rollout)
     compared = replace(tokens, old_BT=behaviour_BT) if terms.against_rollout else tokens
     surrogate = surrogate_function(terms.surrogate)(compared, clip=terms.clip)
@@ -159,6 +161,6 @@ def _corrected_surrogate(
         old_BT=tokens.old_BT,
         advantages_BT=tokens.advantages_BT,
         factors_BT=torch.where(kept_BT > 0, factors_BT, 0.0),
-        left_out_BT=left_out(tokens.trained_BT, gap_BT, tokens.advantages_BT, terms.correction),
+        left_out_BT=left_out(tokens.trained_BT, gap_BT, tokens.advantages_BT, terms.correction, drift_BT=drift_BT),
     )
     return (kept_BT * factors_BT * surrogate.loss_BT).sum(), sums, each
