@@ -8,6 +8,7 @@ import logging
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import lru_cache
 from typing import Protocol
 
 from envs.binding import BoundEnv
@@ -72,9 +73,9 @@ class GeneratedSource:
 class RowSource:
     """The tasks of all rows of data that fall into a split, over and over.
 
-    Training rows, and held-out ones that a hash chose, are shuffled by the seed, and of equal rows only one stays; `duplicates`
-    counts the others. Rows that a file or a column holds out are a set to be quoted: they stay in order, each of them once.
-    A row that has the key of another one gets a key of its own. `skipped` counts bad rows.
+    Training rows, and held-out ones that a hash chose, are shuffled by the seed, training rows anew in each epoch. Of equal
+    rows only one stays; `duplicates` counts the others. Rows that a file or a column holds out are a set to be quoted: they
+    stay in order, each of them once. A row that has the key of another one gets a key of its own. `skipped` counts bad rows.
     """
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
@@ -93,8 +94,11 @@ class RowSource:
             self.tasks = _without_overlap(self.tasks, env)
         if not self.tasks:
             raise ValueError(f"{data.name} has no {split} rows among {len(read.tasks)}; give a larger file")
+        self._seed = f"{env.definition.id}/{seed}/{split}"
+        self._reshuffles = not heldout
+        self._order = lru_cache(maxsize=2)(self._shuffled)  # near the end of an epoch draws of two are under way
         if not whole:
-            random.Random(f"{env.definition.id}/{seed}/{split}").shuffle(self.tasks)
+            random.Random(self._seed).shuffle(self.tasks)
 
     @property
     def size(self) -> int | None:
@@ -102,8 +106,15 @@ class RowSource:
         return len(self.tasks)
 
     def task(self, index: int) -> Task:
-        """Return the task at `index`, counted round and round."""
-        return self.tasks[index % len(self.tasks)]
+        """Return the task at `index`, counted round and round; it depends on the seed and the index only."""
+        epoch, place = divmod(index, len(self.tasks))
+        return self.tasks[self._order(epoch)[place] if epoch and self._reshuffles else place]
+
+    def _shuffled(self, epoch: int) -> list[int]:
+        """Return the order of an epoch after the first, which takes the tasks as they are."""
+        order = list(range(len(self.tasks)))
+        random.Random(f"{self._seed}/{epoch}").shuffle(order)
+        return order
 
 
 def _without_overlap(tasks: list[Task], env: BoundEnv) -> list[Task]:

@@ -96,7 +96,22 @@ def test_rows_are_divided_by_content_and_come_round_again(write: Writer) -> None
     assert isinstance(held, RowSource)
     assert len(train.tasks) + len(held.tasks) == 100
     assert not {task.key for task in train.tasks} & {task.key for task in held.tasks}
-    assert train.task(0) == train.task(len(train.tasks))
+    assert held.task(0) == held.task(len(held.tasks))
+
+
+def test_training_rows_are_shuffled_anew_in_each_epoch_by_seed_and_index_alone(write: Writer) -> None:
+    env = bind("math", EnvConfig(data=write(rows(100))))
+    source = open_source(env, split="train", seed=0)
+    assert source.size is not None
+    count = source.size
+    seen = [source.task(index).key for index in range(3 * count)]
+    first, second, third = seen[:count], seen[count : 2 * count], seen[2 * count :]
+    assert sorted(first) == sorted(second) == sorted(third)
+    assert len(set(first)) == count
+    assert first != second != third != first
+    resumed = open_source(env, split="train", seed=0)  # a run that goes on asks for later draws only, and out of order
+    assert [resumed.task(index).key for index in reversed(range(3 * count))] == seen[::-1]
+    assert [open_source(env, split="train", seed=1).task(count + i).key for i in range(count)] != second
 
 
 def test_the_split_of_a_row_does_not_depend_on_its_place(write: Writer) -> None:
