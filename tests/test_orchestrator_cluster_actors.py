@@ -6,7 +6,9 @@ import pytest
 from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
 
 from envs.core.pulse import LearnerDied, WorkerDied
+from learner.config import LearnerConfig
 from orchestrator.cluster.actors import await_actor
+from orchestrator.cluster.trainer_actors import allocator_options
 
 
 @pytest.mark.parametrize(
@@ -20,3 +22,15 @@ def test_however_a_process_ended_that_is_its_death(said: RayError) -> None:
         asyncio.run(await_actor(call(), "rollout worker 0", died=WorkerDied))
     with pytest.raises(LearnerDied, match="rank 1 died"):
         asyncio.run(await_actor(call(), "rank 1", died=LearnerDied))
+
+
+def test_ranks_on_gpus_have_segments_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    usual = LearnerConfig(transport="broadcast")
+    grown = {"runtime_env": {"env_vars": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}}}
+    assert allocator_options(usual, on_gpus=True) == grown
+    assert allocator_options(LearnerConfig(transport="cuda_ipc"), on_gpus=True) == {}
+    assert allocator_options(usual, on_gpus=False) == {}
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
+    assert allocator_options(usual, on_gpus=True) == {}

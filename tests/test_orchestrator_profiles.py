@@ -151,6 +151,18 @@ def test_gpus_off_powers_of_two_are_shared_out_and_those_left_idle_are_told_of()
     assert chosen(CPUS, QWEN).chosen.idle_gpus == 0
 
 
+@pytest.mark.parametrize(
+    ("hardware", "ranks", "threads", "beside"),
+    [(gpus(8, 80.0), 4, 16, 8), (gpus(8, 80.0, machines=4), 16, 8, 4), (gpus(1, 80.0), 1, 16, 16)],
+)
+def test_ranks_on_gpus_share_the_cores_of_their_machine(
+    hardware: Hardware, ranks: int, threads: int, beside: int
+) -> None:
+    """64 cores: 4 ranks have 16 each, the 8 of a machine 8 each; none has more than 16."""
+    learner = chosen(hardware, NANO).learner
+    assert (learner.ranks, learner.threads, learner.threads_beside) == (ranks, threads, beside)
+
+
 def test_every_stage_that_learns_or_waits_for_answers_is_chosen_for() -> None:
     config = chosen(gpus(8, 80.0), NANO)
     for name in all_stages():

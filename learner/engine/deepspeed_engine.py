@@ -273,7 +273,8 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
         **(IN_FLOAT32 if learner.bf16 else {}),
         "zero_optimization": {
             "stage": learner.zero_stage,
-            "overlap_comm": False,
+            # at stages 1 and 2 a second bucket would be allocated for it
+            "overlap_comm": learner.zero_stage == 3 and learner.ranks > 1,
             "reduce_bucket_size": min(count, 500_000_000),  # allocated in full beforehand
             "stage3_param_persistence_threshold": min(count // 100, 100_000),  # smaller ones stay whole on every rank
             **_offload(learner),

@@ -1,5 +1,6 @@
 """The learner's ranks as actors of Ray, and the group of them that a run starts."""
 
+import os
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -19,12 +20,15 @@ from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from orchestrator.deadline import in_thread
 from rollout.weights.delivery import Offered
 from rollout.weights.manifest import WeightManifest
+from rollout.weights.transports.cuda_ipc import CudaIpc
 from rollout.weights.transports.transport import Audience
 
 HEALTH = "health"
 """The group of calls with a thread of its own: a rank answers in it while its other thread computes."""
 FILES = "files"
 """Likewise, for calls that write files."""
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""Variables that configure torch's memory of a GPU, the newer name first."""
 
 
 async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine_processes: int) -> TrainerGroup:
@@ -37,8 +41,9 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
     placed_ranks = await bundles.ranks()
     host, port = await _rendezvous([node for _, node in placed_ranks])
     actor = ray.remote(max_restarts=0, concurrency_groups={HEALTH: 1, FILES: 1})(TrainerWorker)
+    allocator = allocator_options(config, on_gpus=bundles.gpus > 0)
     started = [
-        actor.options(**bundle.options()).remote(rank, config.ranks, host, port, config)
+        actor.options(**bundle.options(), **allocator).remote(rank, config.ranks, host, port, config)
         for rank, (bundle, _) in enumerate(placed_ranks)
     ]
     ranks = [TrainerActor(one, number=number) for number, one in enumerate(started)]
@@ -46,6 +51,17 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
     with ended_on_failure(started):
         await group.ready()
     return group
+
+
+def allocator_options(config: LearnerConfig, *, on_gpus: bool) -> dict[str, Any]:
+    """Return the options of Ray by which torch's memory of a rank's GPU grows in segments, and so does not fragment.
+
+    Passes differ in shape. Other processes open such segments slowly, so ranks that push by `cuda_ipc` have none. A variable
+    that the user has set stays.
+    """
+    if not on_gpus or config.transport == CudaIpc.name or any(name in os.environ for name in ALLOCATOR):
+        return {}
+    return {"runtime_env": {"env_vars": {ALLOCATOR[0]: "expandable_segments:True"}}}
 
 
 async def _rendezvous(nodes: Sequence[Node]) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""How many engines and ranks there are, and the threads of each on a CPU."""
+"""How many engines and ranks there are, and their threads."""
 
 from orchestrator.profiles.asked import ProfiledSettings, found
 from orchestrator.profiles.place import Place, power_of_two
@@ -36,6 +36,7 @@ def _on_gpus(asked: ProfiledSettings, place: Place) -> None:
     processes = tensor * int(asked.value("rollout.engine.pipeline_parallel"))
     if place.plays:
         asked.take("rollout.workers", max(1, left // processes))
+    _threads_of_ranks(asked, place, together=min(ranks, place.hardware.gpus_together))
 
 
 def idle_gpus(asked: ProfiledSettings, place: Place) -> int:
@@ -58,15 +59,22 @@ def _sharing(asked: ProfiledSettings, ranks: int) -> int:
 def _on_cpus(asked: ProfiledSettings, place: Place) -> None:
     """Share the cores: all of them learn where nothing is sampled meanwhile, and half of them where something is."""
     cores = place.hardware.cpus
-    most = TOY_THREADS if place.toy else MOST_THREADS
     ranks, workers = asked.take("learner.ranks", 1), asked.take("rollout.workers", 1)
     processes = workers * int(asked.value("rollout.engine.tensor_parallel"))
-    asked.take("learner.threads", _threads(cores // ranks, most))
-    beside = asked.take("learner.threads_beside", _threads(cores // 2 // ranks, most))
+    beside = _threads_of_ranks(asked, place, together=ranks)
     left = cores - beside * ranks if place.trains else cores
-    asked.take("rollout.engine.threads", _threads(left // processes, most))
+    asked.take("rollout.engine.threads", _threads(left // processes, place))
     asked.take("rollout.engine.memory_gib", max(1, min(16, int(place.hardware.memory_gib / 16 / workers))))
 
 
-def _threads(cores: int, most: int) -> int:
-    return max(1, min(cores, most))
+def _threads_of_ranks(asked: ProfiledSettings, place: Place, *, together: int) -> int:
+    """Choose the threads of each of so many ranks of a machine: all cores, or half of them while engines generate. Return the
+    latter. On GPUs an offloaded optimiser and copies to main memory use them.
+    """
+    cores = place.hardware.cpus
+    asked.take("learner.threads", _threads(cores // together, place))
+    return asked.take("learner.threads_beside", _threads(cores // 2 // together, place))
+
+
+def _threads(cores: int, place: Place) -> int:
+    return max(1, min(cores, TOY_THREADS if place.toy else MOST_THREADS))
