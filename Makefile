@@ -75,7 +75,7 @@ bench-growth: setup  ## measure how the cost of a step grows, with figures in ru
 bench-envs: setup  ## measure grading and the sandbox; ARGS="--data code=humaneval.jsonl"
 	@$(PY) -m orchestrator bench-envs $(ARGS)
 
-gpu-check: setup  ## verify and measure what only a GPU can show, in 15 minutes, write docs/gpu.md; small without a GPU
+gpu-check: setup  ## verify and measure what only a GPU can show, write docs/gpu.md: 15 minutes and compiling; small without a GPU
 	@$(PY) -m orchestrator.gpu_check $(ARGS)
 
 scaling: setup  ## simulate the studies of docs/scaling.md and write its tables and pictures: some minutes

@@ -3,6 +3,8 @@
 import asyncio
 import random
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from orchestrator.gpu_check.machine import on_gpu
@@ -27,7 +29,8 @@ def measure(report: Report, *, runner: Runner, small: bool) -> None:
         found = {}
         for caching in WAYS:
             config = _config(runner, caching)
-            taken = asyncio.run(_seconds(folder, config, groups=groups, answers=answers, prompt=prompt, length=length))
+            asked = partial(_requests, groups=groups, answers=answers, prompt=prompt, length=length)
+            taken = asyncio.run(_seconds(report, folder, config, asked))
             found[caching] = groups * answers * length / taken
             report.figure(f"sampled tokens a second, cached prefixes {caching}", found[caching])
     report.figure("cached prefixes", found["on"] / found["off"], "times faster")
@@ -44,16 +47,23 @@ def _config(runner: Runner, caching: PrefixCaching) -> EngineConfig:
     )
 
 
-async def _seconds(folder: Path, config: EngineConfig, *, groups: int, answers: int, prompt: int, length: int) -> float:
+def _requests(seed: int, *, groups: int, answers: int, prompt: int, length: int) -> list[TurnRequest]:
+    draw = random.Random(seed)
+    prompts = [tuple(draw.randrange(256) for _ in range(prompt)) for _ in range(groups)]
+    return [TurnRequest(prompt_ids=ids, max_tokens=length, seed=n) for ids in prompts for n in range(answers)]
+
+
+async def _seconds(
+    report: Report, folder: Path, config: EngineConfig, requests: Callable[[int], list[TurnRequest]]
+) -> float:
     """Return the least seconds that the requests take, of several rounds with other prompts."""
     engine = VllmEngine(folder, config, version=WeightVersion(step=0), ends=())
-    await engine.start()
+    with report.compiling():
+        await engine.start()
     best = float("inf")
     try:
         for repeat in range(REPEATS):
-            draw = random.Random(repeat)
-            prompts = [tuple(draw.randrange(256) for _ in range(prompt)) for _ in range(groups)]
-            asked = [TurnRequest(prompt_ids=ids, max_tokens=length, seed=n) for ids in prompts for n in range(answers)]
+            asked = requests(repeat)
             began = time.perf_counter()
             await asyncio.gather(*(engine.generate(one) for one in asked))
             best = min(best, time.perf_counter() - began)

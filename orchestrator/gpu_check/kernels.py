@@ -33,7 +33,8 @@ def run(report: Report, *, small: bool) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         inputs = _inputs(small=small, dtype=dtype)
         wanted = _exact(inputs)
-        found = _passed(scan, inputs, chunk_size=32 if small else 256)
+        with report.compiling():
+            found = _passed(scan, inputs, chunk_size=32 if small else 256)
         errors = {name: _error(value, wanted[name]) for name, value in found.items()}
         for name in VALUES:
             report.figure(f"scan, {_word(dtype)}: error of {name}", errors.pop(name), at_most=BOUNDS[dtype])
@@ -104,7 +105,8 @@ def _whole(report: Report, *, small: bool) -> None:
         here = read_model(folder).to(device())
         ids_BT = torch.randint(0, 256, (2, 100), generator=torch.Generator().manual_seed(1))
         wanted = _loss(exact, ids_BT)
-        found = _loss(here, ids_BT.to(device()))
+        with report.compiling():
+            found = _loss(here, ids_BT.to(device()))
         errors = {
             name: ((found[name].double().cpu() - value).norm() / value.norm()).item() for name, value in wanted.items()
         }

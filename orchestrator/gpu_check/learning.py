@@ -28,7 +28,8 @@ def run(report: Report, *, small: bool) -> None:
     samples = [TrainingSample.supervised(ids=tuple(ids), trained_T=[False, *[True] * (length - 1)]) for ids in ids_BT]
     share = make_batch(samples, ranks=1, micro_batch_tokens=config.micro_batch_tokens, pad_id=0).share(0)
     loss = LossConfig(objective="nll")
-    first = rank.train_step(share, loss=loss)
+    with report.compiling():
+        first = rank.train_step(share, loss=loss)
     taken = seconds(lambda: rank.train_step(share, loss=loss), repeats=3)
     peak = peak_gib(lambda: rank.train_step(share, loss=loss))
     last = rank.train_step(share, loss=loss)

@@ -10,11 +10,13 @@ NOT_RUN = (
 )
 HEAD = """# GPU check
 
-`make gpu-check` writes this page: on a machine with a GPU it verifies what only a GPU can show, and measures it, in at most
-15 minutes, part by part. Each part runs in a process of its own with a deadline; one that faults does not stop the others.
-Without a GPU, or with `--small`, the parts run in a small form; `second_runner` needs Triton, so that without a GPU nothing of
-it runs. On a machine that has torch (2.11 or later) and transformers alone, `python -m orchestrator.gpu_check --without-vllm`
-runs the parts that need no more. `--only kernels` runs one part and prints what it finds, and this page stays as it is.
+`make gpu-check` writes this page: on a machine with a GPU it verifies what only a GPU can show, and measures it, part by
+part, in at most 15 minutes beside what it takes to start and to compile. Each part runs in a process of its own with a
+deadline; one that faults does not stop the others. A part that ran out of time says nothing of its figures: run it again,
+since compiled kernels are kept, or make all deadlines longer (`--patience 5`). Without a GPU, or with `--small`, the parts
+run in a small form; `second_runner` needs Triton, so that without a GPU nothing of it runs. On a machine without vLLM, with
+torch 2.11 or later and transformers, `python -m orchestrator.gpu_check --without-vllm` runs the parts that need no more, and
+`learning` if DeepSpeed is there. `--only kernels` runs one part and prints what it finds, and this page stays as it is.
 """
 
 
@@ -39,8 +41,8 @@ def section(part: Part, outcome: Outcome | None) -> str:
         lines.append(
             f"| {figure.name} | {f'{figure.value:,.4g} {figure.unit}'.rstrip()} | {figure.wanted} | {verdict} |"
         )
-    if outcome.fault:
-        lines += ["", "```", outcome.fault.rstrip(), "```"]
+    if text := outcome.fault or outcome.late:
+        lines += ["", "```", text.rstrip(), "```"]
     return "\n".join([*lines, ""])
 
 
@@ -48,6 +50,8 @@ def said(outcome: Outcome) -> str:
     """Return in a word or two how a part ended."""
     if outcome.fault:
         return "faulted"
+    if outcome.late:
+        return "ran out of time"
     if not outcome.figures:
         return "nothing measured"
     wrong = sum(not figure.holds for figure in outcome.figures)

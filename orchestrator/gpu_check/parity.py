@@ -40,10 +40,11 @@ def compare(report: Report, *, runner: Runner, small: bool) -> None:
                 dtype=dtype, max_model_len=512, gpu_memory_utilization=0.5, runner=runner, speculation=speculation
             )
             what = dtype if speculation == "off" else f"{dtype}, drafts by {speculation}"
-            sampled = asyncio.run(_sampled(folder, config, asked, tags))
+            sampled = asyncio.run(_sampled(report, folder, config, asked, tags))
             wrong = sum(not _closed_by_rule(tags, *pair) for pair in zip(asked, sampled, strict=True))
             report.figure(f"{what}: answers with a closing elsewhere than the rule says", wrong, at_most=0)
-            gaps = _gaps(folder, asked, sampled, dtype)
+            with report.compiling():
+                gaps = _gaps(folder, asked, sampled, dtype)
             exact = dtype == "float32" and not on_gpu()
             report.figure(f"{what}: mean difference", gaps.mean().item(), "nats", at_most=BOUNDS[dtype])
             report.figure(f"{what}: largest", gaps.max().item(), "nats", at_most=EXACT if exact else None)
@@ -60,9 +61,12 @@ def _asked(tags: ThoughtTags, requests: int, length: int) -> list[TurnRequest]:
     ]
 
 
-async def _sampled(folder: Path, config: EngineConfig, asked: list[TurnRequest], tags: ThoughtTags) -> list[Completion]:
+async def _sampled(
+    report: Report, folder: Path, config: EngineConfig, asked: list[TurnRequest], tags: ThoughtTags
+) -> list[Completion]:
     engine = VllmEngine(folder, config, version=WeightVersion(step=0), ends=(), tags=tags)
-    await engine.start()
+    with report.compiling():
+        await engine.start()
     try:
         return list(await asyncio.gather(*(engine.generate(one) for one in asked)))
     finally:

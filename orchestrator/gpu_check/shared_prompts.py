@@ -44,9 +44,10 @@ def _ways(report: Report, folder: Path, what: str, group: list[TrainingSample], 
         batch = make_batch(group, ranks=1, micro_batch_tokens=16384, pad_id=0, shared_prompts=shared)
         assert any(one.prompts is not None for one in batch.micro_batches[0]) == shared
         work = partial(_passes, model, batch)
+        with report.compiling():
+            gradient = work()
         taken[way] = seconds(work, repeats=3)
         report.figure(f"{what}: {way}", 1000 * taken[way], "ms")
-        gradient = work()
         if whole is None:
             whole = gradient
         else:
