@@ -199,7 +199,7 @@ def test_compare_takes_two_files_or_runs(tmp_path: Path, capsys: pytest.CaptureF
     out = tmp_path / "found.json"
     assert main(["compare", str(before), str(tmp_path / "a"), "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "math     11  0.250   0.750      +0.500  +0.500 to +0.500  0.0010" in said
+    assert "math     11  0.250   0.750      +0.500  +0.223 to +0.623  0.0010" in said
     assert "math: left out are 1 only in the first" in said
     found = json.loads(out.read_text())["envs"]
     assert found["math"]["p"] == pytest.approx(2 / 2**11)

@@ -9,8 +9,8 @@ EPILOG = """example: two models on the tasks that both have answered; a run stan
   temper compare runs/demo/eval/sft.json runs/demo/eval/rl.json
   temper compare runs/plain-1 runs/mixed-1 --out compare.json
 
-The difference of accuracy has an interval by a bootstrap over tasks and a p value by the sign-flip test of pairs; beside it
-stands how many tasks would show a difference of so much.
+The difference of accuracy has an interval over tasks, with a width even if no task differs, and a p value by the sign-flip
+test of pairs; beside it stands how many tasks would show a difference of so much.
 
 example: a curve of each seed, then the page
   temper run configs/demo.yaml name=plain-1 seed=1 'eval.budget_shares=[0.25,0.5,1]'

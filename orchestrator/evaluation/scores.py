@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from envs.source import content_key
-from orchestrator.reporting.budget_curve import mean, standard_error, task_accuracies
+from orchestrator.reporting.budget_curve import mean, task_accuracies
+from orchestrator.reporting.intervals import accuracy_interval, standard_error
 from orchestrator.reporting.paired import TaskScore
 from orchestrator.settings.run_config import RunConfig
 from rollout.sampling import Sampling
@@ -117,13 +118,15 @@ def of_env(groups: Iterable[Group], env: str) -> list[Group]:
 def env_result(groups: list[Group], *, asked: int | None, void: int = 0) -> dict[str, float]:
     """Return an environment's results, of `asked` tasks, None for all; `void` answers are those of other weights.
 
-    avg@k is over the answers with a score, with its standard error over tasks; `avg_at_k_low` counts those without one as
-    wrong. pass@k is over the tasks whose k answers all have a score, of which there are `complete`. `parts/NAME` is the mean of
-    a part of the reward over the answers that have it.
+    avg@k is over the answers with a score, with its standard error over tasks and its 95 % interval; `avg_at_k_low` counts
+    those without one as wrong. pass@k is over the tasks whose k answers all have a score, of which there are `complete`.
+    `parts/NAME` is the mean of a part of the reward over the answers that have it.
     """
     scored = [t for group in groups for t in group.trajectories]
     complete = [group for group in groups if not group.failed and group.trajectories]
     shares, lowest = task_accuracies(groups), task_accuracies(groups, failed_are_wrong=True)
+    accuracy, stderr = mean(shares), standard_error(shares)
+    low, high = accuracy_interval(accuracy, stderr=stderr, tasks=len(shares), samples=len(scored))
     return {
         "tasks": len(groups),
         "tasks_asked": len(groups) if asked is None else asked,
@@ -131,10 +134,12 @@ def env_result(groups: list[Group], *, asked: int | None, void: int = 0) -> dict
         "failures": sum(len(group.failed) for group in groups),
         "void": void,
         "complete": len(complete),
-        "avg_at_k": mean(shares),
+        "avg_at_k": accuracy,
         "avg_at_k_low": mean(lowest) if scored else math.nan,
         "pass_at_k": mean([any(t.correct for t in group.trajectories) for group in complete]),
-        "stderr": standard_error(shares),
+        "stderr": stderr,
+        "interval_low": low,
+        "interval_high": high,
         "reward": mean([t.reward for t in scored if t.reward is not None]),
         "tokens": mean([t.sampled_tokens for t in scored]),
         "truncated": mean([t.truncated for t in scored]),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from orchestrator.reporting.budget_curve import Z95
+from orchestrator.reporting.intervals import accuracy_interval
 from rollout.sampling import PLAIN
 
 
@@ -14,13 +14,14 @@ def result_lines(result: Mapping[str, Any]) -> list[str]:
     k = result["k"]
     rows = [("environment", "tasks", f"avg@{k}", "95 %", f"pass@{k}", "reward", "tokens", "cut off", "failed")]
     for env, values in result["envs"].items():
-        half = _number(values["stderr"]) * Z95
+        counts = {name: values[name] for name in ("tasks", "samples")}
+        low, high = accuracy_interval(_number(values["avg_at_k"]), stderr=_number(values["stderr"]), **counts)
         rows.append(
             (
                 env,
                 str(values["tasks"]),
                 _shown(values["avg_at_k"]),
-                "-" if math.isnan(half) else f"+-{half:.3f}",
+                "-" if math.isnan(low) else f"{low:.3f} to {high:.3f}",
                 _shown(values["pass_at_k"]),
                 _shown(values["reward"]),
                 _shown(values["tokens"], places=0),

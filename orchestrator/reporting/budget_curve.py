@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from math import nan, sqrt
-from statistics import fmean, median, stdev
+from math import nan
+from statistics import fmean, median
 from typing import Any
 
 from envs.core.thinking_mode import Mode, Thinking, up_to
+from orchestrator.reporting.intervals import accuracy_interval, standard_error
 from rollout.budget.config import Scope
 from rollout.trajectory import Closed, Group, Trajectory, well_formed_share
 
 CLOSED = (Closed.ITSELF, Closed.LINE_END, Closed.ABRUPT, Closed.NEVER)
-Z95 = 1.96
-"""Half-width of the 95 % interval of a normal distribution, in standard deviations."""
 ORDER = (Mode.OFF, Mode.LOW_EFFORT, Mode.BUDGET, Mode.UNLIMITED)
 
 
@@ -91,16 +90,8 @@ class BudgetPoint:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the accuracy, the wider of two; NaN without a score.
-
-        The normal one over tasks takes account of answers to the same task being alike, but has no width where all
-        tasks have the same accuracy; Wilson's over samples has one even where all answers are right.
-        """
-        if not self.samples:
-            return nan, nan
-        half = Z95 * self.stderr
-        normal = max(0.0, self.accuracy - half), min(1.0, self.accuracy + half)
-        return max(normal, wilson_interval(self.accuracy, self.samples), key=lambda ends: ends[1] - ends[0])
+        """The 95 % confidence interval of the accuracy; NaN without a score."""
+        return accuracy_interval(self.accuracy, stderr=self.stderr, tasks=self.tasks, samples=self.samples)
 
 
 def median_free_thought(groups: Iterable[Group], *, scope: Scope) -> float | None:
@@ -140,13 +131,6 @@ def task_accuracies(groups: Iterable[Group], *, failed_are_wrong: bool = False) 
         for group in groups
     ]
     return [right / among for right, among in counts if among]
-
-
-def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of a mean; 0 for one value, NaN for none."""
-    if not values:
-        return nan
-    return stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
 
 
 def overshoots(trajectory: Trajectory, budget: int, *, scope: Scope) -> list[int]:
@@ -198,14 +182,3 @@ def nan_for_null(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: nan_for_null(inner) for name, inner in value.items()}
     return nan if value is None else value
-
-
-def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share of `count` trials, 1 or more; it holds the share, whatever the rounding.
-
-    Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 22 (1927).
-    """
-    square = Z95**2 / count
-    middle = (share + square / 2) / (1 + square)
-    half = Z95 * sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
-    return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from orchestrator.reporting.budget_curve import Z95
+from orchestrator.reporting.intervals import accuracy_interval
 from orchestrator.reporting.record import RunRecord
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.run.folder import evaluations_of
@@ -114,9 +114,12 @@ def _between(record: RunRecord, name: str) -> CaptionedFigure | None:
     for number, env in enumerate(envs):
         colour = COLOURS[number % len(COLOURS)]
         steps, values = record.series(stage, f"{env}{ACCURACY}")
-        _, errors = record.series(stage, f"{env}/stderr")
-        low = [value - Z95 * error for value, error in zip(values, errors, strict=True)]
-        high = [value + Z95 * error for value, error in zip(values, errors, strict=True)]
+        errors, tasks, samples = (record.series(stage, f"{env}/{name}")[1] for name in ("stderr", "tasks", "samples"))
+        ends = [
+            accuracy_interval(value, stderr=error, tasks=int(of), samples=int(count))
+            for value, error, of, count in zip(values, errors, tasks, samples, strict=True)
+        ]
+        low, high = [end for end, _ in ends], [end for _, end in ends]
         axes.plot(steps, values, color=colour, label=env, linewidth=1.8, marker="o", markersize=3)
         axes.fill_between(steps, low, high, color=colour, alpha=0.12, linewidth=0)
     axes.set_xlabel(f"{name.upper()} step")

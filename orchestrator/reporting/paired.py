@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from orchestrator.reporting.intervals import Interval, paired_interval, wider
+
 RESAMPLES = 20_000
 SEED = 1
 LEVEL = 0.95
@@ -69,7 +71,8 @@ class TaskComparison:
     difference: float
     """Mean over the tasks of the second's accuracy less the first's."""
     interval: tuple[float, float]
-    """Its 95 % interval: percentiles of a bootstrap over the tasks."""
+    """Its 95 % interval, the wider of two: percentiles of a bootstrap over the tasks, and `paired_interval`, which has a width
+    even if no task differs."""
     p: float
     """How often so large a mean, of either sign, comes about where the two are alike: the sign-flip test."""
     deviation: float
@@ -124,7 +127,7 @@ def compare_tasks(first: Sequence[TaskScore], second: Sequence[TaskScore]) -> Ta
         first=fmean(pairing.first) if known else nan,
         second=fmean(pairing.second) if known else nan,
         difference=float(sum(differences) / len(differences)) if known else nan,
-        interval=bootstrap_interval(differences) if known else (nan, nan),
+        interval=_interval(differences) if known else (nan, nan),
         p=sign_flip_p(differences) if known else nan,
         deviation=deviation,
         needed={f"{size:g}": tasks_needed(deviation, size) for size in DIFFERENCES},
@@ -140,6 +143,10 @@ def compare_envs(
 ) -> dict[str, TaskComparison]:
     """Compare every environment of which both evaluations have the single tasks."""
     return {env: compare_tasks(first[env], second[env]) for env in sorted(first) if env in second}
+
+
+def _interval(differences: Sequence[Fraction]) -> Interval:
+    return wider(bootstrap_interval(differences), paired_interval([float(one) for one in differences]))
 
 
 def bootstrap_interval(

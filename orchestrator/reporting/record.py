@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from orchestrator.reporting.budget_curve import Z95, BudgetPoint, nan_for_null
+from orchestrator.reporting.budget_curve import BudgetPoint, nan_for_null
+from orchestrator.reporting.intervals import accuracy_interval
 from orchestrator.reporting.paired import TaskScore
 from orchestrator.run.metrics_log import MetricsRow, read_metrics
 
@@ -42,11 +43,8 @@ class EnvResult:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of `avg_at_k` (normal approximation), inside 0 and 1; NaN without a score."""
-        if not self.samples:
-            return math.nan, math.nan
-        half = Z95 * self.stderr
-        return max(0.0, self.avg_at_k - half), min(1.0, self.avg_at_k + half)
+        """The 95 % confidence interval of `avg_at_k`; NaN without a score."""
+        return accuracy_interval(self.avg_at_k, stderr=self.stderr, tasks=self.tasks, samples=self.samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
