@@ -105,6 +105,22 @@ def test_programs_that_read_and_write(text: str, tests: list[tuple[str, str]], r
     assert reward(task, f"```python\n{wrong}\n```") == 0.0
 
 
+def test_an_exit_with_code_0_earns_what_the_output_is_worth() -> None:
+    task = task_of({"problem": "Twice.", "tests": [{"input": "2", "output": "4"}, {"input": "3", "output": "6"}]})
+    program = "import os\nprint({}, flush=True)\nos._exit(0)"
+    assert reward(task, program.format("2 * int(input())")) == 1.0
+    assert reward(task, program.format("4")) == 0.0
+    assert reward(task, "import os\nos._exit(0)") == 0.0
+
+
+@pytest.mark.parametrize("name", ["checker", "generated_checker", "special_judge"])
+def test_a_row_with_a_checker_of_its_own_is_refused(name: str) -> None:
+    row = {"problem": "Any prime.", "tests": [{"input": "", "output": "2"}]}
+    assert task_of(row | {name: None}).spec["stdio"]
+    with pytest.raises(ValueError, match=name):
+        task_of(row | {name: "def check(output): ..."})
+
+
 def test_functions_named_by_the_row_are_called_with_values_from_json() -> None:
     apps = {"inputs": [[[1, 2]], [[]]], "outputs": [[[2, 1]], [[]]], "fn_name": "turn"}
     starter = "class Solution:\n    def turn(self, a: List[int]) -> List[int]:\n"

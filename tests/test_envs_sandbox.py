@@ -114,7 +114,7 @@ FORBIDDEN = {
     "read the parent's environment": "import os\ndef f():\n    return open(f'/proc/{os.getppid()}/environ').read()",
     "TCP": "import socket\ndef f():\n    return str(socket.socket())",
     "UDP": "import socket\ndef f():\n    return str(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))",
-    "unix socket": "import socket\ndef f():\n    return str(socket.socketpair())",
+    "unix socket": "import _socket\ndef f():\n    return str(_socket.socketpair())",
     "fork bomb": "import os\ndef f():\n    while True: os.fork()",
     "shell": "import os\ndef f():\n    return os.execv('/bin/sh', ['sh', '-c', 'true'])",
     "subprocess": "import subprocess\ndef f():\n    return subprocess.run(['true'])",

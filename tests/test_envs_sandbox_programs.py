@@ -94,6 +94,35 @@ MAIN = {
     "the guard": ("if __name__ == '__main__': print(1)", "1\n"),
     "exit 0": ("print(1)\nraise SystemExit", "1\n"),
     "exit 3": ("import sys\nprint(1)\nsys.exit(3)", "1\n"),
+    "exit()": ("print(1)\nexit()", "1\n"),
+    "quit(0)": ("print(1)\nquit(0)", "1\n"),
+    "exit without an end": ("import os\nprint(1, flush=True)\nos._exit(0)", "1\n"),
+    "exit without what was not flushed": ("import os\nprint(1)\nos._exit(0)", ""),
+    "a large stack": (
+        "import sys, threading\nsys.setrecursionlimit(10**6)\nthreading.stack_size(2**26)\n"
+        "def depth(n): return 0 if n == 0 else 1 + depth(n - 1)\n"
+        "threading.Thread(target=lambda: print(depth(20_000))).start()",
+        "20000\n",
+    ),
+    "a pool": (
+        "from concurrent.futures import ThreadPoolExecutor as Pool\nwith Pool(8) as pool:\n"
+        "    print(sum(pool.map(int, '1234')))",
+        "10\n",
+    ),
+    "a queue": (
+        "import queue, threading\nq = queue.Queue()\nthreading.Thread(target=lambda: q.put(input())).start()\n"
+        "print(q.get())",
+        "ab\n",
+    ),
+    "200 threads": (
+        "import threading\nfor n in range(200):\n    t = threading.Thread(target=int)\n    t.start()\n    t.join()\nprint(n)",
+        "199\n",
+    ),
+    "asyncio": (
+        "import asyncio\nasync def main():\n    await asyncio.sleep(0.001)\n"
+        "    print(await asyncio.gather(*(asyncio.to_thread(int, d) for d in '12')))\nasyncio.run(main())",
+        "[1, 2]\n",
+    ),
     "no output": ("", ""),
     "64 KiB": ("print('x' * 65535)", "x" * 65535 + "\n"),
     "not Unicode": ("import sys\nsys.stdout.buffer.write(b'\\xff')", "\ufffd"),
@@ -111,11 +140,31 @@ def test_a_whole_program_gives_its_output(sandbox: Sandbox, name: str) -> None:
     assert sandbox.run_main(source, "ab\nc", LIMITS) == Reply(kind=ReplyKind.VALUE, value=output)
 
 
+def test_functions_use_threads_and_a_source_may_end_itself_after_it_has_defined_them(sandbox: Sandbox) -> None:
+    source = (
+        "import asyncio, threading\ndef f(x):\n    found = []\n"
+        "    thread = threading.Thread(target=lambda: found.append(x))\n    thread.start()\n    thread.join()\n"
+        "    return found + [asyncio.run(g())]\nasync def g():\n    return 1\nexit()"
+    )
+    assert [reply.value for reply in results(sandbox, source, [3], [4])] == [[3, 1], [4, 1]]
+    failing = source.replace("exit()", "exit(2)")
+    assert results(sandbox, failing, [3])[0].kind is ReplyKind.RAISED
+
+
 FAULTS = {
     "too much": ("print('x' * 2**20)", ReplyKind.OUTPUT),
     "a flood": ("while True: print('x' * 1000)", ReplyKind.OUTPUT),
     "an exception": ("print(1)\n1 / 0", ReplyKind.RAISED),
-    "exit without an end": ("import os\nprint(1, flush=True)\nos._exit(0)", ReplyKind.CRASH),
+    "exit code 1 without an end": ("import os\nprint(1, flush=True)\nos._exit(1)", ReplyKind.CRASH),
+    "a thread that loops": (
+        "import threading\ndef f():\n    while True: pass\nthreading.Thread(target=f).start()",
+        ReplyKind.TIME,
+    ),
+    "too many threads": (
+        "import threading\nthreading.stack_size(2**15)\n"
+        "for _ in range(300): threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        ReplyKind.CRASH,
+    ),
     "a loop": ("while True: pass", ReplyKind.TIME),
     "an exit that loops": ("import atexit\ndef f():\n    while True: pass\natexit.register(f)", ReplyKind.TIME),
     "memory": ("bytearray(1 << 30)", ReplyKind.MEMORY),

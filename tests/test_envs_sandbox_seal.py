@@ -1,5 +1,6 @@
 """The system-call filter, run here as the kernel would run it."""
 
+import errno
 import struct
 
 import pytest
@@ -10,9 +11,9 @@ OTHER_ARCHITECTURE = 0x40000003
 """32-bit x86."""
 
 
-def verdict(code: bytes, *, number: int, argument: int, architecture: int) -> int:
-    """What the filter says of a call with this second argument."""
-    data, accumulator, at = {0: number, 4: architecture, 24: argument}, 0, 0
+def verdict(code: bytes, *, number: int, argument: int, architecture: int, first: int = 0) -> int:
+    """What the filter says of a call with these first two arguments."""
+    data, accumulator, at = {0: number, 4: architecture, 16: first, 24: argument}, 0, 0
     while True:
         operation, yes, no, operand = struct.unpack_from("HBBI", code, 8 * at)
         at += 1
@@ -28,12 +29,22 @@ def verdict(code: bytes, *, number: int, argument: int, architecture: int) -> in
 @pytest.mark.parametrize("machine", seal.ALLOWED)
 def test_the_filter_allows_what_is_listed_and_nothing_else(machine: str) -> None:
     code, architecture = bytes(seal.seccomp_filter(machine)), seal.AUDIT_ARCH[machine]
-    conditions = dict(seal.CONDITIONAL[machine])
+    conditions = {number: values for number, _, values in seal.CONDITIONAL[machine]}
     for number in [*range(1000), 0x40000000, 0x40000027, 2**32 - 1]:
-        for argument in (0, 1, 4, 5, 8, 1030, 0x5401, 0x5421, 2**32 - 1):
+        for argument in (0, 1, 4, 5, 8, 0x80, 1030, 0x5401, 0x5421, 0x80800, 2**32 - 1):
             allowed = number in seal.ALLOWED[machine] or argument in conditions.get(number, ())
             said = verdict(code, number=number, argument=argument, architecture=architecture)
             assert said == (seal.ALLOW if allowed else seal.DENY), (number, argument)
+
+
+@pytest.mark.parametrize("machine", seal.ALLOWED)
+def test_a_filter_with_threads_allows_clone_for_all_flags_of_a_thread_only(machine: str) -> None:
+    code, architecture = bytes(seal.seccomp_filter(machine, threads=True)), seal.AUDIT_ARCH[machine]
+    thread = 0x3D0F00  # CLONE_VM, FS, FILES, SIGHAND, THREAD, SYSVSEM, SETTLS, PARENT_SETTID, CHILD_CLEARTID
+    for first in (0, 17, 0x4111, thread, *(thread ^ (1 << bit) for bit in range(32))):
+        said = verdict(code, number=seal.CLONE[machine], argument=0, architecture=architecture, first=first)
+        assert said == (seal.ALLOW if first in (thread, thread | 0x400000) else seal.DENY), hex(first)
+    assert verdict(code, number=435, argument=88, architecture=architecture) == 0x50000 | errno.ENOSYS
 
 
 @pytest.mark.parametrize("machine", seal.ALLOWED)

@@ -18,7 +18,7 @@ from envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
 LIMITS = Limits(wall_s=15.0, cpu_s=5, memory_mb=1024)
 BORDER = "from envs.sandbox import border as _border\n"  # the sandbox's zygote holds it
-SERVE = f"\n\n{BORDER}def _serve(ask):\n    _border.serve(ask, globals())\n"
+SERVE = f"{BORDER}def _serve(ask):\n    _border.serve(ask, globals())\n"
 RUN = "def _run(ask):\n    _border.run(ask, {!r}, {!r})\n"
 
 
@@ -70,9 +70,9 @@ def _load(checker: SealedProcess, source: str) -> None:
 
 
 def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called: str, fresh: bool) -> Tested:
-    heard = program.load(source + SERVE)
+    heard = program.load(source)
     if heard.kind is ReplyKind.VALUE:
-        heard = program.converse("_serve")
+        heard = program.converse("_serve", SERVE)
     if heard.kind is not ReplyKind.ASK:
         return failed(heard, "loading the program")
     requests, said = 0, ""

@@ -29,6 +29,8 @@ HIDDEN = (
 PACKED = "private_test_cases"
 WRAPPED = "input_output"
 """Where a list of one result stands for the result too, as APPS writes some of them."""
+CHECKERS = ("checker", "checker_code", "generated_checker", "custom_checker", "special_judge", "spj", "interactor")
+"""Fields by which a row says that outputs other than the listed ones are right too."""
 SOLUTIONS = ("solution", "solutions", "code", "canonical_solution", "reference_solution")
 LEETCODE = (
     "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string\n"
@@ -69,6 +71,11 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
     text = next((row[name] for name in TEXTS if isinstance(row.get(name), str) and row[name].strip()), None)
     if text is None:
         raise ValueError(f"no text of the problem; it would be one of {', '.join(TEXTS)}, the row has {sorted(row)}")
+    checker = next((name for name in CHECKERS if row.get(name)), None)
+    if checker is not None:
+        raise ValueError(
+            f"field {checker!r} names a checker of several right outputs; outputs are only compared here, so leave this row out"
+        )
     public = _distinct([pair for name in PUBLIC for pair in pairs_of(row.get(name), name)])
     packed = row[PACKED] if is_packed(row.get(PACKED)) else None
     hidden = [name for name in HIDDEN if packed is None or name != PACKED]

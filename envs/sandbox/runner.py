@@ -12,6 +12,7 @@ and is told `{"value"}`. A program can send frames of its own: they are its own 
 """
 
 import atexit
+import fcntl
 import json
 import os
 import struct
@@ -48,12 +49,21 @@ def serve_program(channel: int, request: dict[str, Any], module: types.ModuleTyp
     namespace, value = module.__dict__, None
     if "source" in request:
         sys.modules[module.__name__] = module
-        exec(compile(request["source"], PROGRAM, "exec", dont_inherit=True), namespace)
+        load(request["source"], namespace)
     if "call" in request:
         value = namespace[request["call"]](*request["arguments"])
     if "converse" in request:
         value = namespace[request["converse"]](lambda *arguments: ask(channel, arguments))
     return value
+
+
+def load(source: str, namespace: dict[str, Any]) -> None:
+    """Execute a source whose definitions are called later: one that ends itself without an error has defined them."""
+    try:
+        exec(compile(source, PROGRAM, "exec", dont_inherit=True), namespace)
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
 
 
 def run_main(source: str) -> None:
@@ -64,10 +74,43 @@ def run_main(source: str) -> None:
     except SystemExit:
         pass
     finally:
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()  # waits for the threads that are no daemons
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.__stdout__):
             if stream is not None:
                 stream.flush()
+
+
+class PipeEnd:
+    """One of two ends that a program gets in place of sockets, which it may not open: asyncio wakes its loop by them."""
+
+    def __init__(self, reader: int, writer: int) -> None:
+        self.reader, self.writer = reader, writer
+
+    def fileno(self) -> int:
+        return self.reader
+
+    def setblocking(self, blocks: bool) -> None:
+        for number in (self.reader, self.writer):
+            flags = fcntl.fcntl(number, fcntl.F_GETFL)
+            fcntl.fcntl(number, fcntl.F_SETFL, flags & ~os.O_NONBLOCK if blocks else flags | os.O_NONBLOCK)
+
+    def recv(self, count: int) -> bytes:
+        return os.read(self.reader, count)
+
+    def send(self, data: bytes) -> int:
+        return os.write(self.writer, data)
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+def pipe_pair() -> tuple[PipeEnd, PipeEnd]:
+    """Return two connected ends."""
+    (reader, to_reader), (other, to_other) = os.pipe(), os.pipe()
+    return PipeEnd(reader, to_other), PipeEnd(other, to_reader)
 
 
 def place(error: BaseException) -> str:

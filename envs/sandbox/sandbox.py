@@ -14,7 +14,7 @@ Levels, found by trying attacks (`probe`); all attacks are in `conformance.attac
 
 Where namespaces can't be made the sandbox says so and is of level 2. The least that is accepted is 2, or the value of
 TEMPER_SANDBOX_MIN_LEVEL; a level once reached is kept. Programs that import numpy run under a second zygote that has it
-imported.
+imported. Only programs that name threads may start any, because each of those costs the zygote a listener.
 """
 
 import logging
@@ -47,6 +47,7 @@ STARTED_AHEAD = 2  # processes of one program at the same time
 ACCEPT_LESS = f"accept less by sandbox.min_level or {MIN_LEVEL_VARIABLE}"
 REMEDY = f"use {KERNEL}, for level 3 one that allows user namespaces, or {ACCEPT_LESS}"
 NUMPY = re.compile(r"\b(?:import|from)\b[^\n#]*\bnumpy\b")
+THREADS = re.compile(r"thread|concurrent|asyncio")
 T = TypeVar("T")
 
 
@@ -77,8 +78,8 @@ class Sandbox:
         self.places = threading.BoundedSemaphore(programs)
 
     def start(self, limits: Limits, source: str = "") -> SealedProcess:
-        """Start an empty process; its program can import numpy where the source that it will be given does."""
-        return SealedProcess(self.warm(source), limits)
+        """Start an empty process; its program can use numpy and threads if the source that it will be given names them."""
+        return SealedProcess(self.warm(source), limits, threads=bool(THREADS.search(source)))
 
     def call_each(self, source: str, name: str, calls: Sequence[list[Any]], limits: Limits) -> Iterator[Reply]:
         """Yield one reply per call of a function, in order, each from a process of its own that sees only this call.
@@ -105,7 +106,8 @@ class Sandbox:
 
         It may write `most` bytes, and always 1 MiB.
         """
-        with StdinProcess(self.warm(source), limits, stdin=stdin, most=most) as process:
+        threads = bool(THREADS.search(source))
+        with StdinProcess(self.warm(source), limits, stdin=stdin, most=most, threads=threads) as process:
             return process.run(source)
 
     def attempt(self, action: Callable[["Sandbox"], T]) -> T:

@@ -2,7 +2,8 @@
 
 `seal_zygote` is applied once and inherited by every fork: no capabilities, read access to the standard library only
 (Landlock), nothing that could be written. `seal_child` is applied in each fork: limits on memory and time, and a list
-of the system calls that are allowed; all others fail with EPERM: sockets, fork, exec, signals, ptrace, mounts.
+of the system calls that are allowed; all others fail with EPERM: sockets, fork, exec, signals, ptrace, mounts. A filter
+with `threads` also allows `clone` with the flags of a thread, which `envs.sandbox.thread_limit` counts.
 Namespaces are made by `envs.sandbox.namespaces`. What really holds is probed afterwards by `envs.sandbox.probe`.
 """
 
@@ -42,17 +43,23 @@ ALLOWED = {
         172, 173, 178, 174, 175, 176, 177, 158, 160, 179, 128, 93, 94, 166,
     ),
 }
-# calls allowed for some values of their second argument: fcntl without owners and signals, ioctl without async
+# calls allowed for some values of one argument: fcntl without owners and signals, ioctl without async, plain pipes
 FCNTL_COMMANDS = (0, 1, 2, 3, 4, 1030)
 IOCTL_REQUESTS = (0x5401, 0x5413, 0x5450, 0x5451)
+PIPE_FLAGS = (0, 0x800, 0x80000, 0x80800)
 CONDITIONAL = {
-    "x86_64": ((72, FCNTL_COMMANDS), (16, IOCTL_REQUESTS)),
-    "aarch64": ((25, FCNTL_COMMANDS), (29, IOCTL_REQUESTS)),
+    "x86_64": ((72, 1, FCNTL_COMMANDS), (16, 1, IOCTL_REQUESTS), (293, 1, PIPE_FLAGS)),
+    "aarch64": ((25, 1, FCNTL_COMMANDS), (29, 1, IOCTL_REQUESTS), (59, 1, PIPE_FLAGS)),
 }
+CLONE = {"x86_64": 56, "aarch64": 220}
+CLONE3 = 435
+THREAD_FLAGS = (0x3D0F00, 0x7D0F00)  # all that a thread shares, with CLONE_VM and CLONE_THREAD: of glibc, of musl
 # fmt: on
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
-ALLOW, DENY, KILL = 0x7FFF0000, 0x00050001, 0x80000000  # DENY is SECCOMP_RET_ERRNO with EPERM
+ALLOW, DENY, KILL, NOTIFY = 0x7FFF0000, 0x00050001, 0x80000000, 0x7FC00000  # DENY is SECCOMP_RET_ERRNO with EPERM
+UNKNOWN = 0x00050026  # with ENOSYS, so that the C library falls back on an older call
+FILES, ZYGOTE_FILES = 64, 4096  # descriptors
 
 
 # made once, since each fork would else make classes for them
@@ -73,15 +80,16 @@ def prctl(option: int, argument: int, what: str) -> None:
     checked(LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0), what)
 
 
-def seal_zygote(folders: Sequence[str], *, keep: int = 0) -> list[str]:
+def seal_zygote(folders: Sequence[str], *, keep: int = 0, files: int = FILES) -> list[str]:
     """Set everything that forks inherit; return the names of the layers that could be set.
 
-    The folders may be read; `keep` is a mask of the capabilities that the zygote itself needs on.
+    The folders may be read; `keep` is a mask of the capabilities that the zygote itself needs on, `files` how many
+    descriptors it may hold.
     """
     steps = {
         "no new privileges": no_new_privileges,
         "capabilities": lambda: drop_capabilities(keep),
-        "limits": _limits,
+        "limits": lambda: _limits(files),
         "landlock": lambda: _landlock(folders),
     }
     return [name for name, step in steps.items() if could_be_set(name, step)]
@@ -118,8 +126,8 @@ def drop_capabilities(keep: int = 0) -> None:
     checked(LIBC.capset(CAPABILITY_HEADER, sets), "capset")
 
 
-def _limits() -> None:
-    for kind, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, 64)):
+def _limits(files: int) -> None:
+    for kind, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, files)):
         resource.setrlimit(kind, (value, value))
 
 
@@ -141,7 +149,7 @@ def _landlock(folders: Sequence[str]) -> None:
     os.close(ruleset)
 
 
-def seccomp_filter(machine: str = MACHINE) -> ctypes.Array[ctypes.c_char]:
+def seccomp_filter(machine: str = MACHINE, *, threads: bool = False) -> ctypes.Array[ctypes.c_char]:
     """Return the filter as the kernel's array of instructions. Raise `OSError` where a machine's calls are not listed.
 
     Numbers are looked up by halving, which the kernel prepares in half the time that a chain of comparisons takes.
@@ -149,8 +157,10 @@ def seccomp_filter(machine: str = MACHINE) -> ctypes.Array[ctypes.c_char]:
     if machine not in ALLOWED:
         raise OSError(f"no list of system calls for {machine}")
     allowed = {number: [(RETURN, 0, 0, ALLOW)] for number in ALLOWED[machine]}
-    conditional = {number: _argument_check(values) for number, values in CONDITIONAL[machine]}
+    conditional = {number: _argument_check(index, values) for number, index, values in CONDITIONAL[machine]}
     leaves = {**allowed, **conditional}
+    if threads:
+        leaves |= {CLONE[machine]: _argument_check(0, THREAD_FLAGS), CLONE3: [(RETURN, 0, 0, UNKNOWN)]}
     denied = [(RETURN, 0, 0, DENY)]
     ranges: list[tuple[int, list[Instruction]]] = []
     for number in range(max(leaves) + 2):
@@ -164,13 +174,18 @@ def seccomp_filter(machine: str = MACHINE) -> ctypes.Array[ctypes.c_char]:
         (LOAD, 0, 0, 0),
         *_lookup(ranges),
     ]
+    return assembled(code)
+
+
+def assembled(code: Sequence[Instruction]) -> ctypes.Array[ctypes.c_char]:
+    """Return instructions as the kernel's array."""
     return ctypes.create_string_buffer(b"".join(struct.pack("HBBI", op, yes, no, k) for op, yes, no, k in code))
 
 
-def _argument_check(values: tuple[int, ...]) -> list[Instruction]:
-    """Return the instructions that allow a call for some values of its second argument."""
+def _argument_check(index: int, values: tuple[int, ...]) -> list[Instruction]:
+    """Return the instructions that allow a call for some values of an argument, by its lower half."""
     tests = [(JUMP_EQUAL, len(values) - n, 0, value) for n, value in enumerate(values)]
-    return [(LOAD, 0, 0, 24), *tests, (RETURN, 0, 0, DENY), (RETURN, 0, 0, ALLOW)]
+    return [(LOAD, 0, 0, 16 + 8 * index), *tests, (RETURN, 0, 0, DENY), (RETURN, 0, 0, ALLOW)]
 
 
 def _lookup(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
@@ -188,13 +203,18 @@ def seal_child(*, cpu_s: int, memory_bytes: int, seccomp: ctypes.Array[ctypes.c_
     prctl(PR_SET_PDEATHSIG, 9, "pdeathsig")
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
     if seccomp is not None:
         _install(seccomp)
 
 
+def program_of(seccomp: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char]:
+    """Return the kernel's `sock_fprog` of a filter, which must outlive it."""
+    return ctypes.create_string_buffer(struct.pack("HxxxxxxP", (len(seccomp) - 1) // 8, ctypes.addressof(seccomp)))
+
+
 def _install(seccomp: ctypes.Array[ctypes.c_char]) -> None:
-    head = struct.pack("HxxxxxxP", (len(seccomp) - 1) // 8, ctypes.addressof(seccomp))
-    buffer = ctypes.create_string_buffer(head)
+    buffer = program_of(seccomp)
     checked(LIBC.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.c_ulong(ctypes.addressof(buffer)), 0, 0), "seccomp")
 
 

@@ -4,6 +4,7 @@ What a program does to itself (time, memory, output, crash) is a `Reply`. `Sandb
 can't bring about: the zygote died, could not fork or could not seal.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -76,18 +77,23 @@ class Reply:
 class SealedProcess:
     """One sealed process that holds one program. Use as a context manager; leaving it kills the process.
 
-    `streams` are the descriptors of its standard input and output; without them both are /dev/null.
+    `streams` are the descriptors of its standard input and output; without them both are /dev/null. With `threads` it may
+    start up to `envs.sandbox.thread_limit.MOST_THREADS`.
     """
 
-    def __init__(self, zygote: Zygote, limits: Limits, *, streams: Sequence[int] = ()) -> None:
+    def __init__(self, zygote: Zygote, limits: Limits, *, streams: Sequence[int] = (), threads: bool = False) -> None:
         self.zygote, self.limits = zygote, limits
         self.left_s, self.deadline, self.queued_s = ANSWER_S, 0.0, 0.0
         self.sealed = False
+        self.waits: dict[str, float] = {}  # of its threads for a CPU
+        self.exit_code: int | None = None  # of a process that ended while a reply was due
         self.channel, theirs = socket.socketpair()
         self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.process = 0  # its process id as we see it; `pid` is the zygote's, who may live in another namespace
         with theirs:
-            self.pid: int | None = zygote.spawn([theirs.fileno(), *streams], limits.cpu_s, limits.memory_mb * 2**20)
+            self.pid: int | None = zygote.spawn(
+                [theirs.fileno(), *streams], limits.cpu_s, limits.memory_mb * 2**20, threads=threads
+            )
 
     def load(self, source: str) -> Reply:
         """Run the source of the program."""
@@ -113,9 +119,9 @@ class SealedProcess:
         """Return the next reply to what was sent ahead."""
         return self._request(b"")
 
-    def converse(self, name: str) -> Reply:
-        """Call a function that the source defined with `ask`, by which it asks us; each `ASK` must be met by `answer`."""
-        return self._request(frame({"converse": name}), may_ask=True)
+    def converse(self, name: str, source: str = "") -> Reply:
+        """Call a function with `ask`, by which it asks us; each `ASK` must be met by `answer`. `source` is run before."""
+        return self._request(frame({"source": source, "converse": name}), may_ask=True)
 
     def answer(self, value: Any) -> Reply:
         """Answer an `ASK` and go on."""
@@ -189,12 +195,13 @@ class SealedProcess:
         self.deadline += more_s
 
     def _queued(self) -> float:
-        """Return the seconds for which the process was ready to run and had no CPU; 0 where the kernel does not say."""
-        try:
-            with open(f"/proc/{self.process}/schedstat", encoding="ascii") as file:
-                return int(file.read().split()[1]) / 1e9
-        except (OSError, IndexError):
-            return 0.0
+        """Return the seconds for which its threads were ready to run and had no CPU; 0 where the kernel does not say."""
+        folder = f"/proc/{self.process}/task"
+        with contextlib.suppress(OSError, IndexError):
+            for thread in os.listdir(folder):
+                with open(f"{folder}/{thread}/schedstat", encoding="ascii") as file:
+                    self.waits[thread] = int(file.read().split()[1]) / 1e9
+        return sum(self.waits.values())
 
     def _ended(self) -> Reply:
         """Return why the channel was closed: the process ended, by its CPU limit or its own doing, or goes on without."""
@@ -209,7 +216,7 @@ class SealedProcess:
             time.sleep(EXIT_POLL_S)
         self.pid, (status, cpu_s) = None, ending
         WAITS.seconds += waited_s
-        code = os.waitstatus_to_exitcode(status)
+        self.exit_code = code = os.waitstatus_to_exitcode(status)
         if code == -signal.SIGKILL and cpu_s >= self.limits.cpu_s / 2:
             return Reply(kind=ReplyKind.TIME, detail=f"over {self.limits.cpu_s} s of CPU")
         ended_by = f"signal {-code}, {signal.strsignal(-code)}" if code < 0 else f"exit code {code}"

@@ -15,13 +15,13 @@ SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_S
 class StdinProcess(SealedProcess):
     """One sealed process that runs a program as `__main__`; what it writes is read up to 1 MiB, or to `most` bytes."""
 
-    def __init__(self, zygote: Zygote, limits: Limits, *, stdin: str, most: int = 0) -> None:
+    def __init__(self, zygote: Zygote, limits: Limits, *, stdin: str, most: int = 0, threads: bool = False) -> None:
         self.written: list[bytes] = []
         self.most = max(most, MAX_REPLY_BYTES)
         given = _sealed_file(stdin)
         self.output, theirs = os.pipe()
         try:
-            super().__init__(zygote, limits, streams=(given, theirs))
+            super().__init__(zygote, limits, streams=(given, theirs), threads=threads)
         except BaseException:
             os.close(self.output)
             raise
@@ -30,9 +30,9 @@ class StdinProcess(SealedProcess):
             os.close(theirs)
 
     def run(self, source: str) -> Reply:
-        """Run the program: `VALUE` with the standard output where it came to its end, by itself or by SystemExit."""
+        """Run the program: `VALUE` with the standard output if it came to its end, by SystemExit or with exit code 0 too."""
         reply = self._request(frame({"main": unicode(source)}))
-        if reply.kind is not ReplyKind.VALUE:
+        if reply.kind is not ReplyKind.VALUE and self.exit_code != 0:
             return reply
         return Reply(kind=ReplyKind.VALUE, value=b"".join(self.written).decode(errors="replace"))
 

@@ -11,8 +11,9 @@ from typing import Any
 from envs.core.errors import SandboxError
 
 CHILD = Path(__file__).with_name("zygote_main.py")
-VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""All that the zygote gets: the order of sets is the same every time, and one thread, or forks would not be safe."""
+VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+"""All that the zygote gets: the order of sets is the same every time, one thread, or forks would not be safe, and one arena of
+memory, or each thread of a program would take 64 MiB of its limit."""
 START_S = 30.0
 ANSWER_S = 20.0
 MAX_ANSWER_BYTES = 4096
@@ -40,9 +41,12 @@ class Zygote:
             self.close()
             raise
 
-    def spawn(self, descriptors: list[int], cpu_s: int, memory_bytes: int) -> int:
-        """Fork a process that serves the first descriptor, a channel; further ones are its input and output."""
-        request = {"spawn": {"cpu_s": cpu_s, "memory_bytes": memory_bytes}}
+    def spawn(self, descriptors: list[int], cpu_s: int, memory_bytes: int, *, threads: bool = False) -> int:
+        """Fork a process that serves the first descriptor, a channel; further ones are its input and output.
+
+        It may start `threads` if they can be counted.
+        """
+        request = {"spawn": {"cpu_s": cpu_s, "memory_bytes": memory_bytes, "threads": threads}}
         with self.lock:
             self._send(request, descriptors)
             answer = self._answer(ANSWER_S)

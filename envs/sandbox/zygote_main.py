@@ -1,14 +1,15 @@
 """The zygote: a child program that is started once, seals itself, and forks one sealed process per execution.
 
 Run as `python -s -S -P zygote_main.py LEVEL [FOLDER OF NUMPY]` with an environment of a few settings and the control
-socket as standard input. It has one thread. Over the control socket it takes `{"spawn": {"cpu_s", "memory_bytes"}}` with
-descriptors (the program's channel; its input and output), `{"reap": pid}` and `{"end": pid}`; it answers the first two.
+socket as standard input. It has one thread. Over the control socket it takes `{"spawn": {"cpu_s", "memory_bytes", "threads"}}`
+with descriptors (the program's channel; its input and output), `{"reap": pid}` and `{"end": pid}`; it answers the first two.
 It ends when the control socket closes or its parent is gone (polled: PDEATHSIG would fire when the *thread* that started
 it ends).
 
 What a forked process takes and answers is told in `envs.sandbox.runner`.
 """
 
+import builtins
 import gc
 import importlib
 import json
@@ -16,6 +17,7 @@ import os
 import random
 import resource
 import select
+import selectors
 import signal
 import socket
 import struct
@@ -25,7 +27,7 @@ from typing import Any
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 sys.path.insert(0, ROOT)
 # programs load `border` themselves; it is imported here so that no fork has to
-from envs.sandbox import border, namespaces, runner, seal  # noqa: E402, F401
+from envs.sandbox import border, namespaces, runner, seal, thread_limit  # noqa: E402, F401
 
 sys.path.remove(ROOT)
 
@@ -41,6 +43,7 @@ NUMPY_FOLDERS = ("numpy", "numpy.libs")
 CHANNEL = 3
 POLL_MS = 2000
 REHEARSALS = 16
+SOCKET_PAIR = socket.socketpair  # programs get another one
 
 
 def main() -> None:
@@ -59,15 +62,19 @@ def main() -> None:
     parent = os.getppid()
     poll = select.poll()
     poll.register(control, select.POLLIN)
+    limit = thread_limit.ThreadLimit(poll)
     while True:
         readable = poll.poll(POLL_MS)
         if os.getppid() != parent:
             return
-        if readable:
+        for descriptor, events in readable:
+            if descriptor != control.fileno():
+                limit.serve(descriptor, events)
+                continue
             message, descriptors, _, _ = socket.recv_fds(control, 4096, 3)
             if not message:
                 return
-            answer = serve(json.loads(message), descriptors, control, forks)
+            answer = serve(json.loads(message), descriptors, control, forks, limit)
             if answer is not None:
                 control.send(json.dumps(answer).encode())
 
@@ -107,9 +114,13 @@ def seal_this(level: int, folders: list[str]) -> tuple[list[str], "Forks"]:
         layers.append("namespaces")
     forks.zygote = int(os.readlink("self", dir_fd=proc))
     os.close(proc)
-    layers += seal.seal_zygote(folders, keep=namespaces.CAP_SYS_ADMIN if level >= 3 else 0)
+    keep = namespaces.CAP_SYS_ADMIN if level >= 3 else 0
+    layers += seal.seal_zygote(folders, keep=keep, files=seal.ZYGOTE_FILES)
     try:
         forks.seccomp = seal.seccomp_filter()
+        if seal.could_be_set("threads", thread_limit.try_listener):
+            forks.threads = seal.seccomp_filter(threads=True)
+            layers.append("threads")
         layers.append("seccomp")
     except OSError as error:
         print(f"sandbox: no seccomp: {error}", file=sys.stderr)
@@ -123,6 +134,7 @@ class Forks:
         self.base_bytes = base_bytes  # address space of the interpreter and the warm libraries
         self.zygote = 0  # process id of the zygote, as others see it
         self.seccomp: Any = None  # system-call filter
+        self.threads: Any = None  # that of a program with threads; None if they can't be counted
         self.process_ids: int | None = None  # descriptor of the zygote's process-id namespace
 
 
@@ -133,7 +145,10 @@ def prepare() -> None:
     sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
     sys.__stdin__, sys.__stdout__ = sys.stdin, sys.stdout  # type: ignore[misc]
     random.seed(0)
-    left, right = socket.socketpair()
+    builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # there is no `site`
+    socket.socketpair = runner.pipe_pair  # type: ignore[assignment]
+    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc, assignment]
+    left, right = SOCKET_PAIR()
     for request in (
         {"source": "def f(x):\n    return [x + 1 for _ in range(2)]", "call": "f", "arguments": [1]},
         {"call": "f", "arguments": []},
@@ -150,7 +165,11 @@ def prepare() -> None:
 
 
 def serve(
-    request: dict[str, Any], descriptors: list[int], control: socket.socket, forks: Forks
+    request: dict[str, Any],
+    descriptors: list[int],
+    control: socket.socket,
+    forks: Forks,
+    limit: thread_limit.ThreadLimit,
 ) -> dict[str, Any] | None:
     """Answer one request of the parent; None where it wants no answer."""
     if "end" in request:
@@ -162,13 +181,18 @@ def serve(
     try:
         if forks.process_ids is not None:
             namespaces.own_process_ids(forks.process_ids)
+        threads = request["spawn"]["threads"] and forks.threads is not None
+        ours, theirs = SOCKET_PAIR() if threads else (None, None)
         pid = os.fork()
         if pid == 0:
             try:
-                enter(descriptors, control, request["spawn"], forks)
+                enter(descriptors, control, request["spawn"], forks, theirs)
                 runner.run(CHANNEL)
             finally:
                 os._exit(0)
+        if ours is not None and theirs is not None:
+            theirs.close()
+            limit.expect(ours, pid)
         return {"pid": pid}
     except OSError as error:
         return {"error": f"fork: {error}"}
@@ -183,16 +207,25 @@ def reap(pid: int, options: int) -> dict[str, Any]:
     return {"status": status if ended else None, "cpu_s": usage.ru_utime + usage.ru_stime}
 
 
-def enter(descriptors: list[int], control: socket.socket, limits: dict[str, int], forks: Forks) -> None:
+def enter(
+    descriptors: list[int],
+    control: socket.socket,
+    limits: dict[str, int],
+    forks: Forks,
+    zygote: socket.socket | None,
+) -> None:
     """Seal the fork: its own session, nothing open but its channel, its input and output or /dev/null."""
     os.setsid()
+    if zygote is not None:
+        thread_limit.hand_over(zygote)
     control.close()
     for number, descriptor in zip((CHANNEL, 0, 1), descriptors, strict=False):
         os.dup2(descriptor, number)
-    os.closerange(CHANNEL + 1, 64)
+    os.closerange(CHANNEL + 1, seal.ZYGOTE_FILES)
     gc.enable()
     memory_bytes = forks.base_bytes + limits["memory_bytes"]
-    seal.seal_child(cpu_s=limits["cpu_s"], memory_bytes=memory_bytes, seccomp=forks.seccomp)
+    seccomp = forks.seccomp if zygote is None else forks.threads
+    seal.seal_child(cpu_s=limits["cpu_s"], memory_bytes=memory_bytes, seccomp=seccomp)
     runner.write(CHANNEL, {"sealed": forks.seccomp is not None})
 
 

@@ -210,7 +210,9 @@ def connects_to_unix_sockets(hint: Hint) -> Any:
 
 def opens_other_sockets(hint: Hint) -> Any:
     families = [(family, kind) for family in (1, 2, 10, 16, 17, 38, 40) for kind in (1, 2, 3, 5)]
-    return _worked(lambda: socket.socketpair(), *(lambda f=f, k=k: socket.socket(f, k) for f, k in families))
+    return _worked(
+        lambda: __import__("_socket").socketpair(), *(lambda f=f, k=k: socket.socket(f, k) for f, k in families)
+    )
 
 
 def asks_the_channel_for_its_peer(hint: Hint) -> Any:
@@ -287,6 +289,13 @@ def bombs_with_forks(hint: Hint) -> Any:
         lambda: _call("clone3", b"\0" * 88, 88),
     )
     return any(_worked(*ways) for _ in range(1000))
+
+
+def forks_as_a_thread(hint: Hint) -> Any:
+    """Make a process by flags that are a thread's but for one."""
+    thread = 0x3D0F00
+    others = (thread & ~0x10000, thread & ~0x10900, thread | 0x4000, thread | 0x8000, thread | 0x10000000, 0x4111)
+    return _worked(*(lambda flags=flags: _call("clone", flags, 0, 0, 0, 0) for flags in others), os.fork)
 
 
 def raises_its_limits(hint: Hint) -> Any:

@@ -20,7 +20,13 @@ import time
 from typing import Any
 
 SECRET = re.compile("secret-[0-9a-f]{32}")
-WHOLE = ("floods_its_output", "leaves_a_grandchild", "exits_from_a_whole_program", "fills_memory_through_its_input")
+WHOLE = (
+    "floods_its_output",
+    "leaves_a_grandchild",
+    "loops_in_threads",
+    "exits_from_a_whole_program",
+    "fills_memory_through_its_input",
+)
 Hint = dict[str, Any]
 
 
@@ -97,6 +103,36 @@ def recurses_in_c(hint: Hint) -> Any:
 def bombs_with_threads(hint: Hint) -> Any:
     for _ in range(1000):
         threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return True
+
+
+def bombs_with_small_threads(hint: Hint) -> Any:
+    threading.stack_size(2**15)
+    for _ in range(1000):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    return True
+
+
+def bombs_with_short_threads(hint: Hint) -> Any:
+    for _ in range(1000):
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+    return True
+
+
+def loops_in_threads(hint: Hint) -> Any:
+    def loop() -> None:
+        while True:
+            pass
+
+    for _ in range(8):
+        threading.Thread(target=loop).start()
+
+
+def leaves_a_thread_behind_its_main_one(hint: Hint) -> Any:
+    threading.Thread(target=time.sleep, args=(1000,)).start()
+    ctypes.CDLL(None).syscall(93 if os.uname().machine == "aarch64" else 60, 0)
     return True
 
 
