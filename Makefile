@@ -67,6 +67,7 @@ bench: setup  ## measure rollout, learner, weight push and loop with the model o
 	@$(PY) -m orchestrator.bench.prefixes
 	@$(PY) -m orchestrator.bench.tails
 	@$(PY) -m orchestrator.bench.driver
+	@$(PY) -m orchestrator.bench.cpu
 	@$(PY) -m orchestrator.bench.beside_trl
 
 bench-growth: setup  ## measure how the cost of a step grows, with figures in runs/bench

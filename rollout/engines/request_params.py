@@ -35,6 +35,7 @@ def request_params(request: TurnRequest, *, ends: Sequence[int]) -> SamplingPara
         skip_special_tokens=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
         extra_args=None if limit is None else extra_args(limit, begun=len(request.begun)),
+        skip_clone=True,  # no other request has these, so vLLM need not copy them deeply
     )
 
 

@@ -27,7 +27,7 @@ from rollout.weights.weight_files import require_whole
 
 prepare_environment(pushes=True)  # vLLM reads it while it is imported
 
-from vllm import SamplingParams
+from vllm import SamplingParams, envs
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.inputs import TokensPrompt
 from vllm.logprobs import FlatLogprobs
@@ -74,6 +74,7 @@ class VllmEngine:
         """The running requests whose thought has a limit, by name."""
         self._receiver = AdaptedReceiver()
         self._stats = StatsRecorder(on_pass=on_pass)
+        envs.disable_envs_cache()  # an engine before this one in the process may have set other values
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         closing = None if tags is None else tags.closing
         arguments = rollout_arguments(model_dir, config, closing=closing, record_experts=record_experts, sleeps=sleeps)
@@ -95,6 +96,7 @@ class VllmEngine:
         Raises `ValueError` where expert choices should be recorded and can't be.
         """
         await self._process.answer(self._start())
+        envs.enable_envs_cache()  # else each token's statistics read os.environ
 
     async def _start(self) -> None:
         self._process.loading = await self._llm.collective_rpc("end_with_parent")

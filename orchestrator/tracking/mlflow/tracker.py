@@ -22,8 +22,8 @@ from orchestrator.tracking.data_set import DataSet
 from orchestrator.tracking.tracker import Ended
 from orchestrator.tracking.tracking_error import RunDeletedError, first_line, is_refusal
 
-POLL_S = 1.0
-"""How often the metrics file is looked at."""
+POLL_S = 10.0
+"""How often new rows and files are sent: a batch costs MLflow's client little more than a row."""
 LONGEST_PAUSE_S = 10.0
 STAGES_S = 30.0
 """How often the nested runs of the stages get what is new."""
@@ -39,6 +39,14 @@ class File:
 
     path: Path
     episodes: bool = False
+
+    def replaces(self, other: "File") -> bool:
+        """Whether this has the episodes of another step of the same stage. The newest of those that wait is shown."""
+        return self.episodes and other.episodes and _stage(self.path) == _stage(other.path)
+
+
+def _stage(path: Path) -> str:
+    return path.stem.rstrip("0123456789")
 
 
 def store_of(uri: str | None, local_dir: Path) -> str:
@@ -197,7 +205,8 @@ class MlflowTracker:
         while not last:
             closing, last = self._closing.is_set(), not self._rows_thread.is_alive()
             while not self._files.empty():
-                waiting.append(self._files.get())
+                file = self._files.get()
+                waiting = [other for other in waiting if not file.replaces(other)] + [file]
             run_id = self._run.run_id
             waiting += [file for file, where in stored.items() if where != run_id and file not in waiting]
             waiting = [file for file in waiting if file.path.exists()]  # what was cut off is made and given again
