@@ -150,6 +150,7 @@ async def pool_of(
     retries: int = 0,
     restarts: int = 3,
     start_s: float = 60.0,
+    push_s: float = 60.0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> RolloutPool:
     """Return a pool that serves the directory "base" as version 0; `newcomers` take the places of those that die."""
@@ -162,7 +163,9 @@ async def pool_of(
     pool = RolloutPool(
         lambda number: next(coming),
         workers=len(workers),
-        weights=ServedWeights(Path("base"), WeightVersion(step=0), newest=lambda: Path("newest")),
+        weights=ServedWeights(
+            Path("base"), WeightVersion(step=0), push_s=lambda nbytes: push_s, newest=lambda: Path("newest")
+        ),
         retries=retries,
         healing=Healing(
             restarts=RestartLimit(restarts, window_s=1000.0),

@@ -139,7 +139,7 @@ async def probed(settings: RlConfig) -> Rates:
     pool = RolloutPool(
         lambda number: SimulatedWorker(number, 0, fleet),
         workers=2,
-        weights=ServedWeights(Path("simulated"), WeightVersion(step=0)),
+        weights=ServedWeights(Path("simulated"), WeightVersion(step=0), push_s=lambda nbytes: 60.0),
         retries=0,
         healing=Healing(restarts=RestartLimit(0, window_s=1.0), start_s=1.0),
     )

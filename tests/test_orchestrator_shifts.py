@@ -47,7 +47,7 @@ class Shared:
         self.pool = RolloutPool(
             lambda number: next(coming),
             workers=1,
-            weights=ServedWeights(Path("base"), WeightVersion(step=0)),
+            weights=ServedWeights(Path("base"), WeightVersion(step=0), push_s=lambda nbytes: 60.0),
             retries=0,
             healing=Healing(died=lambda name, death: self.told.append(str(death)), tell=self.told.append),
         )

@@ -213,6 +213,48 @@ def test_a_push_that_is_damaged_again_is_a_fault() -> None:
         run(work())
 
 
+def test_an_engine_that_gets_no_bytes_is_replaced_and_the_push_returns() -> None:
+    said: list[str] = []
+
+    async def work() -> tuple[WeightVersion, list[list[str]], list[str]]:
+        fleet, newcomer = [Worker(name=f"{n}") for n in range(4)], Worker()
+        pool = await pool_of(fleet, newcomers=[newcomer], push_s=0.2, tell=said.append)
+        fleet[1].loads.clear()
+        confirmed = await pool.load_weights(empty_push(1, nbytes=64))
+        while states(pool)[1] != ("serving", 1):
+            await asyncio.sleep(0.01)
+        return confirmed, [worker.did for worker in fleet], newcomer.did
+
+    confirmed, did, newcomer = run(work())
+    assert confirmed == ONE
+    assert did == [["start base 0", "push 1"], ["start base 0"], ["start base 0", "push 1"], ["start base 0", "push 1"]]
+    assert newcomer == ["start newest 1", "push 1"]
+    assert "rollout.engine.push_timeout_s" in said[0]
+
+
+def test_a_newcomer_that_gets_no_bytes_holds_up_no_other_engine_in_a_push() -> None:
+    async def work() -> tuple[bool, list[str], WeightVersion, list[str]]:
+        first, healthy, stuck, last = (Worker() for _ in range(4))
+        pool = await pool_of([first, healthy], newcomers=[stuck, last], push_s=0.5)
+        await pool.load_weights(empty_push(1, nbytes=64))
+        stuck.loads.clear()
+        first.kill()
+        await settle()
+        assert stuck.did == ["start newest 1"]
+        pushing = asyncio.create_task(pool.load_weights(empty_push(2, nbytes=64)))
+        while healthy.did[-1] != "push 2":
+            await asyncio.sleep(0.01)
+        waited = stuck.dead.is_set()
+        confirmed = await pushing
+        while states(pool)[0] != ("serving", 2):
+            await asyncio.sleep(0.01)
+        return waited, stuck.did, confirmed, last.did
+
+    waited, stuck, confirmed, last = run(work())
+    assert not waited  # the healthy one has the push before the other one is given up
+    assert (stuck, confirmed, last) == (["start newest 1"], TWO, ["start newest 2", "push 2"])
+
+
 class DeadSender:
     """A learner that dies after its first delivery."""
 
@@ -259,7 +301,7 @@ def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_given_it_
         await settle()
         second.kill()
         await settle()
-        # waits for the first newcomer to have its own
+        # the first newcomer takes it once it has its own
         pushing = asyncio.create_task(pool.load_weights(empty_push(2, nbytes=64)))
         await settle()
         other.room.set()
@@ -269,7 +311,7 @@ def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_given_it_
         await settle()
         return one.did, other.did
 
-    assert run(work()) == (["start newest 1", "push 1", "push 2"], ["start newest 1", "push 2"])
+    assert run(work()) == (["start newest 1", "push 1", "push 2"], ["start newest 2", "push 2"])
 
 
 class StartsLate(Worker):

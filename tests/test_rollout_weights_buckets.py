@@ -162,7 +162,7 @@ def test_pushes_reach_all_engines_by_the_same_groups_one_after_the_other(sender:
         ways, _, _ = delivery(sender, version=1)
         for version in (1, 2, 3):
             _, manifest, wanted = delivery(sender, version=version)
-            assert await ways.deliver(manifest, engines) == [WeightVersion(step=version)] * 2
+            assert await ways.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=version)] * 2
             assert all(same(engine.weights, wanted) for engine in engines)
 
     asyncio.run(work())
@@ -174,10 +174,10 @@ def test_a_push_that_was_damaged_on_its_way_to_one_engine_comes_again_to_that_on
     async def work() -> None:
         engines = [Engine(), Engine(damaged=1)]
         ways, manifest, wanted = delivery(sender, version=1)
-        assert await ways.deliver(manifest, engines) == [WeightVersion(step=1)] * 2
+        assert await ways.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=1)] * 2
         assert all(same(engine.weights, wanted) for engine in engines)
         fails = [engines[0], Engine(damaged=2)]
-        taken, death = await ways.deliver(manifest, fails)
+        taken, death = await ways.deliver(manifest, fails, limit_s=60.0)
         assert taken == WeightVersion(step=1)
         assert isinstance(death, WorkerDied)
         assert "push again" in str(death)

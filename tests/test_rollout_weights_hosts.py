@@ -121,7 +121,7 @@ async def pool_of(engines: list[Any]) -> RolloutPool:
     pool = RolloutPool(
         lambda number: RolloutActor(engines[number], number=number),
         workers=len(engines),
-        weights=ServedWeights(Path("model"), WeightVersion(step=0)),
+        weights=ServedWeights(Path("model"), WeightVersion(step=0), push_s=lambda nbytes: 60.0),
         retries=0,
     )
     await pool.start()
@@ -169,7 +169,7 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
 
     # Those that follow at once are placed on the machine that is gone, until Ray knows: a second wave of deaths.
     healing = Healing(restarts=RestartLimit(3, window_s=1800.0, together_s=10.0))
-    weights = ServedWeights(Path("model"), WeightVersion(step=0))
+    weights = ServedWeights(Path("model"), WeightVersion(step=0), push_s=lambda nbytes: 60.0)
     pool = RolloutPool(spawn, workers=2, weights=weights, retries=0, healing=healing)
     await pool.start()
     await pool.load_weights(await learner.publish(WeightVersion(step=1)))

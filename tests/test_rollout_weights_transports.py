@@ -69,7 +69,7 @@ async def pushes(transport: str, *, sparse: bool) -> list[bool]:
             engines[1].receiver.close()
         wanted = nudged(weights(seed=0), count=version)
         manifest = source.push(version, gathered=[wanted])
-        assert await delivery.deliver(manifest, engines) == [WeightVersion(step=version)] * 2
+        assert await delivery.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=version)] * 2
         assert all(same(engine.weights, wanted) for engine in engines)
     for engine in engines:
         engine.receiver.close()

@@ -38,7 +38,7 @@ def crowded_pool(
     def spawn(number: int) -> RolloutActor:
         return RolloutActor(started[number % processes], number=number)
 
-    weights = ServedWeights(model_dir, WeightVersion(step=0))
+    weights = ServedWeights(model_dir, WeightVersion(step=0), push_s=config.engine.push_deadline_s)
     return RolloutPool(spawn, workers=config.workers, weights=weights, retries=0)
 
 

@@ -50,7 +50,7 @@ def make_rollout_pool(
         started = actor.options(**options).remote(config, seed=seed)
         return RolloutActor(started, number=number, record_experts=record_experts, sleeps=sleeps, bundle=bundle)
 
-    weights = ServedWeights(model_dir, version, newest=newest)
+    weights = ServedWeights(model_dir, version, push_s=config.engine.push_deadline_s, newest=newest)
     return RolloutPool(spawn, workers=config.workers, weights=weights, retries=config.retries, healing=healing)
 
 

@@ -125,7 +125,7 @@ def _pool(scenario: Scenario, record: Record, meter: FleetMeter) -> RolloutPool:
     pool = RolloutPool(
         spawn,
         workers=scenario.engines,
-        weights=ServedWeights(Path("simulated"), WeightVersion(step=0)),
+        weights=ServedWeights(Path("simulated"), WeightVersion(step=0), push_s=lambda nbytes: scenario.loop.timeout_s),
         retries=scenario.retries,
         healing=Healing(
             restarts=RestartLimit(watched.restarts, window_s=watched.window_s, together_s=TOGETHER_S, clock=clock),

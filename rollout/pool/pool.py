@@ -17,7 +17,7 @@ from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.pool.groups_in_flight import newest
 from rollout.pool.pool_worker import PoolWorker
-from rollout.pool.served_weights import Served, ServedWeights
+from rollout.pool.served_weights import Newcomer, Served, ServedWeights
 from rollout.pool.slot_keeper import Healing, SlotKeeper
 from rollout.pool.worker_slot import WorkerSlot, WorkerState
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
@@ -235,13 +235,13 @@ class RolloutPool:
     async def load_weights(self, push: Push) -> WeightVersion:
         """Deliver a push to every worker; returns the version that all of them confirm."""
         pushed = Served(version=push.manifest.weight_version, push=push)
-        return await self._load(pushed, lambda workers: push.delivery.deliver(push.manifest, workers))
+        return await self._load(pushed, lambda takers: self._weights.deliver(push, takers))
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         """Let every worker read a model directory, whose weights count as `version`; returns what all of them confirm."""
 
-        async def read(workers: Sequence[PoolWorker]) -> Sequence[WeightVersion | BaseException]:
-            reading = (worker.load_checkpoint(directory, version) for worker in workers)
+        async def read(takers: Sequence[PoolWorker | Newcomer]) -> Sequence[WeightVersion | BaseException]:
+            reading = (taker.load_checkpoint(directory, version) for taker in takers)
             return await asyncio.gather(*reading, return_exceptions=True)
 
         return await self._load(Served(version=version, model=directory), read)
@@ -249,14 +249,14 @@ class RolloutPool:
     async def _load(
         self,
         wanted: Served,
-        give: Callable[[Sequence[PoolWorker]], Awaitable[Sequence[WeightVersion | BaseException]]],
+        give: Callable[[Sequence[PoolWorker | Newcomer]], Awaitable[Sequence[WeightVersion | BaseException]]],
     ) -> WeightVersion:
         """Give weights to all workers. Those that die meanwhile are followed by others, which take them before they serve."""
         async with self._weights.lock:
             self._weights.now = wanted
             slots = [slot for slot in self._slots if slot.takes_weights]
             workers = [slot.worker for slot in slots]
-            outcomes = await give(workers) if workers else []
+            outcomes = await give([slot.taker for slot in slots]) if slots else []
             confirmed = self._without_dead(slots, workers, outcomes)
             assert set(confirmed) <= {wanted.version}, confirmed
             self._keeper.changed()

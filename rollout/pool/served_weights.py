@@ -1,14 +1,15 @@
-"""Which weights the engines serve, so that a worker that comes later is brought to them before it serves."""
+"""The weights that the engines serve, so that a worker that comes later is given them before it serves."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from envs.core.pulse import WorkerDied
 from rollout.pool.pool_worker import PoolWorker
 from rollout.trajectory import WeightVersion
-from rollout.weights.delivery import Push
+from rollout.weights.delivery import Offered, Push, WeightTaker
+from rollout.weights.manifest import WeightManifest
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -20,42 +21,76 @@ class Served:
     push: Push | None = None
 
 
-class ServedWeights:
-    """What was given to all workers last. Whoever gives them weights, or a newcomer these, holds the `lock` meanwhile."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Newcomer:
+    """A worker that is being given weights by itself. It takes those of all others after these."""
 
-    def __init__(self, model: Path, version: WeightVersion, *, newest: Callable[[], Path] | None = None) -> None:
-        """Begin with a model directory; `newest` is a directory to start on where `model` may be gone by then."""
+    worker: PoolWorker
+    given: asyncio.Task[None]
+
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+        """See `WeightTaker.load_weights`."""
+        await asyncio.wait({self.given})
+        return await self.worker.load_weights(manifest, offer, number)
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        """See `PoolWorker.load_checkpoint`."""
+        await asyncio.wait({self.given})
+        return await self.worker.load_checkpoint(directory, version)
+
+
+class ServedWeights:
+    """The weights that were given to all workers last. To give all of them others, or to begin to give these to a newcomer,
+    needs the `lock`. A newcomer does not hold it while its bytes travel.
+    """
+
+    def __init__(
+        self,
+        model: Path,
+        version: WeightVersion,
+        *,
+        push_s: Callable[[int], float],
+        newest: Callable[[], Path] | None = None,
+    ) -> None:
+        """Begin with a model directory; `newest` is a directory to start on where `model` may be gone by then.
+
+        `push_s` is how many seconds an engine may take for a push of so many bytes.
+        """
         self.now = Served(version=version, model=model)
         self.lock = asyncio.Lock()
         self._newest = newest or (lambda: model)
+        self._push_s = push_s
 
     def start_on(self) -> Served:
         """Return what a newcomer's engine starts on: files, whose weights may not be those that are served."""
         return Served(version=self.now.version, model=self.now.model or self._newest())
 
-    async def bring(self, worker: PoolWorker, started: Served, *, lacks: Callable[[], bool], read_s: float) -> None:
-        """Let a worker that started on these weights serve what the others do, if it still `lacks` that at its turn.
+    async def deliver(
+        self, push: Push, takers: Sequence[WeightTaker], *, whole: bool = False
+    ) -> list[WeightVersion | WorkerDied]:
+        """Deliver a push; see `Delivery.deliver`."""
+        limit_s = self._push_s(push.manifest.whole_bytes)
+        return await push.delivery.deliver(push.manifest, takers, limit_s=limit_s, whole=whole)
 
-        Raises `WorkerDied` where it died, or did not read a directory within `read_s` seconds, `ProcessDied` where the
-        sender of the push has died, and whatever went wrong with the delivery: the sender may be about to publish the
-        next version.
+    async def give(self, worker: PoolWorker, now: Served, *, started: Served, read_s: float) -> None:
+        """Give a worker that started on the weights `started` those that all serve `now`.
+
+        Raises `WorkerDied` if it died or did not take them in time, which is `read_s` seconds for a directory. Raises
+        `ProcessDied` if the sender of the push has died, and any other error of the delivery: the sender may be about to
+        publish the next version.
         """
-        async with self.lock:
-            if not lacks():  # it was given them with the others while it waited
-                return
-            now = self.now
-            if now.push is not None:
-                (outcome,) = await now.push.delivery.deliver(now.push.manifest, [worker], whole=True)
-                if isinstance(outcome, WorkerDied):
-                    raise outcome
-            elif (now.model, now.version) == (started.model, started.version):
-                outcome = started.version  # the worker confirmed it when it started
-            else:
-                assert now.model is not None
-                try:
-                    async with asyncio.timeout(read_s):
-                        outcome = await worker.load_checkpoint(now.model, now.version)
-                except TimeoutError:
-                    raise WorkerDied(f"{worker.name} did not read {now.model} within {read_s:.0f} s") from None
-            if outcome != now.version:
-                raise WorkerDied(f"{worker.name} confirms version {outcome.step}, the others serve {now.version.step}")
+        if now.push is not None:
+            (outcome,) = await self.deliver(now.push, [worker], whole=True)
+            if isinstance(outcome, WorkerDied):
+                raise outcome
+        elif (now.model, now.version) == (started.model, started.version):
+            outcome = started.version  # the worker confirmed it when it started
+        else:
+            assert now.model is not None
+            try:
+                async with asyncio.timeout(read_s):
+                    outcome = await worker.load_checkpoint(now.model, now.version)
+            except TimeoutError:
+                raise WorkerDied(f"{worker.name} did not read {now.model} within {read_s:.0f} s") from None
+        if outcome != now.version:
+            raise WorkerDied(f"{worker.name} confirms version {outcome.step}, the others serve {now.version.step}")

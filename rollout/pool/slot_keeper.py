@@ -116,8 +116,11 @@ class SlotKeeper:
         return bool(self._starting)
 
     async def settled(self) -> None:
-        """Wait until no engine is being started, which has a deadline. Raises nothing, also where the keeper has given up."""
-        while self._starting:
+        """Wait until no engine is being started, or given weights by itself, which both have deadlines.
+
+        Raises nothing, also if the keeper has given up.
+        """
+        while self._starting or any(slot.given is not None for slot in self._tasks):
             await self._changed.wait()
 
     async def stop(self, slots: Sequence[WorkerSlot]) -> None:
@@ -239,15 +242,21 @@ class SlotKeeper:
         failure: Exception | None = None
         for _ in range(JOINS):
             await self.until(lambda: self.awake or slot.state is not WorkerState.JOINING)
-            now = self._weights.now
+            async with self._weights.lock:  # all may be given others now, this one with them
+                if slot.state is not WorkerState.JOINING:
+                    return
+                if not self.awake:
+                    continue
+                now = self._weights.now
+                giving = self._weights.give(worker, now, started=started, read_s=self._healing.start_s)
+                slot.given = asyncio.create_task(giving)
             try:
-                await self._weights.bring(
-                    worker,
-                    started,
-                    lacks=lambda: slot.state is WorkerState.JOINING and self.awake,
-                    read_s=self._healing.start_s,
-                )
-                if self.awake:
+                try:
+                    await slot.given
+                finally:
+                    slot.given = None
+                    self.changed()
+                if self.awake and now is self._weights.now:
                     self.serves(slot, worker)
             except WorkerDied:
                 raise

@@ -10,6 +10,7 @@ from envs.core.failure import FailureKind
 from envs.core.member import MemberNow, MemberState
 from envs.core.pulse import WorkerDied
 from rollout.pool.pool_worker import PoolWorker
+from rollout.pool.served_weights import Newcomer
 from rollout.trajectory import Group
 
 BROKEN_AFTER = 3
@@ -41,6 +42,8 @@ class WorkerSlot:
     tickets: list[int] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     death: WorkerDied | None = None
+    given: asyncio.Task[None] | None = None
+    """The delivery of weights to this worker alone, while there is one."""
     load: int = 0
     """How many groups it counts as having: a worker that fails at once is free at once, and would attract all work."""
 
@@ -94,6 +97,11 @@ class WorkerSlot:
     @property
     def takes_weights(self) -> bool:
         return self.state is not WorkerState.STARTING and not self.over.is_set()
+
+    @property
+    def taker(self) -> PoolWorker | Newcomer:
+        """The worker as it takes the weights of all others."""
+        return self.worker if self.given is None else Newcomer(worker=self.worker, given=self.given)
 
     def now(self, *, asleep: bool = False) -> MemberNow:
         """Return what its worker does; `asleep` says whether those that serve are that."""

@@ -51,19 +51,21 @@ class Delivery:
         self._audience = Audience(number=0, size=0, host="")
 
     async def deliver(
-        self, manifest: WeightManifest, takers: Sequence[WeightTaker], *, whole: bool = False
+        self, manifest: WeightManifest, takers: Sequence[WeightTaker], *, limit_s: float, whole: bool = False
     ) -> list[WeightVersion | WorkerDied]:
         """Bring a push to all engines at once, whole to one that lacks a delta's base; returns what each confirms.
 
-        In the place of a worker that died meanwhile stands its death. To those that live and have not got it the push is
+        In the place of a worker that died meanwhile stands its death, and so it does for one that has not confirmed `limit_s`
+        seconds after the sender did its part. To those that live and have not got it the push is
         delivered once more, whole: it was damaged, or came by way of the one that died. One that fails again while others
         have it counts as dead, and is to be replaced; raises what goes wrong again with all, and `ProcessDied` where the
         sender did. With `whole` nobody is given a delta.
         """
-        found = await self._deliver_once(manifest, takers, whole=whole)
+        found = await self._deliver_once(manifest, takers, limit_s=limit_s, whole=whole)
         again = [number for number, outcome in enumerate(found) if _failed(outcome)]
         if again:
-            repeated = await self._deliver_once(manifest, [takers[number] for number in again], whole=True)
+            lacking = [takers[number] for number in again]
+            repeated = await self._deliver_once(manifest, lacking, limit_s=limit_s, whole=True)
             for number, outcome in zip(again, repeated, strict=True):
                 found[number] = outcome
         taken = any(isinstance(outcome, WeightVersion) for outcome in found)
@@ -79,7 +81,7 @@ class Delivery:
         return confirmed
 
     async def _deliver_once(
-        self, manifest: WeightManifest, takers: Sequence[WeightTaker], *, whole: bool
+        self, manifest: WeightManifest, takers: Sequence[WeightTaker], *, limit_s: float, whole: bool
     ) -> list[WeightVersion | BaseException]:
         """Return what each engine confirms, or what went wrong with it. Raises what went wrong at the sender's end alone."""
         audience = await self._audience_of(takers)
@@ -100,9 +102,14 @@ class Delivery:
             return await taker.load_weights(manifest.whole(), offer(whole=True), number)
 
         offer(whole=whole)  # the sender does one thing at a time, and sending may wait for engines that have the offer
-        sending = asyncio.gather(self._sender.send(manifest.version), return_exceptions=True)
-        loads = (load(number, taker) for number, taker in enumerate(takers))
-        (sent,), found = await asyncio.gather(sending, asyncio.gather(*loads, return_exceptions=True))
+        loads = [asyncio.ensure_future(load(number, taker)) for number, taker in enumerate(takers)]
+        try:
+            (sent,) = await asyncio.gather(self._sender.send(manifest.version), return_exceptions=True)
+            await asyncio.wait(loads, timeout=limit_s)  # the offer is there: from now on an engine's delay is its own
+            found = [_outcome(one, version=manifest.version, limit_s=limit_s) for one in loads]
+        finally:
+            for one in loads:
+                one.cancel()
         fine = not any(isinstance(outcome, BaseException) for outcome in found)
         if sent is not None or not fine:
             self._takers = []  # whoever met for this push does not meet again
@@ -117,6 +124,15 @@ class Delivery:
             self._audience = Audience(number=self._audience.number + 1, size=len(takers) * self._processes, host=host)
             self._takers = list(takers)
         return self._audience
+
+
+def _outcome(load: asyncio.Future[WeightVersion], *, version: int, limit_s: float) -> WeightVersion | BaseException:
+    """Return the version that an engine confirms, or the error of its load; the death of one that is not done."""
+    if load.done():
+        return load.exception() or load.result()
+    return WorkerDied(
+        f"did not take weight version {version} within {limit_s:.0f} s; the limit is rollout.engine.push_timeout_s"
+    )
 
 
 def _failed(outcome: WeightVersion | BaseException) -> bool:
