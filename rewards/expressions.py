@@ -1,8 +1,9 @@
 """What can be said of an answer before any computer algebra: same text, words, echo, too large. Pure; bounded."""
 
 import re
+from collections import Counter
 
-from rewards.plain_numbers import MAX_CHARACTERS, MAX_DIGITS, MAX_EXPONENT, TEXT_MACRO, bare, number, readable
+from rewards.plain_numbers import MAX_CHARACTERS, MAX_DIGITS, MAX_EXPONENT, TEXT_MACRO, bare, is_unit, number, readable
 
 MAX_NESTING, MAX_POWERS = 20, 6
 SHORTEST_QUESTION, MAX_QUESTION = 8, 20_000
@@ -13,14 +14,25 @@ BASED = re.compile(r"\d\s*_")
 UNEVALUATED = re.compile(
     r"\\(?:sum|prod|int|iint|oint|lim|binom|dbinom|tbinom|choose|sup|inf|max|min|gcd|lcm)(?![a-z])|\\?mod\b|factorial|!"
 )
+RELATION = re.compile(
+    r"\\(?:approx|thickapprox|equiv|simeq|sim|cong|doteq|propto)(?![A-Za-z])|[\u2245\u2248\u2261\u2243\u223c]"
+)
+JOINS = ("", "and", "or")
+VERB = re.compile(r"\b(?:is|isn|are|aren|was|it|we|he|maybe|perhaps|wrong|false)\b", re.I)
+BEHIND_UNIT = re.compile(r"[\s.$)\]]*(?:\^\s*\{?\s*-?\d\s*\}?)?[\s.$)\]]*")
+SEPARATOR = re.compile(r"(?:\\[,;: ]|~|\s)*[,;]")
 NAME = re.compile(r"\\?[A-Za-z]\w{0,20}(?:_\{\w{1,20}\})?(?:\([A-Za-z]\))?")
 FACTORIAL = re.compile(r"(\d+|[)}\]!])\s?!")
 EXPONENT = re.compile(r"(?:\^|\*\*)\s?(\{[^{}]*\}|\([^()]*\)|-?[\w.]+)?")
 TOWER = re.compile(r"(?:\^|\*\*)\s?(?:-?[\w.]+|\{[^{}]*\}|\([^()]*\))\s?(?:\^|\*\*)")
 HUGE = re.compile(r"\d[eE][-+]?\d{3}")
+ASKS = r"\b(?:what|which)"
+IS = r"(?:['\u2019]s| is| was| are| were| will be| would be)"
+WHOSE = r" (?:the|his|her|their|its)"
 PERCENTAGE_ASKED = re.compile(
-    r"\b(?:what|which)(?: (?:is|was|are|were|will be|would be))?(?: (?:the|his|her|their|its))?(?: [a-z]+)? percentage\b|"
-    r"\b(?:what|which|how many) percent\b|\b(?:find|calculate|determine) the percentage\b|\b(?:as|in) (?:an? )?percent",
+    rf"{ASKS}{IS}?(?:{WHOSE})?(?: [a-z]+)? percentage\b|{ASKS}{IS}{WHOSE}(?: [a-z]+)? percent\b|{ASKS} percent\b|"
+    r"\bhow many percent\b|"
+    r"\b(?:find|calculate|determine|compute) the(?: [a-z]+)? percent(?:age)?\b|\b(?:as|in) (?:an? )?percent",
     re.I,
 )
 SYNONYMS = {
@@ -107,6 +119,8 @@ def refusal(answer: str, *, gold: str) -> str | None:
         return "unevaluated"
     if _chained(text, gold):
         return "an equation where an expression is due"
+    if _commented(text, gold):
+        return "text that is no unit"
     if {_brackets(text), _brackets(gold)} == {"set", "tuple"}:
         return "another kind of brackets"
     if _nesting(text) > MAX_NESTING:
@@ -126,11 +140,33 @@ def _brackets(text: str) -> str:
 
 
 def _chained(text: str, gold: str) -> bool:
-    """Tell whether there are more equals signs than the gold answer has, but for one behind the name of the result."""
+    """Tell whether there are more equals signs than the gold answer has, but for one behind the name of the result.
+
+    Signs that nearly mean equal have no such place: one side of them would be compared, and the other is a hedge.
+    """
+    if len(RELATION.findall(text)) > len(RELATION.findall(readable(gold))):
+        return True
     sides = text.split("=")
     if len(sides) - 1 <= gold.count("="):
         return False
     return len(sides) > 2 or not NAME.fullmatch(sides[0].strip(" $"))
+
+
+def _commented(text: str, gold: str) -> bool:
+    """Tell whether words in the answer are neither the gold answer's, nor `and` or `or`, nor a unit at its end."""
+    due = Counter(inner.strip(" ,.") for inner in TEXT_MACRO.findall(gold))
+    for macro in TEXT_MACRO.finditer(text):
+        words, is_text = macro[1].replace("\\,", " ").strip(" ,."), macro[0].startswith(("\\text", "\\mbox"))
+        if words in JOINS:
+            continue
+        if due[words] > 0:
+            due[words] -= 1
+        elif BEHIND_UNIT.fullmatch(text, macro.end()):
+            if VERB.search(words) or not is_unit(words):
+                return True
+        elif is_text or " " in words or (len(words) > 1 and SEPARATOR.match(text, macro.end())):
+            return True  # names of functions and vectors may be set in other letters
+    return False
 
 
 def _nesting(text: str) -> int:

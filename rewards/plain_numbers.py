@@ -30,7 +30,7 @@ LAYOUT = re.compile(r"\\(?:left|right|displaystyle|quad|qquad|big|Big)(?![A-Za-z
 SPACING = re.compile(r"(?:\\[,;: ]|~|\s)+")
 CURRENCY = re.compile("\\\\?\\$|[\u20ac\u00a3\u00a5]")
 DEGREES = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree")
-FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{\s*(-?\d+)\s*\}\s*\{\s*(\d+)\s*\}|(\d)\s*(\d))")
+FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{\s*(-?)(\d+)\s*\}\s*\{\s*(-?)(\d+)\s*\}|(\d)\s*(\d))")
 POWER_OF_TEN = re.compile(r" ?(?:\\times|\\cdot|\*|x) ?10 ?\^ ?(?:\{ ?([-+]?\d+) ?\}|([-+]?\d+))")
 GROUPS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?![\d/,])")
 ASSIGNED = re.compile(
@@ -115,12 +115,24 @@ def number(answer: str) -> Number | None:
     if sum(map(str.isdigit, text)) > MAX_DIGITS:
         return None
     text = ungrouped(text)
-    text = POWER_OF_TEN.sub(r"e\1\2", FRACTION.sub(r" \1\3/\2\4", text)).replace("  ", " ").strip()
+    text = POWER_OF_TEN.sub(r"e\1\2", FRACTION.sub(quotient, text)).replace("  ", " ").strip()
     if text.startswith("{") and text.endswith("}"):
         text = text[1:-1]
     text = text[match.end() :] if (match := ASSIGNED.match(text)) else text
     numeral = NUMERAL.match(text)
     return _value(numeral, text[numeral.end() :]) if numeral else None
+
+
+def quotient(fraction: re.Match[str]) -> str:
+    """Write a LaTeX fraction as a quotient with one sign."""
+    over, top, under, bottom, one_digit, other_digit = fraction.groups()
+    sign = "-" if over != under else ""
+    return f" {sign}{top}/{bottom}" if top else f" {one_digit}/{other_digit}"
+
+
+def is_unit(words: str) -> bool:
+    """Tell whether words can be the unit behind a value."""
+    return _scale(words, attached=False) is not None
 
 
 def _value(numeral: re.Match[str], unit: str) -> Number | None:

@@ -25,7 +25,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rewards.answers import BOX, NUMBER, SEARCHED_TAIL, boxes
-from rewards.plain_numbers import DEGREES, FRACTION, LAYOUT, SCALES, SPACING, TEXT_MACRO, number, readable, ungrouped
+from rewards.plain_numbers import (
+    DEGREES,
+    FRACTION,
+    LAYOUT,
+    SCALES,
+    SPACING,
+    TEXT_MACRO,
+    number,
+    quotient,
+    readable,
+    ungrouped,
+)
 
 MAX_CHARACTERS = 4000
 """A text beyond this is no short answer."""
@@ -72,9 +83,7 @@ def short_answer(text: str) -> str | None:
 def simpler(text: str) -> str:
     """Return a text with what numbers consist of written in one way (`-5`, `1/2`, `10^6`, `1234`), without LaTeX's layout."""
     text = LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(text[:MAX_CHARACTERS].translate(PLAINER))))
-    text = SPACING.sub(
-        " ", FRACTION.sub(r" \1\3/\2\4", DEGREES.sub("", text)).translate({ord("{"): None, ord("}"): None})
-    )
+    text = SPACING.sub(" ", FRACTION.sub(quotient, DEGREES.sub("", text)).translate({ord("{"): None, ord("}"): None}))
     text = SPACED.sub(lambda sign: sign[0].strip(), text.strip())
     text = ungrouped(ESCAPED.sub("", text))
     return SEPARATED.sub(" ", text)

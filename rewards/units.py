@@ -25,6 +25,7 @@ from rewards.plain_numbers import (
     SPACING,
     TEXT_MACRO,
     number,
+    quotient,
     readable,
     ungrouped,
 )
@@ -187,7 +188,7 @@ def _simpler(text: str) -> str:
         " deg ",
         SPACING.sub(" ", LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(MATHS.sub(r"\1", text)).strip(" \n*_`")))),
     )
-    text = FRACTION.sub(r" \1\3/\2\4 ", FRACTION_OF_UNITS.sub(r" \1/(\2)", text)).strip()
+    text = FRACTION.sub(lambda found: f"{quotient(found)} ", FRACTION_OF_UNITS.sub(r" \1/(\2)", text)).strip()
     text = ungrouped(text).replace("- ", "-")
     text = TENS.sub(r"*10^\1", text)
     for sign, word in SIGNS.items():

@@ -48,6 +48,41 @@ def test_chains_of_equations_and_foreign_brackets_are_refused() -> None:
     assert refusal("1,2", gold="\\{1,2\\}") is None
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "\\sqrt{2}\\approx 1.5",
+        "\\sqrt{3}\\equiv\\sqrt{2}",
+        "\\sqrt{3}\\simeq\\sqrt{2}",
+        "\\sqrt{3} \u2248 \\sqrt{2}",
+        "\\sqrt{2}\\text{ m}, \\sqrt{3}\\text{ m}",
+        "\\sqrt{2}\\mathrm{cm}, \\sqrt{3}\\mathrm{cm}",
+        "\\sqrt{2}\\text{ is not it, }\\sqrt{3}\\text{ is}",
+        "\\sqrt{2}\\text{ is wrong}",
+        "\\sqrt{2}\\mbox{ or maybe }\\sqrt{3}",
+    ],
+)
+def test_hedges_are_refused_unless_the_gold_answer_is_written_so(answer: str) -> None:
+    assert refusal(answer, gold="\\sqrt{2}") is not None
+    assert refusal(answer, gold=answer) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "\\sqrt{2}\\text{ square units}",
+        "\\sqrt{2}\\ \\text{cm}^2.",
+        "\\sqrt{2}\\mathrm{\\,cm}",
+        "x<1\\text{ or }x>2",
+        "\\mathbf{i}+2\\mathbf{j}",
+        "\\operatorname{arsinh}(x)",
+        "2\\mathrm{e}^x",
+    ],
+)
+def test_units_joins_and_names_are_no_hedges(answer: str) -> None:
+    assert refusal(answer, gold="\\sqrt{2}") is None
+
+
 def test_ordinary_expressions_are_let_through() -> None:
     assert refusal("x^{2}+2x+1", gold="(x+1)^2") is None
 
@@ -94,10 +129,22 @@ def test_a_question_is_cut_out_of_an_answer_only_where_it_is_long_enough() -> No
     assert without("4", "4") == "4"
 
 
+PERCENTAGES = (
+    "What is the percent increase in price?",
+    "Find the percent of students who walk.",
+    "What's the percentage chance that she wins?",
+    "What was the total percent change?",
+    "By what percent did it grow?",
+    "Calculate the percent decrease.",
+)
+
+
 def test_questions_that_ask_for_a_percentage_are_known() -> None:
     assert asks_percentage("There are 3 cats. What percentage of them is black?")
     assert asks_percentage("Give the chance as a percent.")
+    assert all(map(asks_percentage, PERCENTAGES))
     assert not asks_percentage("What is 20 percent of 50?")
+    assert not asks_percentage("What is twenty percent of 50?")
     assert not asks_percentage("He saves 20 percent. How much does he save?")
 
 

@@ -46,6 +46,7 @@ WARM_UP = (
     ("\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}", "\\begin{bmatrix}1&2\\\\3&4\\end{bmatrix}"),
     ("y=2x+1", "2x+1=y"),
     ("1<x<2", "(1,2)"),
+    ("(1,2)", "1<x<2"),
     ("3x+2y=6", "6x+4y=12"),
     ("x>3", "3<x"),
     ("2,-2", "\\pm 2"),
@@ -65,7 +66,7 @@ def equal(golds: list[Any], answer: str) -> bool:
     answers = parsed(answer)
     if not golds or not answers or (any(map(unadded, answers)) and not any(map(unadded, golds))):
         return False
-    return bool(verify(golds, answers, float_rounding=DECIMALS, timeout_seconds=None))
+    return bool(verify(golds, answers, float_rounding=DECIMALS, timeout_seconds=None, allow_set_relation_comp=True))
 
 
 def unadded(expression: Any) -> bool:
