@@ -233,6 +233,24 @@ def test_a_check_in_the_style_of_humaneval_plus_passes_arguments_and_results_in_
     assert reward(task, "    return a + b if a < 3 else 8") == 0.0
 
 
+@pytest.mark.parametrize("credit", ["all", "fraction"])
+def test_a_check_that_calls_the_entry_point_by_name_gets_the_solution(credit: str) -> None:
+    row = {
+        "prompt": "def ordered(x):\n",
+        "entry_point": "ordered",
+        "canonical_solution": "    return sorted(x)\n",
+        "test": "def check(candidate):\n    assert tuple(candidate([2, 1])) == tuple(ordered([2, 1]))\n",
+    }
+    task = task_of(row, credit=credit)
+    assert reward(task, "    return sorted(x)") == 1.0
+    assert reward(task, "    return x") == 0.0
+    both = row | {
+        "test": "def check(candidate):\n    assert candidate([1]) == [1]\n    assert ordered([2, 1]) == [1, 2]\n"
+    }
+    assert reward(task_of(both), "    return sorted(x)") == 1.0
+    assert reward(task_of(both), "    return x") == 0.0
+
+
 def test_a_check_with_a_request_in_words_is_no_completion() -> None:
     row = {"prompt": "Add two numbers.", "entry_point": "add", "test": "def check(f):\n    assert f(1, 2) == 3\n"}
     assert reward(task_of(row), "```python\ndef add(a, b):\n    return a + b\n```") == 1.0

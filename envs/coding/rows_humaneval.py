@@ -20,9 +20,17 @@ from envs.core.row_format import Row, RowFormat, field
 from envs.core.task import Task
 from rewards.program_text import completed, defines, joined, preamble
 
+CANDIDATE = "_candidate"
 COMPLETE = "Complete this Python function. Answer with the whole function in a code block.\n\n```python\n{}\n```"
 OTHERS = "\n\nThe program must also define `{}`.{}"
 EXAMPLE = " For example this must hold:\n\n{}"
+REFERENCE = """
+{candidate} = {name}
+_reference = {{}}
+exec({solution!r}, _reference)
+{name} = _reference[{name!r}]
+"""
+"""Keeps the program's function under another name: a check that calls it by its own name means the right one."""
 WRITE = "{}\n\nAnswer with the whole Python program in a code block. It must define `{}`."
 
 
@@ -30,7 +38,8 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
     """Make a task of a row: `prompt`, `entry_point`, `test` (with `check(candidate)`), perhaps `canonical_solution`.
 
     The prompt is code to be completed where it defines the entry point, else it is the request in words. HumanEval+
-    has the same fields. The check may take other functions from the program by name, which the usual request then names too.
+    has the same fields. The check may take other functions from the program by name, which the usual request then names too. If
+    it calls the entry point by its name and not as `candidate`, it gets the row's solution.
     """
     prompt, test = field(row, "prompt", str), field(row, "test", str)
     entry_point = entry_point_of(row)
@@ -46,6 +55,9 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
     others = [name for name in names if name != entry_point]
     spec: dict[str, Any] = {"entry_point": entry_point, "check": test, "names": [entry_point, *others]}
     spec["setup"] = imports + setup
+    if solution is not None and _compares_with(check, entry_point):
+        spec["candidate"] = CANDIDATE
+        spec["setup"] += REFERENCE.format(candidate=CANDIDATE, name=entry_point, solution=solution)
     if completes:
         spec["prompt"] = prompt
     if solution is not None:
@@ -57,6 +69,13 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
     kind = "completion" if completes else "function"
     fields = {"question": prompt.strip(), "name": entry_point, "test": "", "tests": "", "starter": ""}
     return Task(messages=prompts.messages(kind, request, fields), spec=spec)
+
+
+def _compares_with(check: ast.FunctionDef, entry_point: str) -> bool:
+    """Tell whether a check calls the entry point by its name, and only to compare the candidate with it."""
+    candidate = check.args.args[0].arg
+    named = [statement for statement in check.body if uses(statement, {entry_point})]
+    return candidate != entry_point and bool(named) and all(uses(statement, {candidate}) for statement in named)
 
 
 def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> str | None:

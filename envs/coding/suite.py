@@ -5,7 +5,8 @@ The spec of a task holds one of
   `wrapped` a list of one result stands for the result too;
 - `stdio`: `input` and `output` of a program;
 - `checks`: sources that judge what the program defines (`envs.coding.checks`), after a common `setup`;
-- `check`: a source with a function `check(candidate)`: one test, or one for each statement that judges.
+- `check`: a source with a function `check(candidate)`: one test, or one for each statement that judges. The `setup` may
+  keep the program's function under the name `candidate`.
 Beside `tests` and `stdio` may stand `packed`: more tests of that kind, as `envs.coding.io_tests` unpacks them.
 """
 
@@ -84,8 +85,9 @@ def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bo
     name, setup = spec["entry_point"], spec.get("setup", "")
     names = spec.get("names", [name])
     if "check" in spec:
-        parts = split(spec["check"], name, names) if one_by_one else []
-        bodies = parts or [whole(spec["check"], name, names)]
+        candidate = spec.get("candidate", name)
+        parts = split(spec["check"], candidate, names) if one_by_one else []
+        bodies = parts or [whole(spec["check"], candidate, names)]
         texts = [body.rpartition("\n")[2] for body in parts] or [f"check({name})"]
     else:
         bodies = texts = spec["checks"]
