@@ -9,7 +9,8 @@ from test_orchestrator_reporting_budget_curve import RolloutPool, answer, evalua
 
 from envs.core.thinking_mode import UNLIMITED, up_to
 from envs.source import content_key
-from orchestrator.evaluation.scores import attested, env_result, is_of, task_scores
+from orchestrator.evaluation.scores import attested, env_result, is_of
+from orchestrator.reporting.budget_curve import task_scores
 from orchestrator.reporting.record import read_evaluations
 from rewards.verdict import Outcome, Verdict
 from rollout.token_arrays import as_floats, as_ids, as_marks

@@ -10,9 +10,14 @@ import pytest
 
 from orchestrator.__main__ import main
 from orchestrator.reporting.budget_curve import BudgetPoint
-from orchestrator.reporting.compare import PointKey, claims, spread
+from orchestrator.reporting.compare import claims, spread
 
 Points = list[dict[str, Any]]
+
+
+def scores(right: list[int]) -> list[dict[str, Any]]:
+    """Tasks 0, 1, ... of four answers, so many of which are right."""
+    return [{"key": f"{n}", "content": f"{n}", "right": one, "scored": 4, "failed": 0} for n, one in enumerate(right)]
 
 
 def point(
@@ -21,6 +26,7 @@ def point(
     *,
     budget: int | None = None,
     share: float | None = None,
+    right: list[int] | None = None,
     formed: float = 1.0,
     answer: float = 4.0,
 ) -> dict[str, Any]:
@@ -28,14 +34,15 @@ def point(
     lengths = {"thought_tokens": 12.0, "thought_tokens_turn": 6.0, "thought_tokens_median": 5.0, "overshoot": 0.0}
     rest = {"answer_tokens": 2 * answer, "overshoot_max": 0, "truncated": 0.0, "stderr": 0.1, "closed": {"itself": 1.0}}
     own = {"accuracy": accuracy, "accuracy_low": accuracy, "well_formed": formed, "answer_tokens_turn": answer}
-    return {"mode": mode, "share": share, "budget": budget, "tasks": 8, "samples": 32, **lengths, **rest, **own}
+    head = {"mode": mode, "share": share, "budget": budget, "tasks": 8, "samples": 32, "scores": scores(right or [])}
+    return {**head, **lengths, **rest, **own}
 
 
-def curve(half: float, free: float, *, median: int = 20, formed: float = 1.0, answer: float = 4.0) -> Points:
-    """A tenth and a half of the median, and no limit; the answers at the tenth are `answer` tokens long."""
+def curve(half: float, free: float, *, formed: float = 1.0, answer: float = 4.0) -> Points:
+    """Budgets of 2 and 10 tokens, and no limit; the answers at 2 are `answer` tokens long."""
     return [
-        point("budget", 0.0, budget=median // 10, share=0.1, formed=0.1, answer=answer),
-        point("budget", half, budget=median // 2, share=0.5, formed=formed),
+        point("budget", 0.0, budget=2, formed=0.9, answer=answer),
+        point("budget", half, budget=10, formed=formed),
         point("unlimited", free),
     ]
 
@@ -63,16 +70,16 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def two_groups(tmp_path: Path) -> tuple[str, str]:
-    """Two seeds of `plain`, whose medians differ, and one of `mixed`."""
+    """Two seeds of `plain`, and one of `mixed`."""
     a = write_run(tmp_path / "a", 1, {"rl": {"math": curve(0.4, 0.8, answer=8.0)}})
-    b = write_run(tmp_path / "b", 2, {"rl": {"math": curve(0.3, 1.0, median=40, formed=0.8)}})
+    b = write_run(tmp_path / "b", 2, {"rl": {"math": curve(0.3, 1.0, formed=0.8)}})
     c = write_run(tmp_path / "c", 1, {"sft": {"math": curve(0.0, 0.1)}, "rl": {"math": curve(0.9, 0.9)}, "later": {}})
     return f"plain={a},{b}", f"mixed={c}"
 
 
 def test_a_point_without_a_score_is_null_and_left_out_of_the_claims(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("accuracy", "accuracy_low", "stderr", "well_formed", "answer_tokens_turn"))
-    down = point("budget", 0.0, budget=10, share=0.5) | nothing | {"samples": 0, "failures": 32}
+    down = point("budget", 0.0, budget=10) | nothing | {"samples": 0, "failures": 32}
     whole = curve(0.4, 0.8)
     a = write_run(tmp_path / "a", 1, {"rl": {"math": [whole[0], down, whole[2]]}})
     b = write_run(tmp_path / "b", 2, {"rl": {"math": whole}})
@@ -80,18 +87,18 @@ def test_a_point_without_a_score_is_null_and_left_out_of_the_claims(tmp_path: Pa
     half = found["points"][1]["groups"]
     assert (half["down"]["accuracy"]["mean"], half["down"]["accuracy"]["runs"]) == (None, 0)
     assert (half["down"]["failed"]["mean"], half["whole"]["failed"]["mean"]) == (1.0, 0.0)
-    assert found["claims"]["down"]["half_thought"]["runs"] == 0
+    assert half["down"]["tokens"]["mean"] == 20.0  # 12 of thought, 8 of answer
     assert "NaN" not in (tmp_path / "out" / "page.json").read_text()
     assert "<td>-</td>" in (tmp_path / "out" / "page.html").read_text()
 
 
-def test_points_are_matched_by_their_share_and_spread_over_seeds(tmp_path: Path) -> None:
+def test_points_are_matched_by_their_budget_and_spread_over_seeds(tmp_path: Path) -> None:
     plain, mixed = two_groups(tmp_path)
     found = compared(tmp_path, "--runs", plain, "--runs", mixed)
     assert [(run["seed"], run["label"]) for run in found["groups"]["plain"]] == [(1, "rl"), (2, "rl")]
     assert found["groups"]["mixed"][0]["label"] == "rl"  # the last evaluation that has a curve
     points = found["envs"]["math"]["points"]
-    assert [one["point"] for one in points] == ["0.1 of the median", "0.5 of the median", "unlimited"]
+    assert [one["point"] for one in points] == ["budget-2", "budget-10", "unlimited"]
     half = points[1]["groups"]
     assert half["plain"]["accuracy"] == pytest.approx(
         {"mean": 0.35, "low": 0.3, "high": 0.4, "std": 0.1 / 2**0.5, "runs": 2}
@@ -104,17 +111,42 @@ def test_points_are_matched_by_their_share_and_spread_over_seeds(tmp_path: Path)
 def test_claims_are_ratios_within_each_run(tmp_path: Path) -> None:
     plain, mixed = two_groups(tmp_path)
     found = compared(tmp_path, "--runs", plain, "--runs", mixed)["envs"]["math"]["claims"]
-    ratio = found["plain"]["half_thought"]  # 0.4/0.8 and 0.3/1.0
-    assert (ratio["mean"], ratio["low"], ratio["high"], ratio["runs"]) == (pytest.approx(0.4), 0.3, 0.5, 2)
-    assert found["plain"]["lowest_well_formed"]["low"] == 0.8  # the 0.1 at a tenth of the median does not count
+    lowest = found["plain"]["lowest_well_formed"]  # 0.9 and 0.8
+    assert (lowest["mean"], lowest["low"], lowest["high"], lowest["runs"]) == (pytest.approx(0.85), 0.8, 0.9, 2)
     assert found["plain"]["answer_growth"]["high"] == 2.0  # 8 tokens at the smallest budget, 4 without a limit
-    assert found["mixed"]["half_thought"]["mean"] == 1.0
 
 
 def test_a_claim_without_its_points_is_not_made() -> None:
-    absolute = [BudgetPoint.read(raw) for raw in (point("budget", 0.5, budget=8), point("unlimited", 0.0, answer=0.0))]
-    found = claims([absolute])
-    assert (found.half_thought.runs, found.lowest_well_formed.runs, found.answer_growth.runs) == (0, 0, 0)
+    found = claims([[BudgetPoint.read(point("unlimited", 0.0, answer=0.0))]])
+    assert (found.lowest_well_formed.runs, found.answer_growth.runs) == (0, 0)
+
+
+def test_a_difference_is_paired_by_task_over_the_runs_of_a_group(tmp_path: Path) -> None:
+    """Both of `plain` have the tasks 0 and 1: 4 and 1 of 8 answers right; `mixed` has 3 and 1 of 4 right, and a third task."""
+    runs = {"a": [1, 0], "b": [3, 1], "c": [3, 1, 4]}
+    for name, right in runs.items():
+        points = [point("budget", 0.5, budget=8, right=right), point("unlimited", 0.9)]
+        write_run(tmp_path / name, 1, {"rl": {"math": points}})
+    plain, mixed = f"plain={tmp_path / 'a'},{tmp_path / 'b'}", f"mixed={tmp_path / 'c'}"
+    first, free = compared(tmp_path, "--runs", plain, "--runs", mixed)["envs"]["math"]["points"]
+    (found,) = first["against_first"].values()
+    assert (found["tasks"], found["only_second"]) == (2, 1)
+    assert found["difference"] == pytest.approx(((3 / 4 - 4 / 8) + (1 / 4 - 1 / 8)) / 2)
+    assert found["interval"][0] < found["difference"] < found["interval"][1]
+    assert (free["against_first"]["mixed"]["tasks"], free["against_first"]["mixed"]["difference"]) == (0, None)
+    assert (tmp_path / "out" / "page.html").read_text().count("<svg ") == 3
+
+
+def test_runs_under_different_budgets_are_refused_with_those_that_both_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half of each model's own median thought is not the same budget."""
+    for name, budget in (("long", 16), ("short", 8)):
+        points = [point("budget", 0.5, budget=budget, share=0.5), point("unlimited", 0.9)]
+        write_run(tmp_path / name, 1, {"rl": {"math": points}})
+    said = refused(capsys, "--runs", f"a={tmp_path / 'long'}", "--runs", f"b={tmp_path / 'short'}")
+    assert "eval.budgets=[8,16]" in said
+    assert "eval.budgets=[8,16]" in refused(capsys, "--runs", f"a={tmp_path / 'long'},{tmp_path / 'short'}")
 
 
 def test_the_spread_of_one_value_has_no_deviation() -> None:
@@ -123,14 +155,13 @@ def test_the_spread_of_one_value_has_no_deviation() -> None:
     assert (none.runs, none.mean != none.mean) == (0, True)
 
 
-def test_a_point_without_a_share_is_matched_by_its_budget() -> None:
-    asked = ((8, None), (8, 0.5), (16, 0.5), (16, None))
-    keys = [PointKey.of(BudgetPoint.read(point("budget", 0.5, budget=budget, share=share))) for budget, share in asked]
-    assert keys[1] == keys[2]
-    assert [key.label for key in sorted(set(keys), key=lambda key: key.place)] == [
-        "budget-8",
-        "budget-16",
-        "0.5 of the median",
+def test_a_budget_that_was_asked_for_twice_is_one_point(tmp_path: Path) -> None:
+    twice = [point("budget", 0.5, budget=8), point("budget", 0.5, budget=8, share=0.5), point("unlimited", 0.9)]
+    run = write_run(tmp_path / "run", 1, {"rl": {"math": twice}})
+    found = compared(tmp_path, "--runs", f"a={run}")["envs"]["math"]["points"]
+    assert [(one["point"], one["groups"]["a"]["accuracy"]["runs"]) for one in found] == [
+        ("budget-8", 1),
+        ("unlimited", 1),
     ]
 
 
@@ -138,10 +169,10 @@ def test_the_page_needs_nothing_but_itself_and_escapes_names(tmp_path: Path) -> 
     plain, mixed = two_groups(tmp_path)
     compared(tmp_path, "--runs", f"<b>{plain}", "--runs", mixed)
     html = (tmp_path / "out" / "page.html").read_text()
-    assert html.count("<svg ") == 2
+    assert html.count("<svg ") == 3
     assert "&lt;b&gt;plain" in html
     assert "<b>plain" not in html
-    assert "0.5 of the median" in html
+    assert "budget-10" in html
     assert "<script" not in html
 
 
@@ -166,7 +197,7 @@ def test_what_can_not_be_compared_is_said(tmp_path: Path, capsys: pytest.Capture
     (tmp_path / "empty").mkdir()
     assert "not the folder of a run" in refused(capsys, "--runs", f"a={tmp_path / 'empty'}")
     bare = write_run(tmp_path / "bare", 1, {"rl": {}})
-    assert "eval.budget_shares=[0.25,0.5,1]" in refused(capsys, "--runs", f"a={bare}")
+    assert "eval.budgets=" in refused(capsys, "--runs", f"a={bare}")
     assert "no curve after 'sft'; it has one after rl" in refused(capsys, "--runs", plain, "--label", "sft")
     for wrong in ("runs/a", "a=", "=runs/a"):
         assert "NAME=RUN[,RUN...]" in refused(capsys, "--runs", wrong)
@@ -174,10 +205,10 @@ def test_what_can_not_be_compared_is_said(tmp_path: Path, capsys: pytest.Capture
     assert "must end in .html" in refused(capsys, "--runs", plain, "--out", "page.json")
     early = write_run(tmp_path / "early", 3, {"sft": {"math": curve(0.1, 0.2)}})
     assert "after different stages" in refused(capsys, "--runs", f"{plain},{early}")
-    other = write_run(tmp_path / "other", 1, {"rl": {"math": [point("budget", 0.5, budget=3), point("unlimited", 1)]}})
-    said = refused(capsys, "--runs", mixed, "--runs", f"other={other}")
+    free = write_run(tmp_path / "free", 1, {"rl": {"code": [point("budget", 0.5, budget=3), point("unlimited", 1)]}})
+    said = refused(capsys, "--runs", mixed, "--runs", f"free={free}")
     assert "nothing in common" in said
-    assert "other: math budget-3" in said
+    assert "free: code budget-3" in said
 
 
 def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reporting.budget_figures import Panel, draw
+from orchestrator.reporting.budget_figures import ACCURACY, Panel, draw, panels_of
 from orchestrator.reporting.figures import smoothed
 from orchestrator.reporting.picture import result_svg
 from orchestrator.reporting.record import EnvResult, read_run
@@ -243,6 +243,7 @@ def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(t
     off, limited, free = curves["rl"]["math"]
     assert (off["mode"], limited["budget"], limited["share"], free["budget"]) == ("off", 8, 0.5, None)
     assert limited["accuracy"] == 0.75
+    assert "scores" not in limited  # they are long
     assert limited["interval"] == pytest.approx([0.75 - 0.2365, 0.75 + 0.2365])
     html = paths.html.read_text()
     assert html.count("<svg ") == 6
@@ -253,8 +254,16 @@ def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(t
     result, curves = (picture.read_text() for picture in paths.pictures)
     assert all(f">{words}</text>" in result for words in ("after sft", "math", "step of rl"))
     assert curves.startswith("<?xml")
-    for words in ("after sft", "after rl", "math", "code", "free"):
+    for words in ("after sft", "after rl", "math", "code", "tokens spent"):
         assert f">{words}</text>" in curves
+
+
+def test_a_point_is_drawn_at_the_tokens_that_its_answers_spent(tmp_path: Path) -> None:
+    write_run(tmp_path, [row()])
+    add_curves(tmp_path)
+    code, math = panels_of(read_run(tmp_path), (ACCURACY,))
+    assert (code.title, math.title) == ("code", "math")
+    assert [dot.x for dot in math.lines["after rl"]] == [12.0 + 8.0] * 3  # whatever the budget was
 
 
 def test_a_run_without_a_curve_has_no_section_and_no_figure_of_it(tmp_path: Path) -> None:

@@ -13,21 +13,21 @@ The difference of accuracy has an interval over tasks, with a width even if no t
 test of pairs; beside it stands how many tasks would show a difference of so much.
 
 example: a curve of each seed, then the page
-  temper run configs/demo.yaml name=plain-1 seed=1 'eval.budget_shares=[0.25,0.5,1]'
-  temper run configs/demo.yaml name=mixed-1 seed=1 'eval.budget_shares=[0.25,0.5,1]' \\
+  temper run configs/demo.yaml name=plain-1 seed=1 'eval.budgets=[8,16,32]'
+  temper run configs/demo.yaml name=mixed-1 seed=1 'eval.budgets=[8,16,32]' \\
       rl.thinking.budget=0.5 'rl.thinking.budgets=[8,16,32]'
   ... the same with seed=2 and seed=3
   temper compare --runs plain=runs/plain-1,runs/plain-2,runs/plain-3 \\
       --runs mixed=runs/mixed-1,runs/mixed-2,runs/mixed-3 --out compare.html
 
-Points of different runs are the same where their share of the median free thought is, else where their budget is.
-A run that has no curve gets one afterwards: temper eval CONFIG name=NAME 'eval.budget_shares=[0.5]'.
+Runs are compared at the same budgets in tokens; those that were asked under others are refused. A run gets its curve, or
+another one, afterwards: temper eval runs/plain-1/config.yaml 'eval.budgets=[8,16,32]' 'eval.budget_shares=[]'.
 """
 
 
 def add_compare_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
-    text = "compare two evaluations task by task, or groups of runs by their accuracy against the thinking budget, over seeds"
+    text = "compare two evaluations task by task, or groups of runs by their accuracy at the same thinking budgets, over seeds"
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("compare", help=text, description=text, epilog=EPILOG, formatter_class=raw)
     pair = command.add_argument_group("two evaluations")

@@ -51,9 +51,11 @@ class EvalConfig:
     max_failures: float = running(0.5)
     """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
     budgets: list[int] = scheduled([])
-    """Thinking budgets in tokens under which the same tasks are answered once more each."""
+    """Thinking budgets in tokens under which the same tasks are answered once more each; `temper compare --runs` needs the same
+    ones in all runs."""
     budget_shares: list[float] = scheduled([])
-    """Further budgets, as shares of the environment's median thought without a limit in the same evaluation."""
+    """Further budgets, as shares of the environment's median thought without a limit in the same evaluation: each model has
+    others, so that they are for one run."""
     no_thought: bool = scheduled(False)
     """Whether the tasks are also answered with thinking off."""
     low_effort: bool = scheduled(False)

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from envs.source import content_key
-from orchestrator.reporting.budget_curve import mean, task_accuracies
+from orchestrator.reporting.budget_curve import mean, task_accuracies, task_scores
 from orchestrator.reporting.intervals import accuracy_interval, standard_error
-from orchestrator.reporting.paired import TaskScore
 from orchestrator.settings.run_config import RunConfig
 from rollout.sampling import Sampling
 from rollout.token_arrays import joined
@@ -94,20 +92,6 @@ def asked_of_envs(config: RunConfig) -> dict[str, Any]:
         for name, env in sorted(config.envs.items())
         for setting, value in (("thinking", env.thinking), ("max_turns", env.max_turns), ("credit", env.credit))
     }
-
-
-def task_scores(groups: Iterable[Group]) -> list[TaskScore]:
-    """Return what became of each task, for another evaluation to be compared with."""
-    return [
-        TaskScore(
-            key=group.ticket.task.key,
-            content=content_key(group.ticket.task),
-            right=sum(one.correct for one in group.trajectories),
-            scored=len(group.trajectories),
-            failed=len(group.failed),
-        )
-        for group in groups
-    ]
 
 
 def of_env(groups: Iterable[Group], env: str) -> list[Group]:

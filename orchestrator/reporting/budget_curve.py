@@ -7,7 +7,9 @@ from statistics import fmean, median
 from typing import Any
 
 from envs.core.thinking_mode import Mode, Thinking, up_to
+from envs.source import content_key
 from orchestrator.reporting.intervals import accuracy_interval, standard_error
+from orchestrator.reporting.paired import TaskScore
 from rollout.budget.config import Scope
 from rollout.trajectory import Closed, Group, Trajectory, well_formed_share
 
@@ -66,13 +68,17 @@ class BudgetPoint:
     """Largest thought beyond the budget."""
     truncated: float
     """Share of episodes that ran into the token limit."""
+    scores: tuple[TaskScore, ...] = ()
+    """What became of each task, for another curve to be compared with; of older files nothing."""
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> "BudgetPoint":
         """Read the point that `as_json` wrote. Raise `KeyError`, `TypeError` or `ValueError` for anything else."""
         known: dict[str, Any] = {name: value for name, value in raw.items() if name in cls.__dataclass_fields__}
-        given = {name: nan_for_null(value) for name, value in known.items() if name not in ("budget", "share")}
-        return cls(**{**known, **given, "mode": Mode(raw["mode"])})
+        plain = ("budget", "share", "scores")
+        given = {name: nan_for_null(value) for name, value in known.items() if name not in plain}
+        scores = tuple(TaskScore(**score) for score in raw.get("scores", ()))
+        return cls(**{**known, **given, "mode": Mode(raw["mode"]), "scores": scores})
 
     def as_json(self) -> dict[str, Any]:
         """Return the point as plain data, with its interval."""
@@ -82,6 +88,11 @@ class BudgetPoint:
     def label(self) -> str:
         """One word for tables and metrics: the mode, or `budget-64`."""
         return Thinking(mode=self.mode, budget=self.budget).label
+
+    @property
+    def tokens(self) -> float:
+        """Mean tokens that an episode spent, thought and answer."""
+        return self.thought_tokens + self.answer_tokens
 
     @property
     def place(self) -> tuple[int, int, float]:
@@ -133,6 +144,20 @@ def task_accuracies(groups: Iterable[Group], *, failed_are_wrong: bool = False) 
     return [right / among for right, among in counts if among]
 
 
+def task_scores(groups: Iterable[Group]) -> list[TaskScore]:
+    """Return what became of each task, for another evaluation to be compared with."""
+    return [
+        TaskScore(
+            key=group.ticket.task.key,
+            content=content_key(group.ticket.task),
+            right=sum(one.correct for one in group.trajectories),
+            scored=len(group.trajectories),
+            failed=len(group.failed),
+        )
+        for group in groups
+    ]
+
+
 def overshoots(trajectory: Trajectory, budget: int, *, scope: Scope) -> list[int]:
     """Return each turn's thought beyond its budget, in tokens; over an episode a turn has what the earlier ones left of it."""
     beyond, left = [], budget
@@ -169,6 +194,7 @@ def _point(groups: Sequence[Group], condition: Condition, *, scope: Scope) -> Bu
         overshoot=mean(beyond),
         overshoot_max=max(beyond, default=0),
         truncated=mean([t.truncated for t in scored]),
+        scores=tuple(task_scores(groups)),
     )
 
 

@@ -1,22 +1,20 @@
 """Groups of runs compared: each group is one setting, its runs differ in the seed. From the files of the runs alone."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
-from math import isclose, isfinite, nan
+from dataclasses import asdict, dataclass, replace
+from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from envs.core.thinking_mode import Mode, Thinking
 from orchestrator.reporting.budget_curve import ORDER, BudgetPoint
+from orchestrator.reporting.paired import TaskComparison, TaskScore, compare_tasks
 from orchestrator.reporting.record import read_run
 
-HALF = 0.5
-"""The share of the median free thought at which accuracy is set against that without a limit."""
-FORMED_FROM = 0.25
-"""Well-formedness is judged at budgets from this share of the median free thought."""
 MEASURES: dict[str, Callable[[BudgetPoint], float]] = {
     "accuracy": lambda point: point.accuracy,
+    "tokens": lambda point: point.tokens,
     "well_formed": lambda point: point.well_formed,
     "thought_tokens_turn": lambda point: point.thought_tokens_turn,
     "answer_tokens_turn": lambda point: point.answer_tokens_turn,
@@ -59,46 +57,49 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointKey:
-    """By what points of different runs are the same: the mode, and the share of the median or else the budget."""
+    """By what points of different runs are the same: the mode, and the budget in tokens.
+
+    A share of the median thought is another budget for each model, and says nothing of two.
+    """
 
     mode: Mode
-    share: float | None = None
     budget: int | None = None
 
     @classmethod
     def of(cls, point: BudgetPoint) -> "PointKey":
-        return cls(mode=point.mode, share=point.share, budget=point.budget if point.share is None else None)
+        return cls(mode=point.mode, budget=point.budget)
 
     @property
     def label(self) -> str:
-        """For tables: `off`, `0.5 of the median`, `budget-64`."""
-        if self.share is not None:
-            return f"{self.share:g} of the median"
+        """For tables: `off`, `budget-64`."""
         return Thinking(mode=self.mode, budget=self.budget).label
 
     @property
-    def place(self) -> tuple[int, bool, float]:
-        """Where it stands in a table: off, low effort, budgets, shares, unlimited."""
-        return ORDER.index(self.mode), self.share is not None, self.share or self.budget or 0
+    def place(self) -> tuple[int, int]:
+        """Where it stands in a table: off, low effort, budgets, unlimited."""
+        return ORDER.index(self.mode), self.budget or 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claims:
     """What a curve is to show, over the runs of one group."""
 
-    half_thought: Spread
-    """Return the accuracy at half of the median free thought, over the accuracy without a limit."""
     lowest_well_formed: Spread
-    """Lowest well-formed share over the budgets from a quarter of the median free thought."""
+    """Lowest well-formed share over the budgets."""
     answer_growth: Spread
     """Answer of a turn at the smallest budget, over the answer without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvComparison:
-    """One environment: by point and group the spread of each measure, and the claims by group."""
+    """One environment: by point and group the spread of each measure, and the claims by group.
+
+    `differences` has by point each further group against the first: the accuracies paired by task, over the answers of all
+    runs of a group to a task.
+    """
 
     points: dict[PointKey, dict[str, dict[str, Spread]]]
+    differences: dict[PointKey, dict[str, TaskComparison]]
     claims: dict[str, Claims]
 
 
@@ -141,8 +142,8 @@ def read_curve(run_dir: Path, *, label: str | None) -> RunBudgetCurve:
     curves = record.budget_curves
     if not curves:
         raise ValueError(
-            f"{run_dir} has no curve; evaluate it with eval.budgets or eval.budget_shares, for example "
-            f"`temper eval {run_dir / 'config.yaml'} 'eval.budget_shares=[0.25,0.5,1]'`"
+            f"{run_dir} has no curve; evaluate it with eval.budgets, for example "
+            f"`temper eval {run_dir / 'config.yaml'} 'eval.budgets=[16,32,64]'`"
         )
     if label is not None and label not in curves:
         raise ValueError(f"{run_dir} has no curve after {label!r}; it has one after {', '.join(curves)}")
@@ -151,16 +152,40 @@ def read_curve(run_dir: Path, *, label: str | None) -> RunBudgetCurve:
 
 
 def compare(groups: list[RunGroup]) -> GroupComparison:
-    """Compare the groups point by point. Raise `ValueError` where no limited point is in all of them."""
+    """Compare the groups point by point.
+
+    Raise `ValueError` if runs were asked under different budgets, or if no limited point is in all groups.
+    """
+    _require_same_budgets(groups)
     keys = [{(env, PointKey.of(point)) for env in _envs([group]) for point in _points(group, env)} for group in groups]
     shared = set.intersection(*keys)
     if all(key.mode is Mode.UNLIMITED for _, key in shared):
         has = "; ".join(f"{group.name}: {_listed(found)}" for group, found in zip(groups, keys, strict=True))
         raise ValueError(
             f"the groups have nothing in common but thought without a limit ({has}); evaluate them with the same "
-            f"environments and the same eval.budget_shares or eval.budgets"
+            f"environments and the same eval.budgets"
         )
     return GroupComparison(groups=groups, envs={env: _compare_env(groups, env) for env in _envs(groups)})
+
+
+def _require_same_budgets(groups: list[RunGroup]) -> None:
+    """Raise `ValueError` if two runs were asked under different budgets in an environment that both have."""
+    runs = [run for group in groups for run in group.runs]
+    for env in _envs(groups):
+        asked = {run.run: _budgets(run.curve[env]) for run in runs if env in run.curve}
+        union = sorted(set().union(*asked.values()))
+        if any(budgets != union for budgets in asked.values()):
+            listed = "; ".join(f"{run}: {', '.join(map(str, budgets)) or 'none'}" for run, budgets in asked.items())
+            wanted = ",".join(map(str, union))
+            raise ValueError(
+                f"the runs were asked under different budgets in {env}, in tokens ({listed}), so that no point of one is a "
+                f"point of the other; evaluate each of them under the same, for example `temper eval RUN/config.yaml "
+                f"'eval.budgets=[{wanted}]' 'eval.budget_shares=[]'`"
+            )
+
+
+def _budgets(points: Iterable[BudgetPoint]) -> list[int]:
+    return sorted({point.budget for point in points if point.budget is not None})
 
 
 def spread(measures: Iterable[float]) -> Spread:
@@ -176,22 +201,14 @@ def claims(curves: Iterable[Sequence[BudgetPoint]]) -> Claims:
     """Return the claims over the curves of several runs; a run without the points that a claim needs is left out of it."""
     listed = [[point for point in points if point.samples] for points in curves]
     return Claims(
-        half_thought=spread([value for points in listed for value in half_thought(points)]),
         lowest_well_formed=spread([value for points in listed for value in lowest_well_formed(points)]),
         answer_growth=spread([value for points in listed for value in answer_growth(points)]),
     )
 
 
-def half_thought(points: Sequence[BudgetPoint]) -> list[float]:
-    """Return the accuracy at half of the median free thought over that without a limit; empty where it can't be said."""
-    half = [point.accuracy for point in points if point.share is not None and isclose(point.share, HALF)]
-    free = [point.accuracy for point in points if point.mode is Mode.UNLIMITED]
-    return [half[0] / free[0]] if half and free and free[0] > 0 else []
-
-
 def lowest_well_formed(points: Sequence[BudgetPoint]) -> list[float]:
-    """Return the lowest well-formed share from a quarter of the median free thought; empty where there is no such budget."""
-    shares = [point.well_formed for point in points if point.share is not None and point.share >= FORMED_FROM]
+    """Return the lowest well-formed share over the budgets; empty without a budget."""
+    shares = [point.well_formed for point in points if point.budget is not None]
     return [min(shares)] if shares else []
 
 
@@ -204,19 +221,48 @@ def answer_growth(points: Sequence[BudgetPoint]) -> list[float]:
 
 def _compare_env(groups: list[RunGroup], env: str) -> EnvComparison:
     keys = sorted({PointKey.of(point) for group in groups for point in _points(group, env)}, key=lambda key: key.place)
+    first, *others = groups
+    scores = {key: {group.name: _task_scores(_at(group, env, key)) for group in groups} for key in keys}
     return EnvComparison(
-        points={key: {group.name: _measured(group, env, key) for group in groups} for key in keys},
+        points={key: {group.name: _measured(_at(group, env, key)) for group in groups} for key in keys},
+        differences={
+            key: {group.name: compare_tasks(found[first.name], found[group.name]) for group in others}
+            for key, found in scores.items()
+        },
         claims={group.name: claims(group.curves(env)) for group in groups},
     )
 
 
-def _measured(group: RunGroup, env: str, key: PointKey) -> dict[str, Spread]:
-    points = [point for point in _points(group, env) if PointKey.of(point) == key]
+def _measured(points: list[BudgetPoint]) -> dict[str, Spread]:
     return {name: spread([value(point) for point in points]) for name, value in MEASURES.items()}
+
+
+def _task_scores(points: Iterable[BudgetPoint]) -> list[TaskScore]:
+    """Return the answers of several runs to each task together; seeds may have tasks of their own."""
+    found: dict[tuple[str, str], TaskScore] = {}
+    for score in (score for point in points for score in point.scores):
+        same = found.get((score.key, score.content))
+        found[score.key, score.content] = (
+            score
+            if same is None
+            else replace(
+                same,
+                right=same.right + score.right,
+                scored=same.scored + score.scored,
+                failed=same.failed + score.failed,
+            )
+        )
+    return list(found.values())
 
 
 def _points(group: RunGroup, env: str) -> list[BudgetPoint]:
     return [point for points in group.curves(env) for point in points]
+
+
+def _at(group: RunGroup, env: str, key: PointKey) -> list[BudgetPoint]:
+    """Return one point of each run that has it: a budget that was asked for twice has the same answers."""
+    by_run = [[point for point in points if PointKey.of(point) == key] for points in group.curves(env)]
+    return [points[0] for points in by_run if points]
 
 
 def _envs(groups: list[RunGroup]) -> list[str]:
@@ -233,12 +279,12 @@ def _env_json(found: EnvComparison) -> dict[str, Any]:
         {
             "point": key.label,
             "mode": key.mode.value,
-            "share": key.share,
             "budget": key.budget,
             "groups": {
                 name: {measure: asdict(value) for measure, value in measures.items()}
                 for name, measures in by_group.items()
             },
+            "against_first": {name: value.as_json() for name, value in found.differences[key].items()},
         }
         for key, by_group in found.points.items()
     ]

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import matplotlib
 
-from envs.core.thinking_mode import Mode
-from orchestrator.reporting.budget_figures import LEGEND, Dot, Panel, draw
-from orchestrator.reporting.compare import GroupComparison, PointKey, Spread
+from orchestrator.reporting.budget_figures import LEGEND, LENGTHS, SHARES, X_LABEL, Dot, Panel, draw
+from orchestrator.reporting.compare import GroupComparison
 from orchestrator.reporting.figures import STYLE, CaptionedFigure, inline_svg
 from orchestrator.reporting.report import render
 from orchestrator.run.folder import write_json
@@ -18,8 +17,6 @@ DRAWN = {
     "answer_tokens_turn": "answer tokens of a turn",
 }
 """The measures that are drawn, and what stands at their axes."""
-LENGTHS = ("answer_tokens_turn",)
-"""Those that are no shares."""
 
 
 def write_comparison(comparison: GroupComparison, out: Path) -> Path:
@@ -34,36 +31,66 @@ def write_comparison(comparison: GroupComparison, out: Path) -> Path:
 
 
 def draw_comparison(comparison: GroupComparison) -> list[CaptionedFigure]:
-    """Draw the groups' lines on the same axes: first the accuracies, then form and length of the answers."""
-    keys = [key for found in comparison.envs.values() for key in found.points]
-    by_share = any(key.share is not None for key in keys)
-    x_label = "budget, share of the median free thought" if by_share else "budget, tokens"
-    panels = [_panel(comparison, env, measure, by_share=by_share) for measure in DRAWN for env in comparison.envs]
-    count = len(comparison.envs)
-    note = f"Mean over the runs of a group; the band is from the lowest to the highest. {LEGEND}"
+    """Draw the groups' lines on the same axes: the accuracies, their differences, then form and length of the answers."""
+    by_measure = [[_panel(comparison, env, measure) for env in comparison.envs] for measure in DRAWN]
+    accuracy, *form = by_measure
+    note = f"Mean over the runs of a group; bars are from the lowest to the highest. {LEGEND}"
+    figures = [("Accuracy against tokens spent", note, accuracy, X_LABEL, False)]
+    first, *others = (group.name for group in comparison.groups)
+    if others:
+        paired = (
+            f"Accuracy less that of {first} at the same budget, paired by task; the band is its 95 % interval over tasks, not "
+            f"over seeds. {LEGEND}"
+        )
+        differences = [_difference_panel(comparison, env) for env in comparison.envs]
+        figures.append((f"Difference to {first}", paired, differences, f"tokens spent by {first}", True))
+    figures.append(
+        ("Form and length of the answers", note, [panel for panels in form for panel in panels], X_LABEL, False)
+    )
     with matplotlib.rc_context(STYLE):
-        accuracy = inline_svg(draw(panels[:count], x_label=x_label, bands=True))
-        form = inline_svg(draw(panels[count:], x_label=x_label, bands=True))
-    return [
-        CaptionedFigure(title="Accuracy against thinking budget", note=note, svg=accuracy, wide=True),
-        CaptionedFigure(title="Form and length of the answers", note=note, svg=form, wide=True),
-    ]
+        return [
+            CaptionedFigure(
+                title=title, note=said, svg=inline_svg(draw(panels, x_label=x_label, bands=bands)), wide=True
+            )
+            for title, said, panels, x_label, bands in figures
+        ]
 
 
-def _panel(comparison: GroupComparison, env: str, measure: str, *, by_share: bool) -> Panel:
+def _panel(comparison: GroupComparison, env: str, measure: str) -> Panel:
     points = comparison.envs[env].points
-    shown = [key for key in points if key.mode is not Mode.BUDGET or (key.share is not None) == by_share]
     return Panel(
         title=env,
         measure=DRAWN[measure],
-        is_share=measure not in LENGTHS,
+        ends=LENGTHS if measure == "answer_tokens_turn" else SHARES,
         lines={
-            group.name: [_dot(key, found) for key in shown if (found := points[key][group.name][measure]).runs]
+            group.name: [
+                Dot(mode=key.mode, x=found["tokens"].mean, value=shown.mean, low=shown.low, high=shown.high)
+                for key, by_group in points.items()
+                if (shown := (found := by_group[group.name])[measure]).runs
+            ]
             for group in comparison.groups
         },
     )
 
 
-def _dot(key: PointKey, found: Spread) -> Dot:
-    x = key.share if key.share is not None else float(key.budget or 0)
-    return Dot(mode=key.mode, x=x, value=found.mean, low=found.low, high=found.high)
+def _difference_panel(comparison: GroupComparison, env: str) -> Panel:
+    found, (first, *others) = comparison.envs[env], comparison.groups
+    return Panel(
+        title=env,
+        measure="difference of accuracy",
+        ends=(None, None),
+        lines={
+            group.name: [
+                Dot(
+                    mode=key.mode,
+                    x=found.points[key][first.name]["tokens"].mean,
+                    value=one.difference,
+                    low=one.interval[0],
+                    high=one.interval[1],
+                )
+                for key, by_group in found.differences.items()
+                if (one := by_group[group.name]).tasks
+            ]
+            for group in others
+        },
+    )

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from orchestrator.reporting.budget_curve import BudgetPoint
 from orchestrator.reporting.budget_figures import budget_figure_file, draw_budget_figures
 from orchestrator.reporting.figures import draw_figures
 from orchestrator.reporting.overlaps import EvaluationOverlap, read_overlaps
@@ -87,10 +88,14 @@ def summary(record: RunRecord) -> dict[str, Any]:
     }
     if record.budget_curves:
         found["curves"] = {
-            label: {env: [point.as_json() for point in points] for env, points in by_env.items()}
+            label: {env: [_without_scores(point) for point in points] for env, points in by_env.items()}
             for label, by_env in record.budget_curves.items()
         }
     return found
+
+
+def _without_scores(point: BudgetPoint) -> dict[str, Any]:
+    return {name: value for name, value in point.as_json().items() if name != "scores"}
 
 
 def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
