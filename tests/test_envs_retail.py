@@ -9,15 +9,19 @@ import pytest
 from bound import bound
 from tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
 
+from envs.catalog import configured
 from envs.core.errors import EnvironmentFault
 from envs.core.task import Task
 from envs.core.thinking_mode import OFF, UNLIMITED
 from envs.core.turn_text import call_message, turn_text
+from envs.data.config import DataConfig
 from envs.retail.database import open_shop
 from envs.retail.domain import DOMAIN
 from envs.retail.env import ENVIRONMENT, RetailEnv
 from envs.service import gold
+from envs.service.domain import says
 from envs.service.env import USER_REPLY, with_folder
+from orchestrator.grading.tasks import read_tasks
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})
@@ -166,6 +170,45 @@ def test_outputs_must_be_said_without_regard_to_commas_and_case(shop: Path) -> N
     assert (half["reward"], half["parts"]["outputs"], half["parts"]["state"]) == (0.0, 0.5, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("output", "text", "holds"),
+    [
+        ("10", "In 2010.", False),
+        ("10", "It is 10.", True),
+        ("10", "It is 10.50.", False),
+        ("10.5", "It is 210.5", False),
+        ("10", "Items 10,11", True),
+        ("1,234.50", "It is $1234.50, sir", True),
+        ("1234567", "1,234,567", True),
+        ("Mug", "Mugs", False),
+        ("$5", "It costs $5.", True),
+        ("-5", "It is -5", True),
+    ],
+)
+def test_an_output_is_said_as_a_whole_word_or_number(output: str, text: str, holds: bool) -> None:
+    assert says(text, output) is holds
+
+
+def test_no_number_is_said_by_an_agent_that_says_too_many(shop: Path) -> None:
+    task = task_of(shop, row(CANCEL, outputs=("10.1", "blue")))
+    ids = " ".join(f"#W{number} {number}" for number in range(1_000_000_000, 1_000_000_100))
+    assert play(task, say(f"blue 10.1 {ids}", CANCEL), "Well.", "Done.")["reward"] == 1.0
+    guesses = " ".join(f"{cents / 10}" for cents in range(1000))
+    ended = play(task, say(f"blue {guesses}", CANCEL), "Well.", "Done.")
+    assert (ended["reward"], ended["parts"]["outputs"]) == (0.0, 0.5)
+
+
+@pytest.mark.parametrize(("options", "kept"), [({}, 2), ({"idle": "keep"}, 4)])
+def test_rows_that_are_right_by_doing_nothing_are_left_out(shop: Path, options: dict[str, Any], kept: int) -> None:
+    rows = [row(CANCEL), row(), row(DETAILS, TRANSFER), row(DETAILS, outputs=("10.1",))]
+    data = shop / "tasks.jsonl"
+    data.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    env = configured("retail", options)
+    assert len(read_tasks(DataConfig(path=str(data)), env)) == kept
+    with pytest.raises(ValueError, match="idle"):
+        configured("retail", {"idle": "no"})
+
+
 def test_an_output_inside_a_call_or_a_thought_is_not_said(shop: Path) -> None:
     task = task_of(shop, row(outputs=("blue",)))
     assert play(task, say("", ("think", {"thought": "blue"})), "Well.", "Done.")["reward"] == 0.0
@@ -242,7 +285,6 @@ def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_w
 
 def test_the_option_database_names_the_folder(shop: Path) -> None:
     assert ENVIRONMENT.configure is not None
-    assert ENVIRONMENT.configure({}) is ENVIRONMENT
     assert ENVIRONMENT.configure({"database": str(shop)}).options == {"database": str(shop.resolve())}
     with pytest.raises(ValueError, match="unknown 'databse'; did you mean 'database'"):
         ENVIRONMENT.configure({"databse": str(shop)})

@@ -10,6 +10,10 @@ Row = dict[str, Any]
 T = TypeVar("T")
 
 
+class LeftOut(ValueError):
+    """A sound row that makes no task worth playing: it is skipped and counted, whatever a bad row does."""
+
+
 def field(row: Row, name: str, kind: type[T]) -> T:
     """Return the field `name` of a row. Raise `ValueError` where it is missing or of another type."""
     if name not in row:
@@ -22,7 +26,7 @@ def field(row: Row, name: str, kind: type[T]) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFormat:
-    """One format: `load` makes a task of a row that `matches`; ValueError for a row that is broken."""
+    """One format: `load` makes a task of a row that `matches`; ValueError for a row that is broken, LeftOut for no task."""
 
     name: str
     matches: Callable[[Row], bool]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from envs.core.row_format import Row
+from envs.core.row_format import LeftOut, Row
 from envs.data.config import DataConfig, OnError
 from envs.data.hub_name import names_hub, why_no_name
 from envs.data.jsonl import jsonl_rows
@@ -74,7 +74,7 @@ def usable_rows(
     """Yield what `parse` makes of every wanted row, one after the other; `tally` counts.
 
     `parse` takes the row and its 0-based number and raises ValueError for a bad row. With `on_error` "raise", unless the data
-    says otherwise, the first bad row is a ValueError naming its place; with "skip" bad rows are counted.
+    says otherwise, the first bad row is a ValueError naming its place; with "skip" bad rows are counted, as `LeftOut` ones are.
     """
     tally = Tally() if tally is None else tally
     on_error = data.on_error or on_error
@@ -91,7 +91,7 @@ def usable_rows(
                 raise ValueError(placed.fault)
             item = parse(placed.row, number)
         except ValueError as error:
-            if on_error == "raise":
+            if on_error == "raise" and not isinstance(error, LeftOut):
                 raise ValueError(f"{placed.place}: {error}; mend the row or set on_error=skip") from error
             LOG.debug("%s: %s", placed.place, error)
             tally.skipped += 1

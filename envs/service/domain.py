@@ -4,6 +4,7 @@ The database lies in a folder of its own, which is named once; what a task carri
 environment.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,11 @@ from envs.service.tools import Action, ToolSet
 
 USER_REPLIES = 1
 MAX_TURNS = 30
+MANY_NUMBERS = 20
+"""Different numbers that an agent may say beside the outputs: more are guesses."""
+THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+NUMBER = re.compile(r"(?<![\w#.])\d{1,6}(?:\.\d+)?(?!\w|\.\d)")
+"""Amounts and counts, but no ids of orders and items, which are longer or have a mark."""
 D = TypeVar("D", bound=Database[Any])
 
 
@@ -63,7 +69,23 @@ class Domain(Generic[D]):
         """Return the database in which a task plays, as it is before. Raise `ValueError` where its folder can't be read."""
         return self.fresh(Path(task.env.options["database"]))
 
+    def is_idle(self, task: Task, before: D) -> bool:
+        """Tell whether an agent that does nothing and says nothing is right, in a database that nothing has changed."""
+        after = before.before()
+        self.tools.replay(after, task.spec["actions"])
+        return not task.spec["outputs"] and after.same_state(before)
+
 
 def says(text: str, output: str) -> bool:
-    """Tell whether a text holds an output, commas and letter case ignored."""
-    return output.replace(",", "").lower() in text.replace(",", "").lower()
+    """Tell whether a text holds an output as whole words and numbers; commas, white space and letter case are ignored."""
+    return re.search(rf"(?<![\w.]){re.escape(_plain(output))}(?!\w|\.\d)", _plain(text)) is not None
+
+
+def outputs_in(text: str, outputs: list[str]) -> list[str]:
+    """Return the outputs that a text holds; none with a digit, if it holds `MANY_NUMBERS` numbers more than outputs."""
+    guessed = len({*NUMBER.findall(_plain(text))}) > MANY_NUMBERS + len(outputs)
+    return [output for output in outputs if says(text, output) and not (guessed and re.search(r"\d", output))]
+
+
+def _plain(text: str) -> str:
+    return " ".join(THOUSANDS.sub("", text).replace(",", " ").lower().split())

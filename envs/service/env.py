@@ -6,14 +6,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from envs.core.bounds import only_known
+from envs.core.bounds import one_of, only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
-from envs.core.row_format import RowFormat, has_fields
+from envs.core.row_format import LeftOut, Row, RowFormat, has_fields
 from envs.core.step_result import StepResult, tool_span
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn
-from envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, says
+from envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, outputs_in
 from envs.service.gold import corruptions, gold
 from envs.service.records import companions
 from envs.service.tools import TRANSFER, Refusal
@@ -34,7 +34,7 @@ class ServiceEnv(TaskEnv):
     calls of the last turn are carried out.
 
     Right is an episode that leaves the database as the gold actions leave a fresh one, and in which the agent's text
-    (its answers, without thoughts and calls) holds every output, commas and letter case ignored. Parts: `state` (0 or
+    (its answers, without thoughts and calls) holds every output, as `outputs_in` finds them. Parts: `state` (0 or
     1), `outputs` (the share that was said), `tool_errors` (the share of calls that were refused), `format` (0 where a
     call could not be read).
     """
@@ -91,7 +91,7 @@ class ServiceEnv(TaskEnv):
         self.domain.tools.replay(wanted, task.spec["actions"])
         same = self.database.same_state(wanted)
         text, outputs = "\n".join(self.said), task.spec["outputs"]
-        said = sum(says(text, output) for output in outputs)
+        said = len(outputs_in(text, outputs))
         judged = verdict(
             same and said == len(outputs),
             well_formed=self.unreadable == 0,
@@ -119,16 +119,30 @@ def definition(domain: Domain[Any]) -> EnvDefinition:
     )
 
 
-def with_folder(folder: Path, *, domain: Domain[Any]) -> EnvDefinition:
-    """Return the environment whose rows find the database in this folder. Raise `ValueError` where it can't be read."""
+def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop") -> EnvDefinition:
+    """Return the environment whose rows find the database in this folder. Raise `ValueError` where it can't be read.
+
+    Rows for which an agent that does nothing is right are left out, unless `idle` is keep.
+    """
     whole = folder.resolve()
     domain.fresh(whole)
-    tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=partial(domain.load, folder=whole))
+
+    def load(row: Row) -> Task:
+        task = domain.load(row, folder=whole)
+        if idle == "drop" and domain.is_idle(task, domain.fresh(whole)):
+            raise LeftOut("its gold actions change nothing, and nothing has to be said")
+        return task
+
+    tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=load)
     return replace(definition(domain), formats=(tau,), beside=None, options={"database": str(whole)})
 
 
 def _configure(options: Mapping[str, Any], *, domain: Domain[Any]) -> EnvDefinition:
-    """Return the environment with the database that the option `database` names; without it that beside the rows."""
-    only_known(options, ("database",), "options")
-    folder = options.get("database")
-    return definition(domain) if folder is None else with_folder(Path(str(folder)), domain=domain)
+    """Return the environment with these options: `database` names the folder of its database, without it that beside the rows;
+    `idle` says whether rows that are right by doing nothing are left out (drop) or not (keep)."""
+    only_known(options, ("database", "idle"), "options")
+    folder, idle = options.get("database"), options.get("idle", "drop")
+    one_of("options.idle", idle, ("drop", "keep"))
+    if folder is None:
+        return replace(definition(domain), beside=partial(with_folder, domain=domain, idle=idle))
+    return with_folder(Path(str(folder)), domain=domain, idle=idle)
