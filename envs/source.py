@@ -22,6 +22,8 @@ from envs.task_rows import all_rows, content_key, evaluation_index, holds
 
 LOG = logging.getLogger(__name__)
 MAX_DRAWS = 10_000
+ALIKE = 255
+"""Draws of one and the same prompt after which there is taken to be no other."""
 REPEATS = 64
 """A source that repeats itself so often in a row is taken to have no other tasks."""
 
@@ -63,11 +65,19 @@ class GeneratedSource:
         """Redraw until the prompt falls into the split."""
         env_id, level = self.env.definition.id, self.env.config.level
         rng = random.Random(f"{env_id}/{self.seed}/{self.split}/{index}")
-        for _ in range(MAX_DRAWS):
+        prompts = set()
+        for draw in range(MAX_DRAWS):
             made = self.generate(rng, level)
             if split_of(made, self.env.config.split.share) == self.split:
-                return self.env.task(made, content_key(made))
-        raise ValueError(f"{env_id} level {level} has no {self.split} task in {MAX_DRAWS} draws")
+                return self.env.task(made, made.key or content_key(made))
+            prompts.add(prompt_text(made.messages))
+            if draw >= ALIKE and len(prompts) == 1:
+                break
+        few = f"{len(prompts)} different prompts in {draw + 1} draws"
+        raise ValueError(
+            f"{env_id} level {level} has no {self.split} task: {few}. Give options with more of them, or change "
+            f"envs.{self.env.name}.split.share (near 0 holds nothing out)"
+        )
 
 
 class RowSource:

@@ -14,15 +14,16 @@ from envs.core.definition import EnvDefinition
 from envs.core.errors import EnvironmentFault
 from envs.core.task import Task
 from envs.core.turn_text import turn_text
+from envs.data.split import SplitConfig
 from envs.games.env import GymEnv
 from envs.games.gold import shortest_win
 from envs.games.known_games import drawing
 from envs.games.tasks import action_of
 from envs.playback import score
-from envs.source import open_source
+from envs.source import distinct, open_source
 from rewards.verdict import Outcome
 
-LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}}
+LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, "map_name": "4x4"}}
 PLANNED = {
     "FrozenLake-v1": {"is_slippery": False},
     "FrozenLake8x8-v1": {"is_slippery": False},
@@ -105,10 +106,30 @@ def test_a_hand_of_cards_is_played_to_its_end() -> None:
     assert len({judged.reward for judged in returns.values()}) == 2
 
 
-def test_every_task_of_a_game_has_a_prompt_of_its_own() -> None:
-    source = open_source(bind("lake", EnvConfig(kind="gym", options=LAKE)), split="heldout", seed=0)
-    assert len({source.task(index).messages[0]["content"] for index in range(30)}) == 30
-    assert source.task(3) == source.task(3)
+@pytest.mark.parametrize("game", ["FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4", "Blackjack-v1"])
+def test_a_game_that_is_held_out_is_not_trained_on(game: str) -> None:
+    bound_env = bind("game", EnvConfig(kind="gym", options={"id": game, "kwargs": PLANNED.get(game, {})}))
+    train, heldout = (open_source(bound_env, split=split, seed=0) for split in ("train", "heldout"))
+    trained, kept = ({train.task(i).messages[0]["content"] for i in range(60)}, distinct(heldout, 12))
+    assert len(kept) == len({task.messages[0]["content"] for task in kept}) == 12
+    assert not trained & {task.messages[0]["content"] for task in kept}
+    assert heldout.task(3) == heldout.task(3)
+
+
+@pytest.mark.parametrize("options", [LAKE, {"id": "CliffWalking-v1"}])
+def test_a_game_that_always_begins_alike_can_not_be_held_out(options: dict[str, Any]) -> None:
+    whole = bind("game", EnvConfig(kind="gym", options=options, split=SplitConfig(share=1e-9)))
+    assert len(distinct(open_source(whole, split="train", seed=0), 5)) == 1
+    with pytest.raises(ValueError, match="has no heldout task: 1 different prompts"):
+        open_source(whole, split="heldout", seed=0)
+
+
+def test_games_that_run_alike_have_one_key_and_others_do_not() -> None:
+    unseen = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}, "frame": "text"}
+    one, other = task_of(unseen, seed=1), task_of(unseen, seed=2)
+    assert one.messages == other.messages
+    assert one.key != other.key
+    assert task_of(LAKE, seed=1).key == task_of(LAKE, seed=2).key
 
 
 def test_a_turn_without_an_action_is_told_so_and_counts() -> None:

@@ -42,13 +42,13 @@ def moves(task: Task) -> list[str]:
 
 
 def test_a_game_of_more_turns_than_any_default_of_the_run_is_won_with_default_limits() -> None:
-    task = game("FrozenLake-v1", {"is_slippery": False})
+    task = game("FrozenLake-v1", {"is_slippery": False, "map_name": "4x4"})
     won = play(task, moves(task), limits=replace(EpisodeLimits(), total_tokens=10_000))
     assert (won.reward, won.stop, won.verdict.outcome, len(won.turns)) == (1.0, Stop.ENV, Outcome.OK, 6)
 
 
 def test_the_turns_of_the_run_cut_an_episode_where_they_are_set() -> None:
-    task = game("FrozenLake-v1", {"is_slippery": False})
+    task = game("FrozenLake-v1", {"is_slippery": False, "map_name": "4x4"})
     cut = play(task, moves(task), limits=replace(ROOM, turns=4))
     assert (cut.reward, cut.stop, cut.verdict.outcome, len(cut.turns)) == (0.0, Stop.TURNS, Outcome.CUT, 4)
     assert cut.verdict.detail == "cut off after the run's limit of turns: return 0"

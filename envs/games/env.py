@@ -40,7 +40,7 @@ class GymEnv(TaskEnv):
         self.game, first = begin_of(self.task)
         self.total, self.bad, self.played = 0.0, 0, 0
         kind = self.task.env.options
-        if prompt(kind, self.task.spec["number"], first) != self.task.messages[0]["content"]:
+        if prompt(kind, first) != self.task.messages[0]["content"]:
             raise EnvironmentFault(f"{kind['id']} does not begin as it did when the task was made: {first!r}")
         return observation
 

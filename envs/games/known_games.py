@@ -1,12 +1,13 @@
 """The games of gymnasium that Temper knows by name: their rules in words, their actions, what is seen, when they are won."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium
 import numpy
+from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
 GymGame = gymnasium.Env[Any, Any]
 MOVES = ("left", "down", "right", "up")
@@ -26,6 +27,8 @@ class Game:
     success: float = 0.0
     """The sum of rewards that has to be exceeded for the game to be won."""
     max_steps: int = 64
+    laid_out: Callable[[int, Mapping[str, Any]], Mapping[str, Any]] = field(default=lambda _number, kwargs: kwargs)
+    """The arguments of the game of a number, given those that the options name."""
     idle: float | None = None
     """The reward of a turn without an action; None is the first reward of a game, where that is below 0."""
 
@@ -63,6 +66,17 @@ def _cards(observation: Any, _game: Any) -> str:
     return f"Your cards: {total}{', with an ace that counts 11' if ace else ''}. The dealer shows {dealer}."
 
 
+def _random_lake(size: int, frozen: float) -> Callable[[int, Mapping[str, Any]], Mapping[str, Any]]:
+    """Return what lays out a lake of this size, a share of it frozen, unless the options give a map."""
+
+    def laid_out(number: int, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        if {"desc", "map_name"} & {*kwargs}:
+            return kwargs
+        return {**kwargs, "desc": generate_random_map(size, frozen, number)}
+
+    return laid_out
+
+
 LAKE = Game(
     rules=(
         "Cross the frozen lake from the start (S) to the goal (G) over the frozen cells (F); a hole (H) ends the game. "
@@ -71,6 +85,7 @@ LAKE = Game(
     actions=MOVES,
     words=_lake,
     idle=0.0,
+    laid_out=_random_lake(4, 0.65),
 )
 CLIFF = Game(
     rules=(
@@ -103,7 +118,7 @@ CARDS = Game(
 )
 GAMES = {
     "FrozenLake": LAKE,
-    "FrozenLake8x8": LAKE,
+    "FrozenLake8x8": replace(LAKE, laid_out=_random_lake(8, 0.8)),
     "CliffWalking": CLIFF,
     "CliffWalkingSlippery": CLIFF,
     "Taxi": TAXI,

@@ -11,19 +11,21 @@ from typing import Any
 import gymnasium
 
 from envs.core.task import Task
+from envs.data.split import digest
 from envs.games.known_games import GymGame, drawing, known_game
 from rewards.answers import boxes
 
 NUMBERS = 1_000_000
 PROMPT = """{rules}
 One action a turn. The actions are: {actions}. Put your action in \\boxed{{}}.
-Game {number}. {view}"""
+{view}"""
 
 
 def begin(options: Mapping[str, Any], number: int) -> tuple[GymGame, str]:
     """Begin the game of this number; return it and its first view."""
     mode = "ansi" if options["frame"] == "ansi" else None
-    game = gymnasium.make(options["id"], render_mode=mode, disable_env_checker=True, **options["kwargs"])
+    kwargs = known_game(options["id"]).laid_out(number, options["kwargs"])
+    game = gymnasium.make(options["id"], render_mode=mode, disable_env_checker=True, **kwargs)
     observation, _ = game.reset(seed=number)
     return game, view(game, options, observation)
 
@@ -46,10 +48,10 @@ def act(game: GymGame, action: int) -> tuple[Any, float, bool, bool]:
     return observation, float(reward), ended, cut
 
 
-def prompt(options: Mapping[str, Any], number: int, first: str) -> str:
-    """Return the whole prompt of a game."""
+def prompt(options: Mapping[str, Any], first: str) -> str:
+    """Return the whole prompt of a game: games that begin alike have one prompt, on one side of the split."""
     actions = ", ".join(options["actions"])
-    return PROMPT.format(rules=options["rules"], actions=actions, number=number, view=first).strip()
+    return PROMPT.format(rules=options["rules"], actions=actions, view=first).strip()
 
 
 def action_of(answer: str, actions: list[str]) -> int | None:
@@ -63,9 +65,10 @@ def action_of(answer: str, actions: list[str]) -> int | None:
 
 
 def generate(rng: random.Random, level: int, *, options: Mapping[str, Any]) -> Task:
-    """Make a task of a game with a number of its own; its one level says nothing."""
+    """Make a task of a game; its one level says nothing. Games that begin and run alike have one key, whatever their number."""
     number = rng.randrange(NUMBERS)
     game, first = begin(options, number)
+    dynamics = repr(getattr(game.unwrapped, "P", None))
     game.close()
-    messages = ({"role": "user", "content": prompt(options, number, first)},)
-    return Task(messages=messages, spec={"number": number})
+    messages = ({"role": "user", "content": prompt(options, first)},)
+    return Task(messages=messages, spec={"number": number}, key=digest([messages, dynamics])[:16])

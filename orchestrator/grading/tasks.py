@@ -40,4 +40,4 @@ def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
         raise ValueError(f"environment {env.id!r} generates no tasks; give --data FILE")
     ref = env.ref()
     made = (env.generate(random.Random(f"{seed}/{index}"), 1) for index in range(count))
-    return [replace(task, env=ref, key=content_key(task)) for task in made]
+    return [replace(task, env=ref, key=task.key or content_key(task)) for task in made]
