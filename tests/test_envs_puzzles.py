@@ -177,10 +177,15 @@ SWEPT = ("coin_flip", "course_schedule", "polynomial_equations", "time_intervals
 @pytest.mark.parametrize("names", [SWEPT, pytest.param((), marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 def test_one_answer_to_every_task_earns_no_more_than_chance(names: tuple[str, ...]) -> None:
     everything = sorted(shared_library("making").datasets())
-    best = {name: best_constant(name) for name in names or everything if name not in LEFT_OUT}
+    swept = names or [name for name in everything if name not in (*LEFT_OUT, *LONG_TO_MAKE)]
+    best = {name: best_constant(name) for name in swept}
     assert {
         name: found for name, found in best.items() if found[0] > (CHANCE if name in FEW_ANSWERS else USUAL_CHANCE)
     } == {}
+
+
+LONG_TO_MAKE = ("futoshiki",)
+"""Some of its tasks take minutes to make."""
 
 
 def best_constant(name: str) -> tuple[float, str]:

@@ -1,10 +1,20 @@
 """`envcheck`: sound environments pass, unsound ones fail with exit status 1 and a named check."""
 
+import importlib.util
+import json
 from pathlib import Path
 
 import pytest
+from tiny_shop import write_shop
 
 from orchestrator.__main__ import main
+
+NEEDS_PUZZLES = pytest.param(
+    "reasoning_gym",
+    marks=pytest.mark.skipif(
+        importlib.util.find_spec("reasoning_gym") is None, reason="reasoning-gym is not installed"
+    ),
+)
 
 SOUND = """
 from envs.core.definition import EnvDefinition
@@ -88,9 +98,17 @@ def test_an_unsound_environment_fails_by_name(module: Path, capsys: pytest.Captu
     assert shown in output
 
 
-@pytest.mark.parametrize("env_id", ["math", "code", "tool_use"])
+@pytest.mark.parametrize("env_id", ["math", "code", "tool_use", "gym", NEEDS_PUZZLES])
 def test_the_generated_tasks_of_an_environment_pass(env_id: str) -> None:
-    assert main(["envcheck", "--env", env_id, "--limit", "12"]) == 0
+    assert main(["envcheck", "--env", env_id, "--limit", "20"]) == 0
+
+
+def test_a_shop_passes(tmp_path: Path) -> None:
+    cancel = {"name": "cancel_pending_order", "kwargs": {"order_id": "#W4", "reason": "no longer needed"}}
+    row = {"user_id": "bob_ray_2", "instruction": "Cancel #W4.", "actions": [cancel], "outputs": ["10.1"]}
+    data = write_shop(tmp_path) / "tasks.jsonl"
+    data.write_text(json.dumps(row))
+    assert main(["envcheck", "--env", "retail", "--data", str(data)]) == 0
 
 
 def test_a_check_of_no_task_is_refused(capsys: pytest.CaptureFixture) -> None:

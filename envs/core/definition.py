@@ -49,6 +49,8 @@ class EnvDefinition:
     """Most turns of an episode where the run sets no `envs.NAME.max_turns`; None where the environment does not say."""
     chance: float | None = None
     """Most that one answer to every task may earn, where the tasks have few different answers; None is `USUAL_CHANCE`."""
+    judges_form: bool = False
+    """Whether every text of the right form is right, whatever else it says."""
     runs_programs: bool = False
     """Whether it executes programs that the model wrote, in the sandbox."""
     replays: bool = True

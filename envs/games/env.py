@@ -25,6 +25,8 @@ from envs.task_env import TaskEnv
 from rewards.verdict import Verdict, share_of, verdict
 
 RETURN, BAD_ACTIONS = "return", "bad_actions"
+CHANCE = 0.5
+"""Most that one list of actions may earn: a short way often fits a small lake."""
 
 
 class GymEnv(TaskEnv):
@@ -98,6 +100,7 @@ def _definition(options: dict[str, Any]) -> EnvDefinition:
         configure=configure,
         parts=(*PARTS, RETURN, BAD_ACTIONS),
         max_turns=options["max_steps"],
+        chance=CHANCE,
     )
     try:
         gold(replace(make(random.Random(0), 1), env=game.ref()))

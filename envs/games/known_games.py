@@ -85,7 +85,7 @@ LAKE = Game(
     actions=MOVES,
     words=_lake,
     idle=0.0,
-    laid_out=_random_lake(4, 0.65),
+    laid_out=_random_lake(4, 0.6),
 )
 CLIFF = Game(
     rules=(

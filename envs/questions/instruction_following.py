@@ -171,4 +171,5 @@ ENVIRONMENT = EnvDefinition(
     corruptions=corruptions,
     parts=(*PARTS, LOOSE, FOLLOWED, COUNT, STRICT_COUNT, LOOSE_COUNT),
     max_turns=1,
+    judges_form=True,
 )

@@ -31,6 +31,8 @@ from rewards.choices import LETTERS, chosen
 from rewards.verdict import verdict
 
 REQUEST = "Put the letter of the right choice in \\boxed{}."
+CHANCE = 0.7
+"""Most that one letter may earn: half of 30 tasks may have the same one."""
 SPEAKS_OF_OTHERS = re.compile(
     r"\b(?:none|all|any|both|neither|either|some)\b(?: of)?(?: the)? (?:above|below|these|those|others?|choices|options)\b|"
     r"\b(?:above|preceding) (?:answers?|choices|options)\b|\b(?:choice|option|answer)s? (?-i:\(?[A-J]\b)|"
@@ -216,6 +218,7 @@ def _definition(*, shuffle: bool) -> EnvDefinition:
         corruptions=corruptions,
         configure=configure,
         max_turns=1,
+        chance=CHANCE,
     )
 
 

@@ -1,10 +1,10 @@
-"""`envcheck`: an environment tests itself on gold answers and corrupted ones."""
+"""`envcheck`: an environment tests itself on gold answers and corrupted ones, and its reward on answers that know nothing."""
 
 import logging
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gymnasium.utils.env_checker import check_env
 from rich.table import Table
@@ -13,27 +13,14 @@ from envs.catalog import drawing_env
 from envs.core.definition import EnvDefinition
 from envs.core.task import Task
 from envs.playback import Scored, score
+from orchestrator.grading.finding import Finding
+from orchestrator.grading.reward_audit import audit
 from orchestrator.grading.tasks import generated_tasks
 from rewards.verdict import correctness
 
 LOG = logging.getLogger(__name__)
 SHOWN = 5
 CHECKED_TWICE = 8
-
-
-@dataclass(slots=True, kw_only=True)
-class Finding:
-    """What one check found: how many cases it tried, and those that went against it."""
-
-    name: str
-    tried: int = 0
-    against: list[str] = field(default_factory=list)
-
-    def add(self, holds: bool, case: str) -> None:
-        """Count a case."""
-        self.tried += 1
-        if not holds:
-            self.against.append(case)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +62,17 @@ class EnvReport:
 
 
 def self_test(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:
-    """Check that gold passes and corruptions fail, that scores and tasks repeat themselves, and gymnasium's rules."""
+    """Check that gold passes and corruptions fail, that scores and tasks repeat themselves, and gymnasium's rules.
+
+    `reward_audit` then looks for rewards that need no knowledge of the task.
+    """
     gold, wrong = Finding(name="gold answers accepted"), Counter[str]()
     corrupted = Finding(name="corrupted answers rejected")
     repeated = Finding(name="the same score twice")
     if env.gold is None or env.corruptions is None:
         raise ValueError(f"environment {env.id!r} has no gold answers and corruptions to be checked with")
     seconds = []
+    golds: dict[str, list[str]] = {}
     skipped = 0
     for number, task in enumerate(tasks):
         try:
@@ -90,6 +81,7 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:
             LOG.warning("task %s: %s", task.key, error)
             skipped += 1
             continue
+        golds[task.key] = scripts[0][1]
         for name, turns, right in scripts:
             first = score(task, turns)
             seconds.append(first.seconds)
@@ -106,7 +98,8 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task]) -> EnvReport:
     kinds = [name for name, _ in wrong.most_common(SHOWN)]
     more = f" and {len(wrong) - SHOWN} more kinds" if len(wrong) > SHOWN else ""
     corrupted.name += f" ({', '.join(kinds)}{more})"
-    return EnvReport(findings=[gold, corrupted, repeated, _same_tasks(env), _gymnasium(env, tasks)], seconds=seconds)
+    findings = [gold, corrupted, repeated, _same_tasks(env), _gymnasium(env, tasks), *audit(env, tasks, golds)]
+    return EnvReport(findings=findings, seconds=seconds)
 
 
 def _scripts(env: EnvDefinition, task: Task) -> Iterator[tuple[str, list[str], bool]]:
