@@ -15,6 +15,15 @@ from rollout.weights.manifest import WeightManifest, require_held
 from rollout.weights.process_group import GroupMember, connected, open_store
 from rollout.weights.transports.transport import Audience
 
+MOST_SENDERS = 8
+"""Ranks that send: each one is a process group of its own in every engine, which costs seconds and memory of its device."""
+
+
+def sender_of(rank: int, *, ranks: int, senders: int) -> int | None:
+    """Return the number of a rank among the senders, spread evenly over the ranks; None for a rank that does not send."""
+    number, rest = divmod(rank, ranks // senders)
+    return number if rest == 0 and number < senders else None
+
 
 class BucketPublisher:
     """One rank's part of the pushes of one model's weights by a transport of buckets.
@@ -60,7 +69,8 @@ class BucketPublisher:
         """
         manifest = require_held(self._last, version)
         if self._ways is None or self._audience != audience:
-            senders = min(self._ranks, len(buckets_of(manifest, senders=1, most_bytes=self._bucket_bytes)))
+            buckets = buckets_of(manifest, senders=1, most_bytes=self._bucket_bytes)
+            senders = min(self._ranks, len(buckets), MOST_SENDERS)
             first = GroupMember(host=audience.host, port=0, rank=0, size=audience.size + 1, timeout_s=self._timeout_s)
             rendezvous, self._store = open_store(first)
             self._ways = BucketWays(rendezvous=rendezvous, senders=senders, bucket_bytes=self._bucket_bytes)
@@ -75,17 +85,21 @@ class BucketPublisher:
         manifest = require_held(self._last, version)
         ways, left = self._agreed(), iter(gathered)
         try:
-            self._sender(ways).send(ways.buckets(manifest), left, rank=self._rank)
+            number = sender_of(self._rank, ranks=self._ranks, senders=ways.senders)
+            if number is not None:
+                self._sender(ways, number).send(ways.buckets(manifest), left, rank=number)
+            for _ in left:
+                continue  # gathering may be collective
         except RuntimeError:
             self._met, self._ways = None, None  # nobody meets there again
             for _ in left:
-                continue  # gathering may be collective: the other ranks go on with it
+                continue  # the other ranks go on with it
             raise
 
-    def _sender(self, ways: BucketWays) -> BucketSender:
+    def _sender(self, ways: BucketWays, number: int) -> BucketSender:
         if self._met is None or self._met[0] != ways:
             store = self._store if self._rank == 0 else connected(ways.rendezvous)
-            group = ways.group(store, sender=self._rank, member=0)
+            group = ways.join(store, sender=number, member=0, device=self._device)
             self._met = ways, BucketSender(group, device=self._device)
         return self._met[1]
 

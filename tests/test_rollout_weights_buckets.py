@@ -3,9 +3,11 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, sleep
+from typing import Any
 
 import pytest
 import torch
@@ -13,17 +15,17 @@ from pushes import HERE, PlainSender
 from test_rollout_weights_push import SHAPES, Weights, nudged, same, weights
 
 from envs.core.pulse import Heart, WorkerDied
-from learner.bucket_publisher import BucketPublisher
+from learner.bucket_publisher import BucketPublisher, sender_of
 from learner.config import LearnerConfig
 from learner.rank_pushes import RankPushes
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from rollout.engines.config import SLOWEST_PUSH, EngineConfig
 from rollout.trajectory import WeightVersion
-from rollout.weights.bucket_ways import BucketReceiver, BucketWays
+from rollout.weights.bucket_ways import BucketReceiver, BucketSender, BucketWays
 from rollout.weights.buckets import BUCKET_BYTES, Bucket, Buffers, Named, buckets_of, load_buckets, packed, unsealed
 from rollout.weights.delivery import Delivery, Offered
 from rollout.weights.manifest import NoLongerHeld, WeightManifest
-from rollout.weights.process_group import ALONE_S, GroupMember, connected, open_store
+from rollout.weights.process_group import ALONE_S, GroupMember, ProcessGroup, connected, open_store
 
 CPU = torch.device("cpu")
 Shapes = dict[str, tuple[int, ...]]
@@ -139,6 +141,66 @@ class Engine:
 
     def load(self, named: Named) -> None:
         self.weights |= {name: tensor.clone() for name, tensor in named}
+
+
+def test_at_most_eight_ranks_send_spread_over_all() -> None:
+    many = BucketPublisher(
+        transport="broadcast",
+        shapes={f"w{number}": (64,) for number in range(100)},
+        dtype="bfloat16",
+        rank=0,
+        ranks=64,
+        device=CPU,
+        timeout_s=30.0,
+        bucket_bytes=64,
+    )
+    many.push(1)
+    assert many.offer(1, whole=True, audience=HERE).senders == 8
+    many.close()
+    numbers = [sender_of(rank, ranks=64, senders=8) for rank in range(64)]
+    assert [(rank, number) for rank, number in enumerate(numbers) if number is not None] == [
+        (8 * number, number) for number in range(8)
+    ]
+    assert [sender_of(rank, ranks=3, senders=2) for rank in range(3)] == [0, 1, None]
+
+
+class SlowEngineWays(BucketWays):
+    """The ways as an engine sees them that takes a while before it meets each sender."""
+
+    def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
+        sleep(0.7)
+        return super().group(store, sender=sender, member=member)
+
+
+def test_a_sender_that_waits_for_engines_to_meet_the_others_does_not_give_up() -> None:
+    first, store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=1.0))
+    ways = BucketWays(rendezvous=first, senders=3, bucket_bytes=64)
+    manifest, wanted, engine = manifest_of(SHAPES), weights(seed=0), BucketReceiver()
+    got: Weights = {}
+    groups: list[ProcessGroup] = []  # kept: the engine may still be reading when a sender is done
+
+    def receive() -> None:
+        slow = SlowEngineWays(rendezvous=first, senders=3, bucket_bytes=64)
+        engine.receive(manifest, slow, lambda named: got.update(named), member=1, device=CPU)
+
+    def send(number: int) -> None:
+        group = ways.join(store if number == 0 else connected(first), sender=number, member=0, device=CPU)
+        groups.append(group)
+        BucketSender(group, device=CPU).send(ways.buckets(manifest), [wanted], rank=number)
+
+    with ThreadPoolExecutor(4) as ends:
+        for end in [ends.submit(receive), *(ends.submit(send, number) for number in range(3))]:
+            end.result(timeout=60)
+    assert same(got, wanted)
+
+
+def test_a_sender_whose_engines_are_missing_ends_the_wait_of_the_next_one() -> None:
+    first, store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=1.0))
+    ways = BucketWays(rendezvous=first, senders=3)
+    stores = [store, connected(first), connected(first)]
+    with ThreadPoolExecutor(3) as ends:
+        for end in [ends.submit(ways.join, stores[n], sender=n, member=0, device=CPU) for n in range(3)]:
+            assert isinstance(end.exception(timeout=60), RuntimeError)
 
 
 @pytest.fixture

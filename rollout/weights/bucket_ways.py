@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ import torch
 from rollout.weights.buckets import AHEAD, BUCKET_BYTES, Bucket, Buffers, Named, buckets_of, load_buckets, packed
 from rollout.weights.manifest import WeightManifest
 from rollout.weights.process_group import GroupMember, ProcessGroup, connected
+
+MET = b"yes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,41 @@ class BucketWays:
     def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
         """Return the group of a rank that sends, as its member of this number: 0 sends."""
         return ProcessGroup(replace(self.rendezvous, rank=member), store, name=f"sender {sender}")
+
+    def join(self, store: Any, *, sender: int, member: int, device: torch.device) -> ProcessGroup:
+        """Return the group of a sender once all its processes have met, as `group` does.
+
+        Engines meet the senders one after the other. A sender waits until the one before has met them, and only then do the
+        seconds of the group count. It returns when the last one has met them too, so that no bucket waits for a group.
+        Raises `RuntimeError` if a process is missing here, or was in the group of another sender.
+        """
+        group = self.group(store, sender=sender, member=member)
+        if member:
+            group.join(device)
+            return group
+        each = 2 * group.member.limit()  # to connect, and for the first broadcast
+        met = b""
+        try:
+            if sender:
+                _require_met(store, sender - 1, limit=sender * each)
+            group.join(device)
+            met = MET
+        finally:
+            store.set(_met(sender), met)
+        _require_met(store, self.senders - 1, limit=(self.senders - sender) * each)
+        return group
+
+
+def _met(sender: int) -> str:
+    """Return the name under which a store has whether a sender and the engines have met."""
+    return f"sender {sender} met"
+
+
+def _require_met(store: Any, sender: int, *, limit: timedelta) -> None:
+    """Wait until a sender and the engines have met. Raises `RuntimeError` if they did not."""
+    store.wait([_met(sender)], limit)
+    if store.get(_met(sender)) != MET:
+        raise RuntimeError(f"sender {sender} and the engines did not meet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +134,13 @@ class BucketReceiver:
         Raises `ValueError` where a bucket was damaged, and `RuntimeError` where another process of a group is missing: part
         of the weights is loaded then, and the push has to come again.
         """
-        if self._ways != ways:
-            store = connected(ways.rendezvous)
-            self._groups = [ways.group(store, sender=sender, member=member) for sender in range(ways.senders)]
-            self._ways = ways
         try:
+            if self._ways != ways:
+                store = connected(ways.rendezvous)
+                self._groups = [
+                    ways.join(store, sender=sender, member=member, device=device) for sender in range(ways.senders)
+                ]
+                self._ways = ways
             load_buckets(
                 ways.buckets(manifest),
                 lambda bucket, memory: self._groups[bucket.sender].begin(memory),

@@ -44,13 +44,22 @@ RAISES = "TORCH_NCCL_BLOCKING_WAIT"
 
 
 class ProcessGroup:
-    """One process's end of the group. The processes join each other in their first broadcast, all at the same time."""
+    """One process's end of the group. The processes join each other in `join`, or else in their first broadcast, all at the
+    same time.
+    """
 
     def __init__(self, member: GroupMember, store: Any, *, name: str) -> None:
         """`store` is where the processes meet, and `name` tells the groups that meet there from each other."""
         self.member = member
         self._store = dist.PrefixStore(name, store)
         self._group: Any = None
+
+    def join(self, device: torch.device) -> None:
+        """Meet the other processes, whose broadcasts will be of this device.
+
+        Raises `RuntimeError` if one of them is missing for the limit of the group.
+        """
+        self.begin(torch.zeros(1, dtype=torch.uint8, device=device))()  # NCCL connects in the first broadcast only
 
     def begin(self, segment: torch.Tensor) -> Callable[[], None]:
         """Begin to send the segment's bytes from rank 0, or to receive them into it; returns what waits until that is done.
@@ -130,7 +139,8 @@ def _store(member: GroupMember, *, limit: timedelta, listening: int | None = Non
 def _wait(work: Any, segment: torch.Tensor, limit: timedelta) -> None:
     work.wait(limit)
     if segment.is_cuda:
-        torch.cuda.synchronize(segment.device)  # NCCL's wait is the stream's, not this process's
+        # NCCL's wait is the stream's, not this process's. The next broadcast has a stream of its own, and goes on.
+        torch.cuda.current_stream(segment.device).synchronize()
 
 
 def own_address(host: str, port: int) -> str:

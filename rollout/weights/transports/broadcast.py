@@ -7,7 +7,7 @@ from rollout.weights.transports.transport import Transport
 
 
 class Broadcast(Transport):
-    """Every rank of the learner sends its share to all processes of all engines at once."""
+    """Up to 8 ranks of the learner send a share each to all processes of all engines at once."""
 
     name = "broadcast"
     medium = "network"
