@@ -1,0 +1,56 @@
+"""Stop strings of turns that go on: the same end as a search through the whole text finds, with few decodes."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from rollout.engines.protocol import Completion
+from rollout.engines.stop_strings import ended_at_stop
+
+PIECES = ["a", "b", "ab", "ba", "aab", "b\n", " ", "ab ab"]
+
+
+def text(ids: Sequence[int]) -> str:
+    return "".join(PIECES[token] for token in ids)
+
+
+def said(ids: Sequence[int]) -> Completion:
+    return Completion(token_ids=tuple(ids), logprobs_T=(-0.5,) * len(ids), versions_T=(0,) * len(ids), finished=False)
+
+
+def first_end(ids: Sequence[int], stop: Sequence[str]) -> int | None:
+    """How many tokens there are when the whole text holds a stop string, by decoding every prefix."""
+    return next((n for n in range(1, len(ids) + 1) if any(one in text(ids[:n]) for one in stop)), None)
+
+
+@pytest.mark.parametrize("seed", range(400))
+def test_a_turn_that_goes_on_ends_where_the_whole_one_would(seed: int) -> None:
+    draw = random.Random(seed)
+    stop = ["".join(draw.choices("ab \n", k=draw.randint(1, 6))) for _ in range(draw.randint(1, 3))]
+    ids = draw.choices(range(len(PIECES)), k=40)
+    ids = ids[: first_end(ids, stop)]  # the engine that began it went no further
+    begun = ids[: draw.randint(0, len(ids) - 1)]
+    rest = draw.choices(range(len(PIECES)), k=20)
+    rest = rest[: first_end(rest, stop)]  # nor does the one that goes on, of which it sees only its own tokens
+    if first_end(begun, stop) is not None:
+        begun = []
+    found = ended_at_stop(said(rest), begun, stop, text)
+    end = first_end([*begun, *rest], stop)
+    assert len(found.token_ids) == (len(rest) if end is None or not begun else end - len(begun))
+
+
+def decodes(tokens: int) -> tuple[int, int]:
+    """How many decodes the rest of a turn of so many tokens takes, and of how many tokens."""
+    asked: list[int] = []
+
+    def counted(ids: Sequence[int]) -> str:
+        asked.append(len(ids))
+        return text(ids)
+
+    ended_at_stop(said([0] * tokens), [0] * tokens, ["bbb", "b\nb"], counted)
+    return len(asked), sum(asked)
+
+
+def test_the_rest_of_a_long_turn_takes_no_more_decodes_than_that_of_a_short_one() -> None:
+    assert decodes(8000) == decodes(100)
