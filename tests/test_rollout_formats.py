@@ -1,5 +1,6 @@
 """Every family's own format: recognised by what its chat template renders, read strictly, and the same after a round trip."""
 
+import json
 from typing import Any
 
 import pytest
@@ -307,3 +308,33 @@ def test_a_budget_closes_a_thought_in_the_tags_of_its_family(name: str) -> None:
     assert tags.measure(ids, thinks=True).tokens == end[0] - begin
     direct = tags.measure(renderer.encode("17"), thinks=True, opened=False)
     assert (direct.tokens, direct.answer_tokens) == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["json", "toolcall", "mistral", "mistral args", "deepseek", "deepseek 3.1"])
+def test_an_argument_may_mention_the_marks_of_calls(name: str) -> None:
+    (syntax,) = (one for one in CALL_SYNTAXES if one.name == name)
+    bar, low = "\uff5c", "\u2581"
+    opening, body, closing = {
+        "json": ("<tool_call>", '{"name": "get", "arguments": %s}', "</tool_call>"),
+        "toolcall": ("<TOOLCALL>", '[{"name": "get", "arguments": %s}]', "</TOOLCALL>"),
+        "mistral": ("[TOOL_CALLS]", '[{"name": "get", "arguments": %s}]', ""),
+        "mistral args": ("[TOOL_CALLS]", "get[ARGS]%s", ""),
+        "deepseek": (
+            f"<{bar}tool{low}call{low}begin{bar}>",
+            f"function<{bar}tool{low}sep{bar}>get\n```json\n%s",
+            f"\n```<{bar}tool{low}call{low}end{bar}>",
+        ),
+        "deepseek 3.1": (
+            f"<{bar}tool{low}call{low}begin{bar}>",
+            f"get<{bar}tool{low}sep{bar}>%s",
+            f"<{bar}tool{low}call{low}end{bar}>",
+        ),
+    }[name]
+    for key in (opening, closing, f"{opening}{closing}{opening}"):
+        arguments = json.dumps({"key": f"write {key} to a file"}, ensure_ascii=False)
+        whole = opening + body % arguments + closing
+        calls, said = syntax.read("so: " + whole, GET)
+        assert calls == (Call(name="get", arguments=json.loads(arguments)),)
+        assert said.strip() == "so:"
+    broken = opening + (body % '{"key": "a}') + closing
+    assert not any(isinstance(call, Call) for call in syntax.read(broken, GET)[0])

@@ -22,6 +22,8 @@ from rollout.formats.typed import properties_of, typed
 Field = Mapping[str, Any]
 CLOSING_TAGS = regex.compile(r"(?:</[\w-]+>|\s)*")
 """What may stand in a call beside its arguments."""
+JSON = json.JSONDecoder()
+WHITESPACE = regex.compile(r"[ \t\n\r]*")
 NOT_CLOSED = "error: tool call not closed"
 NOT_READ = "error: tool call has no name, or none where it should be"
 NOT_JSON = "error: tool call is not JSON"
@@ -46,7 +48,12 @@ class CallSyntax:
         """Return the calls of an answer in order, unreadable ones as `BadCall`, and the answer without them."""
         if self.bare and not tools:
             return (), answer
-        starts = [found.start() for found in self.mark.finditer(answer)]
+        starts: list[int] = []
+        inside = 0
+        for found in self.mark.finditer(answer):
+            if found.start() >= inside:  # else a string of a call's arguments mentions the mark
+                starts.append(found.start())
+                inside = self._json_end(answer, found.start())
         if not starts:
             return (), answer
         calls: list[Call | BadCall] = []
@@ -61,7 +68,7 @@ class CallSyntax:
         """Read what begins at a mark; returns the calls and what follows their closing."""
         opened = self.region.open_re.match(block)
         inner = block[opened.end() :] if opened else block
-        closed = self.region.close_re.search(inner)
+        closed = self.region.close_re.search(inner, max(0, self._json_end(block, 0) - (len(block) - len(inner))))
         if closed is None:
             return [BadCall(error=NOT_CLOSED)], ""
         rest = inner[closed.end() :]
@@ -69,6 +76,17 @@ class CallSyntax:
             return [BadCall(error=NOT_READ)], rest
         captures = {name: text for name, text in opened.groupdict().items() if text is not None}
         return self._calls(inner[: closed.start()], captures, tools), rest
+
+    def _json_end(self, text: str, start: int) -> int:
+        """Return where the JSON of the call that begins at `start` ends, or `start` if no JSON follows its opening."""
+        opened = self.region.open_re.match(text, start)
+        if opened is None or self.region.content != "json":
+            return start
+        try:
+            _, end = JSON.raw_decode(text, WHITESPACE.match(text, opened.end()).end())
+        except (ValueError, RecursionError):
+            return start
+        return int(end)
 
     def _calls(self, body: str, captures: dict[str, str], tools: Sequence[Tool]) -> list[Call | BadCall]:
         try:
