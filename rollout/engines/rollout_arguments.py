@@ -19,6 +19,8 @@ from rollout.engines.vllm_worker import BACKEND, WorkerExtension
 
 WHOLE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """The types of a cache's numbers that are a model's too, by their names in `kv_cache_dtype`."""
+HYBRID_MATCH = 16
+"""Tokens in whose multiples a cached prefix of a hybrid ends. By default it is a whole block, of more than a thousand."""
 THOUGHT_PROCESSORS: dict[RunnerName, type] = {"v1": ThoughtProcessor, "v2": BatchThoughtProcessor}
 """What limits thoughts in each of vLLM's model runners."""
 
@@ -91,6 +93,8 @@ def rollout_arguments(
     if why_not and config.prefix_caching == "on":
         raise ValueError(f"rollout.engine.prefix_caching=on, but {why_not}; leave it at auto")
     arguments.enable_prefix_caching = config.prefix_caching != "off" and not why_not
+    if arguments.enable_prefix_caching and not ON_CPU and arguments.create_model_config().is_hybrid:
+        arguments.prefix_match_unit = arguments.prefix_match_unit or HYBRID_MATCH
     return arguments
 
 

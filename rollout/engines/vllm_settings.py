@@ -56,7 +56,8 @@ def engine_arguments(*, eager: bool = False, processes: int = 1) -> dict[str, An
         "enforce_eager": ON_CPU or eager,
         # vLLM can't take back a seeded request's random draw on a CPU after half a prompt: prompts stay whole.
         "enable_chunked_prefill": not ON_CPU,
-        "distributed_executor_backend": ("uni" if processes == 1 else "mp") if ON_CPU else None,
+        # Not vLLM's choice: inside a placement group that would be Ray, which takes one GPU a bundle alone.
+        "distributed_executor_backend": "uni" if processes == 1 else "mp",
         "mamba_ssm_cache_dtype": "float32",
         "trust_remote_code": False,
         "disable_log_stats": True,
