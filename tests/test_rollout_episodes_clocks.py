@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from bound import bound
-from scripted_engine import ROOM, ScriptedEngine, runner_of
+from scripted_engine import ROOM, ScriptedEngine, completion, runner_of
 
 from envs.core.clock import CURRENT, Clock, off_the_clock
 from envs.core.env_ref import EnvRef, EnvSettings
@@ -19,7 +19,11 @@ from envs.core.turn_text import ParsedTurn
 from envs.sandbox.sandbox import AT_ONCE, shared_sandbox
 from envs.task_env import TaskEnv
 from rewards.verdict import Outcome, verdict
+from rollout.engines.protocol import Completion, TurnRequest
+from rollout.engines.vllm_stats import TurnClocks
+from rollout.episodes.env_threads import EnvThreads
 from rollout.episodes.episode import EpisodeRunner
+from rollout.episodes.stopwatch import Stopwatch
 from rollout.trajectory import Trajectory
 
 QUICK = Task(env=EnvRef(name="own"), key="quick", messages=({"role": "user", "content": "?"},), spec={})
@@ -133,6 +137,93 @@ def test_an_engine_that_does_not_answer_is_a_timeout_of_its_episode() -> None:
     (lost,), _ = together(runner, [bound(Task(key="1", messages=QUICK.messages, spec={"answer": "1"}), "math")])
     assert lost.failure is not None
     assert lost.failure.kind is FailureKind.TIMEOUT
+
+
+class PausedEngine(ScriptedEngine):
+    """Each turn waits 0.3 s for room, is sampled for 0.2 s, and meets three pauses of 0.3 s."""
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        begun: set[str] = set()
+        clocks, name = TurnClocks(begun.__contains__), request.name or ""
+        with clocks.of(name, request.clock):
+            await asyncio.sleep(0.3)
+            begun.add(name)
+            clocks.look()
+            for _ in range(3):
+                clocks.stand(still=True)
+                await asyncio.sleep(0.3)
+                clocks.stand(still=False)
+                await asyncio.sleep(self._seconds / 3)
+        return completion("</think>go")
+
+
+@pytest.mark.parametrize(("sampling_s", "in_time"), [(0.2, True), (30.0, False)])
+def test_the_wait_for_room_and_the_pauses_of_the_engine_are_off_the_clock(sampling_s: float, in_time: bool) -> None:
+    engine = PausedEngine([""], seconds=sampling_s)
+    runner = runner_of(engine, limits=replace(ROOM, timeout_s=0.6), make=lambda _: Waiting(lambda _task: None))
+    (one,), took = together(runner, [QUICK])
+    assert (one.failure is None) is in_time
+    if in_time:
+        assert took > 2 * 1.4  # two turns
+    else:
+        assert one.failure is not None
+        assert one.failure.kind is FailureKind.TIMEOUT
+        assert took < 10
+
+
+def test_a_call_that_hangs_is_counted_until_it_ends() -> None:
+    released = threading.Event()
+
+    async def work() -> list[int]:
+        runner = runner_of(
+            ScriptedEngine(["</think>go"]),
+            limits=replace(ROOM, timeout_s=0.2),
+            make=lambda _: Waiting(lambda _task: released.wait()),
+        )
+        counts = [runner.hung_calls]
+        playing = [asyncio.create_task(runner.run(QUICK, seed=n)) for n in range(3)]
+        async with asyncio.timeout(20):
+            while not runner.env_works:
+                await asyncio.sleep(0.01)
+            await asyncio.gather(*playing)
+            assert not runner.env_works
+            counts.append(runner.hung_calls)
+            released.set()
+            while runner.hung_calls:
+                await asyncio.sleep(0.01)
+        return counts
+
+    try:
+        assert asyncio.run(work()) == [0, 3]
+    finally:
+        released.set()
+
+
+def test_a_call_whose_thread_does_not_start_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    start = threading.Thread.start
+    refused = [RuntimeError("can't start new thread")]
+
+    def sometimes(thread: threading.Thread) -> None:
+        if refused and thread.name == "env":
+            raise refused.pop()
+        start(thread)
+
+    async def work() -> None:
+        threads = EnvThreads()
+        monkeypatch.setattr(threading.Thread, "start", sometimes)
+
+        async def call(name: str) -> None:
+            clock, watch = Clock(10.0), Stopwatch()
+            await threads.call(lambda: ran.append(name), env="own", at_once=4, clock=clock, watch=watch)
+
+        with pytest.raises(RuntimeError, match="can't start"):
+            await call("first")
+        for _ in range(3):
+            await call("later")
+
+    asyncio.run(work())
+    assert ran == ["later"] * 3
 
 
 def test_programs_that_use_up_their_time_are_scored_however_many_there_are_and_short_the_clock() -> None:

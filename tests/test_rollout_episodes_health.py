@@ -2,15 +2,19 @@
 
 import asyncio
 import os
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from bound import bound
-from scripted_engine import RENDERER, TAGS, ScriptedEngine
+from scripted_engine import RENDERER, ROOM, TAGS, ScriptedEngine, runner_of
+from test_rollout_episodes_clocks import Waiting
 
+from envs.core.env_ref import EnvRef
 from envs.core.pulse import WorkerDied
 from envs.core.task import Task
 from rollout.engines.engine_process import EngineProcess, cpu_s
@@ -153,3 +157,55 @@ def test_a_group_in_flight_makes_a_worker_busy_and_its_calls_are_progress() -> N
 
     # it begins and ends, and the environment answers when it begins and to the turn
     assert run(work()) == ("group 7", 4, "")
+
+
+def own_env(worker: RolloutWorker, engine: SickEngine, tool: Callable[[], object], *, timeout_s: float) -> Task:
+    """Let a worker play episodes whose environment uses a tool in each turn; returns a task of it."""
+    limits = replace(ROOM, timeout_s=timeout_s)
+    engine._texts = ["</think>go"]
+    worker._runner = runner_of(engine, limits=limits, make=lambda _: Waiting(lambda _task: tool()))
+    return Task(env=EnvRef(name="own"), key="1", messages=TASK.messages, spec={})
+
+
+def test_a_slow_call_of_an_environment_gets_on_within_its_time() -> None:
+    released = threading.Event()
+
+    async def work() -> None:
+        worker = worker_of(engine := SickEngine())
+        engine.well.set()
+        task = own_env(worker, engine, released.wait, timeout_s=60.0)
+        group = asyncio.create_task(worker.run_group(Ticket(number=1, task=task, admitted=WeightVersion(step=0)), 1))
+        await asyncio.sleep(0.2)
+        pulses = [await worker.pulse() for _ in range(3)]
+        assert all(later.doing and later.progress > first.progress for first, later in pairwise(pulses))
+        released.set()
+        await group
+        assert (await worker.pulse()).progress == (await worker.pulse()).progress
+
+    try:
+        run(work())
+    finally:
+        released.set()
+
+
+def test_a_worker_with_too_many_hung_calls_ends_after_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr("rollout.episodes.worker.MOST_HUNG", 2)
+
+    async def work() -> None:
+        worker = worker_of(engine := SickEngine())
+        task = own_env(worker, engine, released.wait, timeout_s=0.3)
+        tickets = [Ticket(number=n, task=task, admitted=WeightVersion(step=0)) for n in range(4)]
+        await worker.run_group(tickets[0], 2)
+        assert (await worker.engine_stats()).hung_calls == 2
+        flying = asyncio.create_task(worker.run_group(tickets[1], 1))
+        await asyncio.sleep(0)
+        await flying
+        own_task = asyncio.create_task(worker.run_group(tickets[2], 1))
+        with pytest.raises(WorkerDied, match="3 calls of environments hang"):
+            await own_task
+
+    try:
+        run(work())
+    finally:
+        released.set()

@@ -5,9 +5,12 @@ of the event loop, by which everything waits.
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+
+SHORTEST_WAIT_S = 0.05
+"""Seconds between two looks at a clock that is about to run out."""
 
 
 class Clock:
@@ -27,13 +30,14 @@ class Clock:
     @contextmanager
     def turned(self, *, on: bool) -> Iterator[None]:
         """Run, or stand still, until the end of the block; then go on as before."""
-        before = self._turn(on)
+        before = self.turn(on=on)
         try:
             yield
         finally:
-            self._turn(before)
+            self.turn(on=before)
 
-    def _turn(self, on: bool) -> bool:
+    def turn(self, *, on: bool) -> bool:
+        """Run, or stand still, from now on; return whether it ran."""
         with self._lock:
             now, before = time.monotonic(), self._since is not None
             if self._since is not None:
@@ -55,6 +59,27 @@ def off_the_clock() -> Iterator[None]:
         return
     with clock.turned(on=False):
         yield
+
+
+@contextmanager
+def at_its_end(clock: Clock, end: Callable[[], None]) -> Iterator[None]:
+    """Call `end` on the running event loop when a clock has run out, if the block has not ended by then."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
+        left = clock.left_s  # it may have stood still since the last look
+        if left <= 0:
+            end()
+        else:
+            timer = loop.call_later(max(left, SHORTEST_WAIT_S), look)
+
+    timer = loop.call_later(max(clock.left_s, 0.0), look)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def loop_time() -> float:

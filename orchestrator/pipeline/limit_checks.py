@@ -35,25 +35,16 @@ def limit_notes(config: Config, ahead: list[StageInstance], tokenizer: PreTraine
 
 
 def hang_notes(config: Config, ahead: list[StageInstance]) -> list[str]:
-    """Return a line for each stage that would give up waiting before a hung process is found, and one where a worker would
-    count as hung before its environments have used up their time.
-    """
-    stalled, episode = config.supervision.stalled_s, config.rollout.limits.timeout_s
-    slow = episode >= stalled and any(config.plays(one) for one in ahead)
+    """Return a line for each stage that would give up waiting before a hung process is found."""
+    stalled = config.supervision.stalled_s
     told = [(one.name, config.settings(one)) for one in ahead]
     waits = {name: settings.timeout_s for name, settings in told if isinstance(settings, LoopConfig)}
-    notes = [
+    return [
         f"{name}.timeout_s={waited:g} is not above supervision.stalled_s={stalled:g}: a process that hangs while it answers "
         f"ends the run instead of being replaced"
         for name, waited in waits.items()
         if waited <= stalled
     ]
-    if slow:
-        notes.append(
-            f"supervision.stalled_s={stalled:g} is not above rollout.limits.timeout_s={episode:g}: a rollout worker that waits "
-            f"so long for one call of an environment, with nothing else to do, counts as hung and is ended"
-        )
-    return notes
 
 
 def turn_notes(envs: Mapping[str, BoundEnv], limits: EpisodeLimits) -> list[str]:

@@ -16,9 +16,9 @@ class SupervisionConfig:
     """Seconds without an answer after which a process counts as hung. An engine answers between its passes: longer than one
     of these may take."""
     stalled_s: float = running(180.0)
-    """Seconds after which a process that answers counts as hung, where it is at work and gets nothing done: no pass of the
-    engine, no micro-batch, no call of an environment. Below the deadlines of stages, such as rl.timeout_s: a hang that is
-    found later ends the run."""
+    """Seconds after which a process that answers counts as hung, if it is at work and gets nothing done: no pass of the
+    engine, no micro-batch, no call of an environment that has ended or has time left. Below the deadlines of stages, such as
+    rl.timeout_s: a hang that is found later ends the run."""
     restarts: int = running(3)
     """How often a rollout worker, each by itself, and likewise the learner is started anew within `window_s`; one more death in
     its place ends the run."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from envs.core.clock import Clock
 from envs.core.member import Holding
 from rollout.budget.rule import ThoughtLimit
 from rollout.expert_choices import Choices
@@ -76,7 +77,8 @@ class EngineStats:
     `running` and `waiting` are the requests that were generated and that waited for room in a pass, `cache_use` is the share
     of the key-value cache that was taken: means over the `passes`. The others are sums; a request that lost its room to
     another and is computed again is a preemption. Of the tokens that were guessed ahead some were accepted. `busy_s` are the
-    seconds in which it had a request and did not stand still for weights or asleep.
+    seconds in which it had a request and did not stand still for weights or asleep. `hung_calls` is how many calls of
+    environments in its worker still run although their episodes have ended.
     """
 
     passes: int = 0
@@ -90,6 +92,7 @@ class EngineStats:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     busy_s: float = 0.0
+    hung_calls: int = 0
 
     @classmethod
     def together(cls, engines: Sequence["EngineStats"]) -> "EngineStats":
@@ -106,6 +109,7 @@ class EngineStats:
             drafted_tokens=sum(one.drafted_tokens for one in engines),
             accepted_tokens=sum(one.accepted_tokens for one in engines),
             busy_s=sum(one.busy_s for one in engines),
+            hung_calls=sum(one.hung_calls for one in engines),
         )
 
 
@@ -124,6 +128,8 @@ class TurnRequest:
     """The turn's first tokens, sampled before: the completion is what follows them, and the limit counts them."""
     name: str | None = None
     """By which `so_far` knows it."""
+    clock: Clock | None = field(default=None, compare=False)
+    """Runs. The engine stops it until the first token, and while it loads weights or sleeps."""
 
 
 class Engine(Protocol):

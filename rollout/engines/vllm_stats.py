@@ -1,4 +1,4 @@
-"""What vLLM counts while it runs, summed up between two looks at it."""
+"""What vLLM counts while it runs, summed up between two looks at it, and the clocks of the episodes that wait for it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +9,7 @@ from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
+from envs.core.clock import Clock
 from rollout.engines.protocol import EngineStats
 
 
@@ -106,3 +107,43 @@ class StatsRecorder(StatLoggerBase):
         self._clear()
         self._busy_s = 0.0
         return stats
+
+
+class TurnClocks:
+    """Lets the clock of a request run from its first token, and stand still while the engine does.
+
+    Before its first token a request may wait in vLLM for room.
+    """
+
+    def __init__(self, has_begun: Callable[[str], bool]) -> None:
+        """`has_begun` returns whether the request of a name has a token."""
+        self._has_begun = has_begun
+        self._waiting: dict[str, Clock] = {}
+        self._begun: dict[str, Clock] = {}
+        self._still = False
+
+    @contextmanager
+    def of(self, request: str, clock: Clock | None) -> Iterator[None]:
+        """Turn the clock of a request within the block."""
+        if clock is None:
+            yield
+            return
+        with clock.turned(on=False):
+            self._waiting[request] = clock
+            try:
+                yield
+            finally:
+                self._waiting.pop(request, None)
+                self._begun.pop(request, None)
+
+    def look(self) -> None:
+        """Start the clocks of the requests that have begun: to be called after each pass."""
+        for request in [one for one in self._waiting if self._has_begun(one)]:
+            self._begun[request] = clock = self._waiting.pop(request)
+            clock.turn(on=not self._still)
+
+    def stand(self, *, still: bool) -> None:
+        """Stop the clocks that run, or start them again."""
+        self._still = still
+        for clock in self._begun.values():
+            clock.turn(on=not still)

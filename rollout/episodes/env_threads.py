@@ -9,14 +9,13 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from envs.core.clock import CURRENT, Clock
+from envs.core.clock import CURRENT, Clock, at_its_end
 from envs.core.errors import EnvironmentFault, EpisodeTimeout
 from envs.core.failure import in_words
 from rollout.episodes.stopwatch import Stopwatch
 
 T = TypeVar("T")
 Settle = Callable[[asyncio.Future[Any]], None]
-SHORTEST_WAIT_S = 0.05
 UNFIT = (StopIteration, CancelledError)
 """Exceptions that mean something else to whoever awaits a call."""
 
@@ -32,8 +31,20 @@ class EnvThreads:
     def __init__(self) -> None:
         self._places: dict[str, asyncio.Semaphore] = {}
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._calls: dict[asyncio.Future[Any], Clock] = {}
+        """The calls that have a thread: the future of each answer, and the clock of its episode."""
         self._lock = threading.Lock()
         self._idle = 0
+
+    @property
+    def are_at_work(self) -> bool:
+        """Whether a call is under way whose episode has time left."""
+        return any(not answer.done() and clock.left_s > 0 for answer, clock in self._calls.items())
+
+    @property
+    def hung_calls(self) -> int:
+        """How many calls still run although nobody waits for them any more."""
+        return sum(answer.done() for answer in self._calls)
 
     async def call(self, function: Callable[[], T], *, env: str, at_once: int, clock: Clock, watch: Stopwatch) -> T:
         """Return or raise what the function does, or raise `EpisodeTimeout` where the clock runs out first."""
@@ -41,29 +52,40 @@ class EnvThreads:
             with clock.turned(on=True), watch.running("step_s"):
                 loop = asyncio.get_running_loop()
                 answer: asyncio.Future[T] = loop.create_future()
-                self._begin(partial(_work, function, clock, partial(_hand_over, loop, answer)))
-                timer = loop.call_later(max(clock.left_s, 0.0), _look, loop, answer, clock)
-                try:
+                self._begin(partial(_work, function, clock, partial(self._hand_over, loop, answer)))
+                self._calls[answer] = clock
+                with at_its_end(clock, partial(_time_out, answer)):
                     return await answer
-                finally:
-                    timer.cancel()
 
     def start(self, function: Callable[[], object]) -> None:
-        """Run a function in a thread from now on. Nobody waits for it."""
-        self._begin(partial(_work, function, None, lambda settle: None))
+        """Run a function in a thread from now on, if a thread can be had. Nobody waits for it."""
+        with suppress(RuntimeError):
+            self._begin(partial(_work, function, None, lambda settle: None))
 
     def _begin(self, job: Callable[[], None]) -> None:
-        self._jobs.put(job)
+        """Give a job to an idle thread, or to a new one. Raises `RuntimeError` if none can be started: it never runs then."""
         with self._lock:
             waiting, self._idle = self._idle, max(0, self._idle - 1)
-        if not waiting:
-            threading.Thread(target=self._run, name="env", daemon=True).start()
+        if waiting:
+            self._jobs.put(job)
+        else:
+            threading.Thread(target=self._run, args=(job,), name="env", daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, job: Callable[[], None]) -> None:
         while True:
-            self._jobs.get()()
+            job()
             with self._lock:
                 self._idle += 1
+            job = self._jobs.get()
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], settle: Settle) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._settle, answer, settle)
+
+    def _settle(self, answer: asyncio.Future[Any], settle: Settle) -> None:
+        self._calls.pop(answer, None)
+        if not answer.done():  # else nobody waits for it any more
+            settle(answer)
 
 
 def _work(function: Callable[[], T], clock: Clock | None, hand_over: Callable[[Settle], None]) -> None:
@@ -78,25 +100,9 @@ def _work(function: Callable[[], T], clock: Clock | None, hand_over: Callable[[S
         hand_over(lambda answer: answer.set_result(result))
 
 
-def _hand_over(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], settle: Settle) -> None:
-    with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(_settle, answer, settle)
-
-
-def _settle(answer: asyncio.Future[Any], settle: Settle) -> None:
-    if not answer.done():  # else nobody waits for it any more
-        settle(answer)
-
-
-def _look(loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], clock: Clock) -> None:
-    """End the wait for an answer where the clock has run out. It may have stood still meanwhile: look again then."""
-    if answer.done():
-        return
-    left = clock.left_s
-    if left <= 0:
+def _time_out(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
         answer.set_exception(EpisodeTimeout("the deadline of the episode passed while its environment worked"))
-    else:
-        loop.call_later(max(left, SHORTEST_WAIT_S), _look, loop, answer, clock)
 
 
 def _passable(error: BaseException) -> Exception:

@@ -10,7 +10,7 @@ from itertools import count
 from typing import TypeVar
 
 from envs.catalog import make_env
-from envs.core.clock import Clock
+from envs.core.clock import Clock, at_its_end
 from envs.core.errors import EnvError, EnvironmentFault, EpisodeTimeout, PromptTooLong
 from envs.core.failure import FailureKind, failure_of, in_words
 from envs.core.pulse import WorkerDied
@@ -74,7 +74,8 @@ class EngineFault(EnvError):
 class EpisodeRunner:
     """Runs episodes of any environment against one engine, which samples `sequences` turns at once.
 
-    An episode's clock stands still while it waits for its turn, at the engine as at an environment's threads.
+    An episode's clock stands still while the episode waits for a place at the engine or at an environment's threads, before
+    the first token of a turn, and while the engine loads weights or sleeps.
     """
 
     def __init__(
@@ -96,6 +97,16 @@ class EpisodeRunner:
         self._make_env = make_env
         self._on_step = on_step
         self._numbers = count()
+
+    @property
+    def env_works(self) -> bool:
+        """Whether a call of an environment is under way whose episode has time left."""
+        return self._threads.are_at_work
+
+    @property
+    def hung_calls(self) -> int:
+        """How many calls of environments still run although nobody waits for them any more."""
+        return self._threads.hung_calls
 
     async def run(self, task: Task, *, seed: int) -> Trajectory:
         """Play one episode from its first turn to its end. Raises as `play`."""
@@ -220,17 +231,19 @@ class EpisodeRunner:
         async with episode.watch.place(self._places):
             with episode.clock.turned(on=True), episode.watch.running("generate_s"):
                 try:
-                    async with asyncio.timeout(episode.clock.left_s) as deadline:
-                        return await self._sampler.sample(
-                            ids,
-                            episode.task.thinking,
-                            room=room,
-                            thought_so_far=thought_so_far,
-                            seed=seed,
-                            sampling=episode.sampling,
-                            begun=episode.before,
-                            request=episode.request,
-                        )
+                    async with asyncio.timeout(None) as deadline:
+                        with at_its_end(episode.clock, partial(deadline.reschedule, 0.0)):
+                            return await self._sampler.sample(
+                                ids,
+                                episode.task.thinking,
+                                room=room,
+                                thought_so_far=thought_so_far,
+                                seed=seed,
+                                sampling=episode.sampling,
+                                begun=episode.before,
+                                request=episode.request,
+                                clock=episode.clock,
+                            )
                 except WorkerDied:
                     raise
                 except Exception as error:

@@ -3,6 +3,7 @@
 import hashlib
 from dataclasses import dataclass, replace
 
+from envs.core.clock import Clock
 from envs.core.thinking_mode import Thinking
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
@@ -39,17 +40,18 @@ class TurnSampler:
         sampling: Sampling = PLAIN,
         begun: Completion | None = None,
         request: str | None = None,
+        clock: Clock | None = None,
     ) -> SampledTurn:
         """Sample the turn that follows `ids`, of at most `room` tokens, those that it has `begun` with included.
 
         `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room, or
         `sampling.max_tokens`, does not hold the opening that the model writes, budget, closing and answer, the budget
-        shrinks. `request` is the name by which `so_far` knows the turn.
+        shrinks. `request` is the name by which `so_far` knows the turn, `clock` is that of its episode.
         """
         turn_tokens = sampling.max_tokens or self._turn_tokens
         room = min(room, sampling.max_tokens or room)
         free = TurnRequest(
-            prompt_ids=ids, max_tokens=min(turn_tokens, room), seed=seed, sampling=sampling, name=request
+            prompt_ids=ids, max_tokens=min(turn_tokens, room), seed=seed, sampling=sampling, name=request, clock=clock
         )
         if thinking.budget is None:
             return self.measured(await self._generate(free, begun), thinking, ids)

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from envs.core.member import Holding
-from envs.core.pulse import Heart, Pulse
+from envs.core.pulse import Heart, Pulse, WorkerDied
 from envs.core.setting import running
 from envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from rollout.budget.config import ThoughtConfig
@@ -22,6 +22,11 @@ from rollout.episodes.turn_sampler import TurnSampler
 from rollout.tokenizer import load_tokenizer
 from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
+
+MOST_HUNG = 256
+"""Calls of environments that may hang in one worker, each with threads of its own, before the worker ends."""
+DRAIN_LOOK_S = 0.5
+"""Seconds between two looks at whether the groups in flight have ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,10 +120,15 @@ class RolloutWorker:
     async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0, begun: BegunGroup | None = None) -> Group:
         """Return `samples` answers to the ticket's task, made concurrently; a later attempt samples others.
 
-        `begun` is what there is of this attempt from another process: its episodes go on where they were.
+        `begun` is what there is of this attempt from another process: its episodes go on where they were. Raises `WorkerDied`
+        after the groups in flight if too many calls of environments hang: their threads end with the process alone.
         """
         if self._runner is None:
             raise RuntimeError("the rollout worker has no engine yet; call start() first")
+        while (hung := self._runner.hung_calls) > MOST_HUNG:
+            if not self._attempts:
+                raise WorkerDied(f"{hung} calls of environments hang, at most {MOST_HUNG} may")
+            await asyncio.sleep(DRAIN_LOOK_S)
         seeds = [sample_seed(self._seed, ticket.number, sample, attempt) for sample in range(samples)]
         running = Attempt(ticket, self._runner, attempt=attempt, seeds=seeds, begun=begun)
         self._attempts.append(running)
@@ -170,20 +180,22 @@ class RolloutWorker:
 
     async def engine_stats(self) -> EngineStats:
         """Return what the engine did since the last call."""
-        return self._started.take_stats()
+        stats = self._started.take_stats()
+        return stats if self._runner is None else replace(stats, hung_calls=self._runner.hung_calls)
 
     async def pulse(self) -> Pulse:
         """Return the worker's signs of life, once its engine has answered too: one that hangs is silent as a whole.
 
         An engine that loads weights, falls asleep or wakes answers nothing meanwhile: it counts as one that gets on where it
-        is seen at work. One that is asleep answers, and has nothing to get done.
+        is seen at work. One that is asleep answers, and has nothing to get done. A call of an environment that has time left
+        is work.
         """
         if self._engine is not None and self._changes:
             await self._engine.gets_on()
             self._heart.beat()
         elif self._engine is not None:
             await self._engine.answers()
-            if self._asleep:
+            if self._asleep or (self._runner is not None and self._runner.env_works):
                 self._heart.beat()
         return self._heart.pulse()
 
