@@ -36,10 +36,16 @@ class Ends:
         assert rank.engine is not None
         self.rank = rank.engine
 
-    async def push(self, engine: VllmEngine, version: int, *, damaged: bool = False, rows: int = 0) -> WeightVersion:
-        """Push the rank's weights, or have a bit of a bucket in their middle turned, or the embedding have more rows."""
+    async def push(
+        self, engine: VllmEngine, version: int, *, damaged: bool = False, rows: int = 0, lacking: str | None = None
+    ) -> WeightVersion:
+        """Push the rank's weights. A bit of a bucket in their middle is turned, the embedding has more rows, or those with
+        a name are lacking.
+        """
         shapes, gathered = self.rank.checkpoint_shapes(), [dict(one) for one in self.rank.checkpoint_parameters()]
         for one in gathered:
+            for name in [name for name in one if lacking is not None and lacking in name]:
+                del one[name], shapes[name]
             for name in [name for name in one if rows and "embeddings" in name]:
                 one[name] = torch.nn.functional.pad(one[name], (0, 0, 0, rows))
                 shapes[name] = tuple(one[name].shape)
@@ -86,6 +92,11 @@ async def story(model_dir: Path) -> None:
             await ends.push(engine, 3, rows=4)
         assert await ends.push(engine, 3) == WeightVersion(step=3)
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
+
+        for lacking in (".o_proj.", ".k_proj."):
+            with pytest.raises(ValueError, match=r"lacks 1 weights of the model"):
+                await ends.push(engine, 4, lacking=lacking)
+        assert await engine.version() == WeightVersion(step=3)
 
         setup.train()
         with pytest.raises(ValueError, match="push again"):

@@ -15,7 +15,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from envs.binding import EnvConfig, bind
+from envs.core.clock import Clock
 from envs.core.env_ref import EnvRef
+from envs.core.pulse import WorkerDied
 from envs.core.task import Task
 from envs.source import open_source
 from learner.batches.micro_batches import make_batch
@@ -40,7 +42,7 @@ from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVers
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 ENDS = (byte_tokenizer().eos_token_id,)
-CONFIG = EngineConfig(max_model_len=512, max_sequences=64)
+CONFIG = EngineConfig(max_model_len=512, max_sequences=16)
 BLOCK = 128
 """Tokens of a block of the key-value cache on a CPU: what begins alike is shared in whole blocks."""
 SLOW = pytest.mark.slow
@@ -152,6 +154,20 @@ async def a_checkpoint_is_read(setup: Setup, checkpoint: Path) -> None:
         await setup.engine.load_checkpoint(checkpoint, WeightVersion(step=10))
 
 
+async def a_push_that_lacks_a_weight_fails(setup: Setup) -> None:
+    """A push without a layer's weight, or without a part of a fused one, is not confirmed as the version that it names."""
+    for version, name in ((11, ".o_proj."), (12, ".k_proj.")):
+        whole = setup.publish(version)
+        kept = [at for at, each in enumerate(whole.names) if name not in each]
+        assert len(kept) < len(whole.names)
+        fields = {
+            field: tuple(getattr(whole, field)[at] for at in kept) for field in ("names", "dtypes", "shapes", "offsets")
+        }
+        with pytest.raises(WorkerDied, match=r"lacks \d weights of the model"):
+            await loaded(setup.engine, setup.rank, replace(whole, **fields))
+        assert await setup.engine.version() != whole.weight_version
+
+
 def each_token_is_compared_with_what_sampled_it(
     older: PreTrainedModel, newer: PreTrainedModel, samples: Answers
 ) -> None:
@@ -192,12 +208,64 @@ async def prefixes_are_computed_once(setup: Setup, *, cached: bool) -> None:
     assert setup.engine.take_stats().cached_tokens == (4 * BLOCK if cached else 0)
 
 
+async def a_push_meets_new_requests(setup: Setup, newer: WeightManifest) -> Answers:
+    """Requests that wait for room when a push begins, or arrive in its pause, use nothing of the old weights' cache.
+
+    Return the answers of those that run meanwhile.
+    """
+    engine = setup.engine
+    (long,) = [ids for ids in setup.prompts if len(ids) > BLOCK]
+    asked = [TurnRequest(prompt_ids=ids, max_tokens=16, seed=7) for ids in (long, long[::-1])]
+    for request in asked:
+        await engine.generate(request)  # its prompt is in the cache
+    short = replace(setup, prompts=[ids for ids in setup.prompts if len(ids) < BLOCK])
+    running = await short.sampling(CONFIG.max_sequences + 8, tokens=150)
+    engine.take_stats()
+    clock = Clock(100.0)
+    clock.turn(on=True)
+    asked[0] = replace(asked[0], clock=clock)
+    waits = asyncio.create_task(engine.generate(asked[0]))
+
+    async def in_the_pause() -> Completion:
+        async with asyncio.timeout(60.0):
+            while not await engine._llm.is_paused():
+                await asyncio.sleep(0.001)
+        left = clock.left_s
+        await asyncio.sleep(0.001)
+        assert clock.left_s == left  # it stands still since the request was made
+        return await engine.generate(asked[1])
+
+    arrives = asyncio.create_task(in_the_pause())
+    assert await loaded(engine, setup.rank, newer) == newer.weight_version
+    said = await asyncio.gather(waits, arrives)
+    through = await running
+    assert clock.left_s < 100.0
+    assert engine.take_stats().cached_tokens == 0
+    for request, early in zip(asked, said, strict=True):
+        late = await engine.generate(request)
+        assert early.token_ids == late.token_ids
+        assert set(early.versions_T) == {newer.version}
+        assert np.allclose(early.logprobs_T, late.logprobs_T, rtol=0, atol=TOLERANCE)
+    assert setup.gap([(request.prompt_ids, one) for request, one in zip(asked, said, strict=True)]) < TOLERANCE
+    return through
+
+
 async def the_learner_has_its_shift(setup: Setup) -> None:
     """An engine that sleeps has given its cache back, answers, loads while it sleeps, and goes on with what it froze."""
     engine, rank = setup.engine, setup.rank
     running = await setup.sampling(4, tokens=300)
+    clocks = [Clock(100.0) for _ in range(4)]
+    timed = []
+    for seed, clock in enumerate(clocks):
+        clock.turn(on=True)
+        request = TurnRequest(prompt_ids=setup.prompts[0], max_tokens=300, seed=seed, clock=clock)
+        timed.append(asyncio.create_task(engine.generate(request)))
+    while not any(clock.left_s < 100.0 for clock in clocks):  # until a first token
+        await asyncio.sleep(0.001)
     before = await engine.holding()
     await engine.occupy(weights=False, cache=False, limit_s=60.0)
+    left = {clock: clock.left_s for clock, one in zip(clocks, timed, strict=True) if not one.done()}
+    assert left
     asleep = await engine.holding()
     assert (asleep.weights, asleep.cache) == (0, 0)
     assert before.main - asleep.main > 0.8 * before.cache > 2**29  # of the gigabyte that is set: all of it is gone
@@ -208,7 +276,10 @@ async def the_learner_has_its_shift(setup: Setup) -> None:
     assert await loaded(engine, rank, setup.publish(3)) == WeightVersion(step=3)
     rank.occupy(weights=False, states=False)
     assert not running.done()
+    assert {clock: clock.left_s for clock in left} == left
     await engine.occupy(weights=True, cache=True, limit_s=60.0)
+    await asyncio.gather(*timed)
+    assert all(clock.left_s < before for clock, before in left.items())
     assert {len(said.token_ids) for _, said in await running} <= set(range(1, 301))
     after = await setup.sample(8, tokens=24)
     rank.occupy(weights=True, states=True)
@@ -243,10 +314,8 @@ async def story(model_dir: Path, config: EngineConfig, *, cached: bool) -> None:
         older = setup.model() if cached else None
         setup.train()
         newer = setup.publish(2)
-        running = await setup.sampling(16, tokens=150)
-        assert await loaded(engine, rank, newer) == WeightVersion(step=2)
-        through = await running
-        assert len(through) == 16  # none was lost
+        through = await a_push_meets_new_requests(setup, newer)
+        assert len(through) == CONFIG.max_sequences + 8  # none was lost
         long = [said for _, said in through if len(said.token_ids) == 150]
         assert long
         assert all(list(said.versions_T) == sorted(said.versions_T) for said in long)
@@ -265,6 +334,7 @@ async def story(model_dir: Path, config: EngineConfig, *, cached: bool) -> None:
         await a_group_is_given_up(engine, model_dir)
         assert len(await setup.sample(4, tokens=16)) == 4
         await a_checkpoint_is_read(setup, model_dir.parent / "checkpoint")
+        await a_push_that_lacks_a_weight_fails(setup)
     finally:
         rank.close()
         await engine.close()
@@ -427,3 +497,24 @@ def test_more_settings_reach_vllm(tmp_path: Path) -> None:
     arguments = rollout_arguments(tiny_models.qwen3(tmp_path / "model"), config, closing=None, record_experts=False)
     assert arguments.block_size == 32
     assert arguments.enable_prefix_caching
+
+
+@pytest.mark.parametrize(
+    ("make", "config", "unit"),
+    [
+        (tiny_models.nemotron_h, EngineConfig(), 16),
+        (tiny_models.nemotron_h, EngineConfig(extra={"prefix_match_unit": 32}), 32),
+        (tiny_models.nemotron_h, EngineConfig(prefix_caching="off"), None),
+        (tiny_models.qwen3, EngineConfig(), None),
+    ],
+)
+def test_prefixes_of_hybrids_on_gpus_match_inside_of_blocks(
+    make: Callable[[Path], Path],
+    config: EngineConfig,
+    unit: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollout.engines.rollout_arguments.ON_CPU", False)
+    arguments = rollout_arguments(make(tmp_path / "model"), config, closing=None, record_experts=False)
+    assert (arguments.prefix_match_unit, arguments.enable_prefix_caching) == (unit, config.prefix_caching != "off")

@@ -29,7 +29,7 @@ prepare_environment(pushes=True)  # vLLM reads it while it is imported
 
 from vllm import SamplingParams, envs
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
-from vllm.inputs import TokensPrompt
+from vllm.inputs import TokensInput, tokens_input
 from vllm.logprobs import FlatLogprobs
 from vllm.outputs import CompletionOutput
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -38,7 +38,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from rollout.engines.request_params import completion, request_params
 from rollout.engines.rollout_arguments import rollout_arguments
 from rollout.engines.vllm_sleep import VllmSleep
-from rollout.engines.vllm_stats import StatsRecorder
+from rollout.engines.vllm_stats import StatsRecorder, TurnClocks
 
 
 class VllmEngine:
@@ -72,15 +72,19 @@ class VllmEngine:
         self._numbers = itertools.count()
         self._limited: dict[str, TurnRequest] = {}
         """The running requests whose thought has a limit, by name."""
+        self._salted: dict[str, int] = {}
+        """Which weights the cached prompt of a running request is of, as `_served` counts them, by name."""
         self._receiver = AdaptedReceiver()
-        self._stats = StatsRecorder(on_pass=on_pass)
+        self._on_pass = on_pass
+        self._clocks = TurnClocks(lambda request: self._sampled_tokens(request) > 0)
+        self._stats = StatsRecorder(on_pass=self._passed)
         envs.disable_envs_cache()  # an engine before this one in the process may have set other values
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         closing = None if tags is None else tags.closing
         arguments = rollout_arguments(model_dir, config, closing=closing, record_experts=record_experts, sleeps=sleeps)
         self._expert_layers: list[int] = []
         self._served = 0
-        """How many weights were loaded: prompts share what was computed of them with those of the same weights alone."""
+        """How many weights were loaded. Prompts share cached blocks only with prompts of the same weights."""
         self._scratch = ScratchFolder()
         with self._scratch.used():
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda _config, _index: self._stats])
@@ -102,6 +106,7 @@ class VllmEngine:
         self._process.loading = await self._llm.collective_rpc("end_with_parent")
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
         await self._llm.update_weight_version(str(self._initial.step))
+        await self._llm.get_supported_tasks()  # vLLM keeps it: from now on it takes a request without a wait
         second = self._llm.vllm_config.use_v2_model_runner
         if self._config.speculation != "off" and not second:
             await self._llm.collective_rpc("sample_drafts", args=(self._tags is not None,))
@@ -121,7 +126,7 @@ class VllmEngine:
         if request.limit is not None:
             self._limited[name] = request
         try:
-            with self._stats.at_work():
+            with self._stats.at_work(), self._clocks.of(name, request.clock):
                 sampled = await self._output(prompt, request_params(request, ends=self._ends), name)
             ids = tuple(sampled.token_ids)
             forced_T = self._forced_marks(name, ids)
@@ -171,22 +176,37 @@ class VllmEngine:
         )
 
     async def _output(self, prompt_ids: tuple[int, ...], params: SamplingParams, request: str) -> CompletionOutput:
-        """Return what vLLM sampled. Raises `RuntimeError` where it ended the request by itself, `WorkerDied` where it died."""
-        final = None
-        try:
-            async for output in self._llm.generate(self._prompt(prompt_ids), params, request):
-                final = output
-        except EngineDeadError as error:
-            raise WorkerDied("the engine's process died") from error
-        if final is None:
-            raise RuntimeError(f"vLLM ended request {request} without an output")
-        sampled = final.outputs[0]
-        if sampled.finish_reason not in ("stop", "length"):
-            raise RuntimeError(f"vLLM ended request {request} by itself: {sampled.finish_reason}")
-        return sampled
+        """Return the sampled tokens. Raise `RuntimeError` if vLLM ended the request by itself, `WorkerDied` if it died.
 
-    def _prompt(self, ids: Sequence[int]) -> TokensPrompt:
-        return TokensPrompt(prompt_token_ids=list(ids), cache_salt=str(self._served))
+        A request that has no token when new weights are loaded begins again, without the old weights' cache.
+        """
+        final = None
+        while True:
+            self._salted[request] = self._served
+            try:
+                async for output in self._llm.generate(self._prompt(prompt_ids), params, request):
+                    final = output
+            except EngineDeadError as error:
+                raise WorkerDied("the engine's process died") from error
+            finally:
+                salted = self._salted.pop(request)
+            if final is None:
+                raise RuntimeError(f"vLLM ended request {request} without an output")
+            sampled = final.outputs[0]
+            if sampled.finish_reason in ("stop", "length"):
+                return sampled
+            if sampled.finish_reason != "abort" or salted == self._served:
+                raise RuntimeError(f"vLLM ended request {request} by itself: {sampled.finish_reason}")
+
+    def _prompt(self, ids: Sequence[int]) -> TokensInput:
+        """Return a prompt that vLLM registers at once: no request is between here and there when weights are loaded."""
+        return tokens_input(list(ids), cache_salt=str(self._served))
+
+    def _sampled_tokens(self, request: str) -> int:
+        """Return how many tokens a running request has."""
+        processor = self._llm.output_processor
+        states = [processor.request_states[name] for name in processor.external_req_ids.get(request, ())]
+        return sum(state.detokenizer.num_output_tokens() for state in states if state.detokenizer is not None)
 
     async def _experts(self, request: str, sampled: CompletionOutput, *, ids: int) -> Choices:
         if sampled.routed_experts is not None:
@@ -195,15 +215,23 @@ class VllmEngine:
         (shape, data), *_ = await self._process.answer(taking)  # all processes of an engine choose alike
         return padded(np.frombuffer(data, dtype=np.int16).reshape(shape), ids=ids)
 
+    def _passed(self) -> None:
+        self._on_pass()
+        self._clocks.look()
+
+    def _stand(self, *, still: bool) -> None:
+        self._stats.stand(still=still)
+        self._clocks.stand(still=still)
+
     def take_stats(self) -> EngineStats:
         """See `Engine.take_stats`."""
         return self._stats.take()
 
     async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         """See `Engine.occupy`."""
-        self._stats.stand(still=True)
+        self._stand(still=True)
         await self._sleep.occupy(weights=weights, cache=cache, limit_s=limit_s)
-        self._stats.stand(still=not self._sleep.cache)
+        self._stand(still=not self._sleep.cache)
 
     async def holding(self) -> Holding:
         """See `Engine.holding`."""
@@ -268,17 +296,19 @@ class VllmEngine:
 
     async def _load(self, source: dict[str, Any], version: WeightVersion) -> None:
         await self._llm.pause_generation(mode="keep", clear_cache=False)
-        self._stats.stand(still=True)
+        self._served += 1  # not before: until the pause the old weights fill the cache
+        self._stand(still=True)
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(source))
         if "coming" in source and (failure := max(await self._llm.collective_rpc("weight_failure"))):
             await self._llm.finish_weight_update()  # as no version, so that the next one can begin
             raise ValueError(failure)
         await self._llm.finish_weight_update(str(version.step))
-        self._served += 1
+        old = [name for name, salted in self._salted.items() if salted != self._served]
+        await self._llm.abort([name for name in old if not self._sampled_tokens(name)])
         if self._sleep.cache:  # else it goes on when it wakes
             await self._llm.resume_generation()
-            self._stats.stand(still=False)
+            self._stand(still=False)
 
     async def version(self) -> WeightVersion:
         """Return the version of the weights in use."""

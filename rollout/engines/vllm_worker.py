@@ -20,11 +20,14 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 
 from envs.core.failure import in_words
 from rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
@@ -85,7 +88,8 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         self._expected = served & _parameters(self.model)
 
     def receive_weights(self, update_info: WeightSource) -> None:
-        """Load what the source names."""
+        """Load what the source names. Raise `ValueError` if the model has weights that the source lacks."""
+        self._loaded: set[str] = set()
         if update_info.segment is not None:
             self._load_segment(LocalWeights.from_json(update_info.segment))
         if update_info.checkpoint is not None:
@@ -95,7 +99,19 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
 
     def _load_segment(self, weights: LocalWeights) -> None:
         """Load every tensor. Raises `ValueError` where the segment does not hold what was verified, or no longer."""
-        self.model.load_weights(read_weights(weights, self._mapped, device=self.device))
+        self._load(read_weights(weights, self._mapped, device=self.device))
+        self._require_whole(self._expected - _unsent(self._expected))
+
+    def _load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Load some of the tensors, and note the parameters of the model that they filled."""
+        loaded: Iterable[str] | None = self.model.load_weights(tensors)
+        self._loaded |= _filled(self.model) if loaded is None else set(loaded)
+
+    def _require_whole(self, expected: set[str]) -> None:
+        """Raise `ValueError` if one of these parameters, or a part of a fused one, was not loaded."""
+        missing = (expected - self._loaded) | _half_filled(self.model)
+        if missing:
+            raise ValueError(f"the source lacks {len(missing)} weights of the model, such as {min(missing)}")
 
     def _load_coming(self, weights: ComingWeights) -> None:
         """Load bucket by bucket what the learner sends, and keep as a `failure` what goes wrong on the way.
@@ -107,9 +123,8 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         self.failure = ""
         try:
             with disable_mtp_completeness_check():  # of a model whose weights come in one call
-                self._receiver.receive(
-                    weights.manifest, weights.ways, self.model.load_weights, member=member, device=self.device
-                )
+                self._receiver.receive(weights.manifest, weights.ways, self._load, member=member, device=self.device)
+            self._require_whole(self._expected - _unsent(self._expected))
         except Exception as error:  # vLLM's own are mostly `KeyError` and `AssertionError`
             self.failure = in_words(error)
 
@@ -119,10 +134,8 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         config.model, config.model_weights, config.revision = directory, "", None
         loader = get_model_loader(self.vllm_config.load_config)
         assert isinstance(loader, DefaultModelLoader)
-        loaded: Iterable[str] | None = self.model.load_weights(loader.get_all_weights(config, self.model))
-        missing = self._expected - set(loaded) if loaded is not None else set()
-        if missing:
-            raise ValueError(f"{directory} lacks {len(missing)} weights of the model, such as {min(missing)}")
+        self._load(loader.get_all_weights(config, self.model))
+        self._require_whole(self._expected)
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
@@ -138,6 +151,31 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
 def _parameters(model: torch.nn.Module) -> set[str]:
     """Return the names of a model's parameters, tied ones once."""
     return {name for name, _ in model.named_parameters()}
+
+
+def _unsent(names: Iterable[str]) -> set[str]:
+    """Return those of a model's parameters that a trainer does not have as parameters: no push has them."""
+    return {name for name in names if name.rpartition(".")[2] in SKIP_LOAD_TENSORS}
+
+
+def _filled(model: torch.nn.Module) -> set[str]:
+    """Return the parameters of the layers of which elements were reloaded, for a model that does not name them itself."""
+    infos = [(name, layer, get_layerwise_info(layer)) for name, layer in model.named_modules()]
+    layers = [(name, layer) for name, layer, info in infos if not info.can_load() or info.load_numel > 0]
+    return {f"{name}.{own}" for name, layer in layers for own, _ in layer.named_parameters(recurse=False)}
+
+
+def _half_filled(model: torch.nn.Module) -> set[str]:
+    """Return the linear layers of which some elements were reloaded and others not.
+
+    Other layers, and quantised ones, may have elements that no source fills.
+    """
+    layers = [
+        (name, get_layerwise_info(layer))
+        for name, layer in model.named_modules()
+        if isinstance(layer, LinearBase) and isinstance(layer.quant_method, UnquantizedLinearMethod)
+    ]
+    return {name for name, info in layers if info.can_load() and 0 < info.load_numel < info.load_numel_total}
 
 
 def _repack_experts(model: torch.nn.Module) -> None:

@@ -46,7 +46,8 @@ class ExpertRecorder:
 
     def take(self, request: str) -> NDArray[np.int16]:
         """Return the choices of a request, by the id that its client gave it, and forget them; a row for each position."""
-        name = next(name for name in self._recorded if name.rpartition("-")[0] == request or name == request)
+        # The newest: a request that was begun again is recorded under each of its ids.
+        name = next(name for name in reversed(self._recorded) if name.rpartition("-")[0] == request or name == request)
         return first_recorded(self._recorded.pop(name))
 
     def _record(self, layer: int, chosen: torch.Tensor) -> None:
