@@ -180,8 +180,8 @@ class VllmEngine:
 
         A request that has no token when new weights are loaded begins again, without the old weights' cache.
         """
-        final = None
         while True:
+            final = None
             self._salted[request] = self._served
             try:
                 async for output in self._llm.generate(self._prompt(prompt_ids), params, request):
