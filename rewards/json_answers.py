@@ -50,7 +50,7 @@ def parsed(text: str) -> Any:
     """Return the value of a JSON text. Raise `NoJson` where it is none, or too large."""
     try:
         value = json.loads(
-            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int
+            text, object_pairs_hook=object_of, parse_constant=_constant, parse_float=_float, parse_int=_int
         )
     except NoJson:
         raise
@@ -60,7 +60,8 @@ def parsed(text: str) -> Any:
     return value
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of these keys and values. Raise `NoJson` for a key that is given twice."""
     made = dict(pairs)
     if len(made) < len(pairs):
         raise NoJson("an object has a key twice")

@@ -14,11 +14,13 @@ number passes for a float (2 for 2.0), a float never for an integer. Of the sche
   Objects inside of objects are accepted as they are; arrays of objects go object by object;
 - anything else, and what is of another type than the schema's: equal to an accepted value.
 
-Equal is as in Python: 1, 1.0 and true are, where no type was compared before.
+Equal is as in Python: 1, 1.0 and true are, where no type was compared before. An `exact` match takes strings as they are, since
+`3.5` and `35` are the same by the rule above: right for the leaderboard, wrong for a reward.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 GoldCall = Mapping[str, Mapping[str, Sequence[Any]]]
@@ -42,11 +44,13 @@ TYPES: dict[str, type[Any]] = {
 }
 
 
-def match_calls(calls: Sequence[tuple[str, Mapping[str, Any]]], gold: Sequence[GoldCall], schemas: Schemas) -> bool:
+def match_calls(
+    calls: Sequence[tuple[str, Mapping[str, Any]]], gold: Sequence[GoldCall], schemas: Schemas, *, exact: bool = False
+) -> bool:
     """Tell whether the calls (name, arguments) and the gold calls pair up one to one; more than 64 never do."""
     if len(calls) != len(gold) or len(calls) > MAX_CALLS:
         return False
-    fits = [[_call_fits(call, target, schemas) for target in gold] for call in calls]
+    fits = [[_call_fits(call, target, schemas, exact=exact) for target in gold] for call in calls]
     owner: dict[int, int] = {}
     return all(_assign(index, fits, owner, set()) for index in range(len(calls)))
 
@@ -62,7 +66,7 @@ def _assign(call: int, fits: list[list[bool]], owner: dict[int, int], tried: set
     return False
 
 
-def _call_fits(call: tuple[str, Mapping[str, Any]], gold: GoldCall, schemas: Schemas) -> bool:
+def _call_fits(call: tuple[str, Mapping[str, Any]], gold: GoldCall, schemas: Schemas, *, exact: bool) -> bool:
     name, arguments = call
     ((gold_name, accepted),) = gold.items()
     if name not in (gold_name, gold_name.replace(".", "_")):
@@ -74,14 +78,16 @@ def _call_fits(call: tuple[str, Mapping[str, Any]], gold: GoldCall, schemas: Sch
     if isinstance(required, list) and any(key not in arguments for key in required):
         return False
     return all(
-        argument_fits(arguments[key], values, inner_schema(known, key)) if key in arguments else OMITTED in values
+        argument_fits(arguments[key], values, inner_schema(known, key), exact=exact)
+        if key in arguments
+        else OMITTED in values
         for key, values in accepted.items()
     )
 
 
-def argument_fits(value: Any, accepted: Sequence[Any], schema: Schema) -> bool:
+def argument_fits(value: Any, accepted: Sequence[Any], schema: Schema, *, exact: bool = False) -> bool:
     """Tell whether the value of an argument is one of the accepted ones by the rules above."""
-    kind = type_of(schema)
+    kind, plain = type_of(schema), _as_it_is if exact else _plain
     if kind is float and type(value) is int:
         try:
             value = float(value)
@@ -96,13 +102,13 @@ def argument_fits(value: Any, accepted: Sequence[Any], schema: Schema) -> bool:
     if first not in (None, kind):
         return value in accepted
     if kind is dict:
-        return any(_object_fits(value, option) for option in accepted)
+        return any(_object_fits(value, option, plain) for option in accepted)
     if items is dict:
-        return any(_objects_fit(value, option) for option in accepted)
+        return any(_objects_fit(value, option, plain) for option in accepted)
     if kind is list:
         options = [[] if option == OMITTED else option for option in accepted]
-        return _plain_list(value) in [_plain_list(option) for option in options if isinstance(option, list)]
-    return _plain(value) in [_plain(option) for option in accepted]
+        return list(map(plain, value)) in [list(map(plain, option)) for option in options if isinstance(option, list)]
+    return plain(value) in [plain(option) for option in accepted]
 
 
 def type_of(schema: Schema) -> type[Any]:
@@ -123,28 +129,28 @@ def _elements_fit(value: list[Any], accepted: Sequence[Any], kind: type) -> bool
     )
 
 
-def _objects_fit(value: list[Any], option: Any) -> bool:
+def _objects_fit(value: list[Any], option: Any, plain: Callable[[Any], Any]) -> bool:
     if not isinstance(option, list):
         return option == OMITTED and value == []
-    return len(value) == len(option) and all(map(_object_fits, value, option))
+    return len(value) == len(option) and all(map(partial(_object_fits, plain=plain), value, option))
 
 
-def _object_fits(value: Any, option: Any) -> bool:
+def _object_fits(value: Any, option: Any, plain: Callable[[Any], Any]) -> bool:
     if not isinstance(option, dict) or not isinstance(value, dict) or set(value) - set(option):
         return False
     choices = {key: listed if isinstance(listed, list) else [listed] for key, listed in option.items()}
     return all(
-        _plain(value[key]) in [_plain(choice) for choice in listed] if key in value else OMITTED in listed
+        plain(value[key]) in [plain(choice) for choice in listed] if key in value else OMITTED in listed
         for key, listed in choices.items()
     )
 
 
-def _plain_list(values: list[Any]) -> list[Any]:
-    return [_plain(value) for value in values]
-
-
 def _plain(value: Any) -> Any:
     return standard(value) if isinstance(value, str) else value
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def inner_schema(schema: Any, *path: str) -> Schema:

@@ -65,6 +65,8 @@ def test_tool_calls_are_read_across_lines_and_in_order() -> None:
     ("text", "error"),
     [
         ("<tool_call>{broken</tool_call>", "not JSON"),
+        ('<tool_call>{"name": "a", "name": "b", "arguments": {}}</tool_call>', "twice"),
+        ('<tool_call>{"name": "a", "arguments": {"x": 1, "x": 2}}</tool_call>', "twice"),
         ('<tool_call>{"name": "get"}', "not closed"),
         ("<tool_call>[1]</tool_call>", "no name"),
         ('<tool_call>{"name": "get", "arguments": 3}</tool_call>', "object"),

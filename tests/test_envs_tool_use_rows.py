@@ -118,6 +118,15 @@ def test_gold_calls_of_rows_of_every_kind_are_right_and_corrupted_ones_wrong(mad
     assert [name for name, turns in corruptions.items() if reward(task, turns) != 0.0] == []
 
 
+def test_texts_of_ordinary_rows_must_be_as_they_are_and_of_the_leaderboards_files_not() -> None:
+    made = row([{"f": {"version": ["3.5"]}}], {"version": {"type": "string"}}, required=["version"])
+    call = '<tool_call>{{"name": "f", "arguments": {{"version": "{}"}}}}</tool_call>'
+    task = function_rows.load(made)
+    assert [reward(task, [call.format(text)]) for text in ("3.5", "35")] == [1.0, 0.0]
+    as_published = dataclasses.replace(task, spec={"accepted": task.spec["accepted"]})
+    assert reward(as_published, [call.format("35")]) == 1.0
+
+
 def test_the_corruptions_are_of_every_kind() -> None:
     made = row([{"f": {"size": [1], "name": ["Al"], "flag": [True]}}], JAVA, required=["size", "name"])
     task = function_rows.load(made)

@@ -189,3 +189,21 @@ def test_schemas_of_any_shape_do_no_harm() -> None:
 
 def test_strings_are_compared_without_case_spaces_and_punctuation() -> None:
     assert standard(" a,B./-_*^'") == 'ab"'
+
+
+@pytest.mark.parametrize(
+    ("schema", "accepted", "right", "wrong"),
+    [
+        ({"type": "string"}, ["3.5"], "3.5", "35"),
+        ({"type": "string"}, ["-5"], "-5", "5"),
+        ({"type": "string"}, ["2023-10-1"], "2023-10-1", "2023-101"),
+        ({"type": "string"}, ["New York"], "New York", "newyork"),
+        ({"type": "array", "items": {"type": "string"}}, [["a b"]], ["a b"], ["ab"]),
+        ({"type": "object"}, [{"a": ["x-y"]}], {"a": "x-y"}, {"a": "xy"}),
+        ({"type": "array", "items": {"type": "object"}}, [[{"a": ["x-y"]}]], [{"a": "x-y"}], [{"a": "xy"}]),
+    ],
+)
+def test_an_exact_match_takes_texts_as_they_are(schema: Schema, accepted: list[Any], right: Any, wrong: Any) -> None:
+    assert argument_fits(right, accepted, schema, exact=True)
+    assert not argument_fits(wrong, accepted, schema, exact=True)
+    assert argument_fits(wrong, accepted, schema)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from envs.core.task import Message, Tool
+from rewards.json_answers import NoJson, object_of
 
 OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
 OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
@@ -129,10 +130,9 @@ def parse_calls(answer: str) -> list[Call | BadCall]:
 def _parse_block(body: str, *, closed: bool) -> Call | BadCall:
     if not closed:
         return BadCall(error="error: tool call not closed")
-    try:
-        call = json.loads(body)
-    except (ValueError, RecursionError):
-        return BadCall(error="error: tool call is not JSON")
+    call = _json_of(body)
+    if isinstance(call, BadCall):
+        return call
     return call_of(call.get("name"), call.get("arguments", {})) if isinstance(call, dict) else call_of(None, {})
 
 
@@ -172,11 +172,18 @@ def writable(value: Any, *, levels: int = DEEPEST) -> Any:
 
 def call_from_text(name: Any, arguments: str) -> Call | BadCall:
     """Return the call of a name and arguments that are JSON in a text."""
+    read = _json_of(arguments)
+    return read if isinstance(read, BadCall) else call_of(name, read)
+
+
+def _json_of(text: str) -> Any:
+    """Return the value of a JSON text in which no object has a key twice, else a `BadCall`."""
     try:
-        read = json.loads(arguments)
+        return json.loads(text, object_pairs_hook=object_of)
+    except NoJson as error:
+        return BadCall(error=f"error: {error}")
     except (ValueError, RecursionError):
         return BadCall(error="error: tool call is not JSON")
-    return call_of(name, read)
 
 
 def calls_are_valid(calls: Sequence[Call | BadCall], tools: Sequence[Tool]) -> bool:

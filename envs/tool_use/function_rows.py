@@ -1,4 +1,4 @@
-"""Rows of function-calling data (BFCL): schemas, a question, and the accepted calls."""
+"""Rows of function-calling data (BFCL): schemas, a question, and the accepted calls, whose texts must be given as they are."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def load(row: Row) -> Task:
     """Make a task of a row: `question` (one turn of messages), `function` (schemas), `ground_truth` (accepted calls)."""
     accepted = accepted_calls(field(row, "ground_truth", list))
     tools = tuple(tool_of(schema) for schema in field(row, "function", list))
-    return Task(messages=messages_of(row), spec={"accepted": accepted}, tools=tools)
+    return Task(messages=messages_of(row), spec={"accepted": accepted, "exact": True}, tools=tools)
 
 
 def messages_of(row: Row) -> tuple[Message, ...]:

@@ -181,7 +181,8 @@ def judge(task: Task, calls: Sequence[Call | BadCall]) -> Verdict:
     if "wanted" in task.spec:
         return verdict((task.spec["wanted"] == "any call") == bool(good), well_formed=well_formed, detail=detail)
     read = [(call.name, _arguments(task, call)) for call in good]
-    matched = well_formed and match_calls(read, task.spec["accepted"], schemas_of(task))
+    exact = bool(task.spec.get("exact"))
+    matched = well_formed and match_calls(read, task.spec["accepted"], schemas_of(task), exact=exact)
     return verdict(matched, well_formed=well_formed, detail=detail)
 
 

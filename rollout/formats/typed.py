@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envs.core.task import Tool
+from rewards.json_answers import object_of
 
 WHOLE_NUMBER = re.compile(r"-?[0-9]{1,4300}")
 """As long as Python reads one, here and in JSON."""
@@ -80,7 +81,7 @@ def _number(text: str) -> Any:
 
 def _container(text: str, kind: type) -> Any:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=object_of)
     except (ValueError, RecursionError):
         return UNREAD
     return value if isinstance(value, kind) else UNREAD
