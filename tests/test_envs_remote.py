@@ -42,6 +42,7 @@ class CounterServer(ThreadingHTTPServer):
         self.counts: dict[str, int] = {}
         self.faults: dict[str, list[str]] = {}
         self.asked: Counter[str] = Counter()
+        self.keys: set[tuple[str | None, str | None]] = set()
         self.bodies: list[tuple[str, dict[str, Any]]] = []
 
     @property
@@ -56,6 +57,7 @@ class CounterHandler(BaseHTTPRequestHandler):
         route = self.path.removeprefix("/")
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked[route] += 1
+        self.server.keys.add((self.headers.get("Authorization"), self.headers.get("X-Key")))
         self.server.bodies.append((route, body))
         faults = self.server.faults.get(route, [])
         fault = (faults.pop(0) if len(faults) > 1 else faults[0]) if faults else ""
@@ -343,11 +345,31 @@ def test_the_last_turn_is_verified_though_it_calls_a_tool(server: CounterServer)
         ({"url": "http://localhost", "retries": -1}, "whole number"),
         ({"url": "http://localhost", "retries": 1.5}, "whole number"),
         ({"url": "http://localhost", "hosts": "x"}, "list of host names"),
+        ({"url": "http://localhost", "key_variable": "TEMPER_NO_SUCH_KEY"}, "TEMPER_NO_SUCH_KEY"),
+        ({"url": "http://a.example", "hosts": ["a.example"], "key_variable": "PATH"}, "https"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         configured("http", options)
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [({}, ("Bearer secret", None)), ({"key_header": "X-Key"}, (None, "secret"))],
+)
+def test_a_key_from_the_environment_goes_with_every_request(
+    server: CounterServer, options: dict[str, str], sent: tuple[str | None, str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEMPER_TEST_KEY", "secret\n")
+    server_env = configured("http", {"url": server.url, "key_variable": "TEMPER_TEST_KEY"} | options)
+    task = bound(server_env.formats[0].load(COUNTER), server_env)
+    assert "secret" not in repr(task)
+    env = opened(task)
+    env.step(SAY_ADD)
+    env.close()
+    assert server.asked.total() == 2
+    assert server.keys == {sent}
 
 
 def test_a_host_is_asked_where_it_is_listed_and_this_machine_always() -> None:

@@ -11,6 +11,7 @@ for. Cookies are kept for the life of a session.
 import functools
 import ipaddress
 import json
+import os
 import random
 import ssl
 import time
@@ -44,6 +45,10 @@ class Server:
     """Pause before the first repetition, in seconds; each further one is twice as long."""
     max_bytes: int = 2**20
     """Largest reply, in bytes."""
+    key_variable: str = ""
+    """Environment variable, set wherever workers run, whose value each request carries; empty for none."""
+    key_header: str = "Authorization"
+    """Header of that value; in `Authorization` it follows `Bearer`."""
 
     def __post_init__(self) -> None:
         try:
@@ -56,12 +61,27 @@ class Server:
             )
         if url.host not in self.hosts and not is_loopback(url.host):
             raise ValueError(f"options.url: {url.host!r} is not this machine; name it in options.hosts to allow it")
+        if not isinstance(self.key_variable, str) or not isinstance(self.key_header, str):
+            raise ValueError("options.key_variable and options.key_header must be names")
+        if self.key_variable and url.scheme == "http" and not is_loopback(url.host):
+            raise ValueError(f"options.url is {self.url!r}; a key goes to another machine by https only")
+        if self.key_variable and not os.environ.get(self.key_variable, "").strip():
+            raise ValueError(
+                f"options.key_variable: {self.key_variable} is not set here; export it before the run starts"
+            )
         for name, count in (("retries", self.retries), ("max_bytes", self.max_bytes)):
             if not isinstance(count, int) or count < 0:
                 raise ValueError(f"options.{name} is {count!r}; it must be a whole number, 0 or more")
         for name, seconds in (("timeout_s", self.timeout_s), ("backoff_s", self.backoff_s)):
             if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
                 raise ValueError(f"options.{name} is {seconds!r}; it must be a number of seconds above 0")
+
+    def key(self) -> dict[str, str]:
+        """Return the header with the key; empty without one."""
+        if not self.key_variable:
+            return {}
+        value = os.environ[self.key_variable].strip()
+        return {self.key_header: f"Bearer {value}" if self.key_header.lower() == "authorization" else value}
 
 
 def is_loopback(host: str) -> bool:
@@ -94,7 +114,7 @@ class Session:
         self._client = httpx.Client(
             verify=_tls(),
             timeout=server.timeout_s,
-            headers=HEADERS,
+            headers=HEADERS | server.key(),
             follow_redirects=False,
             trust_env=False,
             limits=httpx.Limits(keepalive_expiry=IDLE_S),
