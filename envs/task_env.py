@@ -1,5 +1,6 @@
 """What the environments share: a task set at reset, turns judged in step, one episode per instance."""
 
+import inspect
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -52,6 +53,12 @@ class TaskEnv(gymnasium.Env[str, str]):
     metadata = {"render_modes": []}
     draw: Callable[[random.Random], Task] | None = None
     """What makes a task for a `reset` without one."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in ("reset", "step", "respond", "hear", "turn", "standing"):
+            if inspect.iscoroutinefunction(getattr(cls, name)):
+                raise ValueError(f"{cls.__name__}.{name} must not be async: steps run in threads, so wait inside of it")
 
     def __init__(self) -> None:
         self.observation_space = ANY_TEXT
@@ -154,6 +161,8 @@ class TaskEnv(gymnasium.Env[str, str]):
 
     def end(self, judged: Verdict, *, truncated: bool = False) -> StepResult:
         """End the episode: the reward is the weighted sum of the parts; `truncated` where a limit ends it."""
+        if not isinstance(judged, Verdict):
+            raise ValueError(f"end takes a Verdict, such as verdict(True) of rewards.verdict, not {judged!r:.100}")
         assert self.task is not None
         settings, self.task = self.task.env.settings, None
         if settings.length_limit is not None:

@@ -11,11 +11,13 @@ from envs.catalog import drawing_env, environment, make_env
 from envs.core.definition import EnvDefinition
 from envs.core.errors import GraderError
 from envs.core.row_format import load_row
-from envs.core.step_result import GymStep
+from envs.core.step_result import GymStep, StepResult
 from envs.core.task import Message, Task
-from envs.core.turn_text import Call, call_message, turn_text
+from envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
 from envs.source import open_source
+from envs.task_env import TaskEnv
 from envs.tool_use.env import run_tool
+from rewards.verdict import verdict
 
 IDS = ("math", "code", "tool_use")
 ALL = [environment(env_id) for env_id in IDS]
@@ -99,6 +101,25 @@ def test_an_episode_that_has_ended_takes_no_more_steps() -> None:
     env.reset(seed=1)
     env.step("</think>1")
     with pytest.raises(RuntimeError, match="call reset"):
+        env.step("</think>1")
+
+
+def test_an_async_turn_is_refused_where_it_is_defined() -> None:
+    with pytest.raises(ValueError, match=r"Waits\.turn"):
+
+        class Waits(TaskEnv):
+            async def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:  # type: ignore[override]
+                return self.end(verdict(True))
+
+
+def test_an_end_without_a_verdict_names_what_it_got() -> None:
+    class Careless(TaskEnv):
+        def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+            return self.end(1.0)  # type: ignore[arg-type]
+
+    env = Careless()
+    env.reset(options={"task": open_source(bind("math", EnvConfig()), split="train", seed=0).task(0)})
+    with pytest.raises(ValueError, match="1.0"):
         env.step("</think>1")
 
 
