@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 from tiny_shop import write_shop
 
+from envs.catalog import environment
 from orchestrator.__main__ import main
+from orchestrator.grading.envcheck import self_test
+from orchestrator.grading.tasks import generated_tasks
 
 NEEDS_PUZZLES = pytest.param(
     "reasoning_gym",
@@ -84,6 +87,16 @@ def test_a_sound_environment_passes(module: Path, capsys: pytest.CaptureFixture[
     assert "passed" in shown
     assert "neighbour, empty" in shown
     assert "median" in shown
+
+
+def test_the_seconds_leave_out_the_start_of_what_the_first_score_waits_for(module: Path) -> None:
+    source = SOUND.format(name="slow_start_env").replace("answer = parsed", "started()\n        answer = parsed")
+    slow = "\nfrom functools import cache\nfrom time import sleep\n\n@cache\ndef started():\n    sleep(1)\n"
+    (module / "slow_start_env.py").write_text(source + slow)
+    env = environment("slow_start_env")
+    report = self_test(env, generated_tasks(env, 12, seed=0))
+    assert report.passed
+    assert max(report.seconds) < 0.5
 
 
 @pytest.mark.parametrize("fault", FAULTS)
