@@ -54,6 +54,14 @@ def test_strict_and_loose_accuracy_by_prompt_and_by_instruction(
     assert parts["followed"] == strict_count / 3
 
 
+@pytest.mark.parametrize("response", ["", "x", "x.", " \n", "x x x x x x x x x x x"])
+def test_a_response_without_content_earns_nothing(response: str) -> None:
+    row = {"prompt": "Write.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    scored = score(task_of(row), [response])
+    assert (scored.reward, scored.verdict.parts["followed"], scored.verdict.parts["loose"]) == (0.0, 0.0, 0.0)
+    assert score(task_of(row), ["My answer is yes."]).reward == 1.0
+
+
 def test_kwargs_may_be_texts_of_json_or_nothing() -> None:
     given = [json.dumps(ROW["kwargs"][0]), None, json.dumps(ROW["kwargs"][2])]
     assert task_of(ROW | {"kwargs": given}).spec == task_of(ROW).spec

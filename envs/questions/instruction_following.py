@@ -6,9 +6,11 @@ Generated tasks are described in `envs/questions/requests.py`. Rows have `prompt
 mapping (or its JSON text) for each instruction, as both publish them. A row with an instruction that is not checked here, such
 as `language:response_language`, is refused with the reason.
 
-`correct` is strict accuracy by prompt: all instructions are followed by the response as it stands. `loose` is the same by the
-loose criterion, `followed` the share of the prompt's instructions that are followed. Accuracy by instruction, as it is
-published, is the mean of `instructions_strict` (or `instructions_loose`) divided by that of `instructions`.
+`correct` is strict accuracy by prompt: all instructions are followed by the response as it stands. A response of fewer than 10
+letters and digits, or 5 different ones, follows nothing: a third of the rules hold for a single letter. No rule reads if the
+response answers the prompt. `loose` is the same by the loose criterion, `followed` the share of the prompt's instructions that
+are followed. Accuracy by instruction, as it is published, is the mean of `instructions_strict` (or `instructions_loose`)
+divided by that of `instructions`.
 """
 
 import json
@@ -29,6 +31,8 @@ from rewards.instructions.rules import Instruction, read_instruction
 from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict
 
 LOOSE, FOLLOWED = "loose", "followed"
+LEAST_LETTERS, LEAST_DIFFERENT = 10, 5
+"""Letters and digits of a response, in all and different ones; a response with fewer follows nothing."""
 COUNT, STRICT_COUNT, LOOSE_COUNT = "instructions", "instructions_strict", "instructions_loose"
 
 
@@ -46,7 +50,7 @@ def instructions_of(task: Task) -> list[Instruction]:
 
 def judge(text: str, instructions: list[Instruction]) -> Verdict:
     """Judge a response by the instructions of its prompt."""
-    found = following(text, instructions)
+    found = following(text if _says_something(text) else "", instructions)
     correct = all(found.strict)
     parts = {
         CORRECT: float(correct),
@@ -60,6 +64,11 @@ def judge(text: str, instructions: list[Instruction]) -> Verdict:
     missed = [one.id for one, holds in zip(instructions, found.strict, strict=True) if not holds]
     detail = f"not followed: {', '.join(missed)}" if missed else "all followed"
     return Verdict(outcome=Outcome.OK if correct else Outcome.WRONG, parts=parts, detail=detail)
+
+
+def _says_something(text: str) -> bool:
+    letters = [character for character in text.casefold() if character.isalnum()]
+    return len(letters) >= LEAST_LETTERS and len(set(letters)) >= LEAST_DIFFERENT
 
 
 def generate(rng: random.Random, level: int) -> Task:
