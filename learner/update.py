@@ -15,6 +15,7 @@ from learner.batches.micro_batches import MicroBatch
 from learner.batches.pass_experts import PassExperts
 from learner.batches.samples import TrainingSample
 from learner.engine.deepspeed_engine import DeepSpeedEngine
+from learner.engine.frozen_model import Reference
 from learner.losses.advantages import EPSILON
 from learner.losses.config import LossConfig
 from learner.losses.dpo import pair_loss
@@ -37,6 +38,9 @@ class Fixed:
 
 
 NOTHING_FIXED = Fixed()
+LARGEST_GAP = 0.05
+"""Most nats a token by which a GPU's kernels may differ between equal weights, as a mean: all rounding of bfloat16 together
+makes 0.01 to 0.02."""
 
 
 def micro_batch_loss(
@@ -44,12 +48,14 @@ def micro_batch_loss(
     micro_batch: MicroBatch,
     *,
     config: LossConfig,
-    reference: Scorer | None = None,
+    reference: Reference | None = None,
     fixed: Fixed = NOTHING_FIXED,
+    starts: bool = False,
 ) -> Loss:
     """Run the model on a micro-batch and return the loss; `reference` is what the model is held against, if anything.
 
-    What is `fixed` is taken in place of what is computed here.
+    What is `fixed` is taken in place of what is computed here. A model that `starts` is its reference still: with it the call
+    is collective, and raises `ValueError` if they differ.
     """
     ids_BT, weights_BT = _ids_and_weights(micro_batch, engine.device)
     trained_BT = weights_BT > 0
@@ -59,8 +65,11 @@ def micro_batch_loss(
         return nll_loss(scores.logprobs_BT, weights_BT)
     ref_BT = fixed.ref_BT
     if ref_BT is None and reference is not None:
+        reference.follow(micro_batch.experts)
         with torch.no_grad():
-            ref_BT = scored(reference).logprobs_BT
+            ref_BT = scored(reference.scorer).logprobs_BT
+    if starts and ref_BT is not None:
+        _require_equal(scores.logprobs_BT.detach(), ref_BT, trained_BT)
     if config.objective == "dpo":
         assert ref_BT is not None
         return pair_loss(scores.logprobs_BT, weights_BT, ref_BT, beta=config.beta)
@@ -90,14 +99,14 @@ def fixed_before_updates(
     shares: Sequence[Sequence[MicroBatch]],
     *,
     loss: LossConfig,
-    reference: Scorer | None,
+    reference: Reference | None,
     beat: Callable[[], None],
 ) -> list[list[Fixed]]:
     """Compute what is fixed for each micro-batch of each mini-batch's share of this rank, with a `beat` after each.
 
     A collective.
     """
-    engine.train(True)  # as in the updates, so that the first ratio is 1 to the last digit
+    engine.train(noise=False)  # as in the updates, so that the first ratio is 1 to the last digit
     micro_batches = [micro_batch for share in shares for micro_batch in share]
     known = []
     for micro_batch in micro_batches:
@@ -111,7 +120,7 @@ def fixed_before_updates(
 
 
 def current_logprobs(
-    policy: Scorer, micro_batch: MicroBatch, *, reference: Scorer | None, device: torch.device
+    policy: Scorer, micro_batch: MicroBatch, *, reference: Reference | None, device: torch.device
 ) -> Fixed:
     """Compute the log-probabilities that the policy, and the reference if any, give to the trained tokens now."""
     ids_BT, weights_BT = _ids_and_weights(micro_batch, device)
@@ -120,7 +129,25 @@ def current_logprobs(
         old_BT = scored(policy).logprobs_BT
         if reference is None:
             return Fixed(old_BT=old_BT)
-        return Fixed(old_BT=old_BT, ref_BT=scored(reference).logprobs_BT)
+        reference.follow(micro_batch.experts)
+        return Fixed(old_BT=old_BT, ref_BT=scored(reference.scorer).logprobs_BT)
+
+
+def _require_equal(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor, trained_BT: torch.Tensor) -> None:
+    """Raise `ValueError`, on every rank, if a model that was not updated yet differs from its reference.
+
+    Both run the same kernels on equal weights. On a CPU that leaves no difference. A GPU chooses kernels by the alignment of
+    weights too: these add in another order.
+    """
+    gap = ((logprobs_BT - ref_BT).abs() * trained_BT).sum()
+    sums = sum_over_ranks({"gap": gap.double().cpu(), "tokens": trained_BT.sum().double().cpu()})
+    mean = sums["gap"] / max(sums["tokens"], 1.0)
+    if mean > (LARGEST_GAP if logprobs_BT.is_cuda else 0.0):  # not a number: the step is skipped
+        raise ValueError(
+            f"the model and its reference have the same weights before the first update, but their log-probabilities differ "
+            f"by {mean:.2g} nats a token: a divergence would count this error. Set learner.bf16=false, or train "
+            "without a reference"
+        )
 
 
 def sum_over_ranks(totals: dict[str, torch.Tensor]) -> dict[str, float]:
@@ -183,7 +210,12 @@ def over_updates(updates: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _scored(
-    scorer: Scorer, *, micro_batch: MicroBatch, ids_BT: torch.Tensor, wanted_BT: torch.Tensor, entropy: bool = False
+    scorer: Callable[..., Scores],
+    *,
+    micro_batch: MicroBatch,
+    ids_BT: torch.Tensor,
+    wanted_BT: torch.Tensor,
+    entropy: bool = False,
 ) -> Scores:
     """Score tokens at the temperatures at which their sequences were sampled.
 
@@ -203,7 +235,7 @@ def token_logprobs_of(
     engine: DeepSpeedEngine, replay: ExpertReplay, samples: Sequence[TrainingSample]
 ) -> list[list[float]]:
     """Compute the log-probability of each token of each sample (0 for the first), one sample at a time."""
-    engine.train(False)
+    engine.eval()
     values = []
     with torch.no_grad():
         for sample in samples:

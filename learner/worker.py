@@ -19,7 +19,7 @@ from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.engine.aside import device_bytes
 from learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
-from learner.engine.frozen_model import FrozenModel
+from learner.engine.frozen_model import FrozenModel, Reference, UnadaptedModel
 from learner.engine.optimizer import freeze, learning_rate
 from learner.imports_kept import keep_imports
 from learner.losses.config import LossConfig
@@ -27,7 +27,6 @@ from learner.models.adapters import add_adapters, load_adapters
 from learner.models.expert_replay import ExpertReplay
 from learner.models.experts import prepare_routers
 from learner.models.loading import read_model, read_tokenizer, recompute
-from learner.models.scorer import Scorer
 from learner.rank_pushes import RankPushes
 from learner.saving import Unwritten, checkpoint_bytes, checkpoint_pieces, has_room, random_file, read_random_states
 from learner.token_records import TokenRecord, records_of
@@ -74,7 +73,7 @@ class TrainerWorker:
         self._records: list[TokenRecord] = []
         self.engine: DeepSpeedEngine | None = None
         self.replay: ExpertReplay | None = None
-        self.reference: FrozenModel | None = None
+        self.reference: Reference | None = None
         self.pushes = RankPushes(config, rank=rank, heart=self.heart)
 
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> None:
@@ -147,19 +146,21 @@ class TrainerWorker:
     ) -> dict[str, float]:
         """Make one update from this rank's share of a batch; returns metrics of the whole batch, the same on every rank.
 
-        `skipped` is 1 where loss or gradient was not finite, or nothing is to be trained; nothing was changed then.
+        `skipped` is 1 where loss or gradient was not finite, or nothing is to be trained; nothing was changed then. Raises
+        `ValueError` if a reference, whose weights the model starts with, gives other log-probabilities.
         """
         if not share.trained_tokens:
             return {"skipped": 1.0}
         engine, replay = self._engine(), self._replay()
         self.pushes.forget()
-        engine.train(True)
+        engine.train(noise=loss.objective == "nll")
         reference = self._reference() if loss.needs_reference else None
+        starts = self.steps == 0 and self.teacher_dir is None and reference is not None
         totals: dict[str, torch.Tensor] = {}
         own = share.micro_batches
         for micro_batch, known in zip(own, fixed or [NOTHING_FIXED] * len(own), strict=True):
             replay.follow(micro_batch.experts)
-            result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference, fixed=known)
+            result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference, fixed=known, starts=starts)
             engine.backward(result.total / share.denominator)
             if record and result.terms is not None:
                 self._records += records_of(micro_batch, result.terms)
@@ -268,14 +269,19 @@ class TrainerWorker:
 
     def load_reference(self) -> None:
         """Read the weights that the stage began with, or the teacher's, to compare with: after `restore`, if that is called."""
-        if self.reference is None:
-            model = read_model(self.teacher_dir or self.start_dir)
-            self.reference = FrozenModel(model, learner=self.config, device=self._engine().device)
+        if self.reference is not None:
+            return
+        if self.config.lora.rank and self.teacher_dir is None:
+            self.reference = UnadaptedModel(self._engine(), replay=self._replay())
+            return
+        model = read_model(self.teacher_dir or self.start_dir)
+        replay = self.config.router_replay and self.teacher_dir is None  # engines have not run a teacher's routers
+        self.reference = FrozenModel(model, learner=self.config, device=self._engine().device, replay=replay)
 
-    def _reference(self) -> Scorer:
+    def _reference(self) -> Reference:
         self.load_reference()
         assert self.reference is not None
-        return self.reference.scorer
+        return self.reference
 
     def _engine(self) -> DeepSpeedEngine:
         engine = self._loaded()

@@ -1,12 +1,24 @@
 """Log-probabilities and entropies without the logits of a whole pass, against plain computations."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from tiny_models import gemma2, llama, nemotron_h, qwen3, qwen3_tied
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM, GraniteConfig, GraniteForCausalLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    FalconH1Config,
+    Gemma2Config,
+    Gemma4TextConfig,
+    GraniteConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    RecurrentGemmaConfig,
+)
 
 from learner.batches.shared_prefixes import Prompts
 from learner.config import Recomputed
@@ -182,18 +194,38 @@ def test_a_scan_is_recomputed_behind_shared_prompts_too(tmp_path):
         assert torch.allclose(kept_one, found[1][1][name], rtol=1e-4, atol=1e-6), name
 
 
-def test_a_model_that_scales_its_logits_is_scored_with_all_of_them():
-    shape = {"vocab_size": 200, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 1, "num_key_value_heads": 1}
-    model = GraniteForCausalLM(GraniteConfig(**shape, **heads, logits_scaling=8.0))
+SHAPE = {"vocab_size": 200, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_ssm": 64, "mamba_d_state": 8, "mamba_n_groups": 1}
+LOUD = {"initializer_range": 0.5}
+CHANGED = {
+    "granite": lambda: GraniteConfig(**SHAPE, num_attention_heads=2, logits_scaling=8.0),
+    "cohere": lambda: CohereConfig(**SHAPE, num_attention_heads=2, logit_scale=0.25),
+    "gemma2": lambda: Gemma2Config(**SHAPE, **HEADS, **LOUD, final_logit_softcapping=5.0),
+    "gemma4": lambda: Gemma4TextConfig(**SHAPE, **HEADS, **LOUD, **GEMMA4, final_logit_softcapping=5.0),
+    "recurrent_gemma": lambda: RecurrentGemmaConfig(**SHAPE, num_attention_heads=2, logits_soft_cap=5.0, lru_width=32),
+    "falcon_h1": lambda: FalconH1Config(**SHAPE, **HEADS, **MAMBA, **LOUD, lm_head_multiplier=0.05),
+}
+GEMMA4 = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "global_head_dim": 16}
+
+
+@pytest.mark.parametrize("make", [*CHANGED.values(), lambda: Qwen3Config(**SHAPE, **HEADS)], ids=[*CHANGED, "qwen3"])
+def test_scores_are_those_of_the_logits_that_a_model_returns(make: Callable[[], PreTrainedConfig]) -> None:
+    """Whether it scales or caps them after its output layer, or returns them as they are."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(make()).eval()
     ids_BT, wanted_BT, _ = a_batch()
-    scores = Scorer(model, model, tokens=8)(ids_BT, wanted_BT, entropy=True)
-    logits_BTV = model(input_ids=ids_BT).logits
-    assert torch.equal(scores.logprobs_BT, token_logprobs(logits_BTV, ids_BT) * wanted_BT)
-    assert torch.equal(scores.entropies_BT, token_entropies(logits_BTV) * wanted_BT)
+    wanted_BT[:, 0] = False
     warm_B = torch.linspace(0.5, 2.0, len(ids_BT))
-    warm = Scorer(model, model, tokens=8)(ids_BT, wanted_BT, entropy=True, temperatures_B=warm_B)
-    assert torch.equal(warm.logprobs_BT, token_logprobs(logits_BTV / warm_B[:, None, None], ids_BT) * wanted_BT)
+    with torch.no_grad():
+        logits_BTV = model(input_ids=ids_BT, use_cache=False).logits.double() / warm_B[:, None, None]
+        scores = Scorer(model, model, tokens=8)(ids_BT, wanted_BT, entropy=True, temperatures_B=warm_B)
+    logs_BTV = logits_BTV[:, :-1].log_softmax(-1)
+    logprobs_BT = logs_BTV.gather(-1, ids_BT[:, 1:, None])[..., 0]
+    entropies_BT = -(logs_BTV.exp() * logs_BTV).sum(-1)
+    for found, expected in ((scores.logprobs_BT, logprobs_BT), (scores.entropies_BT, entropies_BT)):
+        assert torch.allclose(found[:, 1:].double(), expected * wanted_BT[:, 1:], atol=1e-5)
+    assert logprobs_BT.std() > 0.01
 
 
 def test_a_model_that_caps_the_scores_of_attention_is_read_so_that_it_does(tmp_path: Path) -> None:

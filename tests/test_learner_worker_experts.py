@@ -17,6 +17,7 @@ from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
 
 POLICY = LossConfig(error_guard=0.0)
+NEAR = LossConfig(error_guard=0.0, kl_coefficient=0.1)
 NLL = LossConfig(objective="nll")
 STEPS = 3
 LEARNING_STEPS = 8
@@ -53,6 +54,14 @@ def learns(learner: TrainerWorker, model: str) -> dict[str, Any]:
     return {"metrics": metrics, "weights": weights}
 
 
+def near_itself(learner: TrainerWorker, model: str) -> dict[str, float]:
+    """The first step that pays for the divergence from the weights that it begins with."""
+    learner.load(model, optim=OPTIM, total_steps=STEPS)
+    metrics = learner.train_step(batch(sequences(model), shared=True).share(learner.rank), loss=NEAR)
+    learner.close()
+    return metrics
+
+
 def one_rank(rank: int, port: int, model: str) -> dict[str, Any]:
     free = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig())
     replaying = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(router_replay=True))
@@ -64,6 +73,7 @@ def one_rank(rank: int, port: int, model: str) -> dict[str, Any]:
         "shared": trained(replaying, model, shared=True),
         "small": trained(replaying, model, shared=True, tokens=250),
         "zero-3": trained(third, model, shared=True, tokens=250),
+        "near": near_itself(replaying, model),
         "learns": learns(free, model),
         "frozen": learns(frozen, model),
     }
@@ -125,6 +135,11 @@ def test_replay_is_another_update_than_free_routing_and_says_how_many_choices_it
     assert "experts/rerouted" not in free
     assert 0.1 < replayed["experts/rerouted"] < 0.9
     assert abs(free["loss"] - replayed["loss"]) > 1e-4
+
+
+def test_a_reference_takes_the_experts_that_its_policy_replays(alone):
+    assert alone["near"]["kl"] == 0.0
+    assert alone["near"]["experts/rerouted"] > 0.1
 
 
 def test_a_model_with_experts_learns_and_is_saved_as_it_is_pushed(alone, model):

@@ -2,16 +2,21 @@
 
 import math
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import tiny_models
+import torch
 from test_learner_worker import in_processes, tensor_bytes
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
 
 from learner.batches.micro_batches import TrainBatch, make_batch
 from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig
+from learner.config import LearnerConfig, OptimConfig, ZeroStage
 from learner.losses.config import LossConfig
+from learner.models.loading import read_model
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 from rollout.token_arrays import as_floats, as_ids, as_marks
@@ -57,9 +62,36 @@ def story(folder: Path) -> Runs:
     for name, loss in (("free", LossConfig()), ("paid", PAID)):
         rank.load(str(moved / "model"), optim=OPTIM, total_steps=4)
         runs[name] = [rank.train_step(batch().share(rank.rank), loss=loss) for _ in range(4)]
+    runs |= with_dropout(rank, folder)
+    refuses_another_start(rank, moved)
     rank.close()
     assert rank.reference is None
     return runs
+
+
+def with_dropout(rank: TrainerWorker, folder: Path) -> Runs:
+    """The first step of a model with dropout, twice each: near its reference, and from supervised tokens."""
+    config = Qwen3Config(vocab_size=288, attention_dropout=0.5, **tiny_models.DENSE)
+    Qwen3ForCausalLM(config).save_pretrained(folder / "dropout")
+    runs: Runs = {}
+    for name, loss in (("no dropout", NEAR), ("dropout", LossConfig(objective="nll"))):
+        runs[name] = []
+        for seed in range(2):
+            rank.load(str(folder / "dropout"), optim=OPTIM, total_steps=1)
+            torch.manual_seed(seed)
+            runs[name].append(rank.train_step(batch().share(rank.rank), loss=loss))
+    return runs
+
+
+def refuses_another_start(rank: TrainerWorker, folder: Path) -> None:
+    """Hold a model that was just loaded against another one: as if it were its start, and as its teacher."""
+    model, other = folder / "model", folder / "rl/000002"
+    rank.load(str(model), optim=OPTIM, total_steps=1)
+    rank.start_dir = other
+    with pytest.raises(ValueError, match="before the first update"):
+        rank.train_step(batch().share(rank.rank), loss=NEAR)
+    rank.load(str(model), optim=OPTIM, total_steps=1, teacher_dir=str(other))
+    assert rank.train_step(batch().share(rank.rank), loss=NEAR)["kl"] > 0
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +127,14 @@ def test_the_entropy_is_near_that_of_a_uniform_choice_before_training(runs: Runs
     assert math.log(200) < first["policy_entropy"] < math.log(300)
 
 
+def test_dropout_is_for_supervised_training_alone(runs: Runs) -> None:
+    first, again = runs["no dropout"]
+    assert first["loss"] == again["loss"]
+    assert first["kl"] == 0.0
+    first, again = runs["dropout"]
+    assert first["loss"] != again["loss"]
+
+
 def spread(rank: int, port: int, model: str, config: LearnerConfig) -> tuple[list[dict[str, float]], int]:
     """Steps near the reference, and the bytes of tensors left after closing."""
     learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
@@ -114,3 +154,63 @@ def test_a_reference_that_is_partitioned_over_ranks_gives_the_same_divergence(tm
         for name in ("loss", "kl", "grad_norm"):
             expected = [step[name] for step in alone[0][0]]
             assert [step[name] for step in metrics] == pytest.approx(expected, rel=1e-3, abs=1e-6), name
+
+
+STAGES: tuple[ZeroStage, ...] = (1, 2, 3)
+LONG = 2048
+
+
+def long_qwen3(directory: Path) -> str:
+    """A tiny Qwen3 whose positions reach far."""
+    shape = {
+        **tiny_models.DENSE,
+        "max_position_embeddings": 4096,
+        "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"},
+    }
+    torch.manual_seed(0)
+    Qwen3ForCausalLM(Qwen3Config(vocab_size=288, initializer_range=0.1, **shape)).save_pretrained(directory)
+    return str(directory)
+
+
+def biased_experts(directory: Path) -> str:
+    """A hybrid whose routers choose by a bias that bfloat16 can't hold."""
+    model = read_model(tiny_models.nemotron_h_moe(directory))
+    for module in model.modules():
+        if isinstance(module, NemotronHTopkRouter):
+            module.e_score_correction_bias += 5 + 0.02 * torch.randn(8, generator=torch.Generator().manual_seed(1))
+    model.save_pretrained(directory)
+    return str(directory)
+
+
+def just_loaded(rank: int, port: int, model: str, length: int) -> dict[int, tuple[torch.Tensor, torch.Tensor, bool]]:
+    """The scores of a policy and of its reference in bfloat16, by the ZeRO stage, and whether all buffers are exact."""
+    exact = dict(read_model(Path(model)).named_buffers())
+    ids_BT = torch.randint(0, 256, (1, length), generator=torch.Generator().manual_seed(0))
+    found = {}
+    for stage in STAGES:
+        learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=stage, bf16=True))
+        learner.load(model, optim=OPTIM, total_steps=1)
+        learner.load_reference()
+        assert learner.engine is not None
+        assert learner.reference is not None
+        wanted_BT = torch.ones_like(ids_BT).bool()
+        with torch.no_grad():
+            both = [
+                scorer(ids_BT, wanted_BT).logprobs_BT for scorer in (learner.engine.scorer, learner.reference.scorer)
+            ]
+        held = dict(learner.engine.model.named_buffers())
+        same = all(torch.equal(held[name], buffer) for name, buffer in exact.items())
+        found[stage] = (both[0], both[1], same and len(held) == len(exact) > 0)
+        learner.close()
+    return found
+
+
+@pytest.mark.parametrize(("make", "length"), [(long_qwen3, LONG), (biased_experts, 128)])
+def test_a_policy_and_its_reference_start_equal_in_bfloat16(
+    make: Callable[[Path], str], length: int, tmp_path: Path
+) -> None:
+    (found,) = in_processes(just_loaded, ranks=1, arguments=(make(tmp_path / "model"), length))
+    for policy_BT, reference_BT, has_exact_buffers in found.values():
+        assert torch.equal(policy_BT, reference_BT)
+        assert has_exact_buffers
+    assert found[1][0].std() > 0.1

@@ -7,13 +7,15 @@ import pytest
 import tiny_models
 import torch
 from deepspeed.ops.op_builder import AsyncIOBuilder
+from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file
 from test_learner_worker import POLICY, STEPS, batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 from transformers import AutoModelForCausalLM
 
 from learner.config import LearnerConfig, LoraConfig, OptimConfig
 from learner.engine.optimizer import freeze
-from learner.models.adapters import add_adapters
+from learner.losses.config import LossConfig
+from learner.models.adapters import ADAPTER, add_adapters, merged
 from learner.models.logprobs import token_logprobs
 from learner.models.mamba_scan import match_engine
 from learner.saving import HEADERS_BYTES
@@ -61,8 +63,18 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
             for step in range(2, STEPS):
                 learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)
             found[name]["resumed"] = weights_of(learner)
+        found[name]["near"] = near_the_start(learner, f"{folder}/model")
         learner.close()
     return found
+
+
+def near_the_start(learner: TrainerWorker, model: str) -> tuple[list[float], int]:
+    """The divergence from the beginning in each step, and the bytes that the reference takes."""
+    learner.load(model, optim=OPTIM, total_steps=STEPS)
+    loss = LossConfig(kl_coefficient=0.1)
+    steps = [learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=loss)["kl"] for step in range(3)]
+    assert learner.reference is not None
+    return steps, learner.reference.nbytes()
 
 
 def from_files(rank: int, port: int, folder: str) -> dict[str, list[float]]:
@@ -209,3 +221,30 @@ def test_only_adapters_are_trained_and_begin_alike():
 def test_settings_that_do_not_go_together_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         LearnerConfig(**settings)
+
+
+@pytest.mark.parametrize("name", WITH_ADAPTERS)
+def test_adapters_are_compared_with_the_weights_that_they_are_trained_beside(found: dict[str, Any], name: str) -> None:
+    steps, nbytes = found[name]["near"]
+    assert nbytes == 0
+    assert steps[0] == 0.0
+    assert steps[1:] == pytest.approx(found["lora"]["near"][0][1:], rel=1e-3)
+    assert min(steps[1:]) > 0
+
+
+def test_a_reference_that_lies_in_main_memory_gives_the_same_divergence(found: dict[str, Any]) -> None:
+    steps, _ = found["offload, stage 3"]["near"]
+    assert steps[0] == 0.0
+    assert steps == pytest.approx(found["plain, stage 3"]["near"][0], rel=1e-3)
+
+
+def test_adapters_are_added_to_weights_in_bfloat16_with_one_rounding(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+    add_adapters(model, rank=4, alpha=8)
+    model.to(torch.bfloat16)
+    name, layer = next((name, module) for name, module in model.named_modules() if isinstance(module, LoraLinear))
+    torch.nn.init.normal_(layer.lora_B[ADAPTER].weight, std=0.01)
+    up, down = (side[ADAPTER].weight.double() for side in (layer.lora_B, layer.lora_A))
+    exact = layer.weight.double() + 2.0 * (up @ down)
+    found = merged(model, dict(model.named_parameters()))[f"{name}.weight"]
+    assert torch.equal(found, exact.float().bfloat16())

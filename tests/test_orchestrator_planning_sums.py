@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 from public_models import NANO_9B
 
+from learner.config import LoraConfig
 from orchestrator.planning.answer import answer_plan
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import named_site
@@ -123,7 +124,11 @@ def test_a_loop_has_no_passes_of_a_reference_that_another_stage_has(folder: Path
         return Planner(*planned_config(EIGHT, given, site), site, Assumptions())
 
     alone, after = of("[init,rl]"), of("[init,dpo,rl]")
-    assert (alone.beside, after.beside) == (None, after.model)  # a rank has room for it
+    learners = (alone.config.learner, replace(alone.config.learner, lora=LoraConfig(rank=8)))
+    held = [[planner.rank_with(learner).reference for learner in learners] for planner in (alone, after)]
+    assert held[0] == [0, 0]
+    assert held[1][0] > 0  # a rank has room for it
+    assert held[1][1] == 0  # adapters are compared with the model without them
     assert after.fleet == alone.fleet
 
 

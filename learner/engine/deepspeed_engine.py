@@ -32,6 +32,8 @@ from learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, p
 from learner.engine.optimizer_state import OptimizerState
 from learner.engine.piece import Piece, copied, file_piece
 from learner.models.adapters import adapter_names, is_adapter, merged, merged_names, unmerged
+from learner.models.loading import cast
+from learner.models.noise import train_without_noise
 from learner.models.scorer import Scorer
 from learner.models.shareable import require_shareable
 from rollout.weights.process_group import GroupMember, interface_towards, open_store
@@ -94,7 +96,7 @@ class DeepSpeedEngine:
             require_shareable(model.config)
         if learner.offload == "nvme":
             _require_nvme()
-        exact = {name: buffer.clone() for name, buffer in saved_buffers(model).items()}
+        cast(model, bf16=learner.bf16)
         self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=_optimizer(model, optim=optim, zero_stage=learner.zero_stage),
@@ -102,16 +104,20 @@ class DeepSpeedEngine:
             dist_init_required=False,
         )
         self.device = self.engine.device
-        for name, buffer in exact.items():  # deepspeed rounds them too, and a router's bias decides by its digits
-            model.get_buffer(name).data = buffer.to(self.device)
         self._state = OptimizerState(self.engine, zero_stage=learner.zero_stage, bf16=learner.bf16)
         self.memory = DeviceMemory(self.engine)
         self.scorer = Scorer(self.engine, model, tokens=learner.logit_tokens, whole_graph=learner.zero_stage == 3)
         if learner.zero_stage == 3:
             register_convolutions(model)
 
-    def train(self, mode: bool) -> None:
-        self.engine.train(mode)
+    def train(self, *, noise: bool) -> None:
+        """Have the next passes in training mode: with the dropout that the model's configuration has, or without any."""
+        self.engine.train(True)
+        if not noise:
+            train_without_noise(self.model)
+
+    def eval(self) -> None:
+        self.engine.eval()
 
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of this rank's share of the loss; the gradient of a step is the *sum* over ranks and calls.
@@ -284,12 +290,21 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
 
 def _offload(learner: LearnerConfig) -> dict[str, Any]:
     """Say where optimiser state, and at stage 3 parameters, are between their uses."""
-    if learner.offload == "none":
+    return ({} if learner.offload == "none" else {"offload_optimizer": _place(learner)}) | offload_param(learner)
+
+
+def offload_param(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
+    """Say where parameters at stage 3 are between their uses; files are in this folder of that for all."""
+    if learner.offload == "none" or learner.zero_stage < 3:
         return {}
+    return {"offload_param": _place(learner, folder=folder)}
+
+
+def _place(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
     place: dict[str, Any] = {"device": learner.offload, "pin_memory": torch.cuda.is_available()}
     if learner.offload_dir is not None:
-        place["nvme_path"] = learner.offload_dir
-    return {"offload_optimizer": place} | ({"offload_param": place} if learner.zero_stage == 3 else {})
+        place["nvme_path"] = str(Path(learner.offload_dir) / folder)
+    return place
 
 
 def _require_nvme() -> None:

@@ -1,31 +1,71 @@
 """A model that is only looked at, a reference or a teacher: whole on every rank, or at ZeRO stage 3 partitioned over them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import deepspeed
 import torch
 from transformers import PreTrainedModel
 
+from learner.batches.pass_experts import PassExperts
 from learner.config import LearnerConfig
 from learner.engine.aside import Aside, memory_of, nbytes, reachable
-from learner.engine.deepspeed_engine import free_partitions, register_convolutions
+from learner.engine.deepspeed_engine import DeepSpeedEngine, free_partitions, offload_param, register_convolutions
+from learner.models.adapters import without_adapters
+from learner.models.expert_replay import ExpertReplay
+from learner.models.loading import cast
+from learner.models.noise import train_without_noise
 from learner.models.scorer import Scorer
+
+FOLDER = "frozen"
+"""Of its own for files of parameters: DeepSpeed empties the folder that it is given."""
+
+
+class UnadaptedModel:
+    """The policy without its adapters, which is what they began with: a reference that takes no memory."""
+
+    def __init__(self, engine: DeepSpeedEngine, *, replay: ExpertReplay) -> None:
+        self._replay = replay
+        self.scorer = without_adapters(engine.model)(engine.scorer.__call__)
+
+    def follow(self, passes: Sequence[PassExperts]) -> None:
+        """Name the experts of the next passes."""
+        self._replay.follow([experts.without_count() for experts in passes])
+
+    def occupy(self, *, weights: bool) -> None:
+        """Do nothing: the policy's weights are moved with the policy."""
+
+    def nbytes(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        """Do nothing: the policy frees them."""
 
 
 class FrozenModel:
     """Scores tokens without gradients. At stage 3 making it and every call are collective, and so is the order of calls."""
 
-    def __init__(self, model: PreTrainedModel, *, learner: LearnerConfig, device: torch.device) -> None:
-        self._model = model.eval().requires_grad_(False)
+    def __init__(
+        self, model: PreTrainedModel, *, learner: LearnerConfig, device: torch.device, replay: bool = False
+    ) -> None:
+        """With `replay` its expert layers use the experts that a pass names, like those of the policy."""
+        self._model = model.requires_grad_(False)
         self._engine: Any = None
         self._device, self._aside = device, Aside()
+        cast(model, bf16=learner.bf16)
         if learner.zero_stage == 3:
             self._engine, *_ = deepspeed.initialize(model=model, config=_config(learner), dist_init_required=False)
             register_convolutions(model)
         else:
-            model.to(device=device, dtype=torch.bfloat16 if learner.bf16 else torch.float32)
+            model.to(device)
+        train_without_noise(model)  # as the policy is, which takes other kernels than in evaluation mode
         self.scorer = Scorer(self._engine or model, model, tokens=learner.logit_tokens)
+        self._replay = ExpertReplay(model, replay=True, device=device) if replay else None
+
+    def follow(self, passes: Sequence[PassExperts]) -> None:
+        """Name the experts of the next passes; without a replay the routers decide."""
+        if self._replay is not None:
+            self._replay.follow([experts.without_count() for experts in passes])
 
     def occupy(self, *, weights: bool) -> None:
         """Have the model on its device from now on, or in main memory."""
@@ -50,7 +90,7 @@ class FrozenModel:
             parameters = list(self._model.parameters())
             self._engine.destroy()
             free_partitions(parameters, self._engine.optimizer)
-        del self._engine, self._model, self.scorer
+        del self._engine, self._model, self._replay, self.scorer
 
 
 def _config(learner: LearnerConfig) -> dict[str, Any]:
@@ -58,5 +98,14 @@ def _config(learner: LearnerConfig) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": 1,  # only a label
         "steps_per_print": 2**31,
         "bf16": {"enabled": learner.bf16},
-        "zero_optimization": {"stage": 3, "overlap_comm": False, "stage3_param_persistence_threshold": 0},
+        "zero_optimization": {
+            "stage": 3,
+            "overlap_comm": False,
+            "stage3_param_persistence_threshold": 0,
+            **offload_param(learner, folder=FOLDER),
+        },
     }
+
+
+Reference = FrozenModel | UnadaptedModel
+"""What a policy is compared with."""

@@ -1,6 +1,7 @@
 """Low-rank adapters beside the linear layers of a model. The home of peft."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +46,31 @@ def _takes_adapter(model: PreTrainedModel, name: str, module: torch.nn.Module) -
     return not (name.endswith("out_proj") and "conv1d" in dict(parent.named_children()))
 
 
+@contextmanager
+def without_adapters(model: PreTrainedModel) -> Iterator[None]:
+    """Run a model as if it had no adapters. peft's own switch also changes which weights are trained."""
+    layers = [layer for _, layer in _adapters(model)]
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
 def merged(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the parameters by the names of a model without adapters, these added to the weights that they stand beside.
 
-    A weight is given together with its adapter; both are whole in the model while this is called.
+    A weight is given together with its adapter; both are whole in the model while this is called. A sum is computed in
+    float32 and rounded once, to the weight's type.
     """
     whole = unmerged(parameters)
     for name, layer in _adapters(model):
         weight = f"{name}.weight"
         if weight in whole:
-            whole[weight] = whole[weight] + layer.get_delta_weight(ADAPTER).to(whole[weight].dtype)
+            down, up = (side[ADAPTER].get_parameter("weight").float() for side in (layer.lora_A, layer.lora_B))
+            whole[weight] = (whole[weight].float() + layer.scaling[ADAPTER] * (up @ down)).to(whole[weight].dtype)
     return whole
 
 

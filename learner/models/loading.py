@@ -44,6 +44,14 @@ def read_model(directory: Path, *, device: Device | None = None) -> PreTrainedMo
     return model
 
 
+def cast(model: PreTrainedModel, *, bf16: bool) -> None:
+    """Give a model's parameters the type that passes compute in. Its buffers keep theirs: RoPE's frequencies are multiplied
+    by positions of thousands, and a router's bias decides by its last digits.
+    """
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16 if bf16 else torch.float32)
+
+
 def file_names(directory: Path) -> dict[str, str]:
     """Return by the name of each parameter in a model's file that in the model, where one stands for one. Reads no weights."""
     with torch.device("meta"):

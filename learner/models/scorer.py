@@ -16,8 +16,8 @@ from learner.batches.shared_prefixes import Prompts
 from learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
 from learner.models.shared_prompt import causal_logits
 
-SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
-"""Settings of models that change their logits after the output layer."""
+PROBE_TOKENS, PROBE_RANGE = 8, 100.0
+"""Tokens of the pass that looks where a model's logits come from, and how large the numbers are that it puts there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Scorer:
         self._tokens = tokens
         self._whole_graph = whole_graph
         self._request: _Request | None = None
-        self._layer = output_layer(model)
+        self._layer = output_layer(forward, model)
         if self._layer is not None:
             self._plain = self._layer.forward
             self._layer.forward = self._read  # type: ignore[assignment, method-assign]
@@ -130,10 +130,28 @@ class _Request:
         return self.temperatures_B[:, None].expand_as(self.wanted_BT)[self.wanted_BT]
 
 
-def output_layer(model: PreTrainedModel) -> torch.nn.Linear | None:
-    """Return the layer whose outputs are the model's logits; None where they are scaled, capped, or not from a linear layer."""
+def output_layer(forward: Callable[..., Any], model: PreTrainedModel) -> torch.nn.Linear | None:
+    """Return the linear layer whose outputs are the model's logits; None if these are scaled, capped or cut after it.
+
+    A short pass finds out, whose output layer returns numbers that a cap or a scale would change. It is collective under
+    ZeRO-3.
+    """
     layer = model.get_output_embeddings()
-    settings = vars(model.config)
-    if type(layer) is not torch.nn.Linear or any(settings.get(name) not in (None, 1.0) for name in SCALES):
+    if type(layer) is not torch.nn.Linear:
         return None
-    return layer
+    put: list[torch.Tensor] = []
+
+    def replaced(_layer: torch.nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        numbers = torch.linspace(-PROBE_RANGE, PROBE_RANGE, output.numel(), device=output.device)
+        put.append(numbers.view_as(output).to(output.dtype))
+        return put[-1]
+
+    handle = layer.register_forward_hook(replaced)
+    try:
+        ids_BT = torch.zeros(1, PROBE_TOKENS, dtype=torch.long, device=model.device)
+        with torch.no_grad():
+            logits_BTV = forward(input_ids=ids_BT, use_cache=False).logits
+    finally:
+        handle.remove()
+    is_whole = len(put) == 1 and torch.equal(logits_BTV.float(), put[0].float())
+    return layer if is_whole else None

@@ -17,10 +17,9 @@ from learner.batches.micro_batches import make_batch
 from learner.batches.pass_experts import PassExperts
 from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig
-from learner.engine.deepspeed_engine import saved_buffers
 from learner.models.expert_replay import ExpertReplay
 from learner.models.kernels import training_device
-from learner.models.loading import read_model, recompute
+from learner.models.loading import cast, read_model, recompute
 from learner.models.logprobs import token_logprobs
 from learner.models.scorer import Scorer
 from learner.update import current_logprobs
@@ -50,10 +49,8 @@ class Trainer:
             self.release()
             model = read_model(self._directory)
             recompute(model, "none")
-            exact = {name: buffer.clone() for name, buffer in saved_buffers(model).items()}
-            model.to(device=self._device, dtype=torch.bfloat16 if bf16 else torch.float32)
-            for name, buffer in exact.items():  # as in training: a router's bias decides by its digits
-                model.get_buffer(name).data = buffer.to(self._device)
+            cast(model, bf16=bf16)
+            model.to(self._device)
             self._model, self._bf16 = model.eval().requires_grad_(False), bf16
             self._replay = ExpertReplay(model, replay=True, device=self._device)  # where choices were recorded
         return self._model

@@ -80,10 +80,15 @@ class Planner:
             self._optimizer(),
             pass_tokens=max(learner.micro_batch_tokens, self.longest if self.plays else 0),
             gpu=self.gpu,
-            reference=0 if self.beside is None else self.beside.parameters,
+            reference=self._reference_with(learner),
             push=self.push.copies_on_device * self.push.nbytes,
             overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
         )
+
+    def _reference_with(self, learner: LearnerConfig) -> int:
+        """Return the parameters of the largest frozen model. A reference of adapters is the model without them."""
+        held = [one for one in self._compared if not (learner.lora.rank and one is self.model)]
+        return max((one.parameters for one in held), default=0)
 
     def engine_with(self, engine: Any) -> EngineMemory:
         """Return what a process of an engine takes with other settings of it."""
@@ -254,11 +259,10 @@ class Planner:
         return min(kinds, key=lambda optim: optim.kind)  # adamw before muon
 
     @cached_property
-    def beside(self) -> PlannedModel | None:
-        """The largest frozen model that a stage compares answers with; None where none does."""
+    def _compared(self) -> list[PlannedModel]:
+        """The frozen models that stages compare answers with."""
         trains = (one for one in self.config.instances if one.stage.trains)
-        frozen = [model for one in trains if (model := self._compared_with(one)) is not None]
-        return max(frozen, key=lambda model: model.parameters, default=None)
+        return [model for one in trains if (model := self._compared_with(one)) is not None]
 
     def _compared_with(self, one: StageInstance) -> PlannedModel | None:
         """Return the frozen model of a stage that trains: a teacher, or a reference, which is the model itself."""
