@@ -108,6 +108,8 @@ class LearnerConfig:
     """Whether the routers of expert layers are trained; else they stay as they were loaded."""
     router_replay: bool = identity(False)
     """Whether expert layers use the experts that the engine chose, as its routers recorded them."""
+    float32_head: bool = identity(False)
+    """Whether the output layer multiplies in float32, in the learner and in the engines alike."""
     wire_dtype: WireDtype = identity("float32")
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
     transport: str = running(AUTO)

@@ -77,6 +77,44 @@ def test_scores_in_pieces_and_their_gradients_are_those_of_float64(tokens, bias,
         assert torch.allclose(gradient(ours), gradient(theirs), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("tokens", [5, 100])
+def test_an_output_layer_in_float32_adds_no_rounding_to_bfloat16(tokens: int) -> None:
+    targets_N = torch.arange(N) * 5 % V
+    half = layer(torch.bfloat16)
+    exact = [value.detach().double().requires_grad_() for value in half]
+    logs_NV = torch.nn.functional.linear(*exact).log_softmax(-1)
+    expected = (logs_NV[torch.arange(N), targets_N], -(logs_NV.exp() * logs_NV).sum(-1))
+    weighed(expected).backward()
+    found, rounded = (
+        vocabulary_scores(half[0], half[1], half[2], targets_N, entropy=True, tokens=tokens, float32=float32)
+        for float32 in (True, False)
+    )
+    weighed(found).backward()
+    for number in range(2):
+        assert torch.allclose(found[number].double(), expected[number], atol=1e-5)
+    assert not torch.allclose(rounded[0].double(), expected[0], atol=1e-3)
+    for ours, theirs in zip(half, exact, strict=True):
+        assert torch.allclose(gradient(ours), gradient(theirs), rtol=2**-8, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", [qwen3, gemma2], ids=["in pieces", "whole logits"])
+def test_a_scorer_multiplies_in_float32_where_the_model_is_in_bfloat16(
+    family: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    """The hidden states are the same; after them nothing is rounded, a cap included."""
+    model = read_model(family(tmp_path)).bfloat16().eval()
+    ids_BT, wanted_BT, _ = a_batch()
+    wanted_BT[:, 0] = False
+    cap = model.config.to_dict().get("final_logit_softcapping")
+    with torch.no_grad():
+        hidden_BTD = model.model(input_ids=ids_BT, use_cache=False).last_hidden_state
+        logits_BTV = hidden_BTD.double() @ model.lm_head.weight.double().T
+        logits_BTV = cap * (logits_BTV / cap).tanh() if cap else logits_BTV
+        found = Scorer(model, model, tokens=8, float32_head=True)(ids_BT, wanted_BT).logprobs_BT
+    expected_BT = logits_BTV[:, :-1].log_softmax(-1).gather(-1, ids_BT[:, 1:, None])[..., 0]
+    assert torch.allclose(found[:, 1:].double(), expected_BT * wanted_BT[:, 1:], atol=1e-5)
+
+
 def test_frozen_weights_get_no_gradient():
     hidden_ND, weight_VD, _ = layer(torch.float32)
     weight_VD.requires_grad_(False)

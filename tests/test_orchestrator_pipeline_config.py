@@ -25,6 +25,12 @@ def test_every_shipped_configuration_loads(path: Path) -> None:
     assert load_config(path, []).stages
 
 
+def test_the_type_of_the_output_layer_is_set_on_both_sides_or_on_none() -> None:
+    with pytest.raises(ValueError, match=r"learner\.float32_head"):
+        load_config(DEMO, ["rollout.engine.extra={hf_overrides: {head_dtype: float32}}"])
+    assert load_config(DEMO, ["learner.float32_head=true"]).learner.float32_head
+
+
 def test_overrides_win_and_a_saved_configuration_is_the_same_again(tmp_path: Path) -> None:
     config = load_config(DEMO, ["rl.steps=7", "envs.math.level=2", "name=other"])
     assert (config.section(RlConfig).steps, config.envs["math"].level, config.name) == (7, 2, "other")

@@ -492,6 +492,17 @@ def test_a_cache_in_the_type_of_the_model_or_in_fp8_is_taken(dtype: Dtype, cache
     assert arguments.kv_cache_dtype == cache
 
 
+def test_an_output_layer_in_float32_reaches_vllm(tmp_path: Path) -> None:
+    config = EngineConfig(dtype="bfloat16", extra={"hf_overrides": {"rope_theta": 7.0}})
+    types = []
+    for one in (config, config.with_float32_head()):
+        arguments = rollout_arguments(tiny_models.qwen3(tmp_path / "model"), one, closing=None, record_experts=False)
+        model = arguments.create_model_config()
+        types.append(model.head_dtype)
+        assert model.hf_config.rope_theta == 7.0
+    assert types == [torch.bfloat16, torch.float32]
+
+
 def test_more_settings_reach_vllm(tmp_path: Path) -> None:
     config = EngineConfig(extra={"block_size": 32})
     arguments = rollout_arguments(tiny_models.qwen3(tmp_path / "model"), config, closing=None, record_experts=False)

@@ -106,7 +106,13 @@ class DeepSpeedEngine:
         self.device = self.engine.device
         self._state = OptimizerState(self.engine, zero_stage=learner.zero_stage, bf16=learner.bf16)
         self.memory = DeviceMemory(self.engine)
-        self.scorer = Scorer(self.engine, model, tokens=learner.logit_tokens, whole_graph=learner.zero_stage == 3)
+        self.scorer = Scorer(
+            self.engine,
+            model,
+            tokens=learner.logit_tokens,
+            whole_graph=learner.zero_stage == 3,
+            float32_head=learner.float32_head,
+        )
         if learner.zero_stage == 3:
             register_convolutions(model)
 

@@ -59,7 +59,9 @@ class FrozenModel:
         else:
             model.to(device)
         train_without_noise(model)  # as the policy is, which takes other kernels than in evaluation mode
-        self.scorer = Scorer(self._engine or model, model, tokens=learner.logit_tokens)
+        self.scorer = Scorer(
+            self._engine or model, model, tokens=learner.logit_tokens, float32_head=learner.float32_head
+        )
         self._replay = ExpertReplay(model, replay=True, device=device) if replay else None
 
     def follow(self, passes: Sequence[PassExperts]) -> None:

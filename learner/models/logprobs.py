@@ -35,13 +35,17 @@ def vocabulary_scores(
     entropy: bool,
     tokens: int,
     temperatures_N: torch.Tensor | None = None,
+    float32: bool = False,
 ) -> LogprobsAndEntropies:
     """Return each target's log-probability, and the entropy in nats, under softmax((hidden weight^T + bias) / temperature).
 
     Without `temperatures_N` all are 1. Without `entropy` that is 0. Both of shape (N,) and float32. At most `tokens` rows of
     logits exist at once: with more rows they are computed in pieces, and once more in the backward pass, which costs a third
-    of the layer's operations and saves its memory.
+    of the layer's operations and saves its memory. With `float32` the layer multiplies in float32, from a copy of its weight.
     """
+    if float32:
+        hidden_ND, weight_VD = hidden_ND.float(), weight_VD.float()
+        bias_V = None if bias_V is None else bias_V.float()
     if len(targets_N) <= tokens:
         logits_NV = _logits(hidden_ND, weight_VD, bias_V, temperatures_N, slice(None))
         return _scores(logits_NV, targets_N, entropy=entropy)

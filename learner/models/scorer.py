@@ -38,13 +38,23 @@ class Scorer:
     """
 
     def __init__(
-        self, forward: Callable[..., Any], model: PreTrainedModel, *, tokens: int, whole_graph: bool = False
+        self,
+        forward: Callable[..., Any],
+        model: PreTrainedModel,
+        *,
+        tokens: int,
+        whole_graph: bool = False,
+        float32_head: bool = False,
     ) -> None:
+        """With `float32_head` the output layer multiplies in float32. Raises `ValueError` for one that is not linear."""
         self._forward = forward
         self._config = model.config
         self._tokens = tokens
         self._whole_graph = whole_graph
         self._request: _Request | None = None
+        self._float32 = float32_head
+        if float32_head:
+            multiply_in_float32(model)
         self._layer = output_layer(forward, model)
         if self._layer is not None:
             self._plain = self._layer.forward
@@ -107,6 +117,7 @@ class Scorer:
             entropy=request.entropy,
             tokens=self._tokens,
             temperatures_N=request.temperatures_N,
+            float32=self._float32,
         )
         scores_BT2 = torch.zeros(*hidden_BTD.shape[:2], 2, dtype=torch.float32, device=hidden_BTD.device)
         places_BT = functional.pad(request.wanted_BT, (1, 0))
@@ -128,6 +139,21 @@ class _Request:
         if self.temperatures_B is None:
             return None
         return self.temperatures_B[:, None].expand_as(self.wanted_BT)[self.wanted_BT]
+
+
+def multiply_in_float32(model: PreTrainedModel) -> None:
+    """Let a model's output layer multiply in float32, whatever the type of its weight."""
+    layer = model.get_output_embeddings()
+    if type(layer) is not torch.nn.Linear:
+        raise ValueError(
+            f"learner.float32_head=true: a model of type {model.config.model_type} has no linear output layer; set it to false"
+        )
+
+    def multiplied(hidden_BTD: torch.Tensor) -> torch.Tensor:
+        bias_V = None if layer.bias is None else layer.bias.float()
+        return functional.linear(hidden_BTD.float(), layer.weight.float(), bias_V)
+
+    layer.forward = multiplied
 
 
 def output_layer(forward: Callable[..., Any], model: PreTrainedModel) -> torch.nn.Linear | None:

@@ -84,8 +84,9 @@ def ask(model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens
 
 async def _ask(model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens: int, end: int) -> Answered:
     began = time.monotonic()
+    config = setup.engine.with_float32_head() if setup.learner.float32_head else setup.engine
     engine = ScoringEngine(
-        model, setup.engine, version=WeightVersion(step=0), ends=(end,), record_experts=setup.learner.router_replay
+        model, config, version=WeightVersion(step=0), ends=(end,), record_experts=setup.learner.router_replay
     )
     try:
         await engine.start()

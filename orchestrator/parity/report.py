@@ -44,6 +44,7 @@ def to_json(found: GapDiagnosis, setup: Setup, *, model: str) -> dict[str, Any]:
                 "bf16": setup.learner.bf16,
                 "shared_prompts": setup.learner.shared_prompts,
                 "router_replay": setup.learner.router_replay,
+                "float32_head": setup.learner.float32_head,
                 "wire_dtype": setup.learner.wire_dtype,
             },
             "sampling": asdict(setup.sampling),

@@ -44,7 +44,7 @@ class Setup:
         """What engines that were started alike have in common, whether or not a setting was written as it is anyway."""
         extra = {key: value for key, value in self.engine.extra.items() if USUAL.get(key) != value}
         wire = self.learner.wire_dtype if self.wire_rounds else None
-        parts = [asdict(self.engine) | {"extra": extra}, self.learner.router_replay, wire]
+        parts = [asdict(self.engine) | {"extra": extra}, self.learner.router_replay, self.learner.float32_head, wire]
         return json.dumps(parts, sort_keys=True, default=str)
 
 

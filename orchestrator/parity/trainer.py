@@ -73,7 +73,7 @@ class Trainer:
             shared_prompts=learner.shared_prompts,
         )
         found: list[NDArray[np.float32]] = [np.zeros(0, dtype=np.float32)] * len(answers)
-        with _scorer(model, tokens=learner.logit_tokens) as scorer:
+        with _scorer(model, learner) as scorer:
             for micro_batch in batch.micro_batches[0]:
                 self._follow([experts.without_count() for experts in micro_batch.experts])
                 scored = current_logprobs(scorer, micro_batch, reference=None, device=self._device).old_BT
@@ -113,11 +113,11 @@ class Trainer:
 
 
 @contextmanager
-def _scorer(model: PreTrainedModel, *, tokens: int) -> Iterator[Scorer]:
+def _scorer(model: PreTrainedModel, learner: LearnerConfig) -> Iterator[Scorer]:
     """Give a scorer of a model, whose output layer is afterwards as it was."""
     layer = model.get_output_embeddings()
     try:
-        yield Scorer(model, model, tokens=tokens)
+        yield Scorer(model, model, tokens=learner.logit_tokens, float32_head=learner.float32_head)
     finally:
         if layer is not None:
             vars(layer).pop("forward", None)

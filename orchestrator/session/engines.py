@@ -141,8 +141,9 @@ class Engines:
     async def _start(self, model: Path) -> None:
         config = self._run.config
         assert self._run.bundles is not None
+        engine = config.rollout.engine
         self._starting = pool = make_rollout_pool(
-            config.rollout,
+            replace(config.rollout, engine=engine.with_float32_head() if config.learner.float32_head else engine),
             bundles=self._run.bundles,
             model_dir=model,
             version=self._run.version,

@@ -17,6 +17,7 @@ from orchestrator.settings.chosen import ChosenConfig, Placement, ProfileName
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.tracking.sinks.config import SINKS, TrackioConfig, WandbConfig
+from rollout.engines.config import HEAD_DTYPE
 from rollout.episodes.worker import RolloutConfig
 from rollout.tokenizer import DeclaredTurns
 
@@ -158,6 +159,12 @@ class RunConfig:
             raise ValueError(
                 f"rollout.engine: an engine of {self.rollout.engine.processes} processes with placement=shared: it has one "
                 f"device, that of its rank; set tensor_parallel and pipeline_parallel to 1, or placement=dedicated"
+            )
+
+        if HEAD_DTYPE in self.rollout.engine.extra.get("hf_overrides", {}):
+            raise ValueError(
+                f"rollout.engine.extra.hf_overrides.{HEAD_DTYPE}: the learner's output layer would compute in another type; "
+                "set learner.float32_head=true, which sets both"
             )
 
     @cached_property

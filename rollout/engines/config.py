@@ -1,6 +1,6 @@
 """How a rollout engine runs: its settings, and which of vLLM's own are left to them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from envs.core.setting import identity, running
@@ -12,6 +12,8 @@ Runner = Literal["auto", "v1", "v2"]
 Speculation = Literal["off", "ngram", "mtp"]
 SLOWEST_PUSH = 100e6
 """Bytes a second of a weight push, at the least."""
+HEAD_DTYPE = "head_dtype"
+"""vLLM's name, in a model's configuration, for the type of the output layer."""
 SET_BY = {
     "model": "model.path",
     "dtype": "rollout.engine.dtype",
@@ -98,6 +100,11 @@ class EngineConfig:
                 raise ValueError(f"rollout.engine.extra.{name} has a setting of its own: {SET_BY[name]}")
             if name in OURS:
                 raise ValueError(f"rollout.engine.extra.{name} can't be set: pushes, budgets or exactness rest on it")
+
+    def with_float32_head(self) -> "EngineConfig":
+        """Return the same with an output layer in float32, by vLLM's own `head_dtype`."""
+        overrides = self.extra.get("hf_overrides", {}) | {HEAD_DTYPE: "float32"}
+        return replace(self, extra=self.extra | {"hf_overrides": overrides})
 
     @property
     def processes(self) -> int:
