@@ -1,4 +1,4 @@
-"""What a model draws at random in training mode: dropout, and the noise of routers."""
+"""The random parts of a model in training mode, dropout and the noise of routers, switched off."""
 
 import copy
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ PROBABILITY, ROUTER_NOISE = "drop", "jitter"
 
 
 def train_without_noise(model: PreTrainedModel) -> None:
-    """Put a model in training mode, with nothing drawn at random: it computes what an engine computes.
+    """Put a model in training mode without anything random, so that it computes the same function as an engine.
 
-    Probabilities become 0, in the modules and in the configuration that they read; a checkpoint keeps the model's own. A
+    Probabilities become 0, in the modules and in the configuration that they read. A checkpoint keeps the model's own. A
     router with noise is in evaluation mode instead, because PhiMoE's reads the width of its noise there too. The rest is in
-    training mode, in which layers take their fused kernels and are computed again in the backward pass.
+    training mode, in which layers take their fused kernels and can be recomputed in the backward pass.
     """
     read, model.config = model.config, copy.deepcopy(model.config)  # of which `save_pretrained` writes the second
     for config in _configs(read):
