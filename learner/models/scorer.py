@@ -153,7 +153,7 @@ def multiply_in_float32(model: PreTrainedModel) -> None:
         bias_V = None if layer.bias is None else layer.bias.float()
         return functional.linear(hidden_BTD.float(), layer.weight.float(), bias_V)
 
-    layer.forward = multiplied
+    layer.forward = multiplied  # type: ignore[assignment, method-assign]
 
 
 def output_layer(forward: Callable[..., Any], model: PreTrainedModel) -> torch.nn.Linear | None:
