@@ -13,6 +13,7 @@ import torch
 
 from learner.config import LearnerConfig
 from learner.models.fresh import byte_tokenizer, make_model
+from learner.models.loading import read_model
 from orchestrator.__main__ import main
 from orchestrator.cli.models.run_parity import config_of, sampling_of
 from orchestrator.cluster.this_machine import ROOT
@@ -213,6 +214,14 @@ def test_a_gap_is_what_its_definition_says() -> None:
         gap_of(np.array([0.0, math.nan]))
     with pytest.raises(ValueError, match="no tokens to compare"):
         between([], [])
+
+
+def test_a_trainer_in_bfloat16_keeps_buffers_exact(tmp_path: Path) -> None:
+    directory = tiny_models.qwen3(tmp_path / "model")
+    held = dict(Trainer(directory).model(bf16=True).named_buffers())
+    exact = dict(read_model(directory).named_buffers())
+    assert "model.rotary_emb.inv_freq" in exact
+    assert all(torch.equal(held[name], buffer) for name, buffer in exact.items())
 
 
 def test_an_error_in_one_layer_is_found_in_that_layer_alone(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from learner.models.expert_replay import ExpertReplay
 from learner.models.kernels import training_device
 from learner.models.loading import cast, read_model, recompute
 from learner.models.logprobs import token_logprobs
+from learner.models.noise import train_without_noise
 from learner.models.scorer import Scorer
 from learner.update import current_logprobs
 from orchestrator.parity.answers import ScoredAnswer, Stream
@@ -51,7 +52,8 @@ class Trainer:
             recompute(model, "none")
             cast(model, bf16=bf16)
             model.to(self._device)
-            self._model, self._bf16 = model.eval().requires_grad_(False), bf16
+            train_without_noise(model)  # as in a step, which takes other kernels on a GPU than in evaluation mode
+            self._model, self._bf16 = model.requires_grad_(False), bf16
             self._replay = ExpertReplay(model, replay=True, device=self._device)  # where choices were recorded
         return self._model
 
