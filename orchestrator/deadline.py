@@ -17,6 +17,8 @@ Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 GIVEN_UP_S = 30.0
 """How long what was given up may take to clean up after itself, in seconds."""
+EXTENSIONS = 2
+"""How often deaths of processes may make one wait longer: in a large fleet there is always a recent one."""
 
 
 class StuckError(RuntimeError):
@@ -89,19 +91,26 @@ async def within(
     stage: str,
     waiting_for: Callable[[], str],
     last_sign: Callable[[], float] = lambda: 0.0,
+    healed: Callable[[], float] = lambda: 0.0,
     on_stuck: Callable[[str], Awaitable[None]] | None = None,
     advice: str = "",
 ) -> T:
     """Return the awaitable's result; raise `StuckError` once nothing has come for as long as the limit allows.
 
-    `last_sign` is when something came last, on the monotonic clock, for a wait for many things. `on_stuck` is told the message
-    before what is waited for is given up; what comes meanwhile is taken. `advice` says what to do then, where that is not to
-    start the run again. A `TimeoutError` of the awaitable's own passes through unchanged.
+    `last_sign` is when something came last, on the monotonic clock, for a wait for many things. `healed` is when a process died
+    or was replaced last. It makes the wait longer `EXTENSIONS` times at most, or as often as it is now: that time has its own
+    deadline. `on_stuck` is told the message before what is waited for is given up; what comes meanwhile is taken. `advice` says
+    what to do then, where that is not to start the run again. A `TimeoutError` of the awaitable's own passes through unchanged.
+    An awaitable that somebody else cancelled raises `RuntimeError`: it is no cancellation of the run.
     """
-    work, began = asyncio.ensure_future(awaitable), loop_time()
+    work, began, extensions = asyncio.ensure_future(awaitable), loop_time(), 0
     try:
         while not work.done():
-            left = max(began, last_sign()) + limit.seconds - loop_time()
+            now = loop_time()
+            left, recent = max(began, last_sign()) + limit.seconds - now, healed()
+            if left <= 0 < recent + limit.seconds - now and (recent >= now or extensions < EXTENSIONS):
+                extensions += recent < now
+                left = recent + limit.seconds - now
             if left <= 0:
                 usual = f"the same command continues the run, with a longer {limit.setting} where that was too short"
                 stuck = StuckError(
@@ -113,6 +122,8 @@ async def within(
                     break
                 raise stuck
             await asyncio.wait({work}, timeout=left)
+        if work.cancelled():
+            raise RuntimeError(f"{stage}: the wait for {waiting_for()} was cancelled, and not by this run")
         return work.result()
     finally:
         work.cancel()

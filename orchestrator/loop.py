@@ -108,7 +108,7 @@ class Loop:
     begun: Callable[[Ticket], BegunGroup | None] = lambda _: None
     """Gives what there is of a ticket's group from before; None where it begins anew."""
     healed: Callable[[], float] = lambda: 0.0
-    """When a rollout worker took the place of another one last, on the monotonic clock: groups take as long again then."""
+    """When a rollout worker died or was replaced last, on the monotonic clock. See `within`."""
     learning: int = 0
     """The step that the learner began last. Until that is reported, the learner's state is of no use to a checkpoint."""
 
@@ -167,7 +167,7 @@ class Loop:
         await clock.during(Phase.SHIFT, self.shifts.begin(SAMPLING))
         await clock.during(Phase.EVAL, self._evaluated(step, self.evaluations.free()))  # groups may be there already
         clock.enter(Phase.WAIT)
-        groups = await self._groups(step, producer)
+        groups = await self._sampled(step, self._take(producer), waiting_for=self.buffer.waiting_for)
         version, left_over = self.version.learnt, len(self.buffer.unfinished)
         await clock.during(Phase.SHIFT, self.shifts.begin(LEARNING))
         clock.enter(Phase.BATCH)
@@ -234,18 +234,18 @@ class Loop:
 
     async def _evaluated(self, step: int, evaluated: Awaitable[None]) -> None:
         """Wait for the evaluation that is under way: the weights that are served stay until it has ended."""
-        waiting = self.stop.wait_or(evaluated)
-        stage, what = f"{self.stage} step {step}", "the evaluation of the weights before it"
-        await within(self.limit, waiting, stage=stage, waiting_for=lambda: what, last_sign=self._last_sign)
+        await self._sampled(step, evaluated, waiting_for=lambda: "the evaluation of the weights before it")
 
-    async def _groups(self, step: int, producer: asyncio.Task[None]) -> list[Group]:
-        taking, stage = self.stop.wait_or(self._take(producer)), f"{self.stage} step {step}"
-        what = self.buffer.waiting_for
-        return await within(self.limit, taking, stage=stage, waiting_for=what, last_sign=self._last_sign)
+    async def _sampled(self, step: int, answers: Awaitable[T], *, waiting_for: Callable[[], str]) -> T:
+        """Wait for answers of the workers, or for the stop of the run."""
+        waiting, stage, sign = self.stop.wait_or(answers), f"{self.stage} step {step}", self._last_sign
+        return await within(
+            self.limit, waiting, stage=stage, waiting_for=waiting_for, last_sign=sign, healed=self.healed
+        )
 
     def _last_sign(self) -> float:
         load = loop_time() if self._loading is not None else self._loaded_at  # which has a deadline of its own
-        return max(self.buffer.last_sign(), self.evaluations.last_sign(), self.healed(), load)
+        return max(self.buffer.last_sign(), self.evaluations.last_sign(), load)
 
     async def _take(self, producer: asyncio.Task[None]) -> list[Group]:
         """Wait for the groups of a step. Raise what ended the producer where they will never come."""

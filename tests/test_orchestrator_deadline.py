@@ -2,6 +2,8 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -159,3 +161,33 @@ def test_of_things_that_are_done_together_the_others_are_given_up_where_one_fail
     with pytest.raises(OSError, match="a rank died"):
         asyncio.run(together((starts(), fails())))
     assert given_up == ["engines"]
+
+
+def test_deaths_make_a_wait_longer_twice_at_most_but_for_one_that_is_now() -> None:
+    async def seconds(healed: Callable[[], float]) -> float:
+        with suppress(StuckError):
+            await within(LONG, asyncio.sleep(100), stage="rl", waiting_for=lambda: "groups", healed=healed)
+        return loop_time()
+
+    assert run_virtually(seconds(lambda: 0.0)) == pytest.approx(5.0)
+    assert run_virtually(seconds(lambda: 3.0)) == pytest.approx(8.0)
+    assert run_virtually(seconds(lambda: loop_time() - 1.0)) == pytest.approx(13.0)  # there is always a recent one
+    assert run_virtually(seconds(lambda: min(loop_time(), 59.0))) == pytest.approx(64.0)  # none serves until then
+
+
+def test_an_awaited_task_that_somebody_else_cancelled_is_no_cancellation_of_the_run() -> None:
+    async def story() -> None:
+        task = asyncio.create_task(asyncio.sleep(10))
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await within(LONG, task, stage="rl step 7", waiting_for=lambda: "3 groups")
+
+    async def cancelled() -> bool:
+        task = asyncio.create_task(within(LONG, asyncio.sleep(10), stage="rl", waiting_for=lambda: "groups"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        return task.cancelled()
+
+    with pytest.raises(RuntimeError, match="rl step 7"):
+        asyncio.run(story())
+    assert asyncio.run(cancelled())

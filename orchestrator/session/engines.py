@@ -94,15 +94,16 @@ class Engines:
         waiting_for: str,
         last_sign: Callable[[], float] = lambda: 0.0,
     ) -> T:
-        """Wait for answers of the workers: as long again after a sign of `last_sign`, as after the healing of a worker;
-        `StuckError` after it.
+        """Wait for answers of the workers: as long again after a sign of `last_sign`, and after the healing of a worker as
+        `within` says; `StuckError` after it.
         """
         return await within(
             limit,
             answers,
             stage=stage,
             waiting_for=lambda: waiting_for,
-            last_sign=lambda: max(self.healed(), last_sign()),
+            last_sign=last_sign,
+            healed=self.healed,
         )
 
     def resize(self, workers: int) -> bool:
