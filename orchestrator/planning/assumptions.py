@@ -10,7 +10,8 @@ from math import isfinite
 MAY_BE_ZERO = frozenset(
     (
         *("shm_gib", "engine_overhead_gib", "rank_overhead_gib", "pass_ms"),
-        *("prompt_tokens", "answer_tokens", "sampled_per_s", "trained_per_s"),
+        *("prompt_tokens", "answer_tokens", "sampled_per_s", "trained_per_s", "flops_learning"),
+        *("tensor_ms", "connect_s"),
     )
 )
 
@@ -37,8 +38,8 @@ class Assumptions:
     """The longest answer of a step as a multiple of the mean, as far as those limits allow."""
     kept_groups: float = 1.0
     """Share of the groups that are trained on; those without signal are sampled for nothing."""
-    flops_learning: float = 0.4
-    """Share of a GPU's peak in bfloat16 that the learner's passes reach."""
+    flops_learning: float = 0.0
+    """Share of a GPU's peak in bfloat16 that the learner's passes reach; 0 takes 0.3, and 0.1 of a model with experts."""
     flops_prefill: float = 0.5
     """The same of engines over prompts."""
     bandwidth_decoding: float = 0.7
@@ -48,11 +49,17 @@ class Assumptions:
     link_share: float = 0.7
     """Share of the bandwidth between GPUs, and between machines, that collectives reach."""
     network_gbs: float = 50.0
-    """Bandwidth between two machines for each GPU, in GB/s: a 400 Gb/s adapter each."""
+    """Bandwidth between two machines for each GPU, in GB/s: a 400 Gb/s adapter each. Collectives use all of a machine."""
+    pcie_gbs: float = 25.0
+    """Copies of pinned memory between main memory and a GPU, in GB/s in one direction."""
     host_copy_gbs: float = 6.0
     """Copies between main memory and a GPU, or in main memory, in GB/s for a process, with their checksums."""
     ray_gbs: float = 2.0
     """What Ray brings an object to another machine with, in GB/s."""
+    tensor_ms: float = 0.6
+    """What an engine takes to load a tensor of a push, beside its bytes, in milliseconds; each expert has its own tensors."""
+    connect_s: float = 2.0
+    """What it takes to connect a group of a broadcast, before the first push, in seconds."""
     sampled_per_s: float = 0.0
     """Tokens that an engine samples a second, all its sequences together; 0 goes by the GPU, where it is named."""
     trained_per_s: float = 0.0

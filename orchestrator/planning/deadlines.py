@@ -20,7 +20,7 @@ def deadline_limits(planner: Planner, time: StepTime) -> list[Limit]:
     waits = {
         EPISODE: (time.longest_s, config.rollout.limits.timeout_s),
         step: (max(time.longest_s, time.learn_s), step_s),
-        PUSH: (time.load_s, config.rollout.engine.push_deadline_s(planner.push.nbytes)),
+        PUSH: (time.load_s + time.rates.first_push_s, config.rollout.engine.push_deadline_s(planner.push.nbytes)),
     }
     if planner.trains:
         nbytes = planner.model.checkpoint_bytes

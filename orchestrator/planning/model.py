@@ -57,6 +57,8 @@ class PlannedModel:
     layers: tuple[Layer, ...]
     """From the first to the last."""
     shape: ModelShape
+    push_tensors: int
+    """Tensors of a push of the whole weights."""
     push_bytes: dict[str, int]
     """Bytes of a push of the whole weights, by the type in which they travel."""
     saved_bytes: int
@@ -125,6 +127,7 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
     elif learner.frozen:
         freeze(model, learner.frozen)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    pushed = push_shapes(model)
     return PlannedModel(
         name=name,
         kind=config.model_type,
@@ -135,7 +138,8 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
         parts=_parts(sizes),
         layers=layers,
         shape=read_shape(config, parameters=whole),
-        push_bytes={dtype: layout(push_shapes(model), dtype=dtype)[1] for dtype in get_args(WireDtype)},
+        push_tensors=len(pushed),
+        push_bytes={dtype: layout(pushed, dtype=dtype)[1] for dtype in get_args(WireDtype)},
         saved_bytes=_saved_bytes(model, bf16=learner.bf16),
         state_bytes=state_bytes(trained, bf16=learner.bf16, adapters=trained if learner.lora.rank else 0),
     )

@@ -9,6 +9,7 @@ from orchestrator.planning.memory.engine_memory import EngineMemory
 from orchestrator.planning.memory.rank_memory import RankMemory
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.seconds.rates import Slowdown
+from orchestrator.planning.seconds.step_time import StepTime
 from rollout.weights.host_memory import SPARE
 
 WIDTHS = (14, 36)
@@ -24,6 +25,7 @@ ROWS = (
         "logits",
         "push",
         "overhead",
+        "loading",
     ),
     *("cache", "sequences", "of one", "peak"),
 )
@@ -91,6 +93,7 @@ def _told(rank: RankMemory) -> dict[str, str]:
         "logits": rank.logits,
         "push": rank.push,
         "overhead": rank.overhead,
+        "loading": rank.loading,
     }
     told = {name: size(nbytes) if nbytes else "" for name, nbytes in named.items()}
     told["activations"] += f" of {rank.pass_tokens:,} tokens"
@@ -161,6 +164,9 @@ def _time(plan: Plan) -> Iterator[str]:
         f"{time.sampled_per_s:,.0f} tokens/s in all, {rates.sampled_per_s:,.0f} an engine, {rates.trained_per_s:,.0f} the "
         f"learner ({rates.source})"
     )
+    if rates.flops_used:
+        first = f"; the first push takes {_s(rates.first_push_s)} more" if rates.first_push_s else ""
+        yield f"                hardware FLOPs utilisation of the learner {rates.flops_used:.0%}{first}"
     if rates.slowdown != Slowdown():
         yield (
             f"                at once the engines take {rates.slowdown.engines:.2f} times as long, the learner "
@@ -174,12 +180,22 @@ def _time(plan: Plan) -> Iterator[str]:
     )
     if plan.left_out:
         yield f"                not in seconds, hours, price and deadlines: {', '.join(plan.left_out)}"
+    if plan.uncached is not None:
+        yield f"better          rollout.engine.prefix_caching=off: {_uncached(plan, time)}"
     if plan.split is not None:
         better = plan.split
         yield (
             f"better          learner.ranks={better.ranks} rollout.workers={better.engines}: {_s(better.step_s)} a step "
             f"({-better.gain:+.0%})"
         )
+
+
+def _uncached(plan: Plan, time: StepTime) -> str:
+    more, seconds = plan.uncached or (0, 0.0)
+    return (
+        f"{more:,} sequences of {plan.mean_length:,} tokens instead of {plan.sequences[1]:,}, generate {_s(seconds)} "
+        f"instead of {_s(time.generate_s)}"
+    )
 
 
 def _s(seconds: float) -> str:

@@ -20,7 +20,7 @@ from orchestrator.planning.planner import Planner
 from orchestrator.planning.run_limits import advised, run_limits
 from orchestrator.planning.seconds.rates import Rates
 from orchestrator.planning.seconds.step_time import StepTime
-from orchestrator.planning.split import Split, best_split
+from orchestrator.planning.split import Split, best_split, faster_uncached
 from orchestrator.profiles.settled import choice, chosen_in, completed, model_in, settled, without_chosen
 from orchestrator.settings.text import resolved
 
@@ -65,6 +65,9 @@ class Plan:
     """The stages that `time`, `cost` and the deadlines are not of: all that train or play but the first that runs the loop."""
     split: Split | None
     """A better one than this, if there is any."""
+    uncached: tuple[int, float] | None
+    """Sequences of the mean length that an engine holds without cached prefixes, and the seconds of generating then; None if
+    that is not faster."""
     cost: float | None
     """Of all steps of the stage that `time` is of, at the price of a GPU hour that was given."""
     limits: tuple[Limit, ...]
@@ -140,6 +143,7 @@ def make_plan(planner: Planner, *, rates: Rates | None = None, price: float | No
         time=time,
         left_out=planner.left_out if time is not None else (),
         split=best_split(planner) if rates is None else None,
+        uncached=faster_uncached(planner) if rates is None else None,
         cost=None if price is None or time is None else price * planner.gpus * time.hours,
         limits=tuple(run_limits(planner, time)),
         advised=tuple(advised(planner)),

@@ -204,7 +204,7 @@ class Planner:
             batch = sequences_in_a_pass(engine, work, most=most, engines=engines)
             known = replace(known, sampled_per_s=sampled, token_s=batch / sampled)
         if trained:
-            known = replace(known, trained_per_s=trained, updates_s=0.0)
+            known = replace(known, trained_per_s=trained, updates_s=0.0, flops_used=0.0)
         source = "rates that were given" if sampled and trained else f"{known.source}, and a rate that was given"
         return replace(known, source=source)
 
@@ -228,6 +228,7 @@ class Planner:
             memory=engine,
             engines=self.wanted.engines,
             push=self.push,
+            together=self.site.hardware.gpus_together,
             spread=self.gpus > self.site.hardware.gpus_together,
             ranks_spread=self.wanted.ranks > self.site.hardware.gpus_together,
             scored=(model.parameters if old else 0) + (0 if beside is None else beside.parameters),

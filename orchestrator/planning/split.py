@@ -1,4 +1,4 @@
-"""The split of the GPUs between learner and engines with the shortest step."""
+"""Settings with a shorter step: another split of the GPUs between learner and engines, or no cached prefixes."""
 
 from dataclasses import dataclass
 
@@ -44,6 +44,22 @@ def best_split(planner: Planner) -> Split | None:
     if best == (wanted.ranks, wanted.engines) or (seconds[best] > WORTH * now.step_s and kept >= FITS):
         return None
     return Split(ranks=best[0], engines=best[1], step_s=seconds[best], gain=1 - seconds[best] / now.step_s)
+
+
+def faster_uncached(planner: Planner) -> tuple[int, float] | None:
+    """Return how many sequences of the mean length an engine of a hybrid holds if it caches no prefixes, and the seconds of
+    generating then; None if that is not faster.
+
+    With cached prefixes each sequence has a second copy of its states.
+    """
+    now, engine, most = planner.time(), planner.engine, planner.config.rollout.engine.max_sequences
+    if now is None or engine is None or not engine.pages.cached_states:
+        return None
+    other = tried(planner, {"rollout.engine.prefix_caching": "off"})
+    time = None if other is None else other.time()
+    if other is None or other.engine is None or time is None or time.generate_s > WORTH * now.generate_s:
+        return None
+    return min(most, other.engine.sequences(planner.mean_length)), time.generate_s
 
 
 def shared_evenly(config: Config, ranks: int) -> bool:

@@ -29,6 +29,8 @@ class Pages:
     attention_groups: int
     state_pages: int
     """Pages that a sequence has for its states, whatever its length."""
+    cached_states: bool = False
+    """Whether half of these are for the prefixes that others may begin with."""
 
     def of_sequence(self, length: int) -> int:
         """Return the bytes that a sequence of so many tokens takes."""
@@ -105,7 +107,13 @@ def pages_of(model: PlannedModel, *, width: int, tensor: int, gpu: bool, cached_
         return Pages(bytes_each=block * sum(tokens), tokens=block, attention_groups=1, state_pages=0)
     copies = 2 if cached_prefixes else 1  # one that is written, and the last that others may begin with
     if not tokens:
-        return Pages(bytes_each=state * len(states), tokens=0, attention_groups=0, state_pages=copies)
+        return Pages(
+            bytes_each=state * len(states),
+            tokens=0,
+            attention_groups=0,
+            state_pages=copies,
+            cached_states=cached_prefixes,
+        )
     block *= -(-state // (block * token))
     few, many = sorted((len(tokens), len(states)))
     group = many if many < NEAR * few else few
@@ -114,6 +122,7 @@ def pages_of(model: PlannedModel, *, width: int, tensor: int, gpu: bool, cached_
         tokens=block,
         attention_groups=-(-len(tokens) // group),
         state_pages=copies * -(-len(states) // group),
+        cached_states=cached_prefixes,
     )
 
 

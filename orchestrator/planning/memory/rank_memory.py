@@ -46,6 +46,9 @@ class RankMemory:
     push: int
     """Copies of the weights that a push keeps on the device, by `cuda_ipc`."""
     overhead: int
+    loading: int
+    """What is there while the model is loaded: at stage 3 DeepSpeed has all of it on each GPU before it partitions it, a
+    reference or a teacher after the model itself."""
 
     @property
     def states(self) -> int:
@@ -59,8 +62,8 @@ class RankMemory:
 
     @property
     def peak(self) -> int:
-        """What is there in the middle of a backward pass."""
-        return self.states + self.buckets + self.gathered + self.activations + self.logits
+        """What is there in the middle of a backward pass, or while the model is loaded."""
+        return max(self.loading, self.states + self.buckets + self.gathered + self.activations + self.logits)
 
 
 def rank_memory(
@@ -85,10 +88,13 @@ def rank_memory(
     gradients = FLOAT32 * trained // (ranks if stage >= 2 or away else 1)
     weights = width * held // (ranks if stage == 3 else 1)
     moved = (states + gradients + (weights if stage == 3 else 0)) if away else 0
+    kept = (0 if away else gradients + states) + (0 if away and stage == 3 else weights)
+    loading = overhead + max(width * held, kept + width * reference) if gpu and stage == 3 else 0
     return RankMemory(
         weights=0 if away and stage == 3 else weights,
         gradients=0 if away else gradients,
         optimiser=0 if away else states,
+        loading=loading,
         buckets=FLOAT32 * min(held, BUCKET) if stage == 3 or (stage and ranks > 1) else 0,
         gathered=2 * width * model.largest_layer if stage == 3 and ranks > 1 else 0,
         reference=width * reference // (ranks if stage == 3 else 1),

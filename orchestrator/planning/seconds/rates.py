@@ -3,9 +3,10 @@
 Decoding is bound by what a pass reads: the weights once, of experts those that any sequence goes to, and the cache of each
 sequence (Pope et al., "Efficiently Scaling Transformer Inference", section 2, 2022). Learning is bound by its products: 2
 operations a parameter and token forward, 4 backward (Kaplan et al., "Scaling Laws for Neural Language Models", section 2.1,
-2020), those of attention's scores beside them, and what ZeRO sends between ranks, which nothing overlaps here.
+2020), those of attention's scores beside them, and what ZeRO sends between ranks and to main memory, one after the other.
 """
 
+import math
 from dataclasses import dataclass
 
 from learner.config import LearnerConfig
@@ -18,6 +19,13 @@ from orchestrator.planning.seconds.work import Work
 from rollout.engines.config import EngineConfig
 
 FLOAT32 = 4
+DENSE, EXPERTS = 0.3, 0.1
+"""Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5
+on 8 H100s (2026); the other is assumed."""
+PREFIX_UNIT = 16
+"""Tokens by which prefixes match (`prefix_match_unit` of vLLM; a page of keys in models without states)."""
+SENDERS = 8
+"""Most ranks that send a broadcast, each in a group of its own."""
 STATE_TRAFFIC = 28
 """Bytes a trained parameter that a step of AdamW reads and writes: float32 weights, gradient, moments."""
 
@@ -54,6 +62,11 @@ class Rates:
     """What the driver takes to make a step's batches, before the learner begins."""
     slowdown: Slowdown = Slowdown()
     """What both sides cost each other at once."""
+    first_push_s: float = 0.0
+    """What the first push takes beside, to connect engines and ranks."""
+    flops_used: float = 0.0
+    """Share of the peak of the learner's GPUs that its operations are, those of layers computed again among them; 0 where it is
+    not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +80,8 @@ class Fleet:
     memory: EngineMemory
     engines: int
     push: PushPlan
+    together: int
+    """GPUs of a machine."""
     spread: bool
     """Whether ranks and engines together lie on several machines."""
     ranks_spread: bool
@@ -83,14 +98,18 @@ def card_rates(fleet: Fleet, work: Work, assumptions: Assumptions) -> Rates:
     """Return the rates of GPUs of one kind."""
     token_s, batch = decoding(fleet, work, assumptions)
     publish_s, load_s = pushing(fleet, assumptions)
+    learn_s = learning(fleet, work, assumptions)
+    groups = min(SENDERS, fleet.learner.ranks) if fleet.push.transport == "broadcast" else 0
     return Rates(
         sampled_per_s=1 / (token_s / batch + prompt_seconds(fleet, work, assumptions)),
         token_s=token_s,
-        trained_per_s=work.epochs * work.trained / learning(fleet, work, assumptions),
+        trained_per_s=work.epochs * work.trained / learn_s,
         updates_s=fleet.updates * _update_s(fleet, assumptions),
         publish_s=publish_s,
         load_s=load_s,
         source=fleet.card.name,
+        first_push_s=groups * assumptions.connect_s,
+        flops_used=computing(fleet, work, assumptions) * learning_share(fleet, assumptions) / learn_s,
     )
 
 
@@ -99,9 +118,15 @@ def _flops(fleet: Fleet, share: float, gpus: int) -> float:
 
 
 def prompt_seconds(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
-    """Return the seconds that an engine computes prompts, for each token that it samples."""
-    cached = fleet.engine.prefix_caching != "off"
-    prompts = work.prompt_tokens / (work.group_size if cached else 1) / work.answer_tokens
+    """Return the seconds that an engine computes prompts, for each token that it samples.
+
+    With cached prefixes all answers of a group but the first compute only what is beyond the last whole unit of the prompt, of
+    which a token is always computed.
+    """
+    cached = fleet.engine.prefix_caching != "off" and not fleet.learner.router_replay
+    unit = int(fleet.engine.extra.get("prefix_match_unit", PREFIX_UNIT))
+    found = max(0, math.ceil(work.prompt_tokens) - 1) // unit * unit if cached else 0
+    prompts = (work.prompt_tokens - found * (1 - 1 / work.group_size)) / work.answer_tokens
     return prompts * 2 * fleet.model.active / _flops(fleet, assumptions.flops_prefill, fleet.engine.processes)
 
 
@@ -144,16 +169,45 @@ def _looked_up(model: PlannedModel) -> int:
 
 
 def learning(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
-    """Return the seconds of the passes over a step's sequences, and of what ranks send each other meanwhile."""
+    """Return the seconds of the passes over a step's sequences, and of what ranks send each other, and to main memory,
+    meanwhile.
+    """
+    tokens, sent = _pass_tokens(fleet, work), fleet.learner.offload != "none"
+    offloaded = _offloading(fleet, work.epochs, tokens, assumptions) if sent else 0.0
+    return computing(fleet, work, assumptions) + _sending(fleet, work.epochs, tokens, assumptions) + offloaded
+
+
+def _pass_tokens(fleet: Fleet, work: Work) -> float:
+    """Return the tokens of a step's passes, prompts that are shared once."""
+    alone = fleet.learner.shared_prompts and not fleet.learner.router_replay
+    return work.trained - (work.answers - work.groups) * work.prompt_tokens if alone else work.trained
+
+
+def learning_share(fleet: Fleet, assumptions: Assumptions) -> float:
+    """Return the share of the peak that the learner's passes reach."""
+    return assumptions.flops_learning or (EXPERTS if "routed experts" in fleet.model.parts else DENSE)
+
+
+def computing(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
+    """Return the seconds of the operations of a step's passes."""
     learner, model = fleet.learner, fleet.model
-    alone = learner.shared_prompts and not learner.router_replay
-    tokens = work.trained - (work.answers - work.groups) * work.prompt_tokens if alone else work.trained
     backward = 2 if learner.lora.rank else 4
     again = 2 if learner.recompute == "full" else 0
     passes = work.epochs * (2 + backward + again) + 2 * fleet.scores
     scores = 2 * sum(layer.queries for layer in model.layers) * (work.prompt_tokens + work.answer_tokens) / 2
-    computing = tokens * passes * (model.active + scores) / _flops(fleet, assumptions.flops_learning, learner.ranks)
-    return computing + _sending(fleet, work.epochs, tokens, assumptions)
+    operations = _pass_tokens(fleet, work) * passes * (model.active + scores)
+    return operations / _flops(fleet, learning_share(fleet, assumptions), learner.ranks)
+
+
+def _micro_batches(fleet: Fleet, tokens: float) -> float:
+    """Return the passes of a rank over so many tokens of all ranks."""
+    return max(1.0, tokens / fleet.learner.ranks / fleet.learner.micro_batch_tokens)
+
+
+def _offloading(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions) -> float:
+    """Return what it takes to add each pass's gradient to the one in main memory: it comes to the GPU and goes back."""
+    share = FLOAT32 * fleet.model.trained / fleet.learner.ranks
+    return epochs * _micro_batches(fleet, tokens) * 2 * share / (assumptions.pcie_gbs * 1e9)
 
 
 def _sending(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions) -> float:
@@ -167,7 +221,7 @@ def _sending(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions)
     learner, model = fleet.learner, fleet.model
     if learner.ranks == 1:
         return 0.0
-    stage, once = learner.zero_stage, max(1.0, tokens / learner.ranks / learner.micro_batch_tokens)
+    stage, once = learner.zero_stage, _micro_batches(fleet, tokens)
     width = 2 if learner.bf16 else FLOAT32
     if stage == 3:
         gathered = once * width * (2 * epochs * model.parameters + fleet.scored)
@@ -176,12 +230,16 @@ def _sending(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions)
     times = epochs * once if stage >= 2 else fleet.updates
     added = FLOAT32 * model.trained * times * (1 if stage == 3 else 2)
     others = (learner.ranks - 1) / learner.ranks
-    return (gathered + added) * others / (_link(fleet, assumptions, spread=fleet.ranks_spread) * 1e9)
+    adapters = fleet.together if fleet.ranks_spread else 0
+    return (gathered + added) * others / (_link(fleet, assumptions, adapters=adapters) * 1e9)
 
 
-def _link(fleet: Fleet, assumptions: Assumptions, *, spread: bool) -> float:
-    """Return the GB/s between GPUs, which lie on several machines where they are `spread`."""
-    slowest = min(fleet.card.link_gbs, assumptions.network_gbs) if spread else fleet.card.link_gbs
+def _link(fleet: Fleet, assumptions: Assumptions, *, adapters: int) -> float:
+    """Return the GB/s between GPUs: by so many network adapters of a machine at once, or by its own links alone with 0.
+
+    A collective has a ring for each adapter, so that a machine's traffic is shared out over them.
+    """
+    slowest = min(fleet.card.link_gbs, adapters * assumptions.network_gbs) if adapters else fleet.card.link_gbs
     return assumptions.link_share * slowest
 
 
@@ -192,11 +250,15 @@ def _update_s(fleet: Fleet, assumptions: Assumptions) -> float:
 
 
 def pushing(fleet: Fleet, assumptions: Assumptions) -> tuple[float, float]:
-    """Return the seconds that a push takes at the learner, and while the engines load it."""
+    """Return the seconds that a push takes at the learner, and while the engines load it.
+
+    vLLM loads it tensor by tensor, each by a call of Python.
+    """
     push, copy_s = fleet.push, fleet.push.sent / (assumptions.host_copy_gbs * 1e9)
+    tensors_s = fleet.model.push_tensors * assumptions.tensor_ms / 1000
     if push.transport == "broadcast":
-        return 0.0, push.sent / (_link(fleet, assumptions, spread=fleet.spread) * 1e9)
+        return 0.0, tensors_s + push.sent / (_link(fleet, assumptions, adapters=int(fleet.spread)) * 1e9)
     if push.transport == "cuda_ipc":
         copy_s = 2 * push.sent / (fleet.card.bandwidth_gbs * 1e9)
     brought = push.sent / (assumptions.ray_gbs * 1e9) if push.transport == "ray" and fleet.spread else 0.0
-    return copy_s, copy_s + brought
+    return copy_s, copy_s + brought + tensors_s
