@@ -89,12 +89,12 @@ def rank_memory(
     weights = width * held // (ranks if stage == 3 else 1)
     moved = (states + gradients + (weights if stage == 3 else 0)) if away else 0
     kept = (0 if away else gradients + states) + (0 if away and stage == 3 else weights)
-    loading = overhead + max(width * held, kept + width * reference) if gpu and stage == 3 else 0
+    whole = max(width * held, kept + width * reference if reference else 0)
     return RankMemory(
         weights=0 if away and stage == 3 else weights,
         gradients=0 if away else gradients,
         optimiser=0 if away else states,
-        loading=loading,
+        loading=overhead + whole if gpu and stage == 3 else 0,
         buckets=FLOAT32 * min(held, BUCKET) if stage == 3 or (stage and ranks > 1) else 0,
         gathered=2 * width * model.largest_layer if stage == 3 and ranks > 1 else 0,
         reference=width * reference // (ranks if stage == 3 else 1),
