@@ -9,6 +9,7 @@ operations a parameter and token forward, 4 backward (Kaplan et al., "Scaling La
 import math
 from dataclasses import dataclass
 
+from learner.bucket_publisher import MOST_SENDERS
 from learner.config import LearnerConfig
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import Card
@@ -24,8 +25,6 @@ DENSE, EXPERTS = 0.3, 0.1
 on 8 H100s (2026); the other is assumed."""
 PREFIX_UNIT = 16
 """Tokens by which prefixes match (`prefix_match_unit` of vLLM; a page of keys in models without states)."""
-SENDERS = 8
-"""Most ranks that send a broadcast, each in a group of its own."""
 STATE_TRAFFIC = 28
 """Bytes a trained parameter that a step of AdamW reads and writes: float32 weights, gradient, moments."""
 
@@ -99,7 +98,7 @@ def card_rates(fleet: Fleet, work: Work, assumptions: Assumptions) -> Rates:
     token_s, batch = decoding(fleet, work, assumptions)
     publish_s, load_s = pushing(fleet, assumptions)
     learn_s = learning(fleet, work, assumptions)
-    groups = min(SENDERS, fleet.learner.ranks) if fleet.push.transport == "broadcast" else 0
+    groups = min(MOST_SENDERS, fleet.learner.ranks) if fleet.push.transport == "broadcast" else 0
     return Rates(
         sampled_per_s=1 / (token_s / batch + prompt_seconds(fleet, work, assumptions)),
         token_s=token_s,
@@ -124,7 +123,7 @@ def prompt_seconds(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
     which a token is always computed.
     """
     cached = fleet.engine.prefix_caching != "off" and not fleet.learner.router_replay
-    unit = int(fleet.engine.extra.get("prefix_match_unit", PREFIX_UNIT))
+    unit = int(fleet.engine.extra.get("prefix_match_unit") or PREFIX_UNIT)
     found = max(0, math.ceil(work.prompt_tokens) - 1) // unit * unit if cached else 0
     prompts = (work.prompt_tokens - found * (1 - 1 / work.group_size)) / work.answer_tokens
     return prompts * 2 * fleet.model.active / _flops(fleet, assumptions.flops_prefill, fleet.engine.processes)
