@@ -1,11 +1,15 @@
 """Tests of what workers of a cluster are told by their environment."""
 
 import json
+import threading
+from time import monotonic
 
 import pytest
+import ray
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
-from orchestrator.cluster.ray_cluster import _vllm_level
+from orchestrator.cluster import ray_cluster
+from orchestrator.cluster.ray_cluster import _vllm_level, stop_ray
 from orchestrator.run.noise import VLLM_LEVEL
 
 
@@ -21,3 +25,14 @@ def test_workers_are_told_how_much_vllm_logs_but_for_a_job_that_tells_them_itsel
     assert _vllm_level() == {VLLM_LEVEL: "DEBUG"}
     monkeypatch.setenv(RAY_JOB_CONFIG_JSON_ENV_VAR, json.dumps({"runtime_env": {"env_vars": {VLLM_LEVEL: "ERROR"}}}))
     assert _vllm_level() == {}
+
+
+def test_a_cluster_that_does_not_answer_is_left_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "shutdown", lambda: answers.wait(10))
+    monkeypatch.setattr(ray_cluster, "STOP_S", 0.1)
+    began = monotonic()
+    stop_ray()
+    assert monotonic() - began < 5
+    answers.set()

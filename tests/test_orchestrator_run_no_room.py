@@ -2,10 +2,12 @@
 
 import asyncio
 import io
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from stat import S_ISDIR
 
 import pytest
 from ledger_rows import read_ledger
@@ -14,7 +16,7 @@ from test_system_same_trajectories import TASK, answer
 
 from orchestrator.deadline import StopFlag
 from orchestrator.pipeline.config import load_config
-from orchestrator.run.folder import RunDir
+from orchestrator.run.folder import RunDir, write_whole
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.metrics_log import MetricsLog, read_metrics
 from orchestrator.run.progress import Progress
@@ -65,6 +67,32 @@ def test_a_row_of_the_ledger_stands_whole_or_not_at_all(tmp_path: Path) -> None:
     ledger.finished(group(3))
     assert [row.ticket for row in read_ledger(path)] == [1, 3]
     assert ledger.rows == 2
+
+
+def test_the_file_of_the_ledger_stays_open_until_it_is_cut(tmp_path: Path) -> None:
+    path, moved = tmp_path / "ledger.jsonl", tmp_path / "moved.jsonl"
+    ledger = Ledger(path, "rl")
+    ledger.finished(group(1))
+    path.rename(moved)
+    ledger.finished(group(2))
+    ledger.sync()
+    assert not path.exists()
+    assert [row.ticket for row in read_ledger(moved)] == [1, 2]
+    moved.rename(path)
+    ledger.cut(1)
+    ledger.finished(group(3))
+    assert [row.ticket for row in read_ledger(path)] == [1, 3]
+
+
+def test_a_file_that_is_replaced_is_on_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[bool, bool]] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append((S_ISDIR(os.fstat(descriptor).st_mode), (tmp_path / "manifest.json").exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write_whole(tmp_path / "manifest.json", "{}")
+    assert synced == [(False, False), (True, True)]
 
 
 def test_trajectories_are_written_whole_or_not_at_all(tmp_path: Path) -> None:

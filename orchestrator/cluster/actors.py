@@ -21,6 +21,7 @@ Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 
 CLOSE_S = 30.0
+NODES_S = 30.0
 DEATHS = (RayActorError, OutOfMemoryError, NodeDiedError)
 """What Ray raises where an actor's process has ended: it has an error of its own for one that it ends before memory is full."""
 
@@ -60,10 +61,19 @@ async def close_actor(actor: Any) -> None:
 
 async def host_of(actor: Any) -> str:
     """Return the address at which other actors reach an actor's machine: loopback where the cluster has no other."""
-    if sum(node["Alive"] for node in ray.nodes()) == 1:
+    if len(await living_nodes()) == 1:
         return LOOPBACK
     address: str = await actor.__ray_call__.remote(lambda _actor: ray.util.get_node_ip_address())
     return address
+
+
+async def living_nodes() -> list[str]:
+    """Return the ids of the nodes that live. Raise `RuntimeError` if the cluster does not say within `NODES_S` seconds."""
+    try:
+        nodes = await asyncio.wait_for(in_thread(ray.nodes), NODES_S)
+    except TimeoutError:
+        raise RuntimeError(f"the cluster did not name its nodes within {NODES_S:.0f} s") from None
+    return [node["NodeID"] for node in nodes if node["Alive"]]
 
 
 async def placed(actor: Any) -> Place:
@@ -92,7 +102,7 @@ async def at_node(node: str, function: Callable[[*Arguments], T], *args: *Argume
 
     Raise `RuntimeError` with what it raises, or where the cluster has lost the node. The caller sets the deadline.
     """
-    if not any(one["Alive"] and one["NodeID"] == node for one in ray.nodes()):
+    if node not in await living_nodes():
         raise RuntimeError(f"the cluster has lost node {node[:8]}")
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)

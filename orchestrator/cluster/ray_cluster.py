@@ -1,7 +1,9 @@
 """Ray itself: joining a cluster or starting one on this machine, and leaving it."""
 
+import atexit
 import json
 import os
+import threading
 from pathlib import Path
 
 import ray
@@ -13,6 +15,8 @@ from orchestrator.cluster.module_search import HOOK, FirstOnes, worker_variables
 from orchestrator.cluster.session_logs import SessionLogs
 from orchestrator.cluster.this_machine import ROOT
 from orchestrator.run.noise import VLLM_LEVEL
+
+STOP_S = 60.0
 
 
 def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
@@ -58,6 +62,10 @@ def _vllm_level() -> dict[str, str]:
 
 
 def stop_ray() -> None:
-    """Leave the cluster; one that was started here ends with all its processes."""
+    """Leave the cluster; one that was started here ends with all its processes. After `STOP_S` seconds nothing waits for it."""
     if ray.is_initialized():
-        ray.shutdown()
+        leaving = threading.Thread(target=ray.shutdown, daemon=True)
+        leaving.start()
+        leaving.join(STOP_S)
+        if leaving.is_alive():
+            atexit.unregister(ray.shutdown)  # it would wait once more

@@ -65,7 +65,7 @@ def commit(directory: Path, *, texts: Mapping[str, str] = NO_TEXTS, retention: R
     (directory / MANIFEST).write_text(json.dumps({"files": entries}, indent=1), encoding="ascii")
     _flush(directory / MANIFEST)
     for folder in {path.parent for path in files.values()} | {directory}:
-        _sync_folder(folder)
+        sync_folder(folder)
     final = _move_in(directory)
     _verdicts[final] = (_facts(final), "")  # hashed just now
     _remove_old(final.parent, retention)
@@ -206,7 +206,7 @@ def _move_in(directory: Path) -> Path:
         if condemned is not None:
             condemned.rename(final)
         raise
-    _sync_folder(final.parent)
+    sync_folder(final.parent)
     if condemned is not None:
         shutil.rmtree(condemned)
     return final
@@ -256,7 +256,8 @@ def _flush(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Force the names of a folder's files to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

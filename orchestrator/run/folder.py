@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.run.checkpoint import steps, verify
+from orchestrator.run.checkpoint import steps, sync_folder, verify
 
 LOCK_FILE = "driver.lock"
 LOCK_TRIES = 3
@@ -210,7 +210,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old one or the new one, whole, whenever the process dies."""
+    """Write a file so that a reader sees the old one or the new one, whole, whenever the process dies. It is on disk then."""
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -221,6 +221,7 @@ def write_whole(path: Path, text: str) -> None:
         temporary.unlink(missing_ok=True)
         raise unwritten(path, error) from error
     os.replace(temporary, path)
+    sync_folder(path.parent)
 
 
 def unwritten(path: Path, error: OSError) -> OSError:

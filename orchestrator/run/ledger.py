@@ -22,7 +22,7 @@ from typing import Literal, get_args
 
 from orchestrator.mixture import Draw
 from orchestrator.run.folder import write_whole
-from orchestrator.run.row_file import append_line, parsed_lines, sync
+from orchestrator.run.row_file import RowFile, parsed_lines
 from orchestrator.ticket_ledger import TicketLedger, Totals
 from rollout.trajectory import Group, Ticket, WeightVersion
 
@@ -72,6 +72,7 @@ class Ledger(TicketLedger):
     def __init__(self, path: Path, stage: str, *, clock: Callable[[], float] = time.time) -> None:
         """Open the ledger. A line that a killed process left half written is removed."""
         self._path = path
+        self._file = RowFile(path)
         self._stage = stage
         self._clock = clock
         self.rows = 0
@@ -85,7 +86,7 @@ class Ledger(TicketLedger):
 
     def sync(self) -> None:
         """Force what was written to disk."""
-        sync(self._path)
+        self._file.sync()
 
     def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None:
         """Write that a ticket was issued for a draw, at a version."""
@@ -128,7 +129,7 @@ class Ledger(TicketLedger):
 
     def _add(self, event: Event, values: dict[str, int | str]) -> None:
         rest: dict[str, int | str | float] = {"event": event, **values, "time": round(self._clock(), 3)}
-        append_line(self._path, _head(self._stage) + json.dumps(rest)[1:])
+        self._file.append(_head(self._stage) + json.dumps(rest)[1:])
         self.rows += 1
 
     def _keep(self, most: float = math.inf) -> None:
@@ -136,6 +137,7 @@ class Ledger(TicketLedger):
 
         A long run has millions: they are neither parsed nor held, and mostly it is the end of the file that goes.
         """
+        self._file.close()  # it may be replaced
         self.rows = end = 0
         if not self._path.exists():
             return

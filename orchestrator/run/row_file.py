@@ -1,6 +1,7 @@
 """The files of a run that have a row a line: a row is added whole or not at all, and one that was torn is not read."""
 
 import os
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +21,50 @@ def append_line(path: Path, line: str) -> None:
         if path.exists():
             os.truncate(path, before)  # a part of the line may be there
         raise unwritten(path, error) from error
+
+
+class RowFile:
+    """A file that stays open for many rows: each is one write, and nothing waits for the disk before `sync`. On shared storage
+    each close would.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Nobody else writes the file until it is closed. The first row opens it."""
+        self._path = path
+        self._file, self._size = -1, 0
+        self._end: Callable[[], object] = lambda: None
+
+    def append(self, line: str) -> None:
+        """Add a line, whole or not at all. Raise `OSError` with the file and a remedy if that fails."""
+        left = memoryview(line.encode() + b"\n")
+        size = len(left)
+        try:
+            if self._file < 0:
+                self._open()
+            while left:
+                left = left[os.write(self._file, left) :]
+        except OSError as error:
+            if self._file >= 0:
+                os.ftruncate(self._file, self._size)  # a part of the line may be there
+            raise unwritten(self._path, error) from error
+        self._size += size
+
+    def sync(self) -> None:
+        """Force to disk what was added; from any thread."""
+        if self._file >= 0:
+            os.fsync(self._file)
+        else:
+            sync(self._path)
+
+    def close(self) -> None:
+        """Close the file. The next row opens it again."""
+        self._file = -1
+        self._end()
+
+    def _open(self) -> None:
+        self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        self._end = weakref.finalize(self, os.close, self._file)
+        self._size = os.fstat(self._file).st_size
 
 
 def sync(path: Path) -> None:

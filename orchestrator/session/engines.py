@@ -184,7 +184,7 @@ class Engines:
     async def _load_checkpoint(self, model: Path, *, who: str) -> None:
         assert self.pool is not None
         version = self._run.version if self._undoing else WeightVersion(step=self._run.version.step + 1)
-        self._run.folder.store(replace(self._run.folder.state(), version=version.step))
+        await in_thread(self._run.folder.store, replace(self._run.folder.state(), version=version.step))
         reading = self.pool.load_checkpoint(model, version)
         limit = self._limits.files(size_of(model))
         await within(limit, reading, stage=who, waiting_for=lambda: f"the engines to read {model}")
