@@ -16,5 +16,6 @@ From the bottom up; each room imports itself and those above it in this list, an
     task_rows     rows of data as tasks
     streamed      tasks of rows that are read as they are needed
     source        where a run's tasks come from
+    registration  the environments by gymnasium's ids
     play          one episode of one environment; `playback` plays given turns
 """

@@ -15,6 +15,8 @@ from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
 from rewards.verdict import Outcome, Verdict
 
+RAW_TURNS = "raw_turns"
+"""Key of the `metadata` of a class that takes turns with their thoughts and tags."""
 MakeEnv = Callable[[EnvRef], gymnasium.Env[str, str]]
 
 
@@ -75,10 +77,14 @@ class Play:
         return self._env
 
     def _answered(self, env: gymnasium.Env[str, str], parsed: ParsedTurn) -> StepResult:
-        """Hand an environment of Temper the turn as it was read, any other its text; a wrapper may alter the text."""
+        """Hand over the turn: as it was read to an environment of Temper, as text to a wrapper of one, the answer to any other.
+
+        An environment that is not Temper's own gets the whole text if its `metadata` say so.
+        """
         if isinstance(env, TaskEnv):
             return checked(env.respond(parsed), self._name)
-        return from_gymnasium(env.step(parsed.text), self._name)
+        whole = isinstance(env.unwrapped, TaskEnv) or bool(env.metadata.get(RAW_TURNS))
+        return from_gymnasium(env.step(parsed.text if whole else parsed.answer), self._name)
 
     def _cut(self, env: gymnasium.Env[str, str], limit: str, text: str) -> StepResult:
         """Return the environment's verdict on what there is; 0 from one that is not Temper's own."""

@@ -2,6 +2,7 @@
 
 import inspect
 import random
+import string
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -23,13 +24,13 @@ MAX_CHARACTERS = 65_536
 
 
 class AnyText(spaces.Text):
-    """Texts of any unicode characters; samples are drawn from letters and digits and stay short."""
+    """Texts of any characters and any length; samples are drawn from the printable ones of ASCII and stay short."""
 
-    def __init__(self, max_length: int = MAX_CHARACTERS) -> None:
-        super().__init__(max_length, min_length=0)
+    def __init__(self) -> None:
+        super().__init__(MAX_CHARACTERS, min_length=0, charset=string.printable)
 
     def contains(self, x: Any) -> bool:
-        return isinstance(x, str) and len(x) <= self.max_length
+        return isinstance(x, str)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
         if mask is not None or probability is not None:

@@ -4,8 +4,10 @@ import random
 from typing import Any
 
 import gymnasium
+import numpy
 import pytest
 from bound import bound
+from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
 from envs.binding import EnvConfig, bind
@@ -15,10 +17,10 @@ from envs.core.errors import EnvironmentFault
 from envs.core.task import Task
 from envs.core.turn_text import turn_text
 from envs.data.split import SplitConfig
+from envs.games.actions import action_of, described
 from envs.games.env import GymEnv
 from envs.games.gold import shortest_win
 from envs.games.known_games import drawing
-from envs.games.tasks import action_of
 from envs.playback import score
 from envs.source import distinct, open_source
 from rewards.verdict import Outcome
@@ -135,7 +137,7 @@ def test_games_that_run_alike_have_one_key_and_others_do_not() -> None:
 def test_a_turn_without_an_action_is_told_so_and_counts() -> None:
     env = opened(task_of({**LAKE, "max_steps": 3}))
     observation, reward, terminated, truncated, _ = env.step("</think>I wait.")
-    assert observation == "error: no action named; the actions are left, down, right, up"
+    assert observation.startswith("error: ")
     assert (reward, terminated, truncated) == (0.0, False, False)
     assert env.step("</think>I go Down.")[0].startswith("You are in row 1, column 0.\n  (Down)\nSFFF\n[F]HFH")
     _, reward, terminated, truncated, info = env.step("</think>\\boxed{jump}")
@@ -174,7 +176,85 @@ def test_stepping_off_the_cliff_is_no_win_though_the_goal_is_reached_later() -> 
     ],
 )
 def test_the_last_action_that_is_named_is_taken(answer: str, action: int | None) -> None:
-    assert action_of(answer, ["left", "down", "right", "up"]) == action
+    assert action_of(answer, spaces.Discrete(4), ["left", "down", "right", "up"]) == action
+
+
+NESTED = spaces.Dict({"go": spaces.Discrete(3), "by": spaces.Box(-1.0, 1.0, (2,)), "say": spaces.Text(9)})
+
+
+@pytest.mark.parametrize(
+    ("space", "answer", "action"),
+    [
+        (spaces.Discrete(2, start=5), "b", 6),
+        (spaces.Text(9), "I say \\boxed{hello}", "hello"),
+        (spaces.Text(9), " hello\n", "hello"),
+        (spaces.Text(9), "far too long", None),
+        (spaces.Box(-2.0, 2.0, (1,)), "\\boxed{0.5}", [0.5]),
+        (spaces.Box(-2.0, 2.0, (1,)), "\\boxed{2.5}", None),
+        (spaces.Box(-2.0, 2.0, (2, 2)), "[[1, 0], [0.25, -1]]", [[1, 0], [0.25, -1]]),
+        (spaces.Box(-2.0, 2.0, (2,)), "1, -1", [1, -1]),
+        (spaces.Box(-2.0, 2.0, (2,)), "1", None),
+        (spaces.Box(-2.0, 2.0, (2,)), "[1, NaN]", None),
+        (spaces.Box(0, 9, (2,), numpy.int64), "[1.5, 2]", None),
+        (spaces.MultiDiscrete([3, 2]), "\\boxed{2, 1}", [2, 1]),
+        (spaces.MultiDiscrete([3, 2]), "\\boxed{2, 2}", None),
+        (spaces.MultiBinary(2), "[1, 0]", [1, 0]),
+        (NESTED, '\\boxed{{"go": 2, "by": [0.5, 1], "say": "ab"}}', {"go": 2, "by": [0.5, 1], "say": "ab"}),
+        (NESTED, '{"go": true, "by": [0.5, 1], "say": "ab"}', None),
+        (NESTED, '{"go": 2}', None),
+        (spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), "[2, 1]", (2, 1)),
+        (spaces.MultiBinary(2), "no list", None),
+    ],
+)
+def test_an_action_is_an_element_of_its_space(space: "spaces.Space[Any]", answer: str, action: Any) -> None:
+    described(space)
+    found = action_of(answer, space, ["a", "b"])
+    assert (found is None) == (action is None)
+    if action is not None:
+        assert space.contains(found)
+        numpy.testing.assert_equal(_plain(found), action)
+
+
+def _plain(found: Any) -> Any:
+    if isinstance(found, dict):
+        return {key: _plain(value) for key, value in found.items()}
+    return found.tolist() if isinstance(found, numpy.ndarray) else found
+
+
+class Password(gymnasium.Env[Any, Any]):
+    """Is won by the password, or by the right setting of its knobs."""
+
+    def __init__(self, space: "spaces.Space[Any]", won: Any) -> None:
+        self.action_space, self.won = space, won
+        self.observation_space = spaces.Dict({"hint": spaces.Text(20), "at": spaces.Box(0.0, 1.0, (2,))})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return {"hint": f"no {seed}", "at": numpy.zeros(2, numpy.float32)}, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        seen = {"hint": "no", "at": numpy.ones(2, numpy.float32)}
+        return seen, float(numpy.all(action == self.won)), True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "won", "right", "wrong"),
+    [
+        (spaces.Text(20), "xyzzy", "I try \\boxed{xyzzy}", "plugh"),
+        (spaces.Box(0.0, 1.0, (2,)), [0.5, 1.0], "\\boxed{0.5, 1}", "\\boxed{0.5, 0}"),
+    ],
+)
+def test_a_game_of_texts_or_numbers_is_played_by_its_id(space: Any, won: Any, right: str, wrong: str) -> None:
+    gymnasium.register("tests/Password-v0", entry_point=Password)
+    try:
+        task = task_of({"id": "tests/Password-v0", "kwargs": {"space": space, "won": won}, "frame": "text"})
+        assert "hint: no" in task.messages[0]["content"]
+        assert "at: [0., 0.]" in task.messages[0]["content"]
+        assert score(task, [right]).reward == 1.0
+        assert score(task, [f"I think.</think>{right}"]).reward == 1.0
+        assert score(task, [wrong]).reward == 0.0
+    finally:
+        del gymnasium.registry["tests/Password-v0"]
 
 
 def test_what_a_terminal_shows_in_colours_stands_in_brackets() -> None:
@@ -201,7 +281,7 @@ def test_a_plan_is_refused_where_chance_decides_or_no_win_can_be_reached() -> No
         ({"id": "NoSuchGame-v1"}, "can't make 'NoSuchGame-v1'"),
         ({"id": "FrozenLake-v1", "kwargs": {"slip": 1}}, "can't make 'FrozenLake-v1'"),
         ({"id": "FrozenLake-v1", "kwargs": 3}, "must be a mapping"),
-        ({"id": "Pendulum-v1"}, "must be Discrete"),
+        ({"id": "Pendulum-v1", "actions": ["a"]}, "have no names"),
         ({"id": "Blackjack-v1", "frame": "ansi"}, "Blackjack-v1 has text"),
         ({"id": "Blackjack-v1", "actions": ["a", "A"]}, "needs 2 different names"),
         ({"id": "Blackjack-v1", "actions": ["a"]}, "needs 2 different names"),

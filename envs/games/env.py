@@ -1,6 +1,6 @@
-"""Any environment of gymnasium with a finite number of actions, played in text: one action a turn.
+"""Any environment of gymnasium whose actions text can give, played in text: one action a turn.
 
-Options are those of `options`; which action an answer names is said in `tasks`. A turn that names none changes nothing and
+Options are those of `options`; `actions` has the rule by which an answer gives one. A turn that names none changes nothing and
 is told so. Parts: `correct` (won or not), `return` (the sum of the rewards) and `bad_actions` (the share of turns that named
 no action). A game that is cut off counts its remaining turns as turns without an action, so that where moves cost something
 a limit is no way out.
@@ -17,10 +17,11 @@ from envs.core.errors import EnvironmentFault
 from envs.core.step_result import StepResult
 from envs.core.task import Task
 from envs.core.turn_text import ParsedTurn
+from envs.games.actions import action_of
 from envs.games.gold import corruptions, demonstrate, gold
 from envs.games.known_games import GymGame
 from envs.games.options import game_options
-from envs.games.tasks import act, action_of, begin_of, generate, prompt, view
+from envs.games.tasks import act, actions_in_words, begin_of, generate, prompt, view
 from envs.task_env import TaskEnv
 from rewards.verdict import Verdict, share_of, verdict
 
@@ -51,11 +52,11 @@ class GymEnv(TaskEnv):
         kind = task.env.options
         ended = cut = False
         self.played += 1
-        action = action_of(parsed.answer, kind["actions"])
+        action = action_of(parsed.answer, self.game.action_space, kind["actions"])
         if action is None:
             self.bad += 1
             self.total += kind["idle"]
-            seen = f"error: no action named; the actions are {', '.join(kind['actions'])}"
+            seen = f"error: no action given. {actions_in_words(kind)}"
         else:
             observation, reward, ended, cut = act(self.game, action)
             self.total += reward

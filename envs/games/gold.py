@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from envs.core.task import Message, Task
-from envs.games.tasks import act, action_of, begin_of, view
+from envs.games.actions import action_of
+from envs.games.tasks import act, begin_of, view
 
 Dynamics = Mapping[Any, Mapping[int, Sequence[tuple[float, Any, float, bool]]]]
 """As in gymnasium's toy games: state, action, and the outcomes (probability, next state, reward, whether it ends)."""
@@ -34,7 +35,7 @@ def demonstrate(task: Task) -> list[Message]:
     game, _ = begin_of(task)
     messages: list[Message] = []
     for said in gold(task):
-        action = action_of(said, task.env.options["actions"])
+        action = action_of(said, game.action_space, task.env.options["actions"])
         assert action is not None
         observation, *_ = act(game, action)
         messages.append({"role": "assistant", "reasoning_content": "", "content": said})

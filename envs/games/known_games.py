@@ -34,7 +34,11 @@ class Game:
 
 
 def values(observation: Any) -> str:
-    """Write an observation as numbers, those of floating point with four digits."""
+    """Write an observation: text as it is, a dictionary by its keys, numbers with four digits."""
+    if isinstance(observation, str):
+        return observation
+    if isinstance(observation, Mapping):
+        return "\n".join(f"{key}: {values(inner)}" for key, inner in observation.items())
     return numpy.array2string(numpy.asarray(observation), precision=4, separator=", ", threshold=256)
 
 

@@ -1,8 +1,8 @@
 """The options of a game: which one is played, and how it is shown.
 
-All but `id` have defaults: `id` (gymnasium's), `kwargs` (for `gymnasium.make`), `actions` (their names), `rules` (what the
-model is told), `frame` (`ansi`, the drawing that the environment makes, or `text`), `max_steps` (turns until the game is
-cut off), `success` (the game is won where it has ended by itself and its rewards sum to more) and `idle` (the reward of a
+All but `id` have defaults: `id` (gymnasium's), `kwargs` (for `gymnasium.make`), `actions` (names of discrete ones), `rules`
+(what the model is told), `frame` (`ansi`, the drawing that the environment makes, or `text`), `max_steps` (turns until the game
+is cut off), `success` (the game is won where it has ended by itself and its rewards sum to more) and `idle` (the reward of a
 turn without an action: 0 or less; else as `known_games` says, or the first reward of a game if below 0).
 """
 
@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import gymnasium
 
 from envs.core.bounds import only_known
+from envs.games.actions import described
 from envs.games.known_games import Game, GymGame, known_game
 
 Frame = Literal["text", "ansi"]
@@ -43,13 +44,17 @@ def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
     modes, space, about = game.metadata.get("render_modes", []), game.action_space, known_game(given.id)
     idle = given.idle if given.idle is not None else _idle(game, about)
     game.close()
-    if not isinstance(space, gymnasium.spaces.Discrete):
-        raise ValueError(f"options.id: the actions of {given.id} are {space}, they must be Discrete")
-    count = int(space.n)
-    actions = given.actions or list(about.actions) or [str(number) for number in range(count)]
+    try:
+        form = described(space)
+    except ValueError as error:
+        raise ValueError(f"options.id: {given.id}: {error}") from error
+    count = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 0
+    actions = given.actions or (list(about.actions) if count else []) or [str(number) for number in range(count)]
     frame = given.frame or ("ansi" if "ansi" in modes else "text")
     max_steps = about.max_steps if given.max_steps is None else given.max_steps
     success = about.success if given.success is None else given.success
+    if actions and not count:
+        raise ValueError(f"options.actions is {actions!r}; actions of {given.id} have no names: each is {form}")
     if not _names(actions, count):
         raise ValueError(f"options.actions is {actions!r}; {given.id} needs {count} different names")
     if frame not in get_args(Frame) or (frame == "ansi" and "ansi" not in modes):
@@ -59,6 +64,7 @@ def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
         "id": given.id,
         "kwargs": dict(given.kwargs),
         "actions": actions,
+        "form": form,
         "rules": about.rules if given.rules is None else given.rules,
         "frame": frame,
         "max_steps": max_steps,

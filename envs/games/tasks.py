@@ -1,10 +1,6 @@
-"""Games as tasks: how a game begins, what the model sees of it, which action its answer names.
-
-The action is what the last `\\boxed{}` names, else the last name of an action in the answer; letter case is ignored.
-"""
+"""Games as tasks: how a game begins, and what the model sees of it."""
 
 import random
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,19 +9,19 @@ import gymnasium
 from envs.core.task import Task
 from envs.data.split import digest
 from envs.games.known_games import GymGame, drawing, known_game
-from rewards.answers import boxes
 
 NUMBERS = 1_000_000
 PROMPT = """{rules}
-One action a turn. The actions are: {actions}. Put your action in \\boxed{{}}.
+One action a turn. {actions}. Put your action in \\boxed{{}}.
 {view}"""
 
 
 def begin(options: Mapping[str, Any], number: int) -> tuple[GymGame, str]:
     """Begin the game of this number; return it and its first view."""
-    mode = "ansi" if options["frame"] == "ansi" else None
-    kwargs = known_game(options["id"]).laid_out(number, options["kwargs"])
-    game = gymnasium.make(options["id"], render_mode=mode, disable_env_checker=True, **kwargs)
+    kwargs = dict(known_game(options["id"]).laid_out(number, options["kwargs"]))
+    if options["frame"] == "ansi":
+        kwargs["render_mode"] = "ansi"
+    game = gymnasium.make(options["id"], disable_env_checker=True, **kwargs)
     observation, _ = game.reset(seed=number)
     return game, view(game, options, observation)
 
@@ -41,27 +37,21 @@ def view(game: GymGame, options: Mapping[str, Any], observation: Any) -> str:
     return f"{words}\n{drawing(str(game.render()))}" if options["frame"] == "ansi" else words
 
 
-def act(game: GymGame, action: int) -> tuple[Any, float, bool, bool]:
-    """Take the action of this number; return the observation, the reward, and whether the game ended or was cut off."""
-    assert isinstance(game.action_space, gymnasium.spaces.Discrete)
-    observation, reward, ended, cut, _ = game.step(int(game.action_space.start) + action)
+def act(game: GymGame, action: Any) -> tuple[Any, float, bool, bool]:
+    """Take an action; return the observation, the reward, and whether the game ended or was cut off."""
+    observation, reward, ended, cut, _ = game.step(action)
     return observation, float(reward), ended, cut
+
+
+def actions_in_words(options: Mapping[str, Any]) -> str:
+    """Return a sentence, without its full stop, about the actions that there are."""
+    names = options["actions"]
+    return f"The actions are: {', '.join(names)}" if names else f"An action is {options['form']}"
 
 
 def prompt(options: Mapping[str, Any], first: str) -> str:
     """Return the whole prompt of a game: games that begin alike have one prompt, on one side of the split."""
-    actions = ", ".join(options["actions"])
-    return PROMPT.format(rules=options["rules"], actions=actions, view=first).strip()
-
-
-def action_of(answer: str, actions: list[str]) -> int | None:
-    """Return the number of the action that the answer names by the rule above; None where it names none."""
-    numbers = {name.lower(): number for number, name in enumerate(actions)}
-    boxed = boxes(answer)
-    if boxed:
-        return numbers.get(boxed[-1].lower())
-    named = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, actions))})(?!\w)", answer, re.IGNORECASE)
-    return numbers[named[-1].lower()] if named else None
+    return PROMPT.format(rules=options["rules"], actions=actions_in_words(options), view=first).strip()
 
 
 def generate(rng: random.Random, level: int, *, options: Mapping[str, Any]) -> Task:

@@ -1,0 +1,108 @@
+"""Actions in text, for each kind of space: how one is described, and which one an answer gives.
+
+Discrete: the last `\\boxed{}` names it, else the last name of an action in the answer does; letter case is ignored.
+Text: the last `\\boxed{}` is it, else the whole answer.
+All others: the last `\\boxed{}`, else the whole answer, is JSON: numbers, lists of them, an object for a dictionary of spaces.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy
+from gymnasium import spaces
+
+from rewards.answers import boxes
+
+Space = spaces.Space[Any]
+TAKEN = (spaces.Discrete, spaces.Text, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
+
+
+def described(space: Space) -> str:
+    """Describe an action of a space in words. Raise `ValueError` for a space that no text can name an action of."""
+    match space:
+        case spaces.Dict():
+            parts = ", ".join(f"{json.dumps(key)}: {described(inner)}" for key, inner in space.spaces.items())
+            return f"a JSON object {{{parts}}}"
+        case spaces.Tuple():
+            return f"a list of {', '.join(described(inner) for inner in space.spaces)}"
+        case spaces.Discrete():
+            return f"a whole number from {space.start} to {space.start + space.n - 1}"
+        case spaces.Text():
+            return f"a text of {space.min_length} to {space.max_length} characters"
+        case spaces.Box():
+            return (
+                f"numbers as a list of shape {_listed(space.shape)}, from {_bounds(space.low)} to {_bounds(space.high)}"
+            )
+        case spaces.MultiDiscrete():
+            low, high = space.start, space.start + space.nvec - 1
+            return f"whole numbers as a list of shape {_listed(space.shape)}, from {_bounds(low)} to {_bounds(high)}"
+        case spaces.MultiBinary():
+            return f"0 or 1 as a list of shape {_listed(space.shape)}"
+    raise ValueError(
+        f"actions of {space} can't be given as text; there are {', '.join(kind.__name__ for kind in TAKEN)}"
+    )
+
+
+def action_of(answer: str, space: Space, names: Sequence[str]) -> Any:
+    """Return the action that the answer gives by the rule above, an element of the space; None if it gives none."""
+    boxed = boxes(answer)
+    if isinstance(space, spaces.Discrete):
+        number = _named(answer, boxed, names)
+        return None if number is None else int(space.start) + number
+    text = boxed[-1] if boxed else answer.strip()
+    if isinstance(space, spaces.Text):
+        return text if space.contains(text) else None
+    try:
+        action = _element(space, _json(text, space))
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    return action if space.contains(action) else None
+
+
+def _named(answer: str, boxed: Sequence[str] | None, names: Sequence[str]) -> int | None:
+    numbers = {name.lower(): number for number, name in enumerate(names)}
+    if boxed:
+        return numbers.get(boxed[-1].lower())
+    named = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", answer, re.IGNORECASE)
+    return numbers[named[-1].lower()] if named else None
+
+
+def _json(text: str, space: Space) -> Any:
+    """Read JSON; the brackets around a list, and those around one number, may be missing."""
+    if isinstance(space, spaces.Dict) or text.startswith("["):
+        return json.loads(text)
+    return json.loads(f"[{text}]")
+
+
+def _element(space: Space, value: Any) -> Any:
+    """Return JSON data as an element of a space. Raises what a value of another form raises."""
+    match space:
+        case spaces.Dict():
+            if not isinstance(value, Mapping) or {*value} != {*space.spaces}:
+                raise ValueError("other keys than those of the space")
+            return {key: _element(inner, value[key]) for key, inner in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(_element(inner, part) for inner, part in zip(space.spaces, value, strict=True))
+        case spaces.Text():
+            return value
+        case spaces.Discrete():
+            return value if isinstance(value, int) and not isinstance(value, bool) else None
+    numbers = numpy.asarray(value)
+    whole = space.dtype is not None and numpy.issubdtype(space.dtype, numpy.integer)
+    if numbers.dtype.kind not in ("i" if whole else "if"):
+        raise ValueError("not the numbers of the space")
+    if numbers.shape != space.shape and numbers.size == numpy.prod(space.shape or (1,)) and numbers.ndim <= 1:
+        numbers = numbers.reshape(space.shape or ())
+    return numbers.astype(space.dtype)
+
+
+def _listed(shape: Sequence[int] | None) -> str:
+    return str(list(shape or ()))
+
+
+def _bounds(bound: Any) -> str:
+    """Return a bound that all numbers share, else all of them."""
+    distinct = numpy.unique(bound)
+    return f"{distinct[0]:g}" if distinct.size == 1 else str(numpy.asarray(bound).tolist())

@@ -1,0 +1,54 @@
+"""The environments as gymnasium knows them: `import envs.registration`, then `gymnasium.make("temper/math-v0", level=2)`.
+
+`reset` draws a task, or takes one as `options={"task": task}`; `step` takes the text of a turn, by default without a thought.
+"""
+
+import random
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+from envs.binding import EnvConfig, bind
+from envs.catalog import ENVIRONMENTS, drawing_env
+from envs.core.task import Task
+from envs.data.config import DataConfig
+from envs.source import SizedSource, open_source
+
+NAMESPACE = "temper"
+
+
+def make(
+    *,
+    env_id: str,
+    level: int = 1,
+    options: Mapping[str, Any] | None = None,
+    thinking: bool = False,
+    data: str | None = None,
+    split: str = "train",
+    max_turns: int | None = None,
+) -> gymnasium.Env[str, str]:
+    """Make an environment that draws tasks of a split, generated or of the rows of `data`. Settings are those of `envs.NAME`.
+
+    Raises `ValueError` for wrong settings.
+    """
+    config = EnvConfig(
+        kind=env_id,
+        level=level,
+        options=dict(options or {}),
+        thinking=thinking,
+        data=None if data is None else DataConfig(path=data),
+        max_turns=max_turns,
+    )
+    env = bind(env_id, config)
+    source = open_source(env, split=split, seed=0)
+    return drawing_env(env.definition, partial(_drawn, source))
+
+
+def _drawn(source: SizedSource, rng: random.Random) -> Task:
+    return source.task(rng.getrandbits(31))
+
+
+for name in ENVIRONMENTS:
+    gymnasium.register(f"{NAMESPACE}/{name}-v0", entry_point=f"{__name__}:make", kwargs={"env_id": name})
