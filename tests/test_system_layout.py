@@ -28,6 +28,7 @@ ROOMS = {
         "task_rows",
         "streamed",
         "source",
+        "registration",
         "play",
         "playback",
     ),
