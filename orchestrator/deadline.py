@@ -146,7 +146,7 @@ async def in_thread(function: Callable[[*Arguments], T], *args: *Arguments) -> T
 
     Nothing waits for a call that was given up: unlike a thread of asyncio's own it does not keep the process from ending.
     """
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, function, *args)
+    return await asyncio.get_running_loop().run_in_executor(THREADS, function, *args)
 
 
 class _Threads(Executor):
@@ -159,7 +159,7 @@ class _Threads(Executor):
         return future
 
 
-_THREADS = _Threads()
+THREADS = _Threads()
 
 
 def _settle(future: "Future[T]", call: Callable[[], T]) -> None:

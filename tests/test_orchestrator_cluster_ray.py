@@ -8,7 +8,7 @@ import pytest
 import ray
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
-from orchestrator.cluster import ray_cluster
+from orchestrator.cluster import bundles, ray_cluster
 from orchestrator.cluster.ray_cluster import _vllm_level, stop_ray
 from orchestrator.run.noise import VLLM_LEVEL
 
@@ -33,6 +33,9 @@ def test_a_cluster_that_does_not_answer_is_left_all_the_same(monkeypatch: pytest
     monkeypatch.setattr(ray, "shutdown", lambda: answers.wait(10))
     monkeypatch.setattr(ray_cluster, "STOP_S", 0.1)
     began = monotonic()
+    monkeypatch.setattr(bundles, "cluster_nodes", lambda: answers.wait(10))
+    monkeypatch.setattr(bundles, "TAKEN_S", 0.1)
     stop_ray()
+    assert bundles.gpus_taken() == ""
     assert monotonic() - began < 5
     answers.set()

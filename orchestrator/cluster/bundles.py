@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from orchestrator.cluster.actors import at_node
 from orchestrator.cluster.placement import Node, NoRoomError, Wanted, in_order, lacking
-from orchestrator.deadline import in_thread
+from orchestrator.deadline import THREADS, in_thread
 from orchestrator.settings.run_config import RunConfig
 
 Arguments = TypeVarTuple("Arguments")
@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 ROOM_S = 5.0
 """How long the processes of a run before may take to go, in seconds."""
+TAKEN_S = 10.0
+"""How long a message waits for the cluster's account of its GPUs, in seconds."""
 LOOK_S = 0.5
 """The seconds between two looks at machines of which one was lost."""
 SOME_CPU = 0.01
@@ -218,7 +220,10 @@ def cluster_nodes() -> list[Node]:
 
 
 def gpus_taken() -> str:
-    """Return how many GPUs are taken, for a message on what was not placed; empty where the cluster has none."""
-    found = cluster_nodes()
+    """Return how many GPUs are taken, for a message; empty if the cluster has none, or does not answer."""
+    try:
+        found = THREADS.submit(cluster_nodes).result(TAKEN_S)
+    except TimeoutError:
+        return ""
     total, free = sum(one.gpus for one in found), sum(one.free for one in found)
     return f" (of the GPUs {total - free:g} of {total:g} are taken)" if total else ""
