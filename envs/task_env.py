@@ -55,8 +55,8 @@ class TaskEnv(gymnasium.Env[str, str]):
     draw: Callable[[random.Random], Task] | None = None
     """What makes a task for a `reset` without one."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
         for name in ("reset", "step", "respond", "hear", "turn", "standing"):
             if inspect.iscoroutinefunction(getattr(cls, name)):
                 raise ValueError(f"{cls.__name__}.{name} must not be async: steps run in threads, so wait inside of it")

@@ -127,6 +127,8 @@ def drop_capabilities(keep: int = 0) -> None:
 
 
 def _limits(files: int) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = files if hard == resource.RLIM_INFINITY else min(files, hard)
     for kind, value in ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, files)):
         resource.setrlimit(kind, (value, value))
 
