@@ -33,6 +33,7 @@ from rollout.engines.config import Dtype, EngineConfig
 from rollout.engines.protocol import Completion, TurnRequest
 from rollout.engines.rollout_arguments import rollout_arguments
 from rollout.engines.vllm_engine import VllmEngine
+from rollout.engines.vllm_worker import _filled
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.renderer import Renderer
 from rollout.episodes.worker import RolloutConfig, RolloutWorker
@@ -529,3 +530,14 @@ def test_prefixes_of_hybrids_on_gpus_match_inside_of_blocks(
     monkeypatch.setattr("rollout.engines.rollout_arguments.ON_CPU", False)
     arguments = rollout_arguments(make(tmp_path / "model"), config, closing=None, record_experts=False)
     assert (arguments.prefix_match_unit, arguments.enable_prefix_caching) == (unit, config.prefix_caching != "off")
+
+
+def test_what_was_reloaded_is_known_of_a_model_that_does_not_name_it() -> None:
+    from vllm.model_executor.model_loader.reload import initialize_layerwise_reload, record_metadata_for_reloading
+
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(4, 3, bias=False) for name in ("whole", "lacking")})
+    record_metadata_for_reloading(model)
+    initialize_layerwise_reload(model)
+    parameter = model["whole"].weight
+    parameter.weight_loader(parameter, torch.ones(3, 4))
+    assert _filled(model) == {"whole.weight"}
