@@ -9,6 +9,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,8 +84,8 @@ class MlflowRun:
         self._params: dict[str, str] = {}
         self._given: dict[str, str] = {}
         """The configuration as this process was told it."""
-        self._params_due = False
-        """Whether a new run has yet to get what the one before was told."""
+        self._due: list[Callable[[], None]] = []
+        """The calls that it lacks beside its rows since it was connected, or replaced another run."""
         self._unsent = self._record("nothing")
 
     @property
@@ -100,7 +101,7 @@ class MlflowRun:
         if self._uri.startswith("sqlite:///"):
             artifacts.parent.mkdir(parents=True, exist_ok=True)
         self._client: Any = MlflowClient(self._uri)
-        self._batches = Batches(self._client, self._uri, check=self._require_there, say=self._say)
+        self._batches = Batches(self._client, self._uri, check=self.require_there, say=self._say)
         self._files = Files(self._client, self._batches, root=self._metrics.absolute().parent, traces=self._traces)
         self._experiment_id = self._experiment(artifacts)
         self._adopt(remembered(self._memory))
@@ -114,18 +115,26 @@ class MlflowRun:
         """Deliver all rows that are not there yet. Delivering one twice leaves one: time and value are the same."""
         if self._unsent.is_cut():
             self._begin_anew()
-        if self._params_due:
-            self.send_params(self._given)
-            if self._note is not None:
-                self.describe(self._note)
-            self.send_data(self._data)
-            self._params_due = False
         while lines := self._unsent.next(ROWS_AT_ONCE):
             rows = self._unsent.rows(lines, say=self._say)
             self._unsent.offer(lines)
             self._batches.rows(self._id, rows, of=None if self._parent is None else self._name)
             self._unsent.done(lines)
-        self._delete_replaced()  # not before the new run has everything
+
+    def take_due(self) -> list[Callable[[], None]]:
+        """Return the calls that the run lacks beside its rows, for the caller to make after those; each is returned once."""
+        due, self._due = self._due, []
+        return due
+
+    def send_due(self) -> None:
+        """Make those calls; one that raises is made again the next time."""
+        while self._due:
+            self._due[0]()
+            del self._due[0]
+
+    def require_there(self) -> None:
+        """Raise `RunDeletedError` if it was deleted, or is there no more, and an error of MLflow if the server is away."""
+        self._require_active(self._run(self._id))
 
     def send_params(self, values: dict[str, str]) -> None:
         """Deliver the configuration. MLflow never changes a parameter: one that differs now becomes the tag `now.<name>`."""
@@ -178,7 +187,8 @@ class MlflowRun:
             known = Remembered(replaced=(*known.replaced, known.run_id))
             remember(self._memory, known)
         self._adopt(known)
-        self._params_due = True
+        note = [] if self._note is None else [partial(self.describe, self._note)]
+        self._due[:0] = [partial(self.send_params, self._given), *note, partial(self.send_data, self._data)]
 
     def _adopt(self, known: Remembered) -> None:
         """Find or create the run that is remembered, and be it."""
@@ -194,6 +204,7 @@ class MlflowRun:
         self._params = dict(run.data.params)
         self._unsent.close()
         self._unsent = self._record(self._id)
+        self._due = [self._delete_replaced]  # the last one: not before the new run has everything
 
     def _record(self, run_id: str) -> UnsentRows:
         return UnsentRows(self._metrics, self._memory / f"{run_id}.sent", self._stages)
@@ -254,10 +265,6 @@ class MlflowRun:
         """Return the runs of the experiment that bear a tag of this value."""
         query = f"tags.`{tag}` = '{value}'"
         return list(self._client.search_runs([self._experiment_id], filter_string=query, run_view_type=view))
-
-    def _require_there(self) -> None:
-        """Raise `RunDeletedError` where it was deleted, or is there no more."""
-        self._require_active(self._run(self._id))
 
     def _require_active(self, run: Run | None) -> None:
         if run is None or run.info.lifecycle_stage == LifecycleStage.DELETED:

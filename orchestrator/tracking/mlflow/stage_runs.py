@@ -42,18 +42,19 @@ class StageRuns:
             with self._unless_deleted(name):
                 made.connect(self._artifacts)
                 self._open[name] = made
+        if seconds is not None:
+            self._seconds[name] = seconds
         with self._unless_deleted(name):
             if name in self._open:
                 self._open[name].send_params(params)
                 self._open[name].send_data(data)
-        if seconds is not None:
-            self._seconds[name] = seconds
 
     def send_rows(self) -> None:
         """Deliver what the stages have measured, and end the runs of those that are done."""
         for name in list(self._open):
             with self._unless_deleted(name):
                 self._open[name].send_rows()
+                self._open[name].send_due()
                 if name in self._seconds:
                     self._open[name].end("FINISHED", seconds=self._seconds[name])
                     (self._memory / name / ENDED).touch()

@@ -12,6 +12,7 @@ import os
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +28,8 @@ POLL_S = 10.0
 LONGEST_PAUSE_S = 10.0
 STAGES_S = 30.0
 """How often the nested runs of the stages get what is new."""
+TRIES = 5
+"""How often a call beside the rows is made at a server that answers, before it is left out."""
 USUAL_TRACES = 8
 """Episodes of each file of trajectories that a store in a file gets."""
 SQLITE = "sqlite:///"
@@ -103,11 +106,15 @@ class MlflowTracker:
         self._sent_stages = 0.0
         self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         """What the thread of the metrics has to send beside them."""
+        self._beside: deque[Callable[[], None]] = deque()
+        """The same in that thread, in the order in which it is sent."""
+        self._tries = 0
+        """How often the first of these has failed."""
         self._files: queue.SimpleQueue[File] = queue.SimpleQueue()
         self._ended = Ended.FAILED
         self._away = False
         self._refused: set[str] = set()
-        """The refusals that were said."""
+        """Why calls were left out, as people were told."""
         self._settled = False
         """Whether people need no last word: all is sent, or they know that the run was deleted."""
         self._files_tried = False
@@ -178,21 +185,56 @@ class MlflowTracker:
         last = False
         while not last:
             last = self._closing.is_set()  # before the look, so that nothing is missed
-            while not self._told.empty():
-                if not self._until_done(partial(self._unless_refused, self._told.get())):
-                    return
             if not self._until_done(self._run.send_rows):
                 return
+            self._beside += self._run.take_due()
+            while not self._told.empty():
+                self._beside.append(self._told.get())
             if last or monotonic() >= self._sent_stages + STAGES_S:
-                if not self._until_done(partial(self._unless_refused, self._stages.send_rows)):
-                    return
+                self._beside.append(self._stages.send_rows)
                 self._sent_stages = monotonic()
+            if last:
+                self._beside.append(partial(self._stages.end, self._ended.value))
+            if not self._send_beside(last=last):
+                return
             self._closing.wait(0.0 if last else POLL_S)
-        self._settled = self._until_done(lambda: self._end(self._ended.value))
+        self._settled = self._until_done(lambda: self._run.end(self._ended.value))
 
-    def _end(self, status: str) -> None:
-        self._stages.end(status)
-        self._run.end(status)
+    def _send_beside(self, *, last: bool) -> bool:
+        """Make the calls beside the rows up to one that fails, which is made again after the next rows; at the `last` make all.
+
+        A call that fails `TRIES` times at a server that answers is reported and left out. Return False if the run was deleted,
+        or if the server is away at the last.
+        """
+        while self._beside:
+            try:
+                self._beside[0]()
+            except RunDeletedError as error:
+                return self._end_deleted(error)
+            except Exception as error:  # whatever the tracker's client raises must not end the run
+                try:
+                    self._run.require_there()
+                except RunDeletedError as deleted:
+                    return self._end_deleted(deleted)
+                except Exception:  # an outage, which costs no try
+                    return not last
+                self._tries += 1
+                if self._tries < TRIES and not is_refusal(error):
+                    if last:
+                        continue
+                    return True
+                if (why := first_line(error)) not in self._refused:
+                    self._refused.add(why)
+                    self._say(f"tracking: {self.uri} does not take something ({why}); metrics are sent all the same")
+            self._beside.popleft()
+            self._tries = 0
+        return True
+
+    def _end_deleted(self, error: RunDeletedError) -> bool:
+        """Tell people that the run was deleted, once; returns False."""
+        self._say(f"tracking: {error}")
+        self._settled = True
+        return False
 
     def _send_files(self) -> None:
         """Be the thread of the files: neither the metrics nor the next file wait for one that can't be stored."""
@@ -234,17 +276,6 @@ class MlflowTracker:
             return first_line(error)
         return ""
 
-    def _unless_refused(self, call: Callable[[], None]) -> None:
-        """Call; what a server refuses beside the run's metrics is said and left out, since these come after it."""
-        try:
-            call()
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            if (why := first_line(error)) not in self._refused:
-                self._refused.add(why)
-                self._say(f"tracking: {self.uri} refuses something ({why}); metrics are sent all the same")
-
     def _until_done(self, call: Callable[[], None]) -> bool:
         """Call until it succeeds. False where the run was deleted, or the tracker is closing and the server is away."""
         pause_s = 0.5
@@ -253,9 +284,7 @@ class MlflowTracker:
             try:
                 call()
             except RunDeletedError as error:
-                self._say(f"tracking: {error}")
-                self._settled = True
-                return False
+                return self._end_deleted(error)
             except Exception as error:  # whatever the tracker's client raises must not end the run
                 if not self._away:
                     self._say(
