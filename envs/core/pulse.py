@@ -32,12 +32,13 @@ class Pulse:
     """What a process says of itself. One that is stuck either does not answer, or is busy and long quiet.
 
     `progress` counts its beats, `doing` is what it has been busy with the longest ("" where it is idle), `quiet_s` the
-    seconds since its last beat while it is busy, 0 where it is idle.
+    seconds since its last beat while it is busy, 0 where it is idle. `tokens` counts what its engine has sampled.
     """
 
     progress: int
     doing: str
     quiet_s: float
+    tokens: int = 0
 
 
 class Heart:
@@ -47,13 +48,18 @@ class Heart:
         self._clock = clock
         self._numbers = count()
         self._busy: dict[int, str] = {}
-        self._progress = 0
+        self._progress = self._tokens = 0
         self._last = clock()
 
     def beat(self, times: int = 1) -> None:
         """Count a piece of work as done: a micro-batch, a pass of the engine, an answer of an environment."""
         self._progress += times
         self._last = self._clock()
+
+    def sampled(self, tokens: int) -> None:
+        """Count a pass of the engine, and the tokens that it sampled."""
+        self.beat()
+        self._tokens += tokens
 
     @contextmanager
     def busy(self, doing: str) -> Iterator[None]:
@@ -80,6 +86,7 @@ class Heart:
             progress=self._progress,
             doing=busy[0] if busy else "",
             quiet_s=self._clock() - self._last if busy else 0.0,
+            tokens=self._tokens,
         )
 
 

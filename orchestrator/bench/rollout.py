@@ -1,6 +1,7 @@
 """`bench`, rollouts: episodes against the bare engine on the same requests, and thoughts closed by force against free ones."""
 
 import asyncio
+import sys
 import time
 from dataclasses import dataclass, replace
 from statistics import median
@@ -9,6 +10,8 @@ from envs.core.task import Task
 from envs.core.thinking_mode import up_to
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
+from orchestrator.run.progress import Progress
+from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 from orchestrator.settings.loop import RlConfig
 from rollout.engines.engine_process import cpu_s
 from rollout.episodes.worker import RolloutConfig
@@ -77,7 +80,15 @@ async def sample_groups(pool: RolloutPool, tasks: list[Task], *, answers: int, f
     tickets = [
         Ticket(number=first + place, task=task, admitted=WeightVersion(step=0)) for place, task in enumerate(tasks)
     ]
-    return list(await asyncio.gather(*(pool.run_group(ticket, answers) for ticket in tickets)))
+    count = SamplingCount("bench", asked=len(tasks) * answers)
+
+    async def answered(ticket: Ticket) -> Group:
+        group = await pool.run_group(ticket, answers)
+        count.add(group)
+        return group
+
+    async with sampling_shown(Progress("bench", stream=sys.stderr), count):
+        return list(await asyncio.gather(*map(answered, tickets)))
 
 
 async def _episodes(pool: RolloutPool, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], Speed]:

@@ -107,7 +107,8 @@ class StepEvaluations(Evaluations):
             )
         self._sign = monotonic()
         self._tasks = self._tasks or await in_thread(heldout_tasks, run.config, config.eval_tasks)
-        with run.supervision.evaluating(f"{self._stage} step {step}", tasks=len(self._tasks)) as view:
+        name, samples = f"{self._stage} step {step}", config.eval_samples
+        async with run.supervision.evaluating(name, tasks=len(self._tasks), samples=samples) as view:
             asking = (self._answered(n, task, version, view) for n, task in enumerate(self._tasks))
             groups = await together(asking)
         await self._report(step, version, groups, seconds=monotonic() - began)
@@ -117,7 +118,7 @@ class StepEvaluations(Evaluations):
         ticket = Ticket(number=FIRST_TICKET + number, task=task, admitted=version, sampling=config.eval_sampling)
         group = await self._watch.on(self._pool.run_group(ticket, config.eval_samples))
         self._sign = monotonic()
-        view.answered += 1
+        view.add(group)
         return group
 
     async def _report(self, step: int, version: WeightVersion, groups: list[Group], *, seconds: float) -> None:

@@ -159,12 +159,12 @@ class Exam:
             for task in tasks
         ]
         last = 0.0
-        with run.supervision.evaluating(self.label, tasks=len(tasks)) as view:
+        async with run.supervision.evaluating(self.label, tasks=len(tasks), samples=config.samples) as view:
 
             async def answered(ticket: Ticket) -> Group:
                 nonlocal last
                 group = await self._watch.on(self._pool.run_group(ticket, config.samples))
-                view.answered += 1
+                view.add(group)
                 last = monotonic()
                 return group
 

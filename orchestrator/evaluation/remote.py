@@ -23,6 +23,7 @@ from orchestrator.failure_watch import FailureWatch
 from orchestrator.reporting.budget_curve import mean
 from orchestrator.run.folder import RunDir, write_json
 from orchestrator.run.progress import Progress
+from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 from orchestrator.settings.run_config import RunConfig
 from rollout.remote.client import ChatClient
 from rollout.remote.episodes import RemoteEpisodes
@@ -145,6 +146,7 @@ async def _answers(
     ]
     progress.stage(f"eval-{label}", len(tasks))
     done: list[Group] = []
+    count = SamplingCount(f"evaluation of {label}", asked=len(tasks) * settings.samples)
 
     async def answered(ticket: Ticket) -> Group:
         group = kept.of(ticket)
@@ -153,18 +155,20 @@ async def _answers(
             kept.keep(group)
         watch.add(group)
         done.append(group)
+        count.add(group)
         env = ticket.task.env.name
         progress.update(len(done), {f"env/{env}/reward": mean([r for g in of_env(done, env) for r in g.rewards_G])})
         return group
 
     limit = Deadline(seconds=settings.timeout_s, setting="eval.timeout_s")
-    groups = await within(
-        limit,
-        together(map(answered, tickets)),
-        stage=f"eval of {label}",
-        waiting_for=lambda: "held-out answers",
-        last_sign=lambda: episodes.heard,
-    )
+    async with sampling_shown(progress, count):
+        groups = await within(
+            limit,
+            together(map(answered, tickets)),
+            stage=f"eval of {label}",
+            waiting_for=lambda: "held-out answers",
+            last_sign=lambda: episodes.heard,
+        )
     watch.conclude()
     return groups
 

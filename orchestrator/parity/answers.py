@@ -4,9 +4,10 @@ Suffixes: `_T` one entry per sampled token, `_PD` token of a sequence and hidden
 """
 
 import asyncio
+import io
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from orchestrator.parity.setup import Setup
+from orchestrator.run.progress import Progress
+from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 from rollout.engines.protocol import Completion, TurnRequest
 from rollout.engines.vllm_scoring import ScoringEngine
 from rollout.expert_choices import Choices
@@ -74,15 +77,26 @@ class Answered:
     seconds: float
 
 
-def ask(model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens: int, end: int) -> Answered:
+def ask(
+    model: Path,
+    setup: Setup,
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    tokens: int,
+    end: int,
+    progress: Progress | None = None,
+) -> Answered:
     """Start an engine, sample answers of at most `tokens` tokens, which `end` ends, score them and end it.
 
     What vLLM raises passes. It waits for as long as vLLM does: the caller bounds it (`orchestrator/parity/time_limit.py`).
     """
-    return asyncio.run(_ask(model, setup, prompts, tokens=tokens, end=end))
+    shown = progress or Progress(stream=io.StringIO())
+    return asyncio.run(_ask(model, setup, prompts, tokens=tokens, end=end, progress=shown))
 
 
-async def _ask(model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens: int, end: int) -> Answered:
+async def _ask(
+    model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens: int, end: int, progress: Progress
+) -> Answered:
     began = time.monotonic()
     config = setup.engine.with_float32_head() if setup.learner.float32_head else setup.engine
     engine = ScoringEngine(
@@ -91,9 +105,12 @@ async def _ask(model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *,
     try:
         await engine.start()
         watched, why_not = await _watched(engine, prompts[0], tokens=tokens)
-        answers = await _sampled(engine, setup.sampling, prompts, tokens=tokens)
         plain = setup.sampling.temperature == 1 and not setup.sampling.truncates
-        others = answers if plain else await _sampled(engine, PLAIN, prompts, tokens=tokens)
+        ways = [setup.sampling] if plain else [setup.sampling, PLAIN]
+        count = SamplingCount("parity", asked=len(ways) * EACH * len(prompts), tokens=_counted(engine))
+        async with sampling_shown(progress, count):
+            answers, *more = [await _sampled(engine, way, prompts, tokens=tokens, count=count) for way in ways]
+        others = more[0] if more else answers
         scored = await _scored(engine, others)
     finally:
         async with asyncio.timeout(END_S):
@@ -107,18 +124,41 @@ async def _ask(model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *,
     )
 
 
+def _counted(engine: ScoringEngine) -> Callable[[], int]:
+    """Return what counts the tokens that an engine has sampled."""
+    sampled = 0
+
+    def tokens() -> int:
+        nonlocal sampled
+        sampled += engine.take_stats().sampled_tokens
+        return sampled
+
+    return tokens
+
+
 async def _sampled(
-    engine: ScoringEngine, sampling: Sampling, prompts: Sequence[tuple[int, ...]], *, tokens: int
+    engine: ScoringEngine,
+    sampling: Sampling,
+    prompts: Sequence[tuple[int, ...]],
+    *,
+    tokens: int,
+    count: SamplingCount,
 ) -> list[ScoredAnswer]:
     """Sample one answer to every prompt at once, then another one: by then an engine may know the prompts."""
     answers = []
     for seed in range(EACH):
         asked = [TurnRequest(prompt_ids=ids, max_tokens=tokens, seed=seed, sampling=sampling) for ids in prompts]
-        said = await asyncio.gather(*(engine.generate(one) for one in asked))
+        said = await asyncio.gather(*(_generated(engine, one, count) for one in asked))
         answers += [
             _answer(group, ids, one, sampling) for group, (ids, one) in enumerate(zip(prompts, said, strict=True))
         ]
     return sorted(answers, key=lambda answer: answer.group)
+
+
+async def _generated(engine: ScoringEngine, asked: TurnRequest, count: SamplingCount) -> Completion:
+    said = await engine.generate(asked)
+    count.finished += 1
+    return said
 
 
 def _answer(group: int, prompt_ids: tuple[int, ...], said: Completion, sampling: Sampling) -> ScoredAnswer:

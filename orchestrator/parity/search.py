@@ -19,6 +19,7 @@ from orchestrator.parity.pushed import as_pushed
 from orchestrator.parity.setup import Facts, Setup
 from orchestrator.parity.time_limit import OutOfTime, at_most
 from orchestrator.parity.trainer import Trainer
+from orchestrator.run.progress import Progress
 
 EXACT = 1e-5
 """Largest difference of a token, in nats, below which there is nothing to explain: float32 on a CPU stays below it."""
@@ -126,10 +127,15 @@ class EngineComparison:
         tokens: int,
         end: int,
         tell: Callable[[str], None] = lambda text: None,
+        progress: Progress | None = None,
     ) -> None:
-        """`tokens` is the most of an answer, which the id `end` ends; `tell` gets what is under way."""
+        """`tokens` is the most of an answer, which the id `end` ends; `tell` gets what is under way.
+
+        `progress` shows how far sampling is.
+        """
         self._model, self._facts, self._prompts = model, facts, prompts
         self._tokens, self._end, self._tell = tokens, end, tell
+        self._progress = progress
         self._trainer = Trainer(model)
         self._answered: dict[tuple[str, str], Answered] = {}
         self._starts = 0
@@ -227,7 +233,7 @@ class EngineComparison:
         self._starts += 1
         self._tell(f"engine {self.starts}: {what}")
         with as_pushed(self._model, setup) as model:
-            answered = ask(model, setup, self._prompts, tokens=self._tokens, end=self._end)
+            answered = ask(model, setup, self._prompts, tokens=self._tokens, end=self._end, progress=self._progress)
         self._answered[key] = answered
         self._tell(f"engine {self.starts}: {answered.seconds:.1f} s")
         return answered

@@ -19,6 +19,8 @@ from orchestrator.run.redaction import blanked
 SHOWN_ENVS = 8
 ACCURACY = "/avg_at_k"
 SHOWN_LOSSES = ("train/loss", "sft/loss", "loss")
+DUE = 0.9
+"""Share of the seconds between two lines after which one on sampling is due, since its clock ticks once a second."""
 SHOWN_SPEEDS = ("rollout/tokens_per_s", "train/tokens_per_s", "tokens_per_s")
 
 
@@ -96,7 +98,8 @@ class Progress:
         self._console = _Screen(file=self._stream, highlight=False)
         self._stage: StageView | None = None
         self._began = clock()
-        self._printed_at = float("-inf")
+        self._printed_at = self._began
+        self._sampling = ""
         self._live = self._panel_of(alone=stream is None) if self._console.is_terminal else None
 
     def _panel_of(self, *, alone: bool) -> Live:
@@ -135,6 +138,17 @@ class Progress:
         if self._live is None and now - self._printed_at >= self._every_s:
             self._print_line(self._stage)
 
+    def sampling(self, text: Callable[[], str | None] | None) -> None:
+        """Show how far sampling is, if nothing was shown for `every_s` seconds: in the panel, else as a line. None ends it."""
+        if text is None:
+            self._sampling = ""
+        elif self._clock() - self._printed_at >= DUE * self._every_s and (line := text()):
+            self._printed_at = self._clock()
+            if self._live is not None and self._live.is_started:
+                self._sampling = line
+            else:
+                self.note(line)
+
     def note(self, text: str) -> None:
         """Print a line that stays: a warning, a file that was written. What looks like a secret is blanked."""
         line = f"[{clock_text(self._clock() - self._began)}] {blanked(text)}"
@@ -165,7 +179,7 @@ class Progress:
     def _panel(self) -> RenderableType:
         stage = self._stage
         if stage is None:
-            return Text("")
+            return Text(self._sampling)
         now = self._clock()
         left = stage.seconds_left(now)
         head = Table.grid(padding=(0, 2))
@@ -177,7 +191,7 @@ class Progress:
             Text(step),
             Text(f"{clock_text(now - stage.began)} gone" + ("" if left is None else f", {clock_text(left)} left")),
         )
-        return Group(head, self._numbers(stage))
+        return Group(head, self._numbers(stage), *([Text(f"  {self._sampling}")] if self._sampling else []))
 
     def _numbers(self, stage: StageView) -> RenderableType:
         """Draw reward bars of the environments, loss and speed, as far as the stage has them."""

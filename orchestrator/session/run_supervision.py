@@ -5,19 +5,21 @@ import os
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from envs.core.member import Member, MemberNow
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StuckError, in_thread
 from orchestrator.failure_watch import FailureWatch
+from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 from orchestrator.session.context import RunContext
 from orchestrator.supervision.diagnosis import FaultDiagnosis, FaultFolder
 from orchestrator.supervision.scale import SCALE_FILE, take_request
 from orchestrator.supervision.status import STATUS_FILE, EvaluationStatus, MemberStatus, RunStatus, TicketStatus
 from orchestrator.supervision.supervisor import Supervisor
+from rollout.trajectory import Group
 
 FAULT, HEALED, SCALED = "fault", "healed", "scaled"
 """The kinds of the events in metrics.jsonl."""
@@ -41,8 +43,14 @@ class EvaluationView:
 
     name: str
     tasks: int
+    count: SamplingCount
     answered: int = 0
     began: float = field(default_factory=time.monotonic)
+
+    def add(self, group: Group) -> None:
+        """Count the answers to a task."""
+        self.answered += 1
+        self.count.add(group)
 
     def status(self) -> EvaluationStatus:
         """Return how far it is."""
@@ -114,14 +122,24 @@ class RunSupervision:
         """Show this stage's buffer and failures from now on."""
         self._loop, self._seen = loop, {}
 
-    @contextmanager
-    def evaluating(self, name: str, *, tasks: int) -> Iterator[EvaluationView]:
-        """Show an evaluation of so many tasks during the block, which counts the answered ones in what it is given."""
-        self._evaluation = view = EvaluationView(name=name, tasks=tasks)
-        try:
-            yield view
-        finally:
-            self._evaluation = None
+    @asynccontextmanager
+    async def evaluating(self, name: str, *, tasks: int, samples: int) -> AsyncIterator[EvaluationView]:
+        """Show an evaluation of so many tasks during the block, which adds the groups of answers to what it is given."""
+        async with self.sampling(f"evaluation of {name}", asked=tasks * samples) as count:
+            self._evaluation = view = EvaluationView(name=name, tasks=tasks, count=count)
+            try:
+                yield view
+            finally:
+                self._evaluation = None
+
+    @asynccontextmanager
+    async def sampling(
+        self, name: str, *, asked: int, look: Callable[[SamplingCount], bool] = lambda count: True
+    ) -> AsyncIterator[SamplingCount]:
+        """Show during the block how many of so many answers are finished. `look` is as in `sampling_shown`, of this count."""
+        count = SamplingCount(name, asked=asked, tokens=self._supervisor.tokens)
+        async with sampling_shown(self._run.progress, count, look=lambda: look(count)):
+            yield count
 
     async def examine_starting(self, what: str) -> None:
         """Record how those stand that have not started, where the run waited too long for them; none is ended."""

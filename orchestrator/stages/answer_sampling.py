@@ -62,17 +62,26 @@ async def sample_once(
     kept: list[str] = []
     watch = FailureWatch(asking.max_failures, setting=f"{name}.max_failures")
     limit = Deadline(seconds=asking.timeout_s, setting=f"{name}.timeout_s")
-    for first in range(0, len(draws), WAVE):
-        wave = draws[first : first + WAVE]
-        making = within(limit, in_thread(_made, mixture, wave), stage=name, waiting_for=lambda: "its tasks to be made")
-        tasks = await run.stop.wait_or(making)
-        tickets = _tickets(tasks, instance.first_ticket + first, admitted=run.version, sampling=asking.sampling)
-        answering = together(watch.on(pool.run_group(ticket, asking.samples)) for ticket in tickets)
-        groups = await run.stop.wait_or(
-            run.engines.in_time(limit, answering, stage=name, waiting_for="the model's own answers")
-        )
-        kept += [line for draw, group in zip(wave, groups, strict=True) for line in lines(draw, group)]
-        run.progress.note(f"{name}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")
+    async with run.supervision.sampling(name, asked=len(draws) * asking.samples) as count:
+
+        async def answered(ticket: Ticket) -> Group:
+            group = await watch.on(pool.run_group(ticket, asking.samples))
+            count.add(group)
+            return group
+
+        for first in range(0, len(draws), WAVE):
+            wave = draws[first : first + WAVE]
+            making = within(
+                limit, in_thread(_made, mixture, wave), stage=name, waiting_for=lambda: "its tasks to be made"
+            )
+            tasks = await run.stop.wait_or(making)
+            tickets = _tickets(tasks, instance.first_ticket + first, admitted=run.version, sampling=asking.sampling)
+            answering = together(map(answered, tickets))
+            groups = await run.stop.wait_or(
+                run.engines.in_time(limit, answering, stage=name, waiting_for="the model's own answers")
+            )
+            kept += [line for draw, group in zip(wave, groups, strict=True) for line in lines(draw, group)]
+            run.progress.note(f"{name}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")
     watch.conclude()
     if not kept:
         raise ValueError(

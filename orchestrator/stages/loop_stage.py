@@ -1,5 +1,6 @@
 """A stage that runs the loop of `orchestrator/loop.py`: what it samples, trains, writes and continues from."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -21,12 +22,14 @@ from orchestrator.recording.trained_with import TrainedWith
 from orchestrator.run.checkpoint import place
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
+from orchestrator.run.sampling_progress import SamplingCount
 from orchestrator.session.context import skipped_steps
 from orchestrator.session.run import Run
 from orchestrator.session.run_supervision import LoopView
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.shaping import ShapingConfig, shaped
 from orchestrator.skip_watch import SkipWatch
+from orchestrator.slots import SlotState
 from orchestrator.stages.begun_groups import BegunGroups, in_words
 from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
@@ -105,7 +108,8 @@ class LoopStage:
         )
         pool.on_reissue = self._reissued
         try:
-            await loop.run(self._done + 1, config.steps)
+            async with run.supervision.sampling(self._stage, asked=self._answers, look=self._look):
+                await loop.run(self._done + 1, config.steps)
             model = await run.trainer.trained(self._stage)
             await self._beside("old batches to be removed", self._keeper.remove_old)
         except Exception:
@@ -141,6 +145,19 @@ class LoopStage:
             begun=self._begun.take,
             healed=run.engines.healed,
         )
+
+    @property
+    def _answers(self) -> int:
+        return self._config.groups_per_step * self._config.group_size
+
+    def _look(self, count: SamplingCount) -> bool:
+        """Count the answers that wait for the next step; return whether the engines sample any."""
+        states = Counter(state for _, state in self._buffer.slots.values())
+        name = f"{self._stage} step {self._loop.learning + 1}"
+        if count.name != name:
+            count.begin(name, asked=self._answers)
+        count.finished = min(self._answers, states[SlotState.READY] * self._config.group_size)
+        return states[SlotState.GENERATING] > 0
 
     def _reissued(self, number: int, why: str) -> None:
         if not is_of_evaluation(number):

@@ -116,6 +116,10 @@ class Supervisor:
         """Return what is known of a member."""
         return self._watches.get(id(member))
 
+    def tokens(self) -> int:
+        """Return how many tokens the members' engines have sampled, by their last answers."""
+        return sum(watch.pulse.tokens for watch in self._watches.values() if watch.pulse is not None)
+
     def _pulse_of(self, member: Member) -> Pulse | None:
         watch = self.watch_of(member)
         return None if watch is None else watch.pulse

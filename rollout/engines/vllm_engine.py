@@ -57,7 +57,7 @@ class VllmEngine:
         tags: ThoughtTags | None = None,
         record_experts: bool = False,
         sleeps: bool = False,
-        on_pass: Callable[[], None] = lambda: None,
+        on_pass: Callable[[int], None] = lambda tokens: None,
     ) -> None:
         """`ends` are the ids that end a turn, and nothing else does; `tags` are needed where thoughts are limited.
 

@@ -21,10 +21,10 @@ class StatsRecorder(StatLoggerBase):
         vllm_config: VllmConfig | None = None,
         engine_index: int = 0,
         *,
-        on_pass: Callable[[], None] = lambda: None,
+        on_pass: Callable[[int], None] = lambda tokens: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """The first two are what vLLM gives; `on_pass` is called after each pass."""
+        """The first two are what vLLM gives; `on_pass` is called after each pass with the tokens that it sampled."""
         self._on_pass = on_pass
         self._clock = clock
         self._requests = 0
@@ -47,7 +47,7 @@ class StatsRecorder(StatLoggerBase):
         engine_idx: int = 0,
     ) -> None:
         """Add what one pass did."""
-        self._on_pass()
+        self._on_pass(0 if iteration_stats is None else iteration_stats.num_generation_tokens)
         if scheduler_stats is not None:
             self._passes += 1
             self._running += scheduler_stats.num_running_reqs

@@ -98,7 +98,7 @@ class RolloutWorker:
             tags=tags,
             record_experts=record_experts,
             sleeps=sleeps,
-            on_pass=self._heart.beat,
+            on_pass=self._heart.sampled,
         )
         await engine.start()
         self.attach(engine, renderer, tags)

@@ -1,6 +1,7 @@
 """A comparison of engine and trainer as the command line asks for it."""
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -22,6 +23,7 @@ from orchestrator.pipeline.eval_config import of_model, of_run, with_envs
 from orchestrator.profiles.settled import settled
 from orchestrator.run.folder import write_json
 from orchestrator.run.noise import noise_to
+from orchestrator.run.progress import Progress
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.text import merged, overridden
@@ -83,7 +85,8 @@ def _found(
 
         tell(f"at most {given.starts} engines; what libraries print goes to {LOG}")
         facts = facts_of(model, gpu=training_device() == "cuda")
-        comparison = EngineComparison(model, facts, prompts, tokens=given.tokens, end=end, tell=tell)
+        progress = Progress("parity", stream=io.StringIO() if given.quiet else screen)
+        comparison = EngineComparison(model, facts, prompts, tokens=given.tokens, end=end, tell=tell, progress=progress)
         try:
             with noise_to(LOG):
                 return comparison.diagnose(

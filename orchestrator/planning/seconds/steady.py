@@ -1,11 +1,14 @@
 """Sampling as a run at lag 1 or more has it: whenever a group is finished the next one begins."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 from envs.core.clock import loop_time
 from orchestrator.mixture import Mixture
+from orchestrator.run.progress import Progress
+from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 from rollout.pool.pool import RolloutPool
 from rollout.trajectory import Group, Ticket, WeightVersion
 
@@ -30,7 +33,13 @@ class SteadySampling:
         """Return the next groups that are finished from now on, as soon as there are so many."""
         while not self._finished.empty():
             self._finished.get_nowait()
-        return [await self._finished.get() for _ in range(count)]
+        found = list[Group]()
+        counted = SamplingCount("sampling", asked=count * self._answers)
+        async with sampling_shown(Progress(stream=sys.stderr), counted):
+            while len(found) < count:
+                found.append(await self._finished.get())
+                counted.add(found[-1])
+        return found
 
     async def rate_until(self, done: Awaitable[object]) -> float:
         """Return the tokens that all engines together sample in a second, from now until something is done."""
