@@ -113,6 +113,33 @@ def test_standard_sets_are_asked_by_name(tmp_path: Path) -> None:
         config(model, "--preset", "gsm9k")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "tokens"),
+    [
+        (["--preset", "gsm8k"], 4096),
+        (["--preset", "gsm8k", "--preset", "aime24"], 8192),
+        (["--preset", "gsm8k", "--env", "math"], None),
+        (["--preset", "gsm8k", "--max-tokens", "77"], 77),
+        (["eval.sampling.max_tokens=77", "--preset", "gsm8k"], 77),
+        (["rollout.limits.turn_tokens=5000", "--preset", "gsm8k"], None),
+        (["rollout.limits.total_tokens=5000", "--preset", "gsm8k"], None),
+    ],
+)
+def test_a_standard_set_limits_answers_unless_the_user_does(
+    arguments: list[str], tokens: int | None, tmp_path: Path
+) -> None:
+    model = tiny_models.qwen3(tmp_path / "mine")
+    settings = json.loads((model / "config.json").read_text()) | {"max_position_embeddings": 32768}
+    (model / "config.json").write_text(json.dumps(settings))
+    made = config(str(model), *arguments, "--runs-dir", str(tmp_path))
+    assert of_eval(made).sampling.max_tokens == tokens
+
+
+def test_the_limit_of_a_standard_set_is_at_most_the_models(tmp_path: Path) -> None:
+    made = config(str(tiny_models.qwen3(tmp_path / "mine")), "--preset", "gsm8k", "--runs-dir", str(tmp_path))
+    assert of_eval(made).sampling.max_tokens == made.rollout.limits.turn_tokens == 1024
+
+
 def test_standard_sets_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["presets"]) == 0
     table = capsys.readouterr().out

@@ -37,6 +37,7 @@ HUMANEVAL = Preset(
     },
     prompt="humaneval_eval.py of github.com/openai/simple-evals; the paper's is the code alone, for models without a chat",
     rule=f"{PROGRAM_RULE}; all assertions of `check` hold",
+    tokens=4096,
     samples="1, greedy; in the paper 200 for pass@k",
     source=HUMANEVAL_PAPER,
     differs="5 s of CPU for a row's tests (published: 3 s); white space around the prompt is left out",
@@ -50,6 +51,7 @@ HUMANEVAL_PLUS = Preset(
     options={"prompt": {"completion": f"{EVALPLUS}{{question}}\n```\n"}},
     prompt=EVALPLUS_FROM,
     rule=f"{PROGRAM_RULE}; the result for each of the row's inputs is the expected one, floats to 1e-6",
+    tokens=4096,
     samples="1, greedy",
     source=EVALPLUS_PAPER + HUMANEVAL_PAPER,
     differs=EVALPLUS_DIFFERS,
@@ -75,6 +77,7 @@ MBPP = Preset(
     },
     prompt="the paper, section 3, without its examples and without its marks [BEGIN] and [DONE]",
     rule="the program is the last code block that defines the function; all three assertions hold, each in its own process",
+    tokens=4096,
     samples="1, greedy",
     source=MBPP_PAPER,
     differs="no examples before the task, where the paper has 3; challenge tests are not used, as in the paper",
@@ -88,6 +91,7 @@ MBPP_PLUS = Preset(
     options={"prompt": {"function": f'{EVALPLUS}"""\n{{question}}\n{{test}}\n"""\n```\n'}},
     prompt=f"{EVALPLUS_FROM}; tools/mbpp/init_plus.py for the task's text",
     rule="the program is the last code block that defines the function; each of the row's inputs gives the expected result",
+    tokens=4096,
     samples="1, greedy",
     source=EVALPLUS_PAPER + MBPP_PAPER,
     differs=EVALPLUS_DIFFERS,
@@ -124,6 +128,7 @@ LIVECODEBENCH = Preset(
         "the program is the last code block (with starter code: that defines its class); every public and private test gives "
         "the expected output, or as a call the expected result"
     ),
+    tokens=8192,
     samples="10 at temperature 0.2, in a window of dates",
     source="Jain et al., LiveCodeBench: Holistic and Contamination Free Evaluation, 2024, arXiv 2403.07974",
     differs=(

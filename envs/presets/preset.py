@@ -30,6 +30,8 @@ class Preset:
     """Where the prompt is published."""
     rule: str
     """What makes an answer right."""
+    tokens: int
+    """Most tokens of an answer, its thought included, unless the user sets a limit."""
     samples: str
     """How it is usually quoted: answers to a task, and how they are drawn."""
     source: str

@@ -16,6 +16,7 @@ IFEVAL = Preset(
         "strict accuracy by prompt: the response follows every instruction; parts/loose, parts/instructions_strict and "
         "parts/instructions_loose over parts/instructions give the other three published figures"
     ),
+    tokens=4096,
     samples="1, greedy",
     source="Zhou et al., Instruction-Following Evaluation for Large Language Models, 2023, arXiv 2311.07911",
     differs=(

@@ -39,6 +39,7 @@ def _preset(category: str, rows: int, rule: str) -> Preset:
         rows=rows,
         prompt="the dialogue and the functions of the row, as the leaderboard gives them to models that call functions",
         rule=rule,
+        tokens=2048,
         samples="1, temperature 0.001",
         source=SOURCE,
         differs="functions are put by the model's chat template, calls read by its own format; "
@@ -59,6 +60,7 @@ def _of_turns(category: str) -> Preset:
         prompt="the user's turns and the functions of the row, as the leaderboard gives them to models that call functions",
         rule="after each of the user's turns with gold calls the simulators' state is the one after these, and what they "
         "returned is among what the model's calls did",
+        tokens=2048,
         samples="1, temperature 0.001",
         source=f"{SOURCE}; the simulators are those of the clone, or of options.simulators, and run sealed",
         differs="functions are put by the model's chat template, calls read by its own format; functions that are first "

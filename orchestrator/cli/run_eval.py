@@ -18,6 +18,7 @@ from orchestrator.pipeline.config import Config, make_config
 from orchestrator.pipeline.eval_config import (
     PATIENT,
     Given,
+    answer_limit,
     asked_for,
     fresh_name,
     label_of,
@@ -82,6 +83,8 @@ def _asked(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, pr
                 f"name on the hub"
             )
         base, label = of_model(source), slug(given.what if source.on_hub else source.folder.name)
+        longest, own = base["rollout"]["limits"]["turn_tokens"], overridden({}, given.overrides)
+        base = merged(base, answer_limit(presets, envs=envs, given=own, longest=longest))
     found = asked_for(base, told, label=label, envs=envs, presets=presets)
     found |= {"name": given.name or fresh_name(label), "runs_dir": runs_dir}
     return overridden(found, given.overrides)
@@ -103,7 +106,8 @@ def _through_pipeline(wanted: Given, given: argparse.Namespace, *, only: str | N
 def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> int:
     """Evaluate a model behind a server; `base` is a configuration whose environments and settings it is asked with."""
     label = slug(given.model or given.url.split("://")[-1].split("/")[0])
-    found = asked_for(base, told, label=label, envs=envs, presets=presets)
+    limit = answer_limit(presets, envs=envs, given=overridden(base, given.overrides))
+    found = asked_for(merged(base, limit), told, label=label, envs=envs, presets=presets)
     found |= {"name": given.name or fresh_name(label)} | (
         {} if given.runs_dir is None else {"runs_dir": given.runs_dir}
     )

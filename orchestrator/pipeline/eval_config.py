@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from envs.presets.catalog import preset_of
 from learner.models.shape import longest_sequence
 from orchestrator.pipeline.config import KNOWN, SHARED
+from orchestrator.profiles.asked import found
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.data_option import data_option
 from orchestrator.settings.model_source import ModelSource
@@ -24,6 +26,16 @@ LONGEST = 8192
 EPISODE_S = 900.0
 PATIENT: Given = {"rollout": {"limits": {"timeout_s": EPISODE_S}}, "supervision": {"stalled_s": EPISODE_S + 60}}
 """How long an episode may take where no configuration says so."""
+
+
+LIMITS = (
+    "eval.sampling.max_tokens",
+    "eval.budgets",
+    "eval.budget_shares",
+    "rollout.limits.turn_tokens",
+    "rollout.limits.total_tokens",
+)
+"""Settings by which the user says how long answers may be: a standard set's own limit gives way to them."""
 
 
 def of_model(source: ModelSource) -> Given:
@@ -55,13 +67,24 @@ def asked_for(given: Given, told: Mapping[str, Any], *, label: str, envs: Named,
 
     Nothing is left of how other stages train. Raise `ValueError` where nothing is named that would be asked.
     """
-    found = with_envs({key: value for key, value in given.items() if key in (*SHARED, "eval")}, envs, presets)
-    if not found.get("envs"):
+    asked = with_envs({key: value for key, value in given.items() if key in (*SHARED, "eval")}, envs, presets)
+    if not asked.get("envs"):
         raise ValueError(
             "name what is asked: a standard set, for example --preset gsm8k, or an environment with --env, for example "
             "--env math --data gsm8k_test.jsonl"
         )
-    return merged(found, told) | {"stages": ["init", {"eval": {"name": label}}]}
+    return merged(asked, told) | {"stages": ["init", {"eval": {"name": label}}]}
+
+
+def answer_limit(presets: Named, *, envs: Named, given: Given, longest: int | None = None) -> Given:
+    """Return the longest answer that these standard sets name, at most `longest` tokens, as a configuration has it.
+
+    Return nothing if environments are asked too, or if the user's settings `given` limit answers or thoughts themselves.
+    """
+    if not presets or envs or any(found(given, key) is not None for key in LIMITS):
+        return {}
+    tokens = max(preset_of(name).tokens for name in presets)
+    return {"eval": {"sampling": {"max_tokens": tokens if longest is None else min(tokens, longest)}}}
 
 
 def with_envs(given: Given, envs: Named, presets: Named) -> Given:

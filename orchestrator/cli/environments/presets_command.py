@@ -52,6 +52,7 @@ def description(preset: Preset) -> list[str]:
         "environment": preset.env,
         "rule": preset.rule,
         "usually": preset.samples,
+        "limit": f"{preset.tokens} tokens an answer, thought included, unless --max-tokens says otherwise",
         "source": preset.source,
         "prompt": preset.prompt,
         "differs": preset.differs,
