@@ -114,7 +114,7 @@ class LearnerConfig:
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
     transport: str = running(AUTO)
     """What a weight push travels by: shared_memory (engines on this host), ray (Ray's object store: several hosts), broadcast
-    (in buckets from every rank to all engines at once, by NCCL where each has a GPU of its own, by gloo where there are none),
+    (in buckets from up to 8 ranks to all engines, by NCCL where each has a GPU of its own, by gloo where there are none),
     cuda_ipc (one engine on the learner's only GPU) or auto: the run chooses by its cluster, and says what."""
     sparse_push: bool = running(False)
     """Whether only the weights that changed travel, where that is fewer bytes; each end then keeps a copy."""
