@@ -54,8 +54,8 @@ class EvalConfig:
     """Thinking budgets in tokens under which the same tasks are answered once more each; `temper compare --runs` needs the same
     ones in all runs."""
     budget_shares: list[float] = scheduled([])
-    """Further budgets, as shares of the environment's median thought without a limit in the same evaluation: each model has
-    others, so that they are for one run."""
+    """Further budgets, as shares of the environment's median thought without a limit in the same evaluation. Each model
+    gets other budgets, so runs can't be compared by them."""
     no_thought: bool = scheduled(False)
     """Whether the tasks are also answered with thinking off."""
     low_effort: bool = scheduled(False)

@@ -59,7 +59,7 @@ class RunGroup:
 class PointKey:
     """By what points of different runs are the same: the mode, and the budget in tokens.
 
-    A share of the median thought is another budget for each model, and says nothing of two.
+    A share of the median thought is another budget for each model.
     """
 
     mode: Mode
@@ -178,9 +178,8 @@ def _require_same_budgets(groups: list[RunGroup]) -> None:
             listed = "; ".join(f"{run}: {', '.join(map(str, budgets)) or 'none'}" for run, budgets in asked.items())
             wanted = ",".join(map(str, union))
             raise ValueError(
-                f"the runs were asked under different budgets in {env}, in tokens ({listed}), so that no point of one is a "
-                f"point of the other; evaluate each of them under the same, for example `temper eval RUN/config.yaml "
-                f"'eval.budgets=[{wanted}]' 'eval.budget_shares=[]'`"
+                f"the runs have different budgets in {env}, in tokens ({listed}); evaluate each run under the same ones, for "
+                f"example `temper eval RUN/config.yaml 'eval.budgets=[{wanted}]' 'eval.budget_shares=[]'`"
             )
 
 
