@@ -25,13 +25,13 @@ from orchestrator.gpu_check.part import PARTS, Needs
 ROOT = Path(__file__).resolve().parents[1]
 LOCK, MAMBA = ROOT / "requirements" / "gpu.txt", ROOT / "requirements" / "mamba.txt"
 BASE = "torch"
-"""What the machine has, with all that it needs itself."""
+"""The package that the machine has, with all packages that it needs."""
 ROOTS: dict[Needs, tuple[str, ...]] = {
     "none": ("transformers", "psutil"),
     "deepspeed": ("deepspeed", "peft", "xxhash"),
     "vllm": (),
 }
-"""What the parts of the check need by their kind, beside the kinds before; vllm stands for the whole lock."""
+"""Packages that parts of the check need by kind, in addition to the kinds before. vllm takes the whole lock."""
 OURS = ("transformers", "deepspeed", "vllm")
 """Packages that are carried at the version of the lock, whatever version the machine has."""
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -66,12 +66,12 @@ class Piece:
 
     @property
     def name(self) -> str:
-        """That of its file; pieces of a wheel sort in their order."""
+        """The name of its file. Pieces of a wheel sort in their order."""
         return f"{self.wheel.name}.{self.number:03d}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the folder and print the calls; returns 2 with a message where something could not be had."""
+    """Make the folder and print the calls. Return 0, or 2 with a message if something is missing."""
     parser = argparse.ArgumentParser(prog="python -m requirements.carry", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder in the checkout, which is made anew")
     parser.add_argument("--limit", default="64MiB", help="most bytes of a call (default: 64MiB)")
@@ -198,7 +198,7 @@ def _only(folder: Path) -> Path:
 
 
 def _pip(arguments: Sequence[str], variables: dict[str, str]) -> str:
-    """Run pip without looking for what a package needs; returns what it said last where it failed."""
+    """Run pip for these packages alone. Return the last line of its errors if it fails, else an empty text."""
     command = [
         sys.executable,
         "-m",

@@ -238,6 +238,10 @@ def test_a_loop_has_no_passes_of_a_reference_that_another_stage_has(folder: Path
     assert held[0] == [0, 0]
     assert held[1][0] > 0  # a rank has room for it
     assert held[1][1] == 0  # adapters are compared with the model without them
+    away = replace(alone.config.learner, zero_stage=3, offload="cpu")
+    ranks = [planner.rank_with(away) for planner in (alone, after)]
+    assert [rank.reference for rank in ranks] == [0, 0]  # it lies in main memory with the model
+    assert ranks[1].offloaded - ranks[0].offloaded == 2 * alone.model.parameters // away.ranks
     assert after.fleet == alone.fleet
 
 

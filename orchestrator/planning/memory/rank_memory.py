@@ -87,7 +87,8 @@ def rank_memory(
     away = learner.offload != "none"
     gradients = FLOAT32 * trained // (ranks if stage >= 2 or away else 1)
     weights = width * held // (ranks if stage == 3 else 1)
-    moved = (states + gradients + (weights if stage == 3 else 0)) if away else 0
+    frozen = width * reference // (ranks if stage == 3 else 1)
+    moved = (states + gradients + (weights + frozen if stage == 3 else 0)) if away else 0
     kept = (0 if away else gradients + states) + (0 if away and stage == 3 else weights)
     whole = max(width * held, kept + width * reference if reference else 0)
     return RankMemory(
@@ -97,7 +98,7 @@ def rank_memory(
         loading=overhead + whole if gpu and stage == 3 else 0,
         buckets=FLOAT32 * min(held, BUCKET) if stage == 3 or (stage and ranks > 1) else 0,
         gathered=2 * width * model.largest_layer if stage == 3 and ranks > 1 else 0,
-        reference=width * reference // (ranks if stage == 3 else 1),
+        reference=0 if away and stage == 3 else frozen,
         activations=activations(model, learner, pass_tokens=pass_tokens, gpu=gpu),
         logits=logits(model, learner, pass_tokens=pass_tokens),
         pass_tokens=pass_tokens,
