@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 
 from envs.binding import BoundEnv
 from envs.core.task import Message, Task
@@ -182,4 +183,5 @@ def check_judge(env: BoundEnv, tasks: Sequence[Task], *, seconds: float) -> Find
 
 async def _tested(env: BoundEnv, tasks: Sequence[Task], *, seconds: float) -> EnvReport:
     in_this = copy_context().run  # in a context of its own a thread would download
-    return await asyncio.wait_for(in_thread(in_this, self_test, env.definition, tasks), seconds)
+    tested = partial(self_test, audits=False)  # which takes longer than a check before a run may
+    return await asyncio.wait_for(in_thread(in_this, tested, env.definition, tasks), seconds)
