@@ -39,10 +39,10 @@ FEW_ANSWERS = (
     *("acre", "aiw", "binary_alternation", "circuit_logic", "count_bits", "course_schedule", "game_of_life"),
     *("family_relationships", "game_of_life_halting", "gcd", "isomorphic_strings", "letter_counting", "maze"),
     *("mahjong_puzzle", "polynomial_equations", "ransom_note", "rotten_oranges", "self_reference", "syllogism"),
-    *("shortest_path", "zebra_puzzles"),
+    *("largest_island", "shortest_path", "zebra_puzzles"),
 )
 """Data sets in which more than a fifth of the tasks have the same answer."""
-CHANCE = 0.8
+CHANCE = 0.85
 """Most that one answer to every task may earn in these."""
 
 
