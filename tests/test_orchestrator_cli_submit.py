@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +15,12 @@ import psutil
 import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from orchestrator.cli.submit import named_server, passed_on, run_command, run_job
+from orchestrator.cli.submit import named_server, passed_on, run_command, run_job, stop_wait_s
 from orchestrator.cluster import ray_jobs
 from orchestrator.cluster.module_search import FOLDER
 from orchestrator.cluster.ray_jobs import Job, JobServer, end_session, local_head
 from orchestrator.cluster.this_machine import LOOPBACK, ROOT
+from orchestrator.pipeline.config import unsettled_config
 
 STOPPABLE = """
 import signal, sys, time
@@ -61,6 +63,69 @@ def test_a_signal_stops_the_job_and_lets_it_save(server: JobServer, tmp_path: Pa
     assert run_job(server, [sys.executable, "-c", STOPPABLE], write=write, working_dir=tmp_path) == 130
     assert "saved" in "".join(log)
     assert "".join(log).count("begun\n") == 1
+
+
+@pytest.mark.parametrize(("stop_s", "saves"), [(1, False), (60, True)])
+def test_a_stopped_job_has_the_time_that_its_caller_names(
+    stop_s: int, saves: bool, server: JobServer, tmp_path: Path
+) -> None:
+    """The job needs 4 s for its last step."""
+    program = STOPPABLE.replace('    print("saved"', '    time.sleep(4)\n    print("saved"')
+    log: list[str] = []
+    job = Job.submit(
+        server,
+        shlex.join([sys.executable, "-c", program]),
+        working_dir=tmp_path,
+        excludes=[],
+        env_vars={},
+        write=log.append,
+        stop_s=stop_s,
+    )
+    deadline = time.monotonic() + 60
+    while "begun" not in server.connect().get_job_logs(job.id).splitlines():  # the log has the program too
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    job.stop()
+    job.wait()
+    assert ("saved" in "".join(log).splitlines()) is saves
+
+
+def test_a_stop_may_take_as_long_as_the_runs_own_deadlines_allow() -> None:
+    given = ["rl.timeout_s=400", "deadlines.files_s=100", "deadlines.megabytes_per_s=50", "runs_dir=/shared/runs"]
+    config = unsettled_config(ROOT / "configs" / "demo.yaml", given)
+    step_and_push, two_deliveries, shift = 2 * 400, 2 * 120, 120
+    two_checkpoints, end = 2 * (100 + 5000 / 50), 120
+    assert stop_wait_s(config, 5 * 10**9, 0) == step_and_push + two_deliveries + shift + two_checkpoints + end
+    supervised = unsettled_config(ROOT / "configs" / "demo.yaml", [*given, "stages=[init,sft]"])
+    assert stop_wait_s(supervised, 5 * 10**9, 0) == 600 + two_checkpoints + end
+
+
+SUBMITTED = """
+import shlex, sys
+from pathlib import Path
+from orchestrator.cluster.ray_jobs import Job, local_head
+command = shlex.join([sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"])
+with local_head() as server:
+    write = lambda text: print(text, flush=True)
+    given = {"working_dir": Path(sys.argv[1]), "excludes": [], "env_vars": {}, "write": write}
+    Job.submit(server, command, **given).follow()
+"""
+
+
+def test_a_killed_submit_leaves_no_process(tmp_path: Path) -> None:
+    """Neither its head with the processes of that, nor the job."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SUBMITTED, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as submit:
+        assert submit.stdout is not None
+        assert "begun\n" in submit.stdout
+        family = psutil.Process(submit.pid).children(recursive=True)
+        submit.kill()
+    assert len(family) > 5
+    _, alive = psutil.wait_procs(family, timeout=60)
+    for process in alive:
+        process.kill()
+    assert alive == []
 
 
 def test_a_cluster_that_was_started_here_asks_for_its_token(server: JobServer) -> None:

@@ -9,7 +9,7 @@ import ray
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
 from orchestrator.cluster import bundles, ray_cluster
-from orchestrator.cluster.ray_cluster import _vllm_level, stop_ray
+from orchestrator.cluster.ray_cluster import _vllm_level, asks_for_no_token, stop_ray
 from orchestrator.run.noise import VLLM_LEVEL
 
 
@@ -39,3 +39,15 @@ def test_a_cluster_that_does_not_answer_is_left_all_the_same(monkeypatch: pytest
     assert bundles.gpus_taken() == ""
     assert monotonic() - began < 5
     answers.set()
+
+
+@pytest.mark.parametrize(
+    ("mode", "open_to_all"), [("token", False), ("Token", False), ("disabled", True), (None, True)]
+)
+def test_a_cluster_without_a_token_is_known(
+    mode: str | None, open_to_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    if mode is not None:
+        monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    assert asks_for_no_token() is open_to_all

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from orchestrator.cli.submit import stop_wait_s
+from orchestrator.cluster.ray_jobs import STOP_WAIT
 from orchestrator.pipeline.config import unsettled_config
 
 ROOT = Path(__file__).parent.parent
@@ -105,6 +107,12 @@ def test_the_job_of_kuberay_runs_a_recipe_on_pods_of_one_image() -> None:
         for group in cluster["workerGroupSpecs"]
     ]
     assert sum(wanted) == gpus_of(recipe)
+    parameters = 9 * 10**9  # of this recipe's model, each of 14 bytes in a checkpoint
+    head = cluster["headGroupSpec"]["template"]["spec"]
+    wait_s = int(next(one["value"] for one in head["containers"][0]["env"] if one["name"] == STOP_WAIT))
+    assert stop_wait_s(config, 14 * parameters, 2 * parameters) <= wait_s < head["terminationGracePeriodSeconds"]
+    assert job["spec"]["jobId"] == head["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][-1]
+    assert cluster["authOptions"] == {"mode": "token"}
 
 
 def test_the_script_of_slurm_is_a_shell_script_that_starts_ray_and_a_run() -> None:
@@ -125,4 +133,5 @@ def test_the_script_of_slurm_is_a_shell_script_that_starts_ray_and_a_run() -> No
     for nodes, recipe in asked:
         unsettled_config(ROOT / recipe, [])
         assert int(nodes or options["nodes"]) * int(options["gpus-per-node"]) == gpus_of(recipe)
+    assert 0 < text.index("RAY_AUTH_MODE=token RAY_AUTH_TOKEN\n") < text.index("ray start --head")
     assert text.index("ray start --head") < text.index("ray start --address") < text.index("temper run")

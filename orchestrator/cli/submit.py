@@ -1,5 +1,6 @@
 """`submit`: a run as a job of a Ray cluster, or of a local one that lives as long as the job."""
 
+import math
 import os
 import re
 import shlex
@@ -14,13 +15,16 @@ from types import FrameType, MappingProxyType
 from urllib.parse import urlsplit
 
 from orchestrator.cluster.module_search import FOLDER
-from orchestrator.cluster.ray_jobs import Job, JobServer, local_head
+from orchestrator.cluster.ray_jobs import JOB_STOP_S, Job, JobServer, local_head
 from orchestrator.cluster.this_machine import LOOPBACK, ROOT
 from orchestrator.deadline import STOPPED
 from orchestrator.pipeline.config import Config, unsettled_config
 from orchestrator.pipeline.data_files import named_paths
 from orchestrator.pipeline.places import stores_by_path
+from orchestrator.planning.model import planned_model
 from orchestrator.run.folder import RunDir
+from orchestrator.session.engines import DELIVERIES
+from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.text import is_file
 
 EXCLUDES = ["/.venv/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__/"]
@@ -30,6 +34,11 @@ KEPT_HERE = ("VLLM_API_KEY",)
 KEY_STAYS = (
     "submit: WANDB_API_KEY stays here, since whoever may ask the job server would see it; where the cluster's machines have "
     "none of their own, W&B's files stay in the run's folder for `wandb sync`"
+)
+SECRET = ("_TOKEN", "_KEY", "_PASSWORD", "_SECRET")
+SECRETS_TRAVEL = (
+    "travels with the job, and whoever may ask the job server can read it; set it on the cluster's machines and unset it here "
+    "to avoid that"
 )
 READ_BY_NAME = re.compile(r"\$\{oc\.env:(\w+)")
 LOCAL_NAMES = (LOOPBACK, "localhost", "::1")
@@ -46,16 +55,49 @@ def submit(config: Path, overrides: list[str], address: str | None) -> int:
     command = run_command(config, overrides, local=local)
     env_vars = passed_on(os.environ, _texts(config, overrides))
     made = unsettled_config(config, overrides)
+    stop_s = stop_wait_s(made, *_sizes(made))
     if address is not None:
         if "wandb" in made.tracking.also and "WANDB_API_KEY" in os.environ:
             print(KEY_STAYS, file=sys.stderr)
-        return run_job(named_server(address), command, write=_to_stdout, env_vars=env_vars)
+        if secrets := [name for name in env_vars if name.endswith(SECRET)]:
+            print(f"submit: {', '.join(secrets)}: {SECRETS_TRAVEL}", file=sys.stderr)
+        return run_job(named_server(address), command, write=_to_stdout, env_vars=env_vars, stop_s=stop_s)
     logs = RunDir(Path(made.runs_dir) / made.name).log.with_name("ray")
     with local_head(logs=logs) as server:
-        status = run_job(server, command, write=_to_stdout, env_vars=env_vars)
+        status = run_job(server, command, write=_to_stdout, env_vars=env_vars, stop_s=stop_s)
     if logs.is_dir():
         print(f"what engines and ranks printed: {logs}")
     return status
+
+
+def stop_wait_s(config: Config, checkpoint_bytes: int, push_bytes: int) -> int:
+    """Return the seconds in which a run ends after a stop, by its own deadlines, for a model of these sizes.
+
+    A stop that comes in the learner's step waits for the step and its push. The checkpoint before may still be written then,
+    and another one follows.
+    """
+    step_s = 0.0
+    for settings in (config.settings(one) for one in config.instances if one.stage.trains):
+        if isinstance(settings, LoopConfig):
+            push_s = DELIVERIES * config.rollout.engine.push_deadline_s(push_bytes)
+            step_s = max(step_s, 2 * settings.timeout_s + push_s + config.deadlines.shift_s)
+        else:
+            step_s = max(step_s, config.deadlines.step_s)
+    return math.ceil(step_s + 2 * config.deadlines.files(checkpoint_bytes).seconds + JOB_STOP_S)
+
+
+def _sizes(config: Config) -> tuple[int, int]:
+    """Return the bytes of the model's checkpoint and of a push; zeros, with a note, if the model is not known here."""
+    try:
+        model = planned_model(config.model, config.learner)
+    except (OSError, ValueError) as error:
+        print(
+            f"submit: the model is not known on this machine ({error}), so the time that a stopped job may take leaves out "
+            f"the bytes of its checkpoint; if saving needs longer, raise deadlines.files_s",
+            file=sys.stderr,
+        )
+        return 0, 0
+    return model.checkpoint_bytes, max(model.push_bytes.values())
 
 
 def _texts(config: Path, overrides: list[str]) -> list[str]:
@@ -81,17 +123,27 @@ def run_job(
     write: Callable[[str], None],
     working_dir: Path = ROOT,
     env_vars: Mapping[str, str] = MappingProxyType({}),
+    stop_s: int = JOB_STOP_S,
 ) -> int:
-    """Run a command as a job and follow it to its end; returns its exit status, 130 where a signal stopped it."""
+    """Run a command as a job and follow it to its end; returns its exit status, 130 where a signal stopped it.
+
+    A job that is stopped may take `stop_s` seconds until it is killed.
+    """
     job = Job.submit(
-        server, shlex.join(command), working_dir=working_dir, excludes=EXCLUDES, env_vars=dict(env_vars), write=write
+        server,
+        shlex.join(command),
+        working_dir=working_dir,
+        excludes=EXCLUDES,
+        env_vars=dict(env_vars),
+        write=write,
+        stop_s=stop_s,
     )
     with _sigterm_as_sigint():
         try:
             job.follow()
             return job.wait()
         except KeyboardInterrupt:
-            write(f"stopping job {job.id}; once more leaves at once\n")
+            write(f"stopping job {job.id}: it may save for {stop_s} s before it is killed; once more leaves at once\n")
             job.stop()
             job.wait()
             return STOPPED

@@ -51,6 +51,11 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
     return SessionLogs(folder=Path(joined.address_info["session_dir"]) / "logs", job=job)
 
 
+def asks_for_no_token() -> bool:
+    """Return whether the cluster that this process joined lets in everybody who reaches it."""
+    return os.environ.get("RAY_AUTH_MODE", "").lower() != "token"  # Ray sets it itself if it finds a token
+
+
 def _vllm_level() -> dict[str, str]:
     """Return how much vLLM is to log in workers, as the nodes of a cluster have variables of their own.
 

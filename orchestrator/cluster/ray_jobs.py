@@ -19,13 +19,18 @@ from typing import Any
 import requests
 from ray.job_submission import JobStatus, JobSubmissionClient
 
+from envs.sandbox.seal import PR_SET_PDEATHSIG, prctl
 from orchestrator.cluster.session_logs import SessionLogs
 from orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
 HEAD_START_S = 90.0
 HEAD_STOP_S = 20.0
 JOB_STOP_S = 120
-"""How long a stopped job may take to write its checkpoint, in seconds."""
+"""How long a stopped job may take to end, in seconds, if its caller names no other time."""
+STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
+"""The variable by which Ray knows that time; by default it kills a job after 3 s."""
+NO_AGENT = "No available agent"
+"""Ray's words for a cluster that can't start a job yet."""
 POLL_S = 0.5
 ANSWER_S = 60.0
 """How long the job server may take to answer, in seconds."""
@@ -64,9 +69,9 @@ class JobServer:
 def local_head(*, logs: Path | None = None) -> Iterator[JobServer]:
     """Run a Ray head on this machine for as long as the block runs.
 
-    It is a child of this process and ends with it; its address is written nowhere, so no other program joins it by
-    accident, and its ports ask for a token, since some of them listen on every interface. Its files end with it too, but for
-    what its workers printed: that goes to the folder `logs`, where the one above it is there by then.
+    It is a child of this process and ends with it, also if this process is killed; its address is written nowhere, so no
+    other program joins it by accident, and its ports ask for a token, since some of them listen on every interface. Its files
+    end with it too, but for what its workers printed: that goes to the folder `logs`, where the one above it is there by then.
     Raises `RuntimeError` with the end of its log where it does not start.
     """
     port, dashboard, agent = free_ports(3)
@@ -80,7 +85,12 @@ def local_head(*, logs: Path | None = None) -> Iterator[JobServer]:
     log = folder / "head.log"
     with log.open("w") as output:
         head = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
     try:
         server = JobServer(address=f"http://{LOOPBACK}:{dashboard}", headers={"Authorization": f"Bearer {token}"})
@@ -96,8 +106,12 @@ def local_head(*, logs: Path | None = None) -> Iterator[JobServer]:
 class Job:
     """One submitted job."""
 
-    def __init__(self, server: JobServer, job_id: str, *, write: Callable[[str], None]) -> None:
+    def __init__(
+        self, server: JobServer, job_id: str, *, write: Callable[[str], None], stop_s: int = JOB_STOP_S
+    ) -> None:
+        """`stop_s` is how long it may take to end after `stop`, in seconds."""
         self.id = job_id
+        self.stop_s = stop_s
         self._client = server.connect()
         self._write = write
         self._written = 0
@@ -112,13 +126,22 @@ class Job:
         excludes: list[str],
         env_vars: dict[str, str],
         write: Callable[[str], None],
+        stop_s: int = JOB_STOP_S,
     ) -> "Job":
         """Submit a shell command that will run in a copy of `working_dir`; its log goes to `write`."""
         logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
-        stop_wait = {"RAY_JOB_STOP_WAIT_TIME_S": str(JOB_STOP_S)}
+        stop_wait = {STOP_WAIT: str(stop_s)}
         runtime_env = {"working_dir": str(working_dir), "excludes": excludes, "env_vars": stop_wait | env_vars}
-        job_id = server.connect().submit_job(entrypoint=entrypoint, runtime_env=runtime_env)
-        return cls(server, job_id, write=write)
+        client, deadline = server.connect(), time.monotonic() + HEAD_START_S
+        while True:
+            try:
+                job_id = client.submit_job(entrypoint=entrypoint, runtime_env=runtime_env)
+            except RuntimeError as error:  # a head answers before its agent is there, which starts jobs
+                if NO_AGENT not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
+            else:
+                return cls(server, job_id, write=write, stop_s=stop_s)
 
     def follow(self) -> None:
         """Write the log as it comes, until the job has ended. A connection that ends before that is made again.
@@ -141,14 +164,16 @@ class Job:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Ask the job to stop: it gets SIGTERM, and is killed where it has not ended after `JOB_STOP_S` seconds."""
+        """Ask the job to stop: it gets SIGTERM, and is killed if it has not ended after `stop_s` seconds."""
         self._client.stop_job(self.id)
 
-    def wait(self, *, limit_s: float = JOB_STOP_S + 60.0) -> int:
-        """Wait for the end of a job that has ended or was told to; write what `follow` has not.
+    def wait(self, *, limit_s: float | None = None) -> int:
+        """Wait for the end of a job that has ended or was told to; write what `follow` has not. The limit is by default that of
+        the stop, and a minute.
 
         Returns the exit status, 1 for a job that never ran. Raise `TimeoutError` where that takes more than `limit_s` seconds.
         """
+        limit_s = self.stop_s + 60.0 if limit_s is None else limit_s
         deadline = time.monotonic() + limit_s
         info = self._client.get_job_info(self.id)
         while not info.status.is_terminal():
@@ -177,6 +202,11 @@ class Job:
                 if new:
                     self._written += len(new)
                     self._write(new)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process by SIGTERM when the one that started it is gone; Ray's head takes its own along."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM, "pdeathsig")
 
 
 def _wait_until_up(server: JobServer, head: subprocess.Popen[bytes], log: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from envs.core.pulse import LearnerDied
 from orchestrator.cluster.bundles import reserve, wanted_by
 from orchestrator.cluster.placement import Wanted
-from orchestrator.cluster.ray_cluster import start_ray
+from orchestrator.cluster.ray_cluster import asks_for_no_token, start_ray
 from orchestrator.deadline import STOPPED, StopFlag, StopRequested, in_thread, within
 from orchestrator.pipeline.config import Config
 from orchestrator.pipeline.continuation import check_continuation, reached
@@ -159,6 +159,11 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
         if logs is not None:
             run.printed = logs
             run.progress.note(f"what engines and ranks print: {logs.folder}, and {run.folder.printed} when this ends")
+        if asks_for_no_token():
+            run.progress.note(
+                "warning: this Ray cluster asks for no token, so that whoever reaches its ports can run programs on it; start "
+                "it with RAY_AUTH_MODE=token (`ray get-auth-token --generate` makes a token)"
+            )
         run.bundles = await reserve(wanted)
         seen = run.bundles.require_folder(run.folder.root)
         await within(
