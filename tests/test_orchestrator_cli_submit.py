@@ -122,7 +122,7 @@ def test_a_killed_submit_leaves_no_process(tmp_path: Path) -> None:
         family = psutil.Process(submit.pid).children(recursive=True)
         submit.kill()
     assert len(family) > 5
-    _, alive = psutil.wait_procs(family, timeout=60)
+    _, alive = psutil.wait_procs(family, timeout=120)
     for process in alive:
         process.kill()
     assert alive == []
