@@ -44,7 +44,7 @@ class File:
     episodes: bool = False
 
     def replaces(self, other: "File") -> bool:
-        """Whether this has the episodes of another step of the same stage. The newest of those that wait is shown."""
+        """Return whether both hold episodes of one stage: of the files that wait, the newest is shown."""
         return self.episodes and other.episodes and _stage(self.path) == _stage(other.path)
 
 
