@@ -118,27 +118,29 @@ class TrainerWorker:
         torch.set_num_threads(threads)
 
     def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
-        """Make an update from this rank's share of each mini-batch, `epochs` times over; for metrics see `over_updates`.
+        """Make an update from this rank's share of each mini-batch; for metrics see `over_updates`.
 
-        Before the first one the old policy's log-probabilities are taken, where there is another after it.
+        They are those of so many `epochs`, the first of which is recorded. Before the first one the old policy's
+        log-probabilities are taken, where there is another after it.
         """
         with self.heart.busy("train"):
             start = time.monotonic()
             self._records = []
-            several = len(shares) * epochs > 1
+            several = len(shares) > 1
             fixed: list[list[Fixed]] | list[None] = [None] * len(shares)
             if loss.normalises_divergence or (several and loss.is_sampled):
-                own, beat = [share.micro_batches for share in shares], self.heart.beat
+                beat, distinct = self.heart.beat, {id(share.micro_batches): share.micro_batches for share in shares}
                 reference = self._reference() if loss.needs_reference else None
                 model = self._engine(), self._replay()
-                fixed = fixed_before_updates(*model, own, loss=loss, reference=reference, beat=beat)
+                found = fixed_before_updates(*model, [*distinct.values()], loss=loss, reference=reference, beat=beat)
+                known = dict(zip(distinct, found, strict=True))  # a batch that is alone comes again in each epoch
+                fixed = [known[id(share.micro_batches)] for share in shares]
             updates = [
-                self.train_step(share, loss=loss, fixed=known, record=epoch == 0)
-                for epoch in range(epochs)
-                for share, known in zip(shares, fixed, strict=True)
+                self.train_step(share, loss=loss, fixed=of_share, record=number < len(shares) // epochs)
+                for number, (share, of_share) in enumerate(zip(shares, fixed, strict=True))
             ]
             seconds = time.monotonic() - start
-            tokens = epochs * sum(share.tokens for share in shares)
+            tokens = sum(share.tokens for share in shares)
             return over_updates(updates) | {"step_seconds": seconds, "tokens_per_s": tokens / seconds}
 
     def train_step(

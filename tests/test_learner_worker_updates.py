@@ -56,6 +56,18 @@ def halves(*, ranks: int, seed: int) -> list[TrainBatch]:
     ]
 
 
+def epoch_parts(seed: int) -> list[list[TrainingSample]]:
+    """The mini-batches of two epochs: in the second one of seed 1 each has two answers of the group and two other sequences."""
+    one, other = parts(seed)
+    again = [[*one[:2], *other[:2]], [*one[2:], *other[2:]]] if seed == 1 else [one, other]
+    return [one, other, *again]
+
+
+def in_epochs(*, seed: int) -> list[TrainBatch]:
+    split = epoch_parts(seed)
+    return [make_batch(part, ranks=2, micro_batch_tokens=400, pad_id=0, shared_prompts=True) for part in split]
+
+
 def own(learner: TrainerWorker, batches: list[TrainBatch]) -> list[BatchShare]:
     return [batch.share(learner.rank) for batch in batches]
 
@@ -65,15 +77,15 @@ def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
     learner = TrainerWorker(rank, 2, "127.0.0.1", port, LearnerConfig(ranks=2, zero_stage=3))
     learner.load(f"{folder}/model", optim=OPTIM, total_steps=2 * UPDATES)
     shares = own(learner, halves(ranks=2, seed=0))
-    first = learner.train(shares, loss=PPO, epochs=EPOCHS)
+    first = learner.train(shares * EPOCHS, loss=PPO, epochs=EPOCHS)
     records = learner.token_records()
     pulse, micro_batches = learner.heart.pulse(), sum(len(share.micro_batches) for share in shares)
     learner.save(f"{folder}/saved")
-    second = learner.train(own(learner, halves(ranks=2, seed=1)), loss=PPO, epochs=EPOCHS)
+    second = learner.train(own(learner, in_epochs(seed=1)), loss=PPO, epochs=EPOCHS)
     weights = weights_of(learner)
     learner.load(f"{folder}/saved", optim=OPTIM, total_steps=2 * UPDATES)
     done = learner.restore(f"{folder}/saved")
-    learner.train(own(learner, halves(ranks=2, seed=1)), loss=PPO, epochs=EPOCHS)
+    learner.train(own(learner, in_epochs(seed=1)), loss=PPO, epochs=EPOCHS)
     again = weights_of(learner)
     once = learner.train(own(learner, halves(ranks=2, seed=2)[:1]), loss=PPO)
     broken = learner.train(own(learner, [*halves(ranks=2, seed=3), broken_batch(ranks=2)]), loss=PPO)
@@ -137,7 +149,7 @@ def plain_loop(directory: Path) -> PreTrainedModel:
     for seed in (0, 1):
         with torch.no_grad():
             known = {tokens_of(sequence.ids): logprobs(model, sequence) for part in parts(seed) for sequence in part}
-        for part in parts(seed) * EPOCHS:
+        for part in epoch_parts(seed):
             optimizer.param_groups[0]["lr"] = OPTIM.learning_rate * (1 - count / (2 * UPDATES - 1))
             total = torch.stack(
                 [ppo_loss(model, reference, sequence, known[tokens_of(sequence.ids)]) for sequence in part]
@@ -230,6 +242,22 @@ def numbered(groups: list[int]) -> list[TrainingSample]:
 def test_mini_batches_are_whole_groups_or_answers_and_hold_every_sequence_once(groups, count, places):
     split = mini_batches(numbered(groups), count=count)
     assert [[sequence.ids[0] for sequence in part] for part in split] == places
+
+
+def test_each_further_epoch_has_mini_batches_of_its_own_that_depend_on_its_number_and_the_first_group():
+    groups = [group for group in range(5, 21) for _ in range(2)]
+
+    def split(epoch: int, first: int = 5) -> list[list[int]]:
+        samples = numbered([group - 5 + first for group in groups])
+        return [[int(sequence.ids[0]) for sequence in part] for part in mini_batches(samples, count=4, epoch=epoch)]
+
+    epochs = [split(epoch) for epoch in range(3)]
+    assert epochs[0] == [list(range(start, start + 8)) for start in (0, 8, 16, 24)]
+    for parts_of in epochs:
+        assert sorted(place for part in parts_of for place in part) == list(range(32))
+        assert all(part[i] + 1 == part[i + 1] for part in parts_of for i in range(0, 8, 2))  # groups stay whole
+    assert len({tuple(sorted(map(tuple, map(sorted, parts_of)))) for parts_of in epochs}) == 3
+    assert split(2) == epochs[2] != split(2, first=6)
 
 
 def test_metrics_of_updates_are_means_and_the_last_learning_rate():

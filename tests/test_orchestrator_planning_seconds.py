@@ -112,13 +112,17 @@ class SharingLearner(SimulatedLearner):
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         tokens = sum(batch.tokens for batch in batches)
-        await asyncio.sleep(LEARN_S * tokens * epochs * (2 if self.fleet.meter.sequences else 1))
+        await asyncio.sleep(LEARN_S * tokens * (2 if self.fleet.meter.sequences else 1))
         return {}
 
-    def of_groups(self, groups: Sequence[Group], loss: LossConfig, *, updates: int) -> list[TrainBatch]:
+    def of_groups(self, groups: Sequence[Group], loss: LossConfig, *, updates: int, epochs: int) -> list[TrainBatch]:
         tokens = sum(answer.sampled_tokens for group in groups for answer in group.trajectories)
         each = tokens // updates
-        return [TrainBatch(micro_batches=((),), denominator=1, samples=1, tokens=each, trained_tokens=each)] * updates
+        return (
+            [TrainBatch(micro_batches=((),), denominator=1, samples=1, tokens=each, trained_tokens=each)]
+            * updates
+            * epochs
+        )
 
 
 async def probed(settings: RlConfig) -> Rates:

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
 from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
+from learner.batches.builder import BatchBuilder
 from learner.batches.samples import samples_from_groups
+from learner.config import LearnerConfig
 from learner.losses.advantages import differ
 from learner.losses.config import LossConfig
 from orchestrator.buffer import Buffer, VersionCell
@@ -97,6 +100,16 @@ def test_the_advantage_of_a_turn_with_a_fault_is_overwritten_and_that_of_the_oth
     assert second.advantages_T.tolist() == [-0.5, -0.5, -5.0, -5.0, -5.0]
     plain, _ = samples_from_groups([told], advantage="dr_grpo", overrides=LossConfig().overrides)
     assert set(plain.advantages_T) == {0.5}
+
+
+def test_the_batches_of_a_step_are_those_of_all_its_epochs() -> None:
+    answered = group([(1.0, [turn()]), (0.0, [turn(thought=3)])])
+    groups = [replace(answered, ticket=replace(answered.ticket, number=number)) for number in range(4)]
+    builder = BatchBuilder(config=LearnerConfig(), pad_id=0)
+    first, second, third = builder.of_groups(groups, LossConfig(), updates=1, epochs=3)
+    assert first is second is third
+    several = builder.of_groups(groups, LossConfig(), updates=2, epochs=3)
+    assert [batch.samples for batch in several] == [4] * 6
 
 
 def test_an_override_above_zero_is_refused() -> None:

@@ -44,12 +44,18 @@ class BatchBuilder:
             shared_prompts=self.config.shared_prompts,
         )
 
-    def of_groups(self, groups: Sequence[Group], loss: LossConfig, *, updates: int) -> list[TrainBatch]:
-        """Return the batches of a step on sampled answers, one for each of its `updates`."""
-        return [
+    def of_groups(
+        self, groups: Sequence[Group], loss: LossConfig, *, updates: int, epochs: int = 1
+    ) -> list[TrainBatch]:
+        """Return the batches of a step on sampled answers, `updates` for each of its epochs, each epoch split anew."""
+        samples = samples_by(loss, groups)
+        splits = epochs if updates > 1 else 1  # a single batch is the same in each epoch
+        batches = [
             self.of_samples(part, aggregation=loss.aggregation, constant_length=loss.constant_length)
-            for part in mini_batches(samples_by(loss, groups), count=updates)
+            for epoch in range(splits)
+            for part in mini_batches(samples, count=updates, epoch=epoch)
         ]
+        return batches * (epochs // splits)
 
     def of_pairs(self, pairs: Sequence[Pair]) -> TrainBatch:
         """Return the batch of one update on preferences; see `make_pair_batch`."""

@@ -3,6 +3,7 @@
 Suffixes: `_T` one entry per token of a sample, `_G` answer of a group, `_NG` group and answer.
 """
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
@@ -144,13 +145,16 @@ def _sample(
     )
 
 
-def mini_batches(samples: Sequence[TrainingSample], *, count: int) -> list[list[TrainingSample]]:
-    """Split samples into `count` runs of like size, in their order: whole groups where there are enough, else whole answers.
+def mini_batches(samples: Sequence[TrainingSample], *, count: int, epoch: int = 0) -> list[list[TrainingSample]]:
+    """Split samples into `count` runs of like size: whole groups if there are enough, else whole answers.
 
-    Groups of one run follow each other, so that each environment has its share in each of them.
+    In epoch 0 they are in their order, so that each environment has its share in each run. Each further epoch shuffles them by
+    its number and the first group's.
     """
     groups = [list(members) for _, members in groupby(samples, key=lambda sample: sample.group)]
     units = groups if len(groups) >= count else [[sample] for sample in samples]
+    if epoch:
+        random.Random(f"{samples[0].group}/{epoch}").shuffle(units)
     bounds = [len(units) * number // count for number in range(count + 1)]
     runs = [units[start:stop] for start, stop in pairwise(bounds)]
     return [[sample for unit in run for sample in unit] for run in runs]

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count, groupby
 from pathlib import Path
 from typing import TypeVar
@@ -134,7 +135,8 @@ class Ranks:
     async def _train(self, group: TrainerGroup, batch: StepBatch, told: TrainedWith) -> Trained:
         self._note(f"training step {batch.step} again")
         groups, builder = list(batch.groups), told.builder
-        made = await in_thread(lambda: builder.of_groups(groups, told.loss, updates=told.updates_per_step))
+        making = partial(builder.of_groups, groups, told.loss, updates=told.updates_per_step, epochs=told.epochs)
+        made = await in_thread(making)
         what = f"step {batch.step} to be trained"
         metrics = await self._within(self._step, group.step(*made, epochs=told.epochs), what)
         records = await self._within(self._step, group.token_records(), what)

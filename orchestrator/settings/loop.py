@@ -32,7 +32,8 @@ class LoopConfig:
     updates_per_step: int = identity(1)
     """Optimiser steps that a batch is split into: mini-batches of whole groups, or of answers where groups are too few."""
     epochs: int = identity(1)
-    """How often a batch is gone over; updates_per_step times epochs are the optimiser steps of a step."""
+    """How often a batch is gone over, each time split into other mini-batches; updates_per_step times epochs are the optimiser
+    steps of a step. If both are above 1, the pass for the old policy's log-probabilities is made once for each epoch."""
     shares: dict[str, float] = scheduled({})
     """Shares of environments in this stage, where they differ from `envs.NAME.share`."""
     thinking: ThinkingMix = field(default_factory=ThinkingMix)

@@ -168,7 +168,8 @@ class LoopStage:
         return shaped(group, self._shaping, turn_tokens=self._run.config.rollout.limits.turn_tokens)
 
     def _batches(self, groups: list[Group]) -> list[TrainBatch]:
-        return self._builder.of_groups(groups, self._config.loss, updates=self._config.updates_per_step)
+        config = self._config
+        return self._builder.of_groups(groups, config.loss, updates=config.updates_per_step, epochs=config.epochs)
 
     async def _log(self, report: StepReport) -> None:
         metrics = step_metrics(report)

@@ -135,13 +135,13 @@ class Probe:
 
     async def _learnt(self, groups: list[Group]) -> Learnt:
         settings, began = self._settings, loop_time()
-        making = partial(self._builder.of_groups, groups, settings.loss, updates=settings.updates_per_step)
-        batches = await in_thread(making)
+        counts = {"updates": settings.updates_per_step, "epochs": settings.epochs}
+        batches = await in_thread(partial(self._builder.of_groups, groups, settings.loss, **counts))
         made = loop_time()
         for _ in range(LEARNT):
             await self._made.learner.step(*batches, epochs=settings.epochs)
         step_s = (loop_time() - made) / LEARNT
-        tokens = settings.epochs * sum(batch.tokens for batch in batches)
+        tokens = sum(batch.tokens for batch in batches)
         return Learnt(tokens=tokens, batch_s=made - began, step_s=step_s)
 
     async def _rates(self, groups: list[Group], *, sampled_per_s: float, token_s: float) -> Rates:
