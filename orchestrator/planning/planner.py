@@ -220,6 +220,7 @@ class Planner:
         settings: LoopConfig = self.config.settings(loop)
         loss, model, beside = settings.loss, self.model, self._compared_with(loop)
         old = settings.updates > 1 and loss.is_sampled and not loss.against_rollout
+        splits = settings.epochs if settings.updates_per_step > 1 else 1  # each is scored
         return Fleet(
             card=self.site.card,
             model=model,
@@ -231,8 +232,8 @@ class Planner:
             together=self.site.hardware.gpus_together,
             spread=self.gpus > self.site.hardware.gpus_together,
             ranks_spread=self.wanted.ranks > self.site.hardware.gpus_together,
-            scored=(model.parameters if old else 0) + (0 if beside is None else beside.parameters),
-            scores=int(old) + (0.0 if beside is None else beside.active / model.active),
+            scored=splits * ((model.parameters if old else 0) + (0 if beside is None else beside.parameters)),
+            scores=splits * (int(old) + (0.0 if beside is None else beside.active / model.active)),
             updates=settings.updates,
         )
 

@@ -83,7 +83,7 @@ class LoopStage:
     async def run(self) -> Path:
         """Train for the configured steps; returns the checkpoint of the last one."""
         run, config = self._run, self._config
-        learner, self._done = await run.trainer.begin(
+        self._learner, self._done = await run.trainer.begin(
             self._stage,
             optim=config.optim,
             loss=config.loss,
@@ -91,7 +91,6 @@ class LoopStage:
             teacher=self._teacher,
             beside_engines=config.max_lag > 0,
         )
-        self._learner = learner
         self._keeper = BatchKeeper(run.folder, self._stage, count=run.config.checkpoints.batches, after=self._done)
         base = place(run.folder.checkpoints(self._stage), self._done) if self._done else run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
@@ -102,7 +101,7 @@ class LoopStage:
         await self._restore(saved)
         await in_thread(self._restore_watches)
         run.progress.stage(self._stage, config.steps)
-        self._loop = loop = self._loop_of(pool, learner)
+        self._loop = loop = self._loop_of(pool, self._learner)
         run.supervision.shows(
             LoopView(stage=self._stage, buffer=self._buffer, version=loop.version, failures=self._watch)
         )
