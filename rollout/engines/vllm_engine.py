@@ -215,8 +215,8 @@ class VllmEngine:
         (shape, data), *_ = await self._process.answer(taking)  # all processes of an engine choose alike
         return padded(np.frombuffer(data, dtype=np.int16).reshape(shape), ids=ids)
 
-    def _passed(self) -> None:
-        self._on_pass()
+    def _passed(self, tokens: int) -> None:
+        self._on_pass(tokens)
         self._clocks.look()
 
     def _stand(self, *, still: bool) -> None:
