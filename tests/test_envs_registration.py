@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import pytest
@@ -75,7 +75,7 @@ def test_gymnasiums_own_check_passes(env_id: str) -> None:
 def test_environments_step_side_by_side() -> None:
     both = gymnasium.make_vec("temper/math-v0", num_envs=2, vectorization_mode="sync")
     both.reset(seed=1)
-    _, rewards, ended, _, _ = both.step(["\\boxed{1}", "\\boxed{x}"])  # type: ignore[arg-type]
+    _, rewards, ended, _, _ = both.step(["\\boxed{1}", "\\boxed{x}"])
     assert rewards.shape == (2,)
     assert ended.all()
 
@@ -83,7 +83,7 @@ def test_environments_step_side_by_side() -> None:
 class Plain(gymnasium.Env[str, str]):
     """Is right for `x`; knows nothing of thoughts."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata = {"render_modes": []}
     observation_space = action_space = gymnasium.spaces.Text(99)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -95,7 +95,7 @@ class Plain(gymnasium.Env[str, str]):
 
 
 class Raw(Plain):
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": [], "raw_turns": True}
+    metadata = {"render_modes": [], "raw_turns": True}
 
 
 @pytest.mark.parametrize(("name", "rewards"), [("Plain", (1.0, 1.0, 0.0)), ("Raw", (0.0, 0.0, 0.0))])

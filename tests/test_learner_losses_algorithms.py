@@ -183,6 +183,7 @@ def test_the_negative_guard_compares_with_the_policy_of_this_update(old, pi_minu
     old_BT = tensor([NAN, old, old])  # log pi is -1: in the first row it fell since pi_old, in the second it rose
     loss = loss_of(goal, gaps=[pi_minus_mu] * 2, advantages=[-1.0, -1.0], old_BT=old_BT)
     assert loss.sums["guarded"].item() == guarded
+    assert loss.terms is not None
     assert loss.terms.left_out_BT[0].tolist() == [0, *[LeftOut.NEGATIVE_GUARD if guarded else LeftOut.NO] * 2]
 
 

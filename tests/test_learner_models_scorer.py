@@ -235,6 +235,7 @@ def test_a_scan_is_recomputed_behind_shared_prompts_too(tmp_path):
 SHAPE = {"vocab_size": 200, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_ssm": 64, "mamba_d_state": 8, "mamba_n_groups": 1}
+GEMMA4 = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "global_head_dim": 16}
 LOUD = {"initializer_range": 0.5}
 CHANGED = {
     "granite": lambda: GraniteConfig(**SHAPE, num_attention_heads=2, logits_scaling=8.0),
@@ -244,7 +245,6 @@ CHANGED = {
     "recurrent_gemma": lambda: RecurrentGemmaConfig(**SHAPE, num_attention_heads=2, logits_soft_cap=5.0, lru_width=32),
     "falcon_h1": lambda: FalconH1Config(**SHAPE, **HEADS, **MAMBA, **LOUD, lm_head_multiplier=0.05),
 }
-GEMMA4 = {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "global_head_dim": 16}
 
 
 @pytest.mark.parametrize("make", [*CHANGED.values(), lambda: Qwen3Config(**SHAPE, **HEADS)], ids=[*CHANGED, "qwen3"])

@@ -186,7 +186,7 @@ def just_loaded(rank: int, port: int, model: str, length: int) -> dict[int, tupl
     """The scores of a policy and of its reference in bfloat16, by the ZeRO stage, and whether all buffers are exact."""
     exact = dict(read_model(Path(model)).named_buffers())
     ids_BT = torch.randint(0, 256, (1, length), generator=torch.Generator().manual_seed(0))
-    found = {}
+    found: dict[int, tuple[torch.Tensor, torch.Tensor, bool]] = {}
     for stage in STAGES:
         learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=stage, bf16=True))
         learner.load(model, optim=OPTIM, total_steps=1)

@@ -242,6 +242,7 @@ def test_adapters_are_added_to_weights_in_bfloat16_with_one_rounding(folder: Pat
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
     add_adapters(model, rank=4, alpha=8)
     model.to(torch.bfloat16)
+    layer: Any
     name, layer = next((name, module) for name, module in model.named_modules() if isinstance(module, LoraLinear))
     torch.nn.init.normal_(layer.lora_B[ADAPTER].weight, std=0.01)
     up, down = (side[ADAPTER].weight.double() for side in (layer.lora_B, layer.lora_A))

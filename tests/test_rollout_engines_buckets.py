@@ -17,7 +17,7 @@ from rollout.trajectory import WeightVersion
 from rollout.weights.bucket_ways import BucketWays
 from rollout.weights.buckets import Buffers, packed
 from rollout.weights.manifest import WeightManifest
-from rollout.weights.process_group import GroupMember, open_store
+from rollout.weights.process_group import GroupMember, ProcessGroup, open_store
 
 CPU = torch.device("cpu")
 PROCESSES = 2
@@ -30,9 +30,9 @@ class Ends:
 
     def __init__(self, rank: TrainerWorker) -> None:
         first = GroupMember(host=LOOPBACK, port=0, rank=0, size=1 + PROCESSES, timeout_s=60.0)
-        rendezvous, store = open_store(first)
+        rendezvous, self.store = open_store(first)
         self.ways = BucketWays(rendezvous=rendezvous, senders=1, bucket_bytes=SMALL)
-        self.group = self.ways.group(store, sender=0, member=0)
+        self.group: ProcessGroup | None = None
         assert rank.engine is not None
         self.rank = rank.engine
 
@@ -62,6 +62,7 @@ class Ends:
             await sending
 
     def _send(self, segments: list[torch.Tensor]) -> None:
+        self.group = self.group or self.ways.join(self.store, sender=0, member=0, device=CPU)
         for segment in segments:
             self.group.begin(segment)()
 

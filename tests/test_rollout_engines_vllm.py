@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -161,7 +162,7 @@ async def a_push_that_lacks_a_weight_fails(setup: Setup) -> None:
         whole = setup.publish(version)
         kept = [at for at, each in enumerate(whole.names) if name not in each]
         assert len(kept) < len(whole.names)
-        fields = {
+        fields: dict[str, Any] = {
             field: tuple(getattr(whole, field)[at] for at in kept) for field in ("names", "dtypes", "shapes", "offsets")
         }
         with pytest.raises(WorkerDied, match=r"lacks \d weights of the model"):
@@ -538,6 +539,6 @@ def test_what_was_reloaded_is_known_of_a_model_that_does_not_name_it() -> None:
     model = torch.nn.ModuleDict({name: torch.nn.Linear(4, 3, bias=False) for name in ("whole", "lacking")})
     record_metadata_for_reloading(model)
     initialize_layerwise_reload(model)
-    parameter = model["whole"].weight
+    parameter: Any = model["whole"].weight
     parameter.weight_loader(parameter, torch.ones(3, 4))
     assert _filled(model) == {"whole.weight"}
