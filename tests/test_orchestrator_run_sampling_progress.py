@@ -74,3 +74,15 @@ def test_nothing_is_shown_while_nothing_is_sampled(monkeypatch: pytest.MonkeyPat
 
     asyncio.run(scene())
     assert out.getvalue() == ""
+
+
+def test_lines_on_sampling_take_no_step_its_line() -> None:
+    clock, out = HandClock(), io.StringIO()
+    progress = Progress("demo", stream=out, clock=clock)
+    progress.stage("rl", 3)
+    for step in (1, 2, 3):
+        for _ in range(15):
+            clock.now += 1
+            progress.sampling(lambda: "rl: 1 of 8 answers")
+        progress.update(step, {"loss": 0.5})
+    assert [f"rl {step}/3" in out.getvalue() for step in (1, 2, 3)] == [True] * 3

@@ -98,7 +98,8 @@ class Progress:
         self._console = _Screen(file=self._stream, highlight=False)
         self._stage: StageView | None = None
         self._began = clock()
-        self._printed_at = self._began
+        self._printed_at = self._stepped_at = self._began
+        """When anything was printed last, and when a line of a step was."""
         self._sampling = ""
         self._live = self._panel_of(alone=stream is None) if self._console.is_terminal else None
 
@@ -122,8 +123,8 @@ class Progress:
     def stage(self, name: str, total_steps: int) -> None:
         """Begin a stage; `total_steps` is 0 where it has no steps."""
         self.end_stage()
-        self._stage = StageView(name=name, total=total_steps, began=self._clock())
-        self._printed_at = self._clock()
+        self._printed_at = self._stepped_at = self._clock()
+        self._stage = StageView(name=name, total=total_steps, began=self._printed_at)
 
     @property
     def current(self) -> StageView | None:
@@ -135,14 +136,18 @@ class Progress:
         assert self._stage is not None, "stage() comes before update()"
         now = self._clock()
         self._stage.update(step, metrics, now)
-        if self._live is None and now - self._printed_at >= self._every_s:
+        if self._live is None and now - self._stepped_at >= self._every_s:  # lines on sampling hold up none
             self._print_line(self._stage)
 
     def sampling(self, text: Callable[[], str | None] | None) -> None:
         """Show how far sampling is, if nothing was shown for `every_s` seconds: in the panel, else as a line. None ends it."""
         if text is None:
             self._sampling = ""
-        elif self._clock() - self._printed_at >= DUE * self._every_s and (line := text()):
+        elif self._clock() - self._printed_at >= DUE * self._every_s:
+            line = text()
+            if line is None:  # nothing is sampled now
+                self._sampling = ""
+                return
             self._printed_at = self._clock()
             if self._live is not None and self._live.is_started:
                 self._sampling = line
@@ -174,7 +179,7 @@ class Progress:
     def _print_line(self, stage: StageView) -> None:
         now = self._clock()
         self.note(line_text(stage, now))
-        stage.shown, self._printed_at = stage.step, now
+        stage.shown, self._printed_at, self._stepped_at = stage.step, now, now
 
     def _panel(self) -> RenderableType:
         stage = self._stage
