@@ -19,7 +19,10 @@ RELATION = re.compile(
 )
 JOINS = ("", "and", "or")
 VERB = re.compile(r"\b(?:is|isn|are|aren|was|it|we|he|maybe|perhaps|wrong|false)\b", re.I)
-BEHIND_UNIT = re.compile(r"[\s.$)\]]*(?:\^\s*\{?\s*-?\d\s*\}?)?[\s.$)\]]*")
+RAISED = r"[\s.$)\]]*(?:\^\s*\{?\s*-?\d\s*\}?)?[\s.$)\]]*"
+BEHIND_UNIT = re.compile(rf"{RAISED}(?:(?:/|\\cdot(?![A-Za-z]))\s*{TEXT_MACRO.pattern}{RAISED})*")
+SPACE, POWER_WORD = re.compile(r"\\[,;: ]|~"), re.compile(r"\b(?:sq|cu|squared|cubed)\b")
+FOR_WHICH = re.compile(r"\s*[A-Za-z]\s*\\in\s*\\mathbb\s*\{?\s*[A-Z]\s*\}?[\s.$]*")
 SEPARATOR = re.compile(r"(?:\\[,;: ]|~|\s)*[,;]")
 NAME = re.compile(r"\\?[A-Za-z]\w{0,20}(?:_\{\w{1,20}\})?(?:\([A-Za-z]\))?")
 FACTORIAL = re.compile(r"(\d+|[)}\]!])\s?!")
@@ -153,17 +156,21 @@ def _chained(text: str, gold: str) -> bool:
 
 
 def _commented(text: str, gold: str) -> bool:
-    """Tell whether words in the answer are neither the gold answer's, nor `and` or `or`, nor a unit at its end."""
+    """Tell whether words in the answer are neither the gold answer's, nor `and` or `or`, nor units at its end."""
     due = Counter(inner.strip(" ,.") for inner in TEXT_MACRO.findall(gold))
     for macro in TEXT_MACRO.finditer(text):
-        words, is_text = macro[1].replace("\\,", " ").strip(" ,."), macro[0].startswith(("\\text", "\\mbox"))
+        words = SPACE.sub(" ", macro[1]).replace("$", "").strip(" ,.")
+        is_text = macro[0].startswith(("\\text", "\\mbox"))
         if words in JOINS:
             continue
         if due[words] > 0:
             due[words] -= 1
         elif BEHIND_UNIT.fullmatch(text, macro.end()):
-            if VERB.search(words) or not is_unit(words):
+            unit = POWER_WORD.sub("", words).strip(" .")
+            if VERB.search(words) or not unit or not is_unit(unit):
                 return True
+        elif words in ("for", "where", "with") and FOR_WHICH.fullmatch(text, macro.end()):
+            continue
         elif is_text or " " in words or (len(words) > 1 and SEPARATOR.match(text, macro.end())):
             return True  # names of functions and vectors may be set in other letters
     return False
