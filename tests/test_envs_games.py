@@ -196,6 +196,8 @@ NESTED = spaces.Dict({"go": spaces.Discrete(3), "by": spaces.Box(-1.0, 1.0, (2,)
         (spaces.Box(-2.0, 2.0, (2,)), "1", None),
         (spaces.Box(-2.0, 2.0, (2,)), "[1, NaN]", None),
         (spaces.Box(0, 9, (2,), numpy.int64), "[1.5, 2]", None),
+        (spaces.Box(0, 255, (1,), numpy.uint8), "300", None),
+        (spaces.Box(-numpy.inf, numpy.inf, (1,)), "1e400", None),
         (spaces.MultiDiscrete([3, 2]), "\\boxed{2, 1}", [2, 1]),
         (spaces.MultiDiscrete([3, 2]), "\\boxed{2, 2}", None),
         (spaces.MultiBinary(2), "[1, 0]", [1, 0]),
@@ -203,6 +205,7 @@ NESTED = spaces.Dict({"go": spaces.Discrete(3), "by": spaces.Box(-1.0, 1.0, (2,)
         (NESTED, '{"go": true, "by": [0.5, 1], "say": "ab"}', None),
         (NESTED, '{"go": 2}', None),
         (spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), "[2, 1]", (2, 1)),
+        (spaces.MultiBinary(2), "[257, 0]", None),
         (spaces.MultiBinary(2), "no list", None),
     ],
 )

@@ -95,7 +95,10 @@ def _element(space: Space, value: Any) -> Any:
         raise ValueError("not the numbers of the space")
     if numbers.shape != space.shape and numbers.size == numpy.prod(space.shape or (1,)) and numbers.ndim <= 1:
         numbers = numbers.reshape(space.shape or ())
-    return numbers.astype(space.dtype)
+    action = numbers.astype(space.dtype)
+    if not numpy.isfinite(action).all() or (whole and (action != numbers).any()):
+        raise ValueError("numbers that the space can't hold")
+    return action
 
 
 def _listed(shape: Sequence[int] | None) -> str:
