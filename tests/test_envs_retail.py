@@ -198,6 +198,16 @@ def test_no_number_is_said_by_an_agent_that_says_too_many(shop: Path) -> None:
     assert (ended["reward"], ended["parts"]["outputs"]) == (0.0, 0.5)
 
 
+def test_outputs_are_any_part_of_the_text_where_the_published_rule_is_asked_for(shop: Path) -> None:
+    given = DOMAIN.load(row(CANCEL, outputs=("10", "blue")), folder=shop)
+    env = configured("retail", {"database": str(shop), "outputs": "part"})
+    task = bound(dataclasses.replace(given, thinking=OFF), env)
+    many = " ".join(map(str, range(100, 150)))
+    assert play(task, say(f"blues {many}", CANCEL), "Well.", "Done.")["reward"] == 1.0
+    with pytest.raises(ValueError, match="outputs"):
+        configured("retail", {"outputs": "no"})
+
+
 @pytest.mark.parametrize(("options", "kept"), [({}, 2), ({"idle": "keep"}, 4)])
 def test_rows_that_are_right_by_doing_nothing_are_left_out(shop: Path, options: dict[str, Any], kept: int) -> None:
     rows = [row(CANCEL), row(), row(DETAILS, TRANSFER), row(DETAILS, outputs=("10.1",))]

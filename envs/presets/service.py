@@ -11,7 +11,7 @@ def _preset(domain: str, title: str, rows: int) -> Preset:
         env=domain,
         data=DataConfig(path=f"tau_{domain}/tasks_test.jsonl", format="tau"),
         rows=rows,
-        options={"idle": "keep"},
+        options={"idle": "keep", "outputs": "part"},
         prompt="the domain's policy (wiki.md) as the system text, its tools, and as the first message the customer's whole "
         "instruction, which tau-bench gives to the model that plays the customer",
         rule="the database at the end equals the one after the gold actions, and every output was said",

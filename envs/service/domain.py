@@ -76,15 +76,28 @@ class Domain(Generic[D]):
         return not task.spec["outputs"] and after.same_state(before)
 
 
-def says(text: str, output: str) -> bool:
-    """Tell whether a text holds an output as whole words and numbers; commas, white space and letter case are ignored."""
+def says(text: str, output: str, *, part: bool = False) -> bool:
+    """Tell whether a text holds an output as whole words and numbers; commas, white space and letter case are ignored.
+
+    With `part` it may be any part of the text, as tau-bench has it.
+    """
+    if part:
+        return output.replace(",", "").lower() in text.replace(",", "").lower()
     return re.search(rf"(?<![\w.]){re.escape(_plain(output))}(?!\w|\.\d)", _plain(text)) is not None
 
 
-def outputs_in(text: str, outputs: list[str]) -> list[str]:
-    """Return the outputs that a text holds; none with a digit, if it holds `MANY_NUMBERS` numbers more than outputs."""
-    guessed = len({*NUMBER.findall(_plain(text))}) > MANY_NUMBERS + len(outputs)
-    return [output for output in outputs if says(text, output) and not (guessed and re.search(r"\d", output))]
+def takes_parts(task: Task) -> bool:
+    """Tell whether the outputs of a task may be any part of what is said, beside any number of others."""
+    return task.env.options.get("outputs") == "part"
+
+
+def outputs_in(text: str, outputs: list[str], *, part: bool = False) -> list[str]:
+    """Return the outputs that a text holds; none with a digit, if it holds `MANY_NUMBERS` numbers more than outputs.
+
+    With `part` neither matters.
+    """
+    guessed = not part and len({*NUMBER.findall(_plain(text))}) > MANY_NUMBERS + len(outputs)
+    return [output for output in outputs if says(text, output, part=part) and not (guessed and re.search(r"\d", output))]
 
 
 def _plain(text: str) -> str:

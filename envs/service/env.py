@@ -13,7 +13,7 @@ from envs.core.row_format import LeftOut, Row, RowFormat, has_fields
 from envs.core.step_result import StepResult, tool_span
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn
-from envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, outputs_in
+from envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, outputs_in, takes_parts
 from envs.service.gold import corruptions, gold
 from envs.service.records import companions
 from envs.service.tools import TRANSFER, Refusal
@@ -91,7 +91,7 @@ class ServiceEnv(TaskEnv):
         self.domain.tools.replay(wanted, task.spec["actions"])
         same = self.database.same_state(wanted)
         text, outputs = "\n".join(self.said), task.spec["outputs"]
-        said = len(outputs_in(text, outputs))
+        said = len(outputs_in(text, outputs, part=takes_parts(task)))
         judged = verdict(
             same and said == len(outputs),
             well_formed=self.unreadable == 0,
@@ -119,10 +119,10 @@ def definition(domain: Domain[Any]) -> EnvDefinition:
     )
 
 
-def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop") -> EnvDefinition:
+def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", outputs: str = "whole") -> EnvDefinition:
     """Return the environment whose rows find the database in this folder. Raise `ValueError` where it can't be read.
 
-    Rows for which an agent that does nothing is right are left out, unless `idle` is keep.
+    Rows for which an agent that does nothing is right are left out, unless `idle` is keep. `outputs` is as for `_configure`.
     """
     whole = folder.resolve()
     domain.fresh(whole)
@@ -134,15 +134,20 @@ def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop") -> Env
         return task
 
     tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=load)
-    return replace(definition(domain), formats=(tau,), beside=None, options={"database": str(whole)})
+    options = {"database": str(whole)} | ({"outputs": outputs} if outputs == "part" else {})
+    return replace(definition(domain), formats=(tau,), beside=None, options=options)
 
 
 def _configure(options: Mapping[str, Any], *, domain: Domain[Any]) -> EnvDefinition:
     """Return the environment with these options: `database` names the folder of its database, without it that beside the rows;
-    `idle` says whether rows that are right by doing nothing are left out (drop) or not (keep)."""
-    only_known(options, ("database", "idle"), "options")
+    `idle` says whether rows that are right by doing nothing are left out (drop) or not (keep), `outputs` whether what must be
+    said counts as whole words among few numbers (whole), or as any part of the text (part), as tau-bench counts it.
+    """
+    only_known(options, ("database", "idle", "outputs"), "options")
     folder, idle = options.get("database"), options.get("idle", "drop")
+    outputs = options.get("outputs", "whole")
     one_of("options.idle", idle, ("drop", "keep"))
+    one_of("options.outputs", outputs, ("whole", "part"))
     if folder is None:
-        return replace(definition(domain), beside=partial(with_folder, domain=domain, idle=idle))
-    return with_folder(Path(str(folder)), domain=domain, idle=idle)
+        return replace(definition(domain), beside=partial(with_folder, domain=domain, idle=idle, outputs=outputs))
+    return with_folder(Path(str(folder)), domain=domain, idle=idle, outputs=outputs)

@@ -1,11 +1,12 @@
 """Right and wrong turns in a service, made from the actions that a task holds."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from envs.core.task import Task
 from envs.core.turn_text import CALL_BLOCK, call_message, turn_text
-from envs.service.domain import USER_REPLIES, Domain, says
+from envs.service.domain import USER_REPLIES, Domain, says, takes_parts
 from envs.service.tools import TRANSFER, Action
 
 CLOSING = "That is all. Good-bye."
@@ -33,9 +34,10 @@ def corruptions(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[
     after = domain.fresh_for(task)
     domain.tools.replay(after, actions)
     yield "one change more", _turns(task, [*actions, domain.further(after, task.spec["user_id"])])
+    said_in = partial(says, part=takes_parts(task))
     for output in task.spec["outputs"]:
-        unsaid = _turns(task, actions, [other for other in task.spec["outputs"] if not says(other, output)])
-        if not says("\n".join(CALL_BLOCK.sub("", turn) for turn in unsaid), output):
+        unsaid = _turns(task, actions, [other for other in task.spec["outputs"] if not said_in(other, output)])
+        if not said_in("\n".join(CALL_BLOCK.sub("", turn) for turn in unsaid), output):
             yield f"output {output!r} unsaid", unsaid
 
 
