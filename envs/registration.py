@@ -17,6 +17,8 @@ from envs.data.config import DataConfig
 from envs.source import SizedSource, open_source
 
 NAMESPACE = "temper"
+NUMBERS = 2**31
+"""Numbers of tasks to draw from, if the source does not say how many it has."""
 
 
 def make(
@@ -47,7 +49,7 @@ def make(
 
 
 def _drawn(source: SizedSource, rng: random.Random) -> Task:
-    return source.task(rng.getrandbits(31))
+    return source.task(rng.randrange(source.size or NUMBERS))  # rows stay in their first order, which is at hand
 
 
 for name in ENVIRONMENTS:
