@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pushes import HERE, PlainSender, held
+from pushes import HERE, Nothing, PlainSender, empty_push, held
 from test_rollout_weights_push import Weights, nudged, publisher, same, weights
 
+from envs.core.pulse import WorkerDied
 from learner.config import LearnerConfig
 from rollout.trajectory import WeightVersion
 from rollout.weights.delivery import Delivery, Offered
-from rollout.weights.manifest import WeightManifest
+from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 from rollout.weights.receiver import WeightReceiver
 from rollout.weights.transports.catalog import TRANSPORTS
 from rollout.weights.transports.shared_memory import SharedMemory
@@ -85,6 +86,42 @@ def test_a_push_reaches_every_engine_by_any_transport(transport: str) -> None:
 @pytest.mark.parametrize("transport", ["shared_memory", "ray"])
 def test_an_engine_that_lost_its_copy_is_offered_the_whole_weights(transport: str) -> None:
     assert asyncio.run(pushes(transport, sparse=True)) == [False, False, False, True]
+
+
+def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_that_it_lacks() -> None:
+    class Busy(PlainSender):
+        """Does one thing after the other, and is in its next step when whole weights are asked for."""
+
+        step: Offered | None = None
+
+        def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+            if not whole:
+                return super().offer(version, whole=whole, audience=audience)
+            self.step = asyncio.ensure_future(asyncio.sleep(0.3))
+            return self.step
+
+        async def send(self, version: int) -> None:
+            if self.step is not None:
+                await self.step
+
+    class Lacks:
+        """An engine without what a delta changes."""
+
+        refused = False
+
+        async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+            await offer
+            if not self.refused:
+                self.refused = True
+                await asyncio.sleep(0.02)  # the sender has done its part by then
+                raise WholeWeightsNeeded("it was started anew")
+            return manifest.weight_version
+
+    async def work() -> list[WeightVersion | WorkerDied]:
+        manifest = empty_push(3, nbytes=64).manifest
+        return await Delivery(Busy(Nothing()), processes=1).deliver(manifest, [Lacks()], limit_s=0.1)
+
+    assert asyncio.run(work()) == [WeightVersion(step=3)]
 
 
 def test_a_new_transport_is_a_class_and_a_line(files: None) -> None:

@@ -56,10 +56,10 @@ class Delivery:
         """Bring a push to all engines at once, whole to one that lacks a delta's base; returns what each confirms.
 
         In the place of a worker that died meanwhile stands its death, and so it does for one that has not confirmed `limit_s`
-        seconds after the sender did its part. To those that live and have not got it the push is
-        delivered once more, whole: it was damaged, or came by way of the one that died. One that fails again while others
-        have it counts as dead, and is to be replaced; raises what goes wrong again with all, and `ProcessDied` where the
-        sender did. With `whole` nobody is given a delta.
+        seconds after the sender did its part, or offered the whole weights that were asked for. To those that live and have
+        not got it the push is delivered once more, whole: it was damaged, or came by way of the one that died. One that fails
+        again while others have it counts as dead, and is to be replaced; raises what goes wrong again with all, and
+        `ProcessDied` where the sender did. With `whole` nobody is given a delta.
         """
         found = await self._deliver_once(manifest, takers, limit_s=limit_s, whole=whole)
         again = [number for number, outcome in enumerate(found) if _failed(outcome)]
@@ -106,6 +106,10 @@ class Delivery:
         try:
             (sent,) = await asyncio.gather(self._sender.send(manifest.version), return_exceptions=True)
             await asyncio.wait(loads, timeout=limit_s)  # the offer is there: from now on an engine's delay is its own
+            if len(offers) > 1 and not all(one.done() for one in loads):  # whole weights were asked for meanwhile
+                # The sender may be at its next step, and offers them after it. It has when it answers this.
+                await asyncio.gather(self._sender.send(manifest.version), return_exceptions=True)
+                await asyncio.wait(loads, timeout=limit_s)
             found = [_outcome(one, version=manifest.version, limit_s=limit_s) for one in loads]
         finally:
             for one in loads:
