@@ -97,7 +97,9 @@ def outputs_in(text: str, outputs: list[str], *, part: bool = False) -> list[str
     With `part` neither matters.
     """
     guessed = not part and len({*NUMBER.findall(_plain(text))}) > MANY_NUMBERS + len(outputs)
-    return [output for output in outputs if says(text, output, part=part) and not (guessed and re.search(r"\d", output))]
+    return [
+        output for output in outputs if says(text, output, part=part) and not (guessed and re.search(r"\d", output))
+    ]
 
 
 def _plain(text: str) -> str:
