@@ -230,6 +230,14 @@ def test_a_right_answer_among_others_is_wrong(dataset: str, form: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("dataset", "answer"), [("coin_flip", "50%"), ("coin_flip", "1/0"), ("polynomial_equations", "x = 2")]
+)
+def test_an_answer_that_a_condition_can_not_read_is_wrong_and_no_fault(dataset: str, answer: str) -> None:
+    judged = answered(task_of(dataset, seed=1), answer).verdict
+    assert (judged.outcome, judged.parts["correct"]) == (Outcome.WRONG, 0.0)
+
+
+@pytest.mark.parametrize(
     ("options", "error"),
     [
         ({"dataset": "mini_sudoko"}, "did you mean 'mini_sudoku'"),

@@ -145,11 +145,19 @@ def made(name: str, config: str, seed: int) -> dict[str, Any]:
     return {"question": found["question"], "answer": answer}
 
 
+def fulfils(condition: Callable[[str, Entry], bool], text: str, right: Entry) -> bool:
+    """Tell whether an answer fulfils a condition; one that it can't read is wrong, and no fault."""
+    try:
+        return condition(text, right)
+    except (ValueError, ArithmeticError):
+        return False
+
+
 def score(name: str, config: str, seed: int, text: str) -> float | None:
     """Return the library's score of an answer; None where its scorer raised or gave no number from 0 to 1."""
     right = entry(name, config, seed)
     try:
-        if name in CONDITIONS and not CONDITIONS[name](text, right):
+        if name in CONDITIONS and not fulfils(CONDITIONS[name], text, right):
             return 0.0
         value = float(dataset(name, config, seed if name in LAID_OUT_WHEN_MADE else 0).score_answer(text, right))
     except Exception:
