@@ -11,7 +11,7 @@ from envs.core.step_result import StepResult
 from envs.core.task import Task
 from envs.core.thinking_mode import Mode, Thinking
 from envs.play import Play
-from envs.source import distinct, open_source
+from envs.source import SizedSource, distinct, open_source
 from orchestrator.pipeline.config import Config, load_config
 from orchestrator.run.folder import RunDir
 from orchestrator.run.ledger import parse_row
@@ -64,6 +64,7 @@ class RecordedTasks:
         self._rows = rows
         self._indices = self._admitted() if self._instance is not None else {}
         self._heldout: dict[str, dict[str, Task]] = {}
+        self._training: dict[str, SizedSource] = {}
 
     def renderer(self) -> Renderer:
         """Return what reads the turns of the run's model."""
@@ -88,8 +89,10 @@ class RecordedTasks:
         index = self._indices.get(row["ticket"])
         if index is None:
             return None
-        env = self._config.environments[row["env"]]
-        return open_source(env, split="train", seed=self._instance.seed(self._config.seed)).task(index)
+        name, seed = row["env"], self._instance.seed(self._config.seed)
+        if name not in self._training:
+            self._training[name] = open_source(self._config.environments[name], split="train", seed=seed)
+        return self._training[name].task(index)
 
     def _of_evaluation(self, name: str) -> dict[str, Task]:
         if name not in self._heldout:
