@@ -79,7 +79,7 @@ class Play:
     def _answered(self, env: gymnasium.Env[str, str], parsed: ParsedTurn) -> StepResult:
         """Hand over the turn: as it was read to an environment of Temper, as text to a wrapper of one, the answer to any other.
 
-        An environment that is not Temper's own gets the whole text if its `metadata` say so.
+        An environment that is not Temper's own gets the whole text if its `metadata` ask for it.
         """
         if isinstance(env, TaskEnv):
             return checked(env.respond(parsed), self._name)

@@ -1,6 +1,6 @@
 """The environments as gymnasium knows them: `import envs.registration`, then `gymnasium.make("temper/math-v0", level=2)`.
 
-`reset` draws a task, or takes one as `options={"task": task}`; `step` takes the text of a turn, by default without a thought.
+`reset` draws a task, or takes one as `options={"task": task}`. `step` takes the text of a turn, by default without a thought.
 """
 
 import random
@@ -31,7 +31,7 @@ def make(
     split: str = "train",
     max_turns: int | None = None,
 ) -> gymnasium.Env[str, str]:
-    """Make an environment that draws tasks of a split, generated or of the rows of `data`. Settings are those of `envs.NAME`.
+    """Make an environment that draws tasks of a split, generated or of the rows of `data`. `envs.NAME` lists the settings.
 
     Raises `ValueError` for wrong settings.
     """

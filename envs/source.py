@@ -84,8 +84,8 @@ class RowSource:
     """The tasks of all rows of data that fall into a split, over and over.
 
     Training rows, and held-out ones that a hash chose, are shuffled by the seed, training rows anew in each epoch. Of equal
-    rows only one stays; `duplicates` counts the others. Rows that a file or a column holds out are a set to be quoted: they
-    stay in order, each of them once. A row that has the key of another one gets a key of its own. `skipped` counts bad rows.
+    rows only one stays, and `duplicates` counts the others. Rows that a file or a column holds out are a set to be quoted: they
+    stay in order, each of them once. A row that has the key of another one gets another key. `skipped` counts bad rows.
     """
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
@@ -116,7 +116,7 @@ class RowSource:
         return len(self.tasks)
 
     def task(self, index: int) -> Task:
-        """Return the task at `index`, counted round and round; it depends on the seed and the index only."""
+        """Return the task at `index`, counted round and round. It depends on the seed and the index only."""
         epoch, place = divmod(index, len(self.tasks))
         return self.tasks[self._order(epoch)[place] if epoch and self._reshuffles else place]
 

@@ -24,7 +24,7 @@ MAX_CHARACTERS = 65_536
 
 
 class AnyText(spaces.Text):
-    """Texts of any characters and any length; samples are drawn from the printable ones of ASCII and stay short."""
+    """Texts of any characters and any length. Samples are short and printable ASCII."""
 
     def __init__(self) -> None:
         super().__init__(MAX_CHARACTERS, min_length=0, charset=string.printable)
@@ -69,14 +69,14 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters = 0
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        """Return what follows a readable turn: `self.end(verdict)`, `self.cut(limit)` or `self.go_on(messages)`.
+        """Return the result of a readable turn: `self.end(verdict)`, `self.cut(limit)` or `self.go_on(messages)`.
 
         `parsed.calls` has no calls of shared tools, and a turn that calls nothing else comes to `hear` only.
         """
         raise NotImplementedError
 
     def hear(self, parsed: ParsedTurn) -> None:
-        """Note a readable turn before it is answered: an environment that judges all that the model says needs it."""
+        """Note a readable turn before it is answered: an environment that judges all of the model's text needs it."""
 
     def is_last(self, task: Task) -> bool:
         """Return whether no turn may follow the present one."""
@@ -124,9 +124,9 @@ class TaskEnv(gymnasium.Env[str, str]):
         return self.task
 
     def use_shared_tools(self, task: Task, parsed: ParsedTurn, names: Sequence[str]) -> StepResult:
-        """Answer a turn that calls shared tools: each call by its owner, in order; the episode's last turn may not.
+        """Answer a turn that calls shared tools: each call by its owner, in order. The episode's last turn may not.
 
-        `turn` gets the other calls, if the environment has tools. All its messages but those of tools come last.
+        `turn` gets the other calls, if the environment has tools. All its messages but the tools' come last.
         """
         owned = any(tool["function"]["name"] not in names for tool in task.tools)
         is_own = [owned and not (isinstance(call, Call) and call.name in names) for call in parsed.calls]
@@ -182,7 +182,7 @@ class TaskEnv(gymnasium.Env[str, str]):
 def answer_each(
     calls: Sequence[Call | BadCall], answer: Callable[[Call | BadCall], str], *, most: int = MAX_CALLS
 ) -> list[str]:
-    """Return one answer per call, in order; calls beyond the first `most` get an error and are not carried out."""
+    """Return one answer per call, in order. Calls beyond the first `most` get an error and are not carried out."""
     return [answer(call) if number < most else TOO_MANY for number, call in enumerate(calls)]
 
 

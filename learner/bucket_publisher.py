@@ -16,11 +16,11 @@ from rollout.weights.process_group import GroupMember, connected, open_store
 from rollout.weights.transports.transport import Audience
 
 MOST_SENDERS = 8
-"""Ranks that send: each one is a process group of its own in every engine, which costs seconds and memory of its device."""
+"""Ranks that send: each one is a separate process group in every engine, which costs seconds and memory of its device."""
 
 
 def sender_of(rank: int, *, ranks: int, senders: int) -> int | None:
-    """Return the number of a rank among the senders, spread evenly over the ranks; None for a rank that does not send."""
+    """Return the number of a rank among the senders, spread evenly over the ranks, or None if it does not send."""
     number, rest = divmod(rank, ranks // senders)
     return number if rest == 0 and number < senders else None
 
@@ -93,7 +93,7 @@ class BucketPublisher:
         except RuntimeError:
             self._met, self._ways = None, None  # nobody meets there again
             for _ in left:
-                continue  # the other ranks go on with it
+                continue  # the other ranks continue with it
             raise
 
     def _sender(self, ways: BucketWays, number: int) -> BucketSender:

@@ -117,7 +117,7 @@ class TrainerGroup:
         return {rank.name: one for rank, one in zip(self.ranks, held, strict=True)}
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
-        """Update from each of these mini-batches, which are those of so many `epochs`; the metrics are over all of them.
+        """Update from each of these mini-batches of so many `epochs`. The metrics are over all of them.
 
         Each rank is given its own share of them: all are put where they are read before any rank is called.
         """

@@ -54,7 +54,7 @@ def micro_batch_loss(
 ) -> Loss:
     """Run the model on a micro-batch and return the loss; `reference` is what the model is held against, if anything.
 
-    What is `fixed` is taken in place of what is computed here. A model that `starts` is its reference still: with it the call
+    `fixed` replaces the values that are computed here. A model that `starts` is its reference still: with it the call
     is collective, and raises `ValueError` if they differ.
     """
     ids_BT, weights_BT = _ids_and_weights(micro_batch, engine.device)

@@ -118,10 +118,10 @@ class TrainerWorker:
         torch.set_num_threads(threads)
 
     def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
-        """Make an update from this rank's share of each mini-batch; for metrics see `over_updates`.
+        """Make an update from this rank's share of each mini-batch. For metrics see `over_updates`.
 
-        They are those of so many `epochs`, the first of which is recorded. Before the first one the old policy's
-        log-probabilities are taken, where there is another after it.
+        They cover so many `epochs`, the first of which is recorded. If there are several, the old policy's
+        log-probabilities are taken before the first one.
         """
         with self.heart.busy("train"):
             start = time.monotonic()
@@ -148,7 +148,7 @@ class TrainerWorker:
     ) -> dict[str, float]:
         """Make one update from this rank's share of a batch; returns metrics of the whole batch, the same on every rank.
 
-        `skipped` is 1 where loss or gradient was not finite, or nothing is to be trained; nothing was changed then. Raises
+        `skipped` is 1 if loss or gradient was not finite, or nothing is to be trained. Then nothing was changed. Raises
         `ValueError` if a reference, whose weights the model starts with, gives other log-probabilities.
         """
         if not share.trained_tokens:

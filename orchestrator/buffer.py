@@ -52,8 +52,8 @@ class Buffer:
         ledger: TicketLedger | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` says
-        whether its rewards teach anything. `overridden` are faults of a turn with an advantage of their own: a signal too.
+        """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` returns
+        whether its rewards teach anything. `overridden` are faults of a turn with their own advantage: a signal too.
         Answers are drawn by `sampling`; what becomes of each ticket, `ledger` takes down.
         """
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:

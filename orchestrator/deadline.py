@@ -99,8 +99,8 @@ async def within(
 
     `last_sign` is when something came last, on the monotonic clock, for a wait for many things. `healed` is when a process died
     or was replaced last. It makes the wait longer `EXTENSIONS` times at most, or as often as it is now: that time has its own
-    deadline. `on_stuck` is told the message before what is waited for is given up; what comes meanwhile is taken. `advice` says
-    what to do then, where that is not to start the run again. A `TimeoutError` of the awaitable's own passes through unchanged.
+    deadline. `on_stuck` gets the message before the wait is given up, and an answer that comes meanwhile is taken. `advice`
+    is the remedy, if it is not to start the run again. A `TimeoutError` of the awaitable's own passes through unchanged.
     An awaitable that somebody else cancelled raises `RuntimeError`: it is no cancellation of the run.
     """
     work, began, extensions = asyncio.ensure_future(awaitable), loop_time(), 0

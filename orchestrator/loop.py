@@ -80,7 +80,7 @@ class Loop:
     """Everything that a step needs. `stage` names the loop in messages, `limit` is the deadline of each wait, `push_limit`
     that of the engines to load so many bytes.
 
-    A step makes an update from each of `make_batches`, which returns those of all `epochs`.
+    A step makes an update from each of `make_batches`, which covers all `epochs`.
 
     `on_group` watches a finished group and returns it with the rewards that depend on the whole group; `on_step` writes
     metrics, and `save` a checkpoint after the steps that have one: the buffer's state is whole when they run. `on_fault`

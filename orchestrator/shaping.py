@@ -18,7 +18,7 @@ SHAPING_PARTS = THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = (
 )
 """The parts that say what was added to a reward."""
 EARNED_DIGITS = 9
-"""Decimals of an earned reward: what was added is subtracted again, and equal rewards stay equal."""
+"""Decimals of an earned reward: the added part is subtracted again, and equal rewards stay equal."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 That machine has Python, pip and torch. A call brings the checkout and at most `--limit` bytes of files to it, and runs a
 command. The wheels that it lacks are downloaded or built here, cut into pieces that fit, and packed into a folder for each
-call. The calls are printed in order; each runs the parts of the GPU check that need no more than the wheels that are whole by
+call. The calls are printed in order. Each runs the parts of the GPU check that need no more than the wheels that are whole by
 then.
 """
 
@@ -33,7 +33,7 @@ ROOTS: dict[Needs, tuple[str, ...]] = {
 }
 """Packages that parts of the check need by kind, in addition to the kinds before. vllm takes the whole lock."""
 OURS = ("transformers", "deepspeed", "vllm")
-"""Packages that are carried at the version of the lock, whatever version the machine has."""
+"""Packages that are carried at the version of the lock, regardless of the machine's version."""
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(31, 16, -1)] + [
     "manylinux2014_x86_64",
@@ -73,11 +73,11 @@ class Piece:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Make the folder and print the calls. Return 0, or 2 with a message if something is missing."""
     parser = argparse.ArgumentParser(prog="python -m requirements.carry", description=__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder in the checkout, which is made anew")
+    parser.add_argument("--out", type=Path, required=True, help="new folder in the checkout")
     parser.add_argument("--limit", default="64MiB", help="most bytes of a call (default: 64MiB)")
     parser.add_argument("--python", default="3.12", help="Python of that machine (default: 3.12)")
-    parser.add_argument("--have", type=Path, help="what it has: the output of `pip list --format=freeze` there")
-    parser.add_argument("--for", dest="kind", choices=list(ROOTS), default="deepspeed", help="what parts may need")
+    parser.add_argument("--have", type=Path, help="its packages: the output of `pip list --format=freeze` there")
+    parser.add_argument("--for", dest="kind", choices=list(ROOTS), default="deepspeed", help="needs of the parts")
     parser.add_argument("--wheels", type=Path, help="folder of wheels that are taken before any download")
     parser.add_argument(
         "--mamba", type=Path, help="source folder, archive or wheel of mamba-ssm, if its pin can't be fetched"
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def size_of(text: str) -> int:
-    """Return the bytes that a text such as 64MiB says. Raise `ValueError` for another."""
+    """Return the bytes that a text such as 64MiB means. Raise `ValueError` for another."""
     found = re.fullmatch(r"(\d+)(|KiB|MiB|GiB)", text)
     if found is None or not int(found[1]):
         raise ValueError(f"--limit {text}: give a size such as 64MiB, in KiB, MiB, GiB or bytes")
@@ -134,7 +134,7 @@ def closure(pins: dict[str, Pin], roots: Iterable[str]) -> set[str]:
 
 
 def wanted(pins: dict[str, Pin], kind: Needs, *, have: set[str]) -> list[tuple[Pin, Needs]]:
-    """Return what has to be carried for parts that need up to `kind`, in the order of need."""
+    """Return the packages to carry for parts that need up to `kind`, in the order of need."""
     taken, found = closure(pins, [BASE]) | (have - set(OURS)), []
     kinds = list(ROOTS)
     for need in kinds[: kinds.index(kind) + 1]:
@@ -147,7 +147,7 @@ def wanted(pins: dict[str, Pin], kind: Needs, *, have: set[str]) -> list[tuple[P
 def gather(
     folder: Path, kind: Needs, *, have: set[str], python: str, found: Path | None, mamba: Path | None
 ) -> list[tuple[Path, Needs]]:
-    """Return the wheels to carry, in the order of need. Raise `ValueError` with a remedy where one can't be had."""
+    """Return the wheels to carry, in the order of need. Raise `ValueError` with a remedy if one can't be had."""
     wheels: list[tuple[Path, Needs]] = [(mamba_wheel(folder / "mamba", mamba), "none")]
     for pin, need in wanted(pins_of(LOCK.read_text(encoding="utf-8")), kind, have=have):
         wheels.append((_wheel(pin, folder / pin.name, python=python, found=found), need))
@@ -157,7 +157,7 @@ def gather(
 def mamba_wheel(folder: Path, source: Path | None) -> Path:
     """Return the wheel of mamba-ssm at its pin, or of a source. Raise `ValueError` with a remedy if it can't be had.
 
-    Its kernels are compiled where they run.
+    Its kernels are compiled on the machine that runs them.
     """
     (pin,) = [line for line in MAMBA.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     if source is not None and not source.exists():
@@ -235,7 +235,7 @@ def write(calls: Sequence[Sequence[Piece]], out: Path) -> None:
     """Write the folder of each call. Raise `ValueError` for a folder that holds something else."""
     strange = [one.name for one in out.iterdir() if not one.name.startswith("call-")] if out.exists() else []
     if strange:
-        raise ValueError(f"--out {out} holds {strange[0]}, which is not of this script: give an empty folder")
+        raise ValueError(f"--out {out} holds {strange[0]}, which this script did not write: give an empty folder")
     for old in out.glob("call-*"):
         shutil.rmtree(old)
     for number, pieces in enumerate(calls, start=1):
@@ -248,7 +248,7 @@ def write(calls: Sequence[Sequence[Piece]], out: Path) -> None:
 
 
 def instructions(calls: Sequence[Sequence[Piece]], out: Path) -> list[str]:
-    """Return what each call brings and runs."""
+    """Return the files and the command of each call."""
     texts = []
     for number, pieces in enumerate(calls, start=1):
         folder, later = out / f"call-{number}", {piece.needs for call in calls[number:] for piece in call}

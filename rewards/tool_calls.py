@@ -12,9 +12,9 @@ number passes for a float (2 for 2.0), a float never for an integer. Of the sche
   has, and here a whole number passes for a float only where the accepted array begins with one;
 - objects: of each key an accepted object lists the accepted values, with `""` where the key may be missing; no other keys.
   Objects inside of objects are accepted as they are; arrays of objects go object by object;
-- anything else, and what is of another type than the schema's: equal to an accepted value.
+- anything else, and a value of another type than the schema's: equal to an accepted value.
 
-Equal is as in Python: 1, 1.0 and true are, where no type was compared before. An `exact` match takes strings as they are, since
+Equal is as in Python: 1, 1.0 and true are, if no type was compared before. An `exact` match takes strings as they are, since
 `3.5` and `35` are the same by the rule above: right for the leaderboard, wrong for a reward.
 """
 

@@ -189,7 +189,7 @@ LONG_TO_MAKE = ("futoshiki",)
 
 
 def best_constant(name: str) -> tuple[float, str]:
-    """The highest mean reward of one answer to 20 tasks, a fixed one or that of another seed; and the answer."""
+    """The highest mean reward of one answer to 20 tasks, a fixed one or another seed's, and the answer."""
     tasks = [task_of(name, seed=seed) for seed in range(20)]
     others = [task_of(name, seed=seed).spec["answer"] for seed in range(20, 30)]
     answers = dict.fromkeys((*CONSTANTS, *(answer for answer in others if answer is not None)))

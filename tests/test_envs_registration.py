@@ -1,4 +1,4 @@
-"""The environments of Temper in gymnasium's hands, and those of gymnasium in Temper's."""
+"""Temper's environments in gymnasium, and gymnasium's environments in Temper."""
 
 import random
 from dataclasses import replace
@@ -81,7 +81,7 @@ def test_environments_step_side_by_side() -> None:
 
 
 class Plain(gymnasium.Env[str, str]):
-    """Is right for `x`; knows nothing of thoughts."""
+    """Is right for `x`, and knows nothing of thoughts."""
 
     metadata = {"render_modes": []}
     observation_space = action_space = gymnasium.spaces.Text(99)

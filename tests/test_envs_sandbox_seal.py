@@ -12,7 +12,7 @@ OTHER_ARCHITECTURE = 0x40000003
 
 
 def verdict(code: bytes, *, number: int, argument: int, architecture: int, first: int = 0) -> int:
-    """What the filter says of a call with these first two arguments."""
+    """The filter's verdict on a call with these first two arguments."""
     data, accumulator, at = {0: number, 4: architecture, 16: first, 24: argument}, 0, 0
     while True:
         operation, yes, no, operand = struct.unpack_from("HBBI", code, 8 * at)

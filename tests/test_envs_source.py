@@ -109,7 +109,7 @@ def test_training_rows_are_shuffled_anew_in_each_epoch_by_seed_and_index_alone(w
     assert sorted(first) == sorted(second) == sorted(third)
     assert len(set(first)) == count
     assert first != second != third != first
-    resumed = open_source(env, split="train", seed=0)  # a run that goes on asks for later draws only, and out of order
+    resumed = open_source(env, split="train", seed=0)  # a resumed run asks for later draws only, and out of order
     assert [resumed.task(index).key for index in reversed(range(3 * count))] == seen[::-1]
     assert [open_source(env, split="train", seed=1).task(count + i).key for i in range(count)] != second
 

@@ -101,7 +101,7 @@ def test_an_output_layer_in_float32_adds_no_rounding_to_bfloat16(tokens: int) ->
 def test_a_scorer_multiplies_in_float32_where_the_model_is_in_bfloat16(
     family: Callable[[Path], Path], tmp_path: Path
 ) -> None:
-    """The hidden states are the same; after them nothing is rounded, a cap included."""
+    """The hidden states are the same. After them nothing is rounded, a cap included."""
     model = read_model(family(tmp_path)).bfloat16().eval()
     ids_BT, wanted_BT, _ = a_batch()
     wanted_BT[:, 0] = False

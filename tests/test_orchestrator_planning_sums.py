@@ -138,7 +138,7 @@ ACTIVE, PARAMETERS = BESIDE + HEAD + EXPERT_LAYERS * 6 * EXPERT, BESIDE + 2 * HE
 
 
 def test_the_seconds_of_learning_of_a_9b_hybrid_are_those_worked_out_by_hand(planner: Planner) -> None:
-    """1,024 answers of 6,400 tokens: 8 operations a parameter and token at 0.3 of 989.4 T on 4 ranks; 50 passes a rank, each of
+    """1,024 answers of 6,400 tokens: 8 operations a parameter and token at 0.3 of 989.4 T on 4 ranks. 50 passes a rank, each of
     which gathers 2 bytes a parameter twice and adds up 4, of which three quarters come by 0.7 of 450 GB/s.
     """
     assert planner.fleet is not None

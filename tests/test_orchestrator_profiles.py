@@ -158,7 +158,7 @@ def test_gpus_off_powers_of_two_are_shared_out_and_those_left_idle_are_told_of()
 def test_ranks_on_gpus_share_the_cores_of_their_machine(
     hardware: Hardware, ranks: int, threads: int, beside: int
 ) -> None:
-    """64 cores: 4 ranks have 16 each, the 8 of a machine 8 each; none has more than 16."""
+    """64 cores: 4 ranks have 16 each, the 8 of a machine 8 each. None has more than 16."""
     learner = chosen(hardware, NANO).learner
     assert (learner.ranks, learner.threads, learner.threads_beside) == (ranks, threads, beside)
 

@@ -39,7 +39,7 @@ def point(
 
 
 def curve(half: float, free: float, *, formed: float = 1.0, answer: float = 4.0) -> Points:
-    """Budgets of 2 and 10 tokens, and no limit; the answers at 2 are `answer` tokens long."""
+    """Budgets of 2 and 10 tokens, and no limit. The answers at 2 are `answer` tokens long."""
     return [
         point("budget", 0.0, budget=2, formed=0.9, answer=answer),
         point("budget", half, budget=10, formed=formed),
@@ -122,7 +122,7 @@ def test_a_claim_without_its_points_is_not_made() -> None:
 
 
 def test_a_difference_is_paired_by_task_over_the_runs_of_a_group(tmp_path: Path) -> None:
-    """Both of `plain` have the tasks 0 and 1: 4 and 1 of 8 answers right; `mixed` has 3 and 1 of 4 right, and a third task."""
+    """Both of `plain` have the tasks 0 and 1: 4 and 1 of 8 answers right. `mixed` has 3 and 1 of 4 right, and a third task."""
     runs = {"a": [1, 0], "b": [3, 1], "c": [3, 1, 4]}
     for name, right in runs.items():
         points = [point("budget", 0.5, budget=8, right=right), point("unlimited", 0.9)]

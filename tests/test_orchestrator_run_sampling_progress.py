@@ -1,4 +1,4 @@
-"""How far sampling is: what is counted and when a line is shown, on a clock that the test moves."""
+"""How far sampling is: its counts and when it shows a line, on a clock that the test moves."""
 
 import asyncio
 import io
@@ -11,7 +11,7 @@ from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 
 
 class HandClock:
-    """Seconds that pass when the test says so."""
+    """Seconds that pass at the test's call."""
 
     def __init__(self) -> None:
         self.now = 50.0

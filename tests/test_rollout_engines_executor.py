@@ -1,4 +1,4 @@
-"""Engines of several GPUs, without a GPU: what vLLM would compute their passes with inside of a placement group."""
+"""Engines of several GPUs, without a GPU: the executor that vLLM would use inside a placement group."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Stop strings of turns that go on: the same end as a search through the whole text finds, with few decodes."""
+"""Stop strings of continued turns: the same end as a search through the whole text finds, with few decodes."""
 
 import random
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def test_a_turn_that_goes_on_ends_where_the_whole_one_would(seed: int) -> None:
     ids = ids[: first_end(ids, stop)]  # the engine that began it went no further
     begun = ids[: draw.randint(0, len(ids) - 1)]
     rest = draw.choices(range(len(PIECES)), k=20)
-    rest = rest[: first_end(rest, stop)]  # nor does the one that goes on, of which it sees only its own tokens
+    rest = rest[: first_end(rest, stop)]  # nor does the one that continues, of which it sees only its own tokens
     if first_end(begun, stop) is not None:
         begun = []
     found = ended_at_stop(said(rest), begun, stop, text)

@@ -234,7 +234,7 @@ async def a_push_meets_new_requests(setup: Setup, newer: WeightManifest) -> Answ
                 await asyncio.sleep(0.001)
         left = clock.left_s
         await asyncio.sleep(0.001)
-        assert clock.left_s == left  # it stands still since the request was made
+        assert clock.left_s == left  # paused since the request was made
         return await engine.generate(asked[1])
 
     arrives = asyncio.create_task(in_the_pause())

@@ -160,7 +160,7 @@ def test_a_group_in_flight_makes_a_worker_busy_and_its_calls_are_progress() -> N
 
 
 def own_env(worker: RolloutWorker, engine: SickEngine, tool: Callable[[], object], *, timeout_s: float) -> Task:
-    """Let a worker play episodes whose environment uses a tool in each turn; returns a task of it."""
+    """Let a worker play episodes whose environment uses a tool in each turn. Returns a task of it."""
     limits = replace(ROOM, timeout_s=timeout_s)
     engine._texts = ["</think>go"]
     worker._runner = runner_of(engine, limits=limits, make=lambda _: Waiting(lambda _task: tool()))

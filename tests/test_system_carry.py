@@ -1,4 +1,4 @@
-"""`requirements/carry.py`: what is carried to a GPU machine without a network, in calls of a limited size."""
+"""`requirements/carry.py`: the files for a GPU machine without a network, in calls of a limited size."""
 
 import os
 import subprocess

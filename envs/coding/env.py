@@ -3,8 +3,8 @@
 The setting `credit` is `all` (every test must pass; the first failure decides and ends the tests)
 or `fraction` (the part `correct` is the share of the tests that pass, all of which are executed). The part `tests` is the
 share that passed, under `all` of those up to the end. With `max_turns` over 1 a failing program is answered by the
-first tests that failed, and the model may repair it; the program of the last turn counts. The first `shown` tests are those
-that the prompt shows, by default none. Of the others the model sees the number alone: their results would be an answer.
+first tests that failed, and the model may repair it. The program of the last turn counts. The prompt shows the first `shown`
+tests, by default none. Of the others the model sees the number alone: their results would be an answer.
 """
 
 from collections.abc import Mapping

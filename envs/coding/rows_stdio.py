@@ -30,7 +30,7 @@ PACKED = "private_test_cases"
 WRAPPED = "input_output"
 """Where a list of one result stands for the result too, as APPS writes some of them."""
 CHECKERS = ("checker", "checker_code", "generated_checker", "custom_checker", "special_judge", "spj", "interactor")
-"""Fields by which a row says that outputs other than the listed ones are right too."""
+"""Fields by which a row marks outputs other than the listed ones as right too."""
 SOLUTIONS = ("solution", "solutions", "code", "canonical_solution", "reference_solution")
 LEETCODE = (
     "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string\n"

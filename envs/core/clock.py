@@ -37,7 +37,7 @@ class Clock:
             self.turn(on=before)
 
     def turn(self, *, on: bool) -> bool:
-        """Run, or stand still, from now on; return whether it ran."""
+        """Run or pause from now on. Return whether it ran."""
         with self._lock:
             now, before = time.monotonic(), self._since is not None
             if self._since is not None:
@@ -69,7 +69,7 @@ def at_its_end(clock: Clock, end: Callable[[], None]) -> Iterator[None]:
 
     def look() -> None:
         nonlocal timer
-        left = clock.left_s  # it may have stood still since the last look
+        left = clock.left_s  # it may have paused since the last look
         if left <= 0:
             end()
         else:

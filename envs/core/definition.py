@@ -48,9 +48,9 @@ class EnvDefinition:
     max_turns: int | None = None
     """Most turns of an episode where the run sets no `envs.NAME.max_turns`; None where the environment does not say."""
     chance: float | None = None
-    """Most that one answer to every task may earn, where the tasks have few different answers; None is `USUAL_CHANCE`."""
+    """Most that one answer to every task may earn, if the tasks have few different answers. None is `USUAL_CHANCE`."""
     judges_form: bool = False
-    """Whether every text of the right form is right, whatever else it says."""
+    """Whether every text of the right form is right, regardless of its content."""
     runs_programs: bool = False
     """Whether it executes programs that the model wrote, in the sandbox."""
     replays: bool = True

@@ -31,8 +31,8 @@ class LearnerDied(ProcessDied):
 class Pulse:
     """What a process says of itself. One that is stuck either does not answer, or is busy and long quiet.
 
-    `progress` counts its beats, `doing` is what it has been busy with the longest ("" where it is idle), `quiet_s` the
-    seconds since its last beat while it is busy, 0 where it is idle. `tokens` counts what its engine has sampled.
+    `progress` counts its beats, `doing` is its longest task ("" if it is idle), `quiet_s` the
+    seconds since its last beat while it is busy, 0 if it is idle. `tokens` counts the tokens that its engine has sampled.
     """
 
     progress: int

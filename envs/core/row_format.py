@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LeftOut(ValueError):
-    """A sound row that makes no task worth playing: it is skipped and counted, whatever a bad row does."""
+    """A sound row that makes no task worth playing: it is skipped and counted, even if bad rows raise."""
 
 
 def field(row: Row, name: str, kind: type[T]) -> T:
@@ -26,7 +26,7 @@ def field(row: Row, name: str, kind: type[T]) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFormat:
-    """One format: `load` makes a task of a row that `matches`; ValueError for a row that is broken, LeftOut for no task."""
+    """One format: `load` makes a task of a row that `matches`. It raises ValueError for a broken row, LeftOut for no task."""
 
     name: str
     matches: Callable[[Row], bool]

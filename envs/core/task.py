@@ -15,8 +15,8 @@ Tool = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One problem for one environment. Its maker gives messages, spec and tools, and the key if not all of the spec tells it
-    from others; its source the rest, at once.
+    """One problem for one environment. Its maker gives messages, spec and tools, and a key if only a part of the spec
+    identifies it. Its source gives the rest, at once.
 
     `spec` is what the verifier needs (the expected answer, tests) and nothing else; it is plain JSON data and never
     shown to the model. `env` says who plays it; `key` is stable over restarts and unique within `env.name`. `thinking`

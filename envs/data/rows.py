@@ -74,7 +74,7 @@ def usable_rows(
     """Yield what `parse` makes of every wanted row, one after the other; `tally` counts.
 
     `parse` takes the row and its 0-based number and raises ValueError for a bad row. With `on_error` "raise", unless the data
-    says otherwise, the first bad row is a ValueError naming its place; with "skip" bad rows are counted, as `LeftOut` ones are.
+    sets another, the first bad row is a ValueError naming its place. With "skip" bad rows are counted, as `LeftOut` ones are.
     """
     tally = Tally() if tally is None else tally
     on_error = data.on_error or on_error

@@ -1,6 +1,6 @@
 """Actions in text, for each kind of space: how one is described, and which one an answer gives.
 
-Discrete: the last `\\boxed{}` names it, else the last name of an action in the answer does; letter case is ignored.
+Discrete: the last `\\boxed{}` names it, else the last name of an action in the answer does. Letter case is ignored.
 Text: the last `\\boxed{}` is it, else the whole answer.
 All others: the last `\\boxed{}`, else the whole answer, is JSON: numbers, lists of them, an object for a dictionary of spaces.
 """
@@ -46,7 +46,7 @@ def described(space: Space) -> str:
 
 
 def action_of(answer: str, space: Space, names: Sequence[str]) -> Any:
-    """Return the action that the answer gives by the rule above, an element of the space; None if it gives none."""
+    """Return the action that the answer gives by the rule above, an element of the space, or None if it gives none."""
     boxed = boxes(answer)
     if isinstance(space, spaces.Discrete):
         number = _named(answer, boxed, names)
@@ -70,14 +70,14 @@ def _named(answer: str, boxed: Sequence[str] | None, names: Sequence[str]) -> in
 
 
 def _json(text: str, space: Space) -> Any:
-    """Read JSON; the brackets around a list, and those around one number, may be missing."""
+    """Read JSON. The brackets around a list or around one number may be missing."""
     if isinstance(space, spaces.Dict) or text.startswith("["):
         return json.loads(text)
     return json.loads(f"[{text}]")
 
 
 def _element(space: Space, value: Any) -> Any:
-    """Return JSON data as an element of a space. Raises what a value of another form raises."""
+    """Return JSON data as an element of a space. A value of another form raises its own error."""
     match space:
         case spaces.Dict():
             if not isinstance(value, Mapping) or {*value} != {*space.spaces}:

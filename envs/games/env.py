@@ -1,9 +1,9 @@
 """Any environment of gymnasium whose actions text can give, played in text: one action a turn.
 
-Options are those of `options`; `actions` has the rule by which an answer gives one. A turn that names none changes nothing and
-is told so. Parts: `correct` (won or not), `return` (the sum of the rewards) and `bad_actions` (the share of turns that named
-no action). A game that is cut off counts its remaining turns as turns without an action, so that where moves cost something
-a limit is no way out.
+`options` lists its options, `actions` has the rule by which an answer gives one. A turn that names none changes nothing
+and gets a note. Parts: `correct` (won or not), `return` (the sum of the rewards) and `bad_actions` (the share of turns that
+named no action). A game that is cut off counts its remaining turns as turns without an action, so that a limit is no way
+out if moves cost something.
 """
 
 import random

@@ -71,7 +71,7 @@ def _cards(observation: Any, _game: Any) -> str:
 
 
 def _random_lake(size: int, frozen: float) -> Callable[[int, Mapping[str, Any]], Mapping[str, Any]]:
-    """Return what lays out a lake of this size, a share of it frozen, unless the options give a map."""
+    """Return the settings that lay out a lake of this size, a share of it frozen, unless the options give a map."""
 
     def laid_out(number: int, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if {"desc", "map_name"} & {*kwargs}:

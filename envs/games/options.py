@@ -1,9 +1,9 @@
 """The options of a game: which one is played, and how it is shown.
 
 All but `id` have defaults: `id` (gymnasium's), `kwargs` (for `gymnasium.make`), `actions` (names of discrete ones), `rules`
-(what the model is told), `frame` (`ansi`, the drawing that the environment makes, or `text`), `max_steps` (turns until the game
-is cut off), `success` (the game is won where it has ended by itself and its rewards sum to more) and `idle` (the reward of a
-turn without an action: 0 or less; else as `known_games` says, or the first reward of a game if below 0).
+(text for the model), `frame` (`ansi`, the drawing that the environment makes, or `text`), `max_steps` (turns until the game
+is cut off), `success` (the game is won if it has ended by itself and its rewards sum to more) and `idle` (the reward of a
+turn without an action: 0 or less, else as in `known_games`, or the first reward of a game if below 0).
 """
 
 from collections.abc import Mapping

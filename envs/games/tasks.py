@@ -1,4 +1,4 @@
-"""Games as tasks: how a game begins, and what the model sees of it."""
+"""Games as tasks: how a game begins, and how the model sees it."""
 
 import random
 from collections.abc import Mapping
@@ -38,7 +38,7 @@ def view(game: GymGame, options: Mapping[str, Any], observation: Any) -> str:
 
 
 def act(game: GymGame, action: Any) -> tuple[Any, float, bool, bool]:
-    """Take an action; return the observation, the reward, and whether the game ended or was cut off."""
+    """Take an action. Return the observation, the reward, and whether the game ended or was cut off."""
     observation, reward, ended, cut, _ = game.step(action)
     return observation, float(reward), ended, cut
 
@@ -55,7 +55,7 @@ def prompt(options: Mapping[str, Any], first: str) -> str:
 
 
 def generate(rng: random.Random, level: int, *, options: Mapping[str, Any]) -> Task:
-    """Make a task of a game; its one level says nothing. Games that begin and run alike have one key, whatever their number."""
+    """Make a task of a game. Its one level has no meaning. Games that begin and run alike have one key."""
     number = rng.randrange(NUMBERS)
     game, first = begin(options, number)
     dynamics = repr(getattr(game.unwrapped, "P", None))

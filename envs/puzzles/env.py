@@ -1,6 +1,6 @@
 """reasoning-gym (https://github.com/open-thought/reasoning-gym): its generators as tasks, its scores as rewards.
 
-Options: `dataset` (a name, or a list of names; without it all but `LEFT_OUT` take part) and, for one data set, `config` with
+Options: `dataset` (a name, or a list of names, by default all but `LEFT_OUT`) and, for one data set, `config` with
 the settings of that data set, which also set its difficulty. The part `correct` is 1 for the library's full score alone. The
 part `score` is the library's own, from 0 to 1: it pays wrong answers too, so weigh it with care. Where the library would take
 wrong answers, `envs.puzzles.library_child.CONDITIONS` refuses them.
@@ -93,7 +93,7 @@ def answer_of(text: str) -> tuple[str, bool]:
 def generate(
     rng: random.Random, level: int, *, datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None
 ) -> Task:
-    """Generate a task of one of the data sets, of all but `LEFT_OUT` without a name; its key is set by the source."""
+    """Generate a task of one of the data sets, of all but `LEFT_OUT` without a name. Its source sets its key."""
     library = shared_library("making")
     name = rng.choice(datasets or tuple(name for name in library.datasets() if name not in LEFT_OUT))
     origin = Origin(dataset=name, config=dict(config or {}), seed=rng.getrandbits(31))

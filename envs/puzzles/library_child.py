@@ -111,8 +111,8 @@ CONDITIONS: dict[str, Callable[[str, Entry], bool]] = {
     "survo": lambda text, entry: re.fullmatch(r"[\d\s]+", text) is not None,
     "word_sorting": as_many(","),
 }
-"""What an answer must also fulfil where the library's scorer would take wrong ones: it ignores what else is there, reads the
-first of several answers, compares a part only, or (puzzle24) takes other numbers than the given ones."""
+"""Further conditions on answers, since the library's scorer would take wrong ones. It ignores other text, reads the first of
+several answers, compares a part only, or (puzzle24) takes other numbers than the given ones."""
 
 ANSWERS: dict[str, Callable[[Entry], str | None]] = {
     "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),

@@ -6,11 +6,11 @@ Generated tasks are described in `envs/questions/requests.py`. Rows have `prompt
 mapping (or its JSON text) for each instruction, as both publish them. A row with an instruction that is not checked here, such
 as `language:response_language`, is refused with the reason.
 
-`correct` is strict accuracy by prompt: all instructions are followed by the response as it stands. A response of fewer than 10
+`correct` is strict accuracy by prompt: the unchanged response follows all instructions. A response of fewer than 10
 letters and digits, or 5 different ones, follows nothing: a third of the rules hold for a single letter. No rule reads if the
 response answers the prompt. `loose` is the same by the loose criterion, `followed` the share of the prompt's instructions that
 are followed. Accuracy by instruction, as it is published, is the mean of `instructions_strict` (or `instructions_loose`)
-divided by that of `instructions`.
+divided by the mean of `instructions`.
 """
 
 import json
@@ -32,7 +32,7 @@ from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict
 
 LOOSE, FOLLOWED = "loose", "followed"
 LEAST_LETTERS, LEAST_DIFFERENT = 10, 5
-"""Letters and digits of a response, in all and different ones; a response with fewer follows nothing."""
+"""Letters and digits of a response, in all and different ones. A response with fewer follows nothing."""
 COUNT, STRICT_COUNT, LOOSE_COUNT = "instructions", "instructions_strict", "instructions_loose"
 
 

@@ -46,9 +46,9 @@ class Server:
     max_bytes: int = 2**20
     """Largest reply, in bytes."""
     key_variable: str = ""
-    """Environment variable, set wherever workers run, whose value each request carries; empty for none."""
+    """Environment variable, set wherever workers run, whose value each request carries. Empty for none."""
     key_header: str = "Authorization"
-    """Header of that value; in `Authorization` it follows `Bearer`."""
+    """Header of that value. In `Authorization` it follows `Bearer`."""
 
     def __post_init__(self) -> None:
         try:
@@ -77,7 +77,7 @@ class Server:
                 raise ValueError(f"options.{name} is {seconds!r}; it must be a number of seconds above 0")
 
     def key(self) -> dict[str, str]:
-        """Return the header with the key; empty without one."""
+        """Return the header with the key, or nothing without one."""
         if not self.key_variable:
             return {}
         value = os.environ[self.key_variable].strip()

@@ -78,7 +78,7 @@ class Sandbox:
         self.places = threading.BoundedSemaphore(programs)
 
     def start(self, limits: Limits, source: str = "") -> SealedProcess:
-        """Start an empty process; its program can use numpy and threads if the source that it will be given names them."""
+        """Start an empty process. Its program can use numpy and threads if the source that it will be given names them."""
         return SealedProcess(self.warm(source), limits, threads=bool(THREADS.search(source)))
 
     def call_each(self, source: str, name: str, calls: Sequence[list[Any]], limits: Limits) -> Iterator[Reply]:

@@ -2,7 +2,7 @@
 
 `seal_zygote` is applied once and inherited by every fork: no capabilities, read access to the standard library only
 (Landlock), nothing that could be written. `seal_child` is applied in each fork: limits on memory and time, and a list
-of the system calls that are allowed; all others fail with EPERM: sockets, fork, exec, signals, ptrace, mounts. A filter
+of the system calls that are allowed. All others fail with EPERM: sockets, fork, exec, signals, ptrace, mounts. A filter
 with `threads` also allows `clone` with the flags of a thread, which `envs.sandbox.thread_limit` counts.
 Namespaces are made by `envs.sandbox.namespaces`. What really holds is probed afterwards by `envs.sandbox.probe`.
 """
@@ -83,7 +83,7 @@ def prctl(option: int, argument: int, what: str) -> None:
 def seal_zygote(folders: Sequence[str], *, keep: int = 0, files: int = FILES) -> list[str]:
     """Set everything that forks inherit; return the names of the layers that could be set.
 
-    The folders may be read; `keep` is a mask of the capabilities that the zygote itself needs on, `files` how many
+    The folders may be read. `keep` is a mask of the capabilities that the zygote itself needs on, `files` how many
     descriptors it may hold.
     """
     steps = {

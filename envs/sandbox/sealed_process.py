@@ -77,7 +77,7 @@ class Reply:
 class SealedProcess:
     """One sealed process that holds one program. Use as a context manager; leaving it kills the process.
 
-    `streams` are the descriptors of its standard input and output; without them both are /dev/null. With `threads` it may
+    `streams` are the descriptors of its standard input and output. Without them both are /dev/null. With `threads` it may
     start up to `envs.sandbox.thread_limit.MOST_THREADS`.
     """
 
@@ -120,7 +120,7 @@ class SealedProcess:
         return self._request(b"")
 
     def converse(self, name: str, source: str = "") -> Reply:
-        """Call a function with `ask`, by which it asks us; each `ASK` must be met by `answer`. `source` is run before."""
+        """Call a function with `ask`, by which it asks us. `answer` must meet each `ASK`. `source` is run before."""
         return self._request(frame({"source": source, "converse": name}), may_ask=True)
 
     def answer(self, value: Any) -> Reply:
@@ -195,7 +195,7 @@ class SealedProcess:
         self.deadline += more_s
 
     def _queued(self) -> float:
-        """Return the seconds for which its threads were ready to run and had no CPU; 0 where the kernel does not say."""
+        """Return the seconds for which its threads were ready to run and had no CPU, 0 if the kernel does not report it."""
         folder = f"/proc/{self.process}/task"
         with contextlib.suppress(OSError, IndexError):
             for thread in os.listdir(folder):

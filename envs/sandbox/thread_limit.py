@@ -24,7 +24,7 @@ NOTICE_BYTES = 80
 
 
 def listener() -> int:
-    """Have the kernel ask before each `clone` of this process; return the descriptor that it asks. OSError if it refuses."""
+    """Have the kernel ask before each `clone` of this process. Return the descriptor that it asks. OSError if it refuses."""
     machine = seal.MACHINE
     code = seal.assembled(
         [

@@ -42,7 +42,7 @@ class Zygote:
             raise
 
     def spawn(self, descriptors: list[int], cpu_s: int, memory_bytes: int, *, threads: bool = False) -> int:
-        """Fork a process that serves the first descriptor, a channel; further ones are its input and output.
+        """Fork a process that serves the first descriptor, a channel. Further ones are its input and output.
 
         It may start `threads` if they can be counted.
         """

@@ -2,7 +2,7 @@
 
 Run as `python -s -S -P zygote_main.py LEVEL [FOLDER OF NUMPY]` with an environment of a few settings and the control
 socket as standard input. It has one thread. Over the control socket it takes `{"spawn": {"cpu_s", "memory_bytes", "threads"}}`
-with descriptors (the program's channel; its input and output), `{"reap": pid}` and `{"end": pid}`; it answers the first two.
+with descriptors (the program's channel, its input and output), `{"reap": pid}` and `{"end": pid}`. It answers the first two.
 It ends when the control socket closes or its parent is gone (polled: PDEATHSIG would fire when the *thread* that started
 it ends).
 

@@ -18,7 +18,7 @@ from envs.service.tools import Action, ToolSet
 USER_REPLIES = 1
 MAX_TURNS = 30
 MANY_NUMBERS = 20
-"""Different numbers that an agent may say beside the outputs: more are guesses."""
+"""Different numbers that an agent may write besides the outputs: more are guesses."""
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 NUMBER = re.compile(r"(?<![\w#.])\d{1,6}(?:\.\d+)?(?!\w|\.\d)")
 """Amounts and counts, but no ids of orders and items, which are longer or have a mark."""
@@ -70,16 +70,16 @@ class Domain(Generic[D]):
         return self.fresh(Path(task.env.options["database"]))
 
     def is_idle(self, task: Task, before: D) -> bool:
-        """Tell whether an agent that does nothing and says nothing is right, in a database that nothing has changed."""
+        """Return whether an agent without any action or text is right, in an unchanged database."""
         after = before.before()
         self.tools.replay(after, task.spec["actions"])
         return not task.spec["outputs"] and after.same_state(before)
 
 
 def says(text: str, output: str, *, part: bool = False) -> bool:
-    """Tell whether a text holds an output as whole words and numbers; commas, white space and letter case are ignored.
+    """Return whether a text holds an output as whole words and numbers, without commas, white space and letter case.
 
-    With `part` it may be any part of the text, as tau-bench has it.
+    With `part` it may be any part of the text, as in tau-bench.
     """
     if part:
         return output.replace(",", "").lower() in text.replace(",", "").lower()
@@ -87,14 +87,14 @@ def says(text: str, output: str, *, part: bool = False) -> bool:
 
 
 def takes_parts(task: Task) -> bool:
-    """Tell whether the outputs of a task may be any part of what is said, beside any number of others."""
+    """Return whether the outputs of a task may be any part of the text, among any number of others."""
     return task.env.options.get("outputs") == "part"
 
 
 def outputs_in(text: str, outputs: list[str], *, part: bool = False) -> list[str]:
-    """Return the outputs that a text holds; none with a digit, if it holds `MANY_NUMBERS` numbers more than outputs.
+    """Return the outputs that a text holds, but none with a digit if it holds `MANY_NUMBERS` numbers more than outputs.
 
-    With `part` neither matters.
+    With `part` any part of the text counts, among any number of others.
     """
     guessed = not part and len({*NUMBER.findall(_plain(text))}) > MANY_NUMBERS + len(outputs)
     return [

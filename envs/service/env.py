@@ -120,7 +120,7 @@ def definition(domain: Domain[Any]) -> EnvDefinition:
 
 
 def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", outputs: str = "whole") -> EnvDefinition:
-    """Return the environment whose rows find the database in this folder. Raise `ValueError` where it can't be read.
+    """Return the environment whose rows find the database in this folder. Raise `ValueError` if it can't be read.
 
     Rows for which an agent that does nothing is right are left out, unless `idle` is keep. `outputs` is as for `_configure`.
     """
@@ -130,7 +130,7 @@ def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", output
     def load(row: Row) -> Task:
         task = domain.load(row, folder=whole)
         if idle == "drop" and domain.is_idle(task, domain.fresh(whole)):
-            raise LeftOut("its gold actions change nothing, and nothing has to be said")
+            raise LeftOut("its gold actions change nothing, and it asks for no output")
         return task
 
     tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=load)
@@ -139,9 +139,9 @@ def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", output
 
 
 def _configure(options: Mapping[str, Any], *, domain: Domain[Any]) -> EnvDefinition:
-    """Return the environment with these options: `database` names the folder of its database, without it that beside the rows;
-    `idle` says whether rows that are right by doing nothing are left out (drop) or not (keep), `outputs` whether what must be
-    said counts as whole words among few numbers (whole), or as any part of the text (part), as tau-bench counts it.
+    """Return the environment with these options: `database` names the folder of its database, by default the folder
+    of the rows. `idle` drops or keeps the rows that are right by doing nothing (drop, keep). `outputs` counts the required
+    outputs as whole words among few numbers (whole), or as any part of the text (part), as tau-bench does.
     """
     only_known(options, ("database", "idle", "outputs"), "options")
     folder, idle = options.get("database"), options.get("idle", "drop")

@@ -300,7 +300,7 @@ def _offload(learner: LearnerConfig) -> dict[str, Any]:
 
 
 def offload_param(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
-    """Say where parameters at stage 3 are between their uses; files are in this folder of that for all."""
+    """Set the place of stage 3 parameters between their uses. Files are in this subfolder of the common folder."""
     if learner.offload == "none" or learner.zero_stage < 3:
         return {}
     return {"offload_param": _place(learner, folder=folder)}

@@ -22,7 +22,7 @@ FOLDER = "frozen"
 
 
 class UnadaptedModel:
-    """The policy without its adapters, which is what they began with: a reference that takes no memory."""
+    """The policy without its adapters, as they began: a reference that takes no memory."""
 
     def __init__(self, engine: DeepSpeedEngine, *, replay: ExpertReplay) -> None:
         self._replay = replay
@@ -48,7 +48,7 @@ class FrozenModel:
     def __init__(
         self, model: PreTrainedModel, *, learner: LearnerConfig, device: torch.device, replay: bool = False
     ) -> None:
-        """With `replay` its expert layers use the experts that a pass names, like those of the policy."""
+        """With `replay` its expert layers use the experts that a pass names, as the policy's do."""
         self._model = model.requires_grad_(False)
         self._engine: Any = None
         self._device, self._aside = device, Aside()
@@ -65,7 +65,7 @@ class FrozenModel:
         self._replay = ExpertReplay(model, replay=True, device=device) if replay else None
 
     def follow(self, passes: Sequence[PassExperts]) -> None:
-        """Name the experts of the next passes; without a replay the routers decide."""
+        """Name the experts of the next passes. Without a replay the routers decide."""
         if self._replay is not None:
             self._replay.follow([experts.without_count() for experts in passes])
 

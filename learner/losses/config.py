@@ -136,7 +136,7 @@ class LossConfig:
             )
         if self.surrogate == "gspo" and self.aggregation != "sequence":
             raise ValueError(
-                f"loss.surrogate=gspo with loss.aggregation={self.aggregation}: GSPO weighs sequences alike, whatever their "
+                f"loss.surrogate=gspo with loss.aggregation={self.aggregation}: GSPO weighs sequences alike, at all "
                 f"lengths; set loss.aggregation=sequence"
             )
         if (self.aggregation == "constant") != (self.constant_length > 0):

@@ -73,13 +73,13 @@ def kept_weights(
 ) -> torch.Tensor:
     """Return `weights_BT`, with 0 for the sequences that are left out, as judged by their `gap_BT` = log w of trained tokens.
 
-    `drift_BT` is the log w of the current policy, which differs from that of pi_old after the first update of a batch;
+    `drift_BT` is the log w of the current policy, which differs from pi_old's after the first update of a batch.
     None takes `gap_BT`.
 
     `error_guard`: those whose exp(mean |log w|) is above it.
     `sequence_range`: those whose exp(mean log w), the geometric mean of w, lies outside of it; masks by a sequence's
     ratio: Liu et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch", 2025.
-    `negative_guard`: those with A < 0 whose mean of log mu - log pi, of the current pi, is above it; where advantages differ
+    `negative_guard`: those with A < 0 whose mean of log mu - log pi, of the current pi, is above it. If advantages differ
     within a sequence, its tokens with A < 0. DeepSeek-AI, "DeepSeek-V3.2", section 3.1 (off-policy sequence masking), 2025.
     """
     kept_BT = weights_BT

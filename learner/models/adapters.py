@@ -60,9 +60,9 @@ def without_adapters(model: PreTrainedModel) -> Iterator[None]:
 
 
 def merged(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the parameters by the names of a model without adapters, these added to the weights that they stand beside.
+    """Return the parameters by the names of a model without adapters, these added to the weights that they adapt.
 
-    A weight is given together with its adapter; both are whole in the model while this is called. A sum is computed in
+    A weight is given together with its adapter. Both are whole in the model while this is called. A sum is computed in
     float32 and rounded once, to the weight's type.
     """
     whole = unmerged(parameters)

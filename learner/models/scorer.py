@@ -17,7 +17,7 @@ from learner.models.logprobs import token_entropies, token_logprobs, vocabulary_
 from learner.models.shared_prompt import causal_logits
 
 PROBE_TOKENS, PROBE_RANGE = 8, 100.0
-"""Tokens of the pass that looks where a model's logits come from, and how large the numbers are that it puts there."""
+"""Tokens of the pass that finds the source of a model's logits, and the size of the numbers that it puts there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class _Request:
 
 
 def multiply_in_float32(model: PreTrainedModel) -> None:
-    """Let a model's output layer multiply in float32, whatever the type of its weight."""
+    """Let a model's output layer multiply in float32, regardless of the type of its weight."""
     layer = model.get_output_embeddings()
     if type(layer) is not torch.nn.Linear:
         raise ValueError(
@@ -157,7 +157,7 @@ def multiply_in_float32(model: PreTrainedModel) -> None:
 
 
 def output_layer(forward: Callable[..., Any], model: PreTrainedModel) -> torch.nn.Linear | None:
-    """Return the linear layer whose outputs are the model's logits; None if these are scaled, capped or cut after it.
+    """Return the linear layer whose outputs are the model's logits, or None if these are scaled, capped or cut after it.
 
     A short pass finds out, whose output layer returns numbers that a cap or a scale would change. It is collective under
     ZeRO-3.

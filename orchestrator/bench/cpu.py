@@ -55,7 +55,7 @@ def bench_cpu(steps: int) -> dict[str, float]:
 
                 wait(SKIPPED, START_S)
                 began, before, first = time.monotonic(), cpu_by_part(run.pid), _steps(metrics)
-                wait(SKIPPED + steps - 1, STEP_S * steps)  # the last step has the run's end beside it
+                wait(SKIPPED + steps - 1, STEP_S * steps)  # the last step overlaps the run's end
                 after, last, seconds = cpu_by_part(run.pid), _steps(metrics), time.monotonic() - began
             finally:
                 run.terminate()
@@ -93,7 +93,7 @@ def _wait(is_done: Callable[[], bool], limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
     while not is_done():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the run did nothing that was waited for in {limit_s:.0f} s")
+            raise TimeoutError(f"the run did not reach the awaited step in {limit_s:.0f} s")
         time.sleep(0.05)
 
 

@@ -37,7 +37,7 @@ KEY_STAYS = (
 )
 SECRET = ("_TOKEN", "_KEY", "_PASSWORD", "_SECRET")
 SECRETS_TRAVEL = (
-    "travels with the job, and whoever may ask the job server can read it; set it on the cluster's machines and unset it here "
+    "travels with the job, and any user of the job server can read it; set it on the cluster's machines and unset it here "
     "to avoid that"
 )
 READ_BY_NAME = re.compile(r"\$\{oc\.env:(\w+)")
@@ -87,7 +87,7 @@ def stop_wait_s(config: Config, checkpoint_bytes: int, push_bytes: int) -> int:
 
 
 def _sizes(config: Config) -> tuple[int, int]:
-    """Return the bytes of the model's checkpoint and of a push; zeros, with a note, if the model is not known here."""
+    """Return the bytes of the model's checkpoint and of a push, or zeros with a note if the model is not known here."""
     try:
         model = planned_model(config.model, config.learner)
     except (OSError, ValueError) as error:
@@ -125,7 +125,7 @@ def run_job(
     env_vars: Mapping[str, str] = MappingProxyType({}),
     stop_s: int = JOB_STOP_S,
 ) -> int:
-    """Run a command as a job and follow it to its end; returns its exit status, 130 where a signal stopped it.
+    """Run a command as a job and follow it to its end. Returns its exit status, 130 if a signal stopped it.
 
     A job that is stopped may take `stop_s` seconds until it is killed.
     """

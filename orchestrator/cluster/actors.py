@@ -68,7 +68,7 @@ async def host_of(actor: Any) -> str:
 
 
 async def living_nodes() -> list[str]:
-    """Return the ids of the nodes that live. Raise `RuntimeError` if the cluster does not say within `NODES_S` seconds."""
+    """Return the ids of the nodes that live. Raise `RuntimeError` if the cluster does not answer within `NODES_S` seconds."""
     try:
         nodes = await asyncio.wait_for(in_thread(ray.nodes), NODES_S)
     except TimeoutError:

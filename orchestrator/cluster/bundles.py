@@ -220,7 +220,7 @@ def cluster_nodes() -> list[Node]:
 
 
 def gpus_taken() -> str:
-    """Return how many GPUs are taken, for a message; empty if the cluster has none, or does not answer."""
+    """Return how many GPUs are taken, for a message, or nothing if the cluster has none, or does not answer."""
     try:
         found = THREADS.submit(cluster_nodes).result(TAKEN_S)
     except TimeoutError:

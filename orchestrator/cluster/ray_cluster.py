@@ -67,7 +67,7 @@ def _vllm_level() -> dict[str, str]:
 
 
 def stop_ray() -> None:
-    """Leave the cluster; one that was started here ends with all its processes. After `STOP_S` seconds nothing waits for it."""
+    """Leave the cluster. One that was started here ends with all its processes. After `STOP_S` seconds nothing waits for it."""
     if ray.is_initialized():
         leaving = threading.Thread(target=ray.shutdown, daemon=True)
         leaving.start()

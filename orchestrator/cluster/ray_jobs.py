@@ -28,7 +28,7 @@ HEAD_STOP_S = 20.0
 JOB_STOP_S = 120
 """How long a stopped job may take to end, in seconds, if its caller names no other time."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
-"""The variable by which Ray knows that time; by default it kills a job after 3 s."""
+"""The variable by which Ray knows that time. By default it kills a job after 3 s."""
 NO_AGENT = "No available agent"
 """Ray's words for a cluster that can't start a job yet."""
 POLL_S = 0.5
@@ -69,9 +69,9 @@ class JobServer:
 def local_head(*, logs: Path | None = None) -> Iterator[JobServer]:
     """Run a Ray head on this machine for as long as the block runs.
 
-    It is a child of this process and ends with it, also if this process is killed; its address is written nowhere, so no
-    other program joins it by accident, and its ports ask for a token, since some of them listen on every interface. Its files
-    end with it too, but for what its workers printed: that goes to the folder `logs`, where the one above it is there by then.
+    It is a child of this process and ends with it, also if this process is killed. Its address is written nowhere, so no
+    other program joins it by accident. Its ports ask for a token, since some of them listen on every interface. Its files
+    end with it too. Only the output of its workers goes to the folder `logs`, if the parent folder exists by then.
     Raises `RuntimeError` with the end of its log where it does not start.
     """
     port, dashboard, agent = free_ports(3)
@@ -168,8 +168,8 @@ class Job:
         self._client.stop_job(self.id)
 
     def wait(self, *, limit_s: float | None = None) -> int:
-        """Wait for the end of a job that has ended or was told to; write what `follow` has not. The limit is by default that of
-        the stop, and a minute.
+        """Wait for the end of a job that has ended or was asked to. Write the output that `follow` did not. The limit is by
+        default the stop's plus a minute.
 
         Returns the exit status, 1 for a job that never ran. Raise `TimeoutError` where that takes more than `limit_s` seconds.
         """
@@ -205,7 +205,7 @@ class Job:
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process by SIGTERM when the one that started it is gone; Ray's head takes its own along."""
+    """Have the kernel end this process by SIGTERM when the one that started it is gone. Ray's head ends its children too."""
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM, "pdeathsig")
 
 

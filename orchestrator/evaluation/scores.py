@@ -102,7 +102,7 @@ def of_env(groups: Iterable[Group], env: str) -> list[Group]:
 def env_result(groups: list[Group], *, asked: int | None, void: int = 0) -> dict[str, float]:
     """Return an environment's results, of `asked` tasks, None for all; `void` answers are those of other weights.
 
-    avg@k is over the answers with a score, with its standard error over tasks and its 95 % interval; `avg_at_k_low` counts
+    avg@k is over the answers with a score, with its standard error over tasks and its 95 % interval. `avg_at_k_low` counts
     those without one as wrong. pass@k is over the tasks whose k answers all have a score, of which there are `complete`.
     `parts/NAME` is the mean of a part of the reward over the answers that have it.
     """

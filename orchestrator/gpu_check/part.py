@@ -19,9 +19,9 @@ class Part:
     """That of its module."""
     title: str
     seconds: float
-    """Deadline, without what it takes to start and to compile."""
+    """Deadline, without the time to start and to compile."""
     needs: Needs
-    """The library that it needs beside torch and transformers; vllm stands for the whole stack, Ray among it."""
+    """The library that it needs besides torch and transformers. vllm means the whole stack, Ray among it."""
 
 
 PARTS = (
@@ -43,7 +43,7 @@ PARTS = (
     ),
     Part(name="sharing", title="One GPU shared by engine and learner", seconds=210, needs="vllm"),
 )
-"""In the order in which they run. Together they have 15 minutes, beside what they take to start and to compile."""
+"""In the order in which they run. Together they have 15 minutes, without the time to start and to compile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     fault: str = ""
     late: str = ""
-    """Which deadline ended it, with the end of its output: that says nothing of its figures."""
+    """Which deadline ended it, with the end of its output. It is no verdict on its figures."""
     compiling: bool = True
     """Whether it starts or compiles, which does not count against its deadline."""
     seconds: float = 0.0

@@ -42,7 +42,7 @@ def run_here(name: str, file: Path, *, small: bool) -> bool:
 
 
 def run_apart(part: Part, *, small: bool, patience: float = 1.0) -> Outcome:
-    """Run a part in a process of its own, ended with its children at the part's deadline; returns what it found.
+    """Run a part in a separate process, ended with its children at the part's deadline. Returns its findings.
 
     Deadlines are `patience` times as long as they are by themselves.
     """
@@ -66,16 +66,16 @@ def run_apart(part: Part, *, small: bool, patience: float = 1.0) -> Outcome:
 
 
 class Clock:
-    """Two clocks of a part, of which one runs at a time: that of its work, and that of its starts and of compiling."""
+    """Two clocks of a part, of which one runs at a time: one for its work, one for its starts and compiling."""
 
     def __init__(self, file: Path, *, seconds: float, compile_s: float) -> None:
-        """The part says in its file which one runs."""
+        """The part's file names the one that runs."""
         self._file, self._limits = file, {False: seconds, True: compile_s}
         self._spent = {False: 0.0, True: 0.0}
         self._since = time.monotonic()
 
     def late(self) -> str:
-        """Count the time since the last call; returns which limit is passed, "" if none is."""
+        """Count the time since the last call. Returns which limit is passed, "" if none is."""
         now, compiling = time.monotonic(), Outcome.read(self._file).compiling
         self._spent[compiling] += now - self._since
         self._since = now
@@ -85,7 +85,7 @@ class Clock:
 
 
 def ended(command: list[str], log: Path, clock: Clock) -> tuple[str, str]:
-    """Run a command to its end or a deadline; returns the deadline that it passed, and why it did not end well otherwise."""
+    """Run a command to its end or a deadline. Returns the deadline that it passed, and why it did not end well otherwise."""
     with log.open("w") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=os.environ | VERBOSE
@@ -102,7 +102,7 @@ def ended(command: list[str], log: Path, clock: Clock) -> tuple[str, str]:
 
 
 def _waited(process: subprocess.Popen[bytes]) -> int | None:
-    """Return the status of a process; None if it has not ended a moment later."""
+    """Return the status of a process, or None if it has not ended a moment later."""
     try:
         return process.wait(POLL_S)
     except subprocess.TimeoutExpired:

@@ -29,7 +29,7 @@ class EnvReport:
 
     findings: list[Finding]
     seconds: list[float]
-    """Of each scored script; without the start of child processes, which the first one waits for."""
+    """Of each scored script, without the start of child processes, which the first one waits for."""
 
     @property
     def corrupted(self) -> Finding:

@@ -18,7 +18,7 @@ from rewards.verdict import correctness
 AUDITED = 30
 """Tasks that each script is tried on, at most."""
 FEWEST = 20
-"""Tasks below which the mean of one answer says nothing."""
+"""Tasks below which the mean of one answer is no evidence."""
 HOPELESS = 8
 """Tasks after which a script that has earned nothing is given up."""
 OTHERS = 10
@@ -39,7 +39,7 @@ REPEATED = 3
 """Turns in which a degenerate text is given."""
 COPIED_TASKS, COPIED_TURNS = 10, 6
 FLOOD = " ".join(map(str, range(1001)))
-"""Numbers that are said with those of the right answer."""
+"""Numbers that surround the right answer's numbers."""
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 DEFINED = re.compile(r"^\s*def (\w+)\(", re.MULTILINE)
 BLOCK = "```python\n{}\n```"
@@ -47,11 +47,11 @@ RETURNED = re.compile(r"(\w+)\((.*)\) returned .*, expected (.+)")
 ASSERTED = re.compile(r"assert (\w+)\((.*)\) == (.+?)(?: failed: .*)?$", re.MULTILINE)
 PRINTED = re.compile(r"input:\n(.*?)\n(?:output:\n.*?\n)?expected:\n(.*?)(?:\n\n|\Z)", re.DOTALL)
 Copy = Callable[[str, list[str]], str | None]
-"""Gives a turn from the gold answer's names and all that the environment said; None gives up."""
+"""Gives a turn from the gold answer's names and all feedback of the environment. None gives up."""
 
 
 def audit(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> list[Finding]:
-    """Try generic scripts on an environment; `golds` has the turns of the gold answers by the keys of their tasks."""
+    """Try generic scripts on an environment. `golds` has the turns of the gold answers by the keys of their tasks."""
     tried = list(tasks[:AUDITED])
     limit = USUAL_CHANCE if env.chance is None else env.chance
     known = [task for task in tried if task.key in golds]
@@ -96,7 +96,7 @@ def _neighbours(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: fl
 def _everything(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> Finding:
     """Give right answers among many: with theirs among all numbers, and in the middle of other gold answers.
 
-    An answer may define several functions, and a text of the right form may say anything: these are not listed.
+    An answer may define several functions, and a text of the right form may have any content: these are not listed.
     """
     finding = Finding(name="right answers among many earn nothing")
     single = {key: turns[0] for key, turns in golds.items() if len(turns) == 1}
@@ -119,7 +119,7 @@ def _everything(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, l
 
 
 def _copies(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> Finding:
-    """Answer by copies of what the environment said before."""
+    """Answer by copies of the environment's feedback."""
     finding = Finding(name="")
     copies = {"a table of the failed tests": _table} if env.runs_programs else COPIES
     best = 0.0
@@ -144,7 +144,7 @@ def _copied(task: Task, *, golds: Mapping[str, list[str]], copy: Copy) -> Scored
             heard += [str(message["content"]) for message in result.messages]
         result = play.cut("for it had nothing to copy")
         return Scored(reward=result.reward, verdict=result.verdict)
-    except Exception as error:  # whatever an environment raises
+    except Exception as error:  # any error of an environment
         return Scored(reward=None, failure=failure_of(error))
     finally:
         play.close()
@@ -171,7 +171,7 @@ COPIES: Mapping[str, Copy] = {
 
 
 def _table(gold: str, heard: list[str]) -> str | None:
-    """Write a program that looks up its results among those that failed tests were told to have."""
+    """Write a program that looks up its results among the expected results of failed tests."""
     names, said = DEFINED.findall(gold), "\n".join(heard)
     calls = [found for rule in (RETURNED, ASSERTED) for found in rule.findall(said) if _literal(f"({found[1]},)")]
     printed = PRINTED.findall(said)
@@ -200,7 +200,7 @@ def _without_numbers(turn: str) -> str:
 
 
 def _mean(tasks: Sequence[Task], play: Callable[[Task], Scored], finding: Finding) -> float:
-    """Return the mean reward of tasks; nothing where the first few earn nothing. A failure goes against the finding."""
+    """Return the mean reward of tasks, or 0 if the first few earn nothing. A failure goes against the finding."""
     earned = 0.0
     for number, task in enumerate(tasks):
         if number == HOPELESS and earned == 0.0:

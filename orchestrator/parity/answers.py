@@ -125,7 +125,7 @@ async def _ask(
 
 
 def _counted(engine: ScoringEngine) -> Callable[[], int]:
-    """Return what counts the tokens that an engine has sampled."""
+    """Return a counter of the tokens that an engine has sampled."""
     sampled = 0
 
     def tokens() -> int:

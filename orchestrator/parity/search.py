@@ -129,7 +129,7 @@ class EngineComparison:
         tell: Callable[[str], None] = lambda text: None,
         progress: Progress | None = None,
     ) -> None:
-        """`tokens` is the most of an answer, which the id `end` ends; `tell` gets what is under way.
+        """`tokens` is the most of an answer, which the id `end` ends. `tell` gets notes of the progress.
 
         `progress` shows how far sampling is.
         """

@@ -35,7 +35,7 @@ LIMITS = (
     "rollout.limits.turn_tokens",
     "rollout.limits.total_tokens",
 )
-"""Settings by which the user says how long answers may be: a standard set's own limit gives way to them."""
+"""Settings by which the user limits answers: they override a standard set's limit."""
 
 
 def of_model(source: ModelSource) -> Given:

@@ -161,7 +161,7 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
             run.progress.note(f"what engines and ranks print: {logs.folder}, and {run.folder.printed} when this ends")
         if asks_for_no_token():
             run.progress.note(
-                "warning: this Ray cluster asks for no token, so that whoever reaches its ports can run programs on it; start "
+                "warning: this Ray cluster asks for no token, so anyone who reaches its ports can run programs on it; start "
                 "it with RAY_AUTH_MODE=token (`ray get-auth-token --generate` makes a token)"
             )
         run.bundles = await reserve(wanted)

@@ -39,7 +39,7 @@ class Assumptions:
     kept_groups: float = 1.0
     """Share of the groups that are trained on; those without signal are sampled for nothing."""
     flops_learning: float = 0.0
-    """Share of a GPU's peak in bfloat16 that the learner's passes reach; 0 takes 0.3, and 0.1 of a model with experts."""
+    """Share of a GPU's peak in bfloat16 that the learner's passes reach. 0 takes 0.3, and 0.1 of a model with experts."""
     flops_prefill: float = 0.5
     """The same of engines over prompts."""
     bandwidth_decoding: float = 0.7
@@ -57,7 +57,7 @@ class Assumptions:
     ray_gbs: float = 2.0
     """What Ray brings an object to another machine with, in GB/s."""
     tensor_ms: float = 0.6
-    """What an engine takes to load a tensor of a push, beside its bytes, in milliseconds; each expert has its own tensors."""
+    """Milliseconds of an engine to load a tensor of a push, without its bytes. Each expert has its own tensors."""
     connect_s: float = 2.0
     """What it takes to connect a group of a broadcast, before the first push, in seconds."""
     sampled_per_s: float = 0.0

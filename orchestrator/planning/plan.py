@@ -66,7 +66,7 @@ class Plan:
     split: Split | None
     """A better one than this, if there is any."""
     uncached: tuple[int, float] | None
-    """Sequences of the mean length that an engine holds without cached prefixes, and the seconds of generating then; None if
+    """Sequences of the mean length that an engine holds without cached prefixes, and the seconds of generating then. None if
     that is not faster."""
     cost: float | None
     """Of all steps of the stage that `time` is of, at the price of a GPU hour that was given."""

@@ -48,7 +48,7 @@ def best_split(planner: Planner) -> Split | None:
 
 def faster_uncached(planner: Planner) -> tuple[int, float] | None:
     """Return how many sequences of the mean length an engine of a hybrid holds if it caches no prefixes, and the seconds of
-    generating then; None if that is not faster.
+    generating then. None if that is not faster.
 
     With cached prefixes each sequence has a second copy of its states.
     """

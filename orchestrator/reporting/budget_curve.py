@@ -69,7 +69,7 @@ class BudgetPoint:
     truncated: float
     """Share of episodes that ran into the token limit."""
     scores: tuple[TaskScore, ...] = ()
-    """What became of each task, for another curve to be compared with; of older files nothing."""
+    """The result of each task, for another curve to be compared with. Older files have none."""
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> "BudgetPoint":
@@ -101,7 +101,7 @@ class BudgetPoint:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of the accuracy; NaN without a score."""
+        """The 95 % confidence interval of the accuracy, NaN without a score."""
         return accuracy_interval(self.accuracy, stderr=self.stderr, tasks=self.tasks, samples=self.samples)
 
 
@@ -145,7 +145,7 @@ def task_accuracies(groups: Iterable[Group], *, failed_are_wrong: bool = False) 
 
 
 def task_scores(groups: Iterable[Group]) -> list[TaskScore]:
-    """Return what became of each task, for another evaluation to be compared with."""
+    """Return the result of each task, for another evaluation to be compared with."""
     return [
         TaskScore(
             key=group.ticket.task.key,

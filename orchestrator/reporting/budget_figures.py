@@ -26,7 +26,7 @@ SHARES, LENGTHS = (0.0, 1.05), (0.0, None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dot:
-    """One point of a line: a value with what it may lie between. `x` is the mean of the tokens that an episode spent."""
+    """One point of a line: a value with its interval. `x` is the mean of the tokens that an episode spent."""
 
     mode: Mode
     x: float
@@ -43,7 +43,7 @@ class Panel:
     measure: str
     lines: dict[str, list[Dot]]
     ends: tuple[float | None, float | None] = SHARES
-    """Those of the axis; None is as the values have it."""
+    """Limits of the axis. None fits them to the values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

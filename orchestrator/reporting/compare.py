@@ -57,7 +57,7 @@ class RunGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointKey:
-    """By what points of different runs are the same: the mode, and the budget in tokens.
+    """Identity of a point across runs: the mode, and the budget in tokens.
 
     A share of the median thought is another budget for each model.
     """
@@ -76,7 +76,7 @@ class PointKey:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where it stands in a table: off, low effort, budgets, unlimited."""
+        """Its place in a table: off, low effort, budgets, unlimited."""
         return ORDER.index(self.mode), self.budget or 0
 
 
@@ -206,7 +206,7 @@ def claims(curves: Iterable[Sequence[BudgetPoint]]) -> Claims:
 
 
 def lowest_well_formed(points: Sequence[BudgetPoint]) -> list[float]:
-    """Return the lowest well-formed share over the budgets; empty without a budget."""
+    """Return the lowest well-formed share over the budgets, or nothing without a budget."""
     shares = [point.well_formed for point in points if point.budget is not None]
     return [min(shares)] if shares else []
 
@@ -237,7 +237,7 @@ def _measured(points: list[BudgetPoint]) -> dict[str, Spread]:
 
 
 def _task_scores(points: Iterable[BudgetPoint]) -> list[TaskScore]:
-    """Return the answers of several runs to each task together; seeds may have tasks of their own."""
+    """Return the answers of several runs to each task together. Seeds may have different tasks."""
     found: dict[tuple[str, str], TaskScore] = {}
     for score in (score for point in points for score in point.scores):
         same = found.get((score.key, score.content))

@@ -26,12 +26,12 @@ def t95(freedom: int) -> float:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Return the standard error of a mean; NaN for fewer than two values, of which nothing is known."""
+    """Return the standard error of a mean, NaN for fewer than two values."""
     return stdev(values) / sqrt(len(values)) if len(values) > 1 else nan
 
 
 def accuracy_interval(accuracy: float, *, stderr: float, tasks: int, samples: int) -> Interval:
-    """Return the 95 % interval of an accuracy over tasks, the wider of two; NaN without a sample.
+    """Return the 95 % interval of an accuracy over tasks, the wider of two, or NaN without a sample.
 
     Student's over `tasks`, from their standard error, takes account of answers to the same task being alike, but has no width
     if all tasks have the same accuracy. Wilson's over `samples` has one even if all answers are right.
@@ -52,7 +52,7 @@ def wider(one: Interval, other: Interval) -> Interval:
 
 
 def wilson_interval(share: float, count: int) -> Interval:
-    """Return the 95 % interval of a share of `count` trials, 1 or more; it holds the share, whatever the rounding.
+    """Return the 95 % interval of a share of `count` trials, 1 or more. It always holds the share, also after rounding.
 
     Wilson, Probable Inference, the Law of Succession, and Statistical Inference, JASA 22 (1927).
     """

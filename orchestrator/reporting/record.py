@@ -43,7 +43,7 @@ class EnvResult:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % confidence interval of `avg_at_k`; NaN without a score."""
+        """The 95 % confidence interval of `avg_at_k`, NaN without a score."""
         return accuracy_interval(self.avg_at_k, stderr=self.stderr, tasks=self.tasks, samples=self.samples)
 
 

@@ -50,7 +50,7 @@ class RowFile:
         self._size += size
 
     def sync(self) -> None:
-        """Force to disk what was added; from any thread."""
+        """Force the added rows to disk, from any thread."""
         if self._file >= 0:
             os.fsync(self._file)
         else:

@@ -1,4 +1,4 @@
-"""How far sampling is: one line for whatever asks a model, shown by the progress of the run while answers are under way."""
+"""How far sampling is: one line for all that asks a model, shown by the progress of the run while answers are under way."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +18,7 @@ class SamplingCount:
     def __init__(
         self, name: str, *, asked: int, tokens: Callable[[], int] | None = None, clock: Callable[[], float] = monotonic
     ) -> None:
-        """`tokens` returns how many were sampled so far; without it those of finished answers count."""
+        """`tokens` returns how many were sampled so far. Without it the tokens of finished answers count."""
         self._of_finished = 0
         self._read = tokens or (lambda: self._of_finished)
         self._clock = clock

@@ -94,8 +94,8 @@ class Engines:
         waiting_for: str,
         last_sign: Callable[[], float] = lambda: 0.0,
     ) -> T:
-        """Wait for answers of the workers: as long again after a sign of `last_sign`, and after the healing of a worker as
-        `within` says; `StuckError` after it.
+        """Wait for answers of the workers: as long again after a sign of `last_sign`, and longer after the healing of a worker
+        (see `within`). Raises `StuckError` after it.
         """
         return await within(
             limit,

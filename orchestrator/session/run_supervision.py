@@ -124,7 +124,7 @@ class RunSupervision:
 
     @asynccontextmanager
     async def evaluating(self, name: str, *, tasks: int, samples: int) -> AsyncIterator[EvaluationView]:
-        """Show an evaluation of so many tasks during the block, which adds the groups of answers to what it is given."""
+        """Show an evaluation of so many tasks during the block, which adds the groups of answers to the given count."""
         async with self.sampling(f"evaluation of {name}", asked=tasks * samples) as count:
             self._evaluation = view = EvaluationView(name=name, tasks=tasks, count=count)
             try:

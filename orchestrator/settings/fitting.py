@@ -72,7 +72,7 @@ def fit_supervised(part: Supervised, config: RunConfig, name: str) -> None:
 
 
 def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
-    """Raise `ValueError` where budgets do not fit into episodes or answers are fewer than ranks, or as `fit_training` and
+    """Raise `ValueError` if budgets do not fit into episodes or answers are fewer than ranks, or as `fit_training` and
     `require_trust_region`."""
     fit_training(part, config, name)
     require_trust_region(part, name)

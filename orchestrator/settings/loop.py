@@ -122,7 +122,7 @@ class LoopConfig:
             chosen.append(f"{stage}.loss.surrogate={loss.surrogate}")
         if self.updates > 1 or loss.against_rollout or is_own(loss.surrogate) or not (chosen and loss.is_sampled):
             return
-        rollout = "" if loss.decoupled else f"or {stage}.loss.old_policy=rollout (the ratio to what sampled), "
+        rollout = "" if loss.decoupled else f"or {stage}.loss.old_policy=rollout (the ratio to the sampling policy), "
         raise ValueError(
             f"{' and '.join(chosen)} can't act: a batch makes one update, and the ratio to the trainer before it is 1; set "
             f"{stage}.updates_per_step or {stage}.epochs above 1, {rollout}or leave it out"

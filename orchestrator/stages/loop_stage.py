@@ -150,7 +150,7 @@ class LoopStage:
         return self._config.groups_per_step * self._config.group_size
 
     def _look(self, count: SamplingCount) -> bool:
-        """Count the answers that wait for the next step; return whether the engines sample any."""
+        """Count the answers that wait for the next step. Return whether the engines sample any."""
         states = Counter(state for _, state in self._buffer.slots.values())
         name = f"{self._stage} step {self._loop.learning + 1}"
         if count.name != name:

@@ -17,8 +17,8 @@ from orchestrator.supervision.examination import Examination, ProcessKey, examin
 EXAMINE_S = 60.0
 """How long the look at a process may take, in seconds."""
 FaultKind = Literal["hung", "recovered", "died", "looked at", "failed"]
-"""A process that was stuck and is ended; one that was and goes on; one that ended by itself; one of those that may be why the
-run waited too long; the supervision itself."""
+"""A process that was stuck and is ended, one that was and continues, one that ended by itself, one that may be why the
+run waited too long, and the supervision itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,7 @@ class Supervisor:
         self._watches: dict[int, Watch] = {}  # by identity: a newcomer may have the name of the dead one
 
     async def run(self) -> None:
-        """Watch until cancelled. Record its own first error as a fault and watch on; raise the second one."""
+        """Watch until cancelled. Record its own first error as a fault and watch on. Raise the second one."""
         failed = False
         try:
             while True:
@@ -78,7 +78,7 @@ class Supervisor:
                 watch.ending = asyncio.create_task(self._end_stuck(watch, breach))
 
     def _begin_anew(self, error: Exception) -> None:
-        """Record an error of the supervision itself; a member whose end failed is watched anew."""
+        """Record an error of the supervision itself. A member whose end failed is watched anew."""
         for key, watch in list(self._watches.items()):
             if watch.has_failed:
                 self._watches.pop(key).close()

@@ -13,7 +13,7 @@ def ended_at_stop(
 ) -> Completion:
     """Return the rest of a turn, up to the token that completes a stop string which the tokens before it had `begun`.
 
-    An engine that goes on with a turn sees only what it samples itself. A string that had begun is complete within its own
+    An engine that continues a turn sees only the tokens that it samples itself. A string that had begun is complete within its
     length, or never.
     """
     if not begun or not stop:

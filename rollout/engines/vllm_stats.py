@@ -24,7 +24,7 @@ class StatsRecorder(StatLoggerBase):
         on_pass: Callable[[int], None] = lambda tokens: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """The first two are what vLLM gives; `on_pass` is called after each pass with the tokens that it sampled."""
+        """vLLM gives the first two. `on_pass` is called after each pass with the tokens that it sampled."""
         self._on_pass = on_pass
         self._clock = clock
         self._requests = 0

@@ -88,7 +88,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         self._expected = served & _parameters(self.model)
 
     def receive_weights(self, update_info: WeightSource) -> None:
-        """Load what the source names. Raise `ValueError` if the model has weights that the source lacks."""
+        """Load the weights that the source names. Raise `ValueError` if the model has weights that the source lacks."""
         self._loaded: set[str] = set()
         if update_info.segment is not None:
             self._load_segment(LocalWeights.from_json(update_info.segment))
@@ -154,7 +154,7 @@ def _parameters(model: torch.nn.Module) -> set[str]:
 
 
 def _unsent(names: Iterable[str]) -> set[str]:
-    """Return those of a model's parameters that a trainer does not have as parameters: no push has them."""
+    """Return the parameters of a model that are no parameters of a trainer's: no push has them."""
     return {name for name in names if name.rpartition(".")[2] in SKIP_LOAD_TENSORS}
 
 

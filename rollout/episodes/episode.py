@@ -74,8 +74,8 @@ class EngineFault(EnvError):
 class EpisodeRunner:
     """Runs episodes of any environment against one engine, which samples `sequences` turns at once.
 
-    An episode's clock stands still while the episode waits for a place at the engine or at an environment's threads, before
-    the first token of a turn, and while the engine loads weights or sleeps.
+    An episode's clock pauses while the episode waits for a place at the engine or at an environment's threads. It also
+    pauses before the first token of a turn, and while the engine loads weights or sleeps.
     """
 
     def __init__(

@@ -46,7 +46,7 @@ class TurnSampler:
 
         `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room, or
         `sampling.max_tokens`, does not hold the opening that the model writes, budget, closing and answer, the budget
-        shrinks. `request` is the name by which `so_far` knows the turn, `clock` is that of its episode.
+        shrinks. `request` is the name by which `so_far` knows the turn, `clock` is its episode's.
         """
         turn_tokens = sampling.max_tokens or self._turn_tokens
         room = min(room, sampling.max_tokens or room)

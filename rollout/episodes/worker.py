@@ -24,7 +24,7 @@ from rollout.trajectory import Group, Ticket, WeightVersion
 from rollout.weights.manifest import WeightManifest
 
 MOST_HUNG = 256
-"""Calls of environments that may hang in one worker, each with threads of its own, before the worker ends."""
+"""Calls of environments that may hang in one worker, each with separate threads, before the worker ends."""
 DRAIN_LOOK_S = 0.5
 """Seconds between two looks at whether the groups in flight have ended."""
 
@@ -120,7 +120,7 @@ class RolloutWorker:
     async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0, begun: BegunGroup | None = None) -> Group:
         """Return `samples` answers to the ticket's task, made concurrently; a later attempt samples others.
 
-        `begun` is what there is of this attempt from another process: its episodes go on where they were. Raises `WorkerDied`
+        `begun` is the part of this attempt from another process: its episodes continue from there. Raises `WorkerDied`
         after the groups in flight if too many calls of environments hang: their threads end with the process alone.
         """
         if self._runner is None:

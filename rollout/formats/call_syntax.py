@@ -78,7 +78,7 @@ class CallSyntax:
         return self._calls(inner[: closed.start()], captures, tools), rest
 
     def _json_end(self, text: str, start: int) -> int:
-        """Return where the JSON of the call that begins at `start` ends, or `start` if no JSON follows its opening."""
+        """Return the end of the JSON of the call that begins at `start`, or `start` if no JSON follows its opening."""
         opened = self.region.open_re.match(text, start)
         if opened is None or self.region.content != "json":
             return start

@@ -23,7 +23,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newcomer:
-    """A worker that is being given weights by itself. It takes those of all others after these."""
+    """A worker that is being given weights by itself. It takes the weights of all others after these."""
 
     worker: PoolWorker
     given: asyncio.Task[None]
@@ -52,7 +52,7 @@ class ServedWeights:
         push_s: Callable[[int], float],
         newest: Callable[[], Path] | None = None,
     ) -> None:
-        """Begin with a model directory; `newest` is a directory to start on where `model` may be gone by then.
+        """Begin with a model directory. `newest` is a directory to start on if `model` may be gone by then.
 
         `push_s` is how many seconds an engine may take for a push of so many bytes.
         """
@@ -68,7 +68,7 @@ class ServedWeights:
     async def deliver(
         self, push: Push, takers: Sequence[WeightTaker], *, whole: bool = False
     ) -> list[WeightVersion | WorkerDied]:
-        """Deliver a push; see `Delivery.deliver`."""
+        """Deliver a push, as in `Delivery.deliver`."""
         limit_s = self._push_s(push.manifest.whole_bytes)
         return await push.delivery.deliver(push.manifest, takers, limit_s=limit_s, whole=whole)
 

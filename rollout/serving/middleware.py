@@ -23,7 +23,7 @@ MOST_BYTES = 16 * 2**20
 
 
 class ThinkingMiddleware:
-    """Escapes the bodies of conversations, rewrites those of chats by `rewritten`, and answers what is refused itself.
+    """Escapes the bodies of conversations, rewrites the bodies of chats by `rewritten`, and refuses requests itself.
 
     With a `key` every request but those for `HEALTH` must give it: vLLM asks for it on some of its routes only.
     """
@@ -83,7 +83,7 @@ class ThinkingMiddleware:
 
 
 async def _content(receive: Receive) -> bytes | None:
-    """Return the whole body of a request; None if the client is gone. Raise `RefusedRequest` for one above `MOST_BYTES`."""
+    """Return the whole body of a request, or None if the client is gone. Raise `RefusedRequest` for one above `MOST_BYTES`."""
     content = bytearray()
     while True:
         message = await receive()

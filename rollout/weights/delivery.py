@@ -55,7 +55,7 @@ class Delivery:
     ) -> list[WeightVersion | WorkerDied]:
         """Bring a push to all engines at once, whole to one that lacks a delta's base; returns what each confirms.
 
-        In the place of a worker that died meanwhile stands its death, and so it does for one that has not confirmed `limit_s`
+        If a worker died meanwhile, its result is its death. The same holds for one that has not confirmed `limit_s`
         seconds after the sender did its part, or offered the whole weights that were asked for. To those that live and have
         not got it the push is delivered once more, whole: it was damaged, or came by way of the one that died. One that fails
         again while others have it counts as dead, and is to be replaced; raises what goes wrong again with all, and
@@ -131,7 +131,7 @@ class Delivery:
 
 
 def _outcome(load: asyncio.Future[WeightVersion], *, version: int, limit_s: float) -> WeightVersion | BaseException:
-    """Return the version that an engine confirms, or the error of its load; the death of one that is not done."""
+    """Return the version that an engine confirms, or the error of its load, or its death if it is not done."""
     if load.done():
         return load.exception() or load.result()
     return WorkerDied(

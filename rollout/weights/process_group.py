@@ -139,7 +139,7 @@ def _store(member: GroupMember, *, limit: timedelta, listening: int | None = Non
 def _wait(work: Any, segment: torch.Tensor, limit: timedelta) -> None:
     work.wait(limit)
     if segment.is_cuda:
-        # NCCL's wait is the stream's, not this process's. The next broadcast has a stream of its own, and goes on.
+        # NCCL's wait is the stream's, not this process's. The next broadcast has another stream, and continues.
         torch.cuda.current_stream(segment.device).synchronize()
 
 

@@ -3,7 +3,7 @@
 Decoding is bound by what a pass reads: the weights once, of experts those that any sequence goes to, and the cache of each
 sequence (Pope et al., "Efficiently Scaling Transformer Inference", section 2, 2022). Learning is bound by its products: 2
 operations a parameter and token forward, 4 backward (Kaplan et al., "Scaling Laws for Neural Language Models", section 2.1,
-2020), those of attention's scores beside them, and what ZeRO sends between ranks and to main memory, one after the other.
+2020), the operations of attention's scores, and ZeRO's transfers between ranks and to main memory, one after the other.
 """
 
 import math
@@ -22,9 +22,9 @@ from rollout.engines.config import EngineConfig
 FLOAT32 = 4
 DENSE, EXPERTS = 0.3, 0.1
 """Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5
-on 8 H100s (2026); the other is assumed."""
+on 8 H100s (2026). The other is assumed."""
 PREFIX_UNIT = 16
-"""Tokens by which prefixes match (`prefix_match_unit` of vLLM; a page of keys in models without states)."""
+"""Tokens by which prefixes match (`prefix_match_unit` of vLLM, a page of keys in models without states)."""
 STATE_TRAFFIC = 28
 """Bytes a trained parameter that a step of AdamW reads and writes: float32 weights, gradient, moments."""
 
@@ -62,9 +62,9 @@ class Rates:
     slowdown: Slowdown = Slowdown()
     """What both sides cost each other at once."""
     first_push_s: float = 0.0
-    """What the first push takes beside, to connect engines and ranks."""
+    """Further seconds of the first push, to connect engines and ranks."""
     flops_used: float = 0.0
-    """Share of the peak of the learner's GPUs that its operations are, those of layers computed again among them; 0 where it is
+    """Share of the peak of the learner's GPUs that its operations are, with layers computed again. 0 if it is
     not known."""
 
 
@@ -119,8 +119,8 @@ def _flops(fleet: Fleet, share: float, gpus: int) -> float:
 def prompt_seconds(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
     """Return the seconds that an engine computes prompts, for each token that it samples.
 
-    With cached prefixes all answers of a group but the first compute only what is beyond the last whole unit of the prompt, of
-    which a token is always computed.
+    With cached prefixes all answers of a group but the first compute only the tokens after the last whole unit of the prompt,
+    and always at least one.
     """
     cached = fleet.engine.prefix_caching != "off" and not fleet.learner.router_replay
     unit = int(fleet.engine.extra.get("prefix_match_unit") or PREFIX_UNIT)
@@ -168,8 +168,8 @@ def _looked_up(model: PlannedModel) -> int:
 
 
 def learning(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
-    """Return the seconds of the passes over a step's sequences, and of what ranks send each other, and to main memory,
-    meanwhile.
+    """Return the seconds of the passes over a step's sequences, and of the ranks' transfers to each other and to main
+    memory meanwhile.
     """
     tokens, sent = _pass_tokens(fleet, work), fleet.learner.offload != "none"
     offloaded = _offloading(fleet, work.epochs, tokens, assumptions) if sent else 0.0
@@ -204,7 +204,7 @@ def _micro_batches(fleet: Fleet, tokens: float) -> float:
 
 
 def _offloading(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions) -> float:
-    """Return what it takes to add each pass's gradient to the one in main memory: it comes to the GPU and goes back."""
+    """Return the seconds to add each pass's gradient to the one in main memory: it comes to the GPU and goes back."""
     share = FLOAT32 * fleet.model.trained / fleet.learner.ranks
     return epochs * _micro_batches(fleet, tokens) * 2 * share / (assumptions.pcie_gbs * 1e9)
 

@@ -85,7 +85,7 @@ class MlflowRun:
         self._given: dict[str, str] = {}
         """The configuration as this process was told it."""
         self._due: list[Callable[[], None]] = []
-        """The calls that it lacks beside its rows since it was connected, or replaced another run."""
+        """The calls that it lacks besides its rows since it was connected, or replaced another run."""
         self._unsent = self._record("nothing")
 
     @property
@@ -122,12 +122,12 @@ class MlflowRun:
             self._unsent.done(lines)
 
     def take_due(self) -> list[Callable[[], None]]:
-        """Return the calls that the run lacks beside its rows, for the caller to make after those; each is returned once."""
+        """Return the calls that the run lacks besides its rows, for the caller to make after those. Each is returned once."""
         due, self._due = self._due, []
         return due
 
     def send_due(self) -> None:
-        """Make those calls; one that raises is made again the next time."""
+        """Make those calls. One that raises is made again the next time."""
         while self._due:
             self._due[0]()
             del self._due[0]

@@ -29,7 +29,7 @@ LONGEST_PAUSE_S = 10.0
 STAGES_S = 30.0
 """How often the nested runs of the stages get what is new."""
 TRIES = 5
-"""How often a call beside the rows is made at a server that answers, before it is left out."""
+"""How often a call other than rows is made at a server that answers, before it is left out."""
 USUAL_TRACES = 8
 """Episodes of each file of trajectories that a store in a file gets."""
 SQLITE = "sqlite:///"
@@ -114,7 +114,7 @@ class MlflowTracker:
         self._ended = Ended.FAILED
         self._away = False
         self._refused: set[str] = set()
-        """Why calls were left out, as people were told."""
+        """Why calls were left out, as already shown."""
         self._settled = False
         """Whether people need no last word: all is sent, or they know that the run was deleted."""
         self._files_tried = False
@@ -201,7 +201,7 @@ class MlflowTracker:
         self._settled = self._until_done(lambda: self._run.end(self._ended.value))
 
     def _send_beside(self, *, last: bool) -> bool:
-        """Make the calls beside the rows up to one that fails, which is made again after the next rows; at the `last` make all.
+        """Make the calls besides the rows up to one that fails, which is repeated after the next rows. At the `last` make all.
 
         A call that fails `TRIES` times at a server that answers is reported and left out. Return False if the run was deleted,
         or if the server is away at the last.
@@ -225,13 +225,13 @@ class MlflowTracker:
                     return True
                 if (why := first_line(error)) not in self._refused:
                     self._refused.add(why)
-                    self._say(f"tracking: {self.uri} does not take something ({why}); metrics are sent all the same")
+                    self._say(f"tracking: {self.uri} refuses a request ({why}); metrics are sent all the same")
             self._beside.popleft()
             self._tries = 0
         return True
 
     def _end_deleted(self, error: RunDeletedError) -> bool:
-        """Tell people that the run was deleted, once; returns False."""
+        """Report once that the run was deleted. Returns False."""
         self._say(f"tracking: {error}")
         self._settled = True
         return False
