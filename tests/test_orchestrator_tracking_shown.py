@@ -17,7 +17,7 @@ from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.tracking.data_set import DataSet
 from orchestrator.tracking.metric_names import GROUPS, shown_name
 from orchestrator.tracking.mlflow.episodes import called, episode_of, sampled_rows
-from orchestrator.tracking.mlflow.tracker import MlflowTracker
+from orchestrator.tracking.mlflow.tracker import File, MlflowTracker
 from orchestrator.tracking.notes import LINE, merged_note
 from orchestrator.tracking.tracker import Ended
 
@@ -390,3 +390,14 @@ def test_data_and_the_last_checkpoint_have_their_pages_and_are_told_once(tmp_pat
         (version,) = client.search_model_versions("name = 'temper-demo'")
         assert (version.source, version.run_id) == (f"{tmp_path}/checkpoints/sft/000002", found["demo"].info.run_id)
         assert client.get_model_version_by_alias("temper-demo", "newest").version == version.version
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "replaces"),
+    [("rl-100", "rl-9", True), ("rl-1", "rl2-1", False), ("eval-rl2", "eval-rl", False), ("eval-rl-4", "rl-4", False)],
+)
+def test_a_file_of_episodes_that_waits_gives_way_to_a_later_step_of_its_stage_alone(
+    new: str, old: str, replaces: bool
+) -> None:
+    later, earlier = (File(path=Path(f"{name}.jsonl"), episodes=True) for name in (new, old))
+    assert later.replaces(earlier) is replaces

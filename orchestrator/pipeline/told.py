@@ -29,7 +29,7 @@ def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, say: Calla
     answers = folder.newest_trajectories() if reported and config.tracking.trajectories else []
     for path in (*folder.artifacts, *answers):
         tracker.artifact(path)
-    for path in sorted(folder.trajectories.glob("*.jsonl")):
+    for path in folder.written_trajectories():
         tracker.episodes(path)
 
 

@@ -91,8 +91,12 @@ class RunDir:
     def newest_trajectories(self, count: int = 3) -> list[Path]:
         """Return the files of steps and evaluations that were written last, of all instances, in order: those that go to the
         trackers with a report, where they are asked for."""
+        return self.written_trajectories()[-count:]
+
+    def written_trajectories(self) -> list[Path]:
+        """Return all files of trajectories in the order in which they were written."""
         written = {path: path.stat().st_mtime_ns for path in self.trajectories.glob("*.jsonl")}
-        return sorted(written, key=written.__getitem__)[-count:]
+        return sorted(written, key=written.__getitem__)
 
     @property
     def batches(self) -> Path:

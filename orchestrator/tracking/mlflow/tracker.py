@@ -10,6 +10,7 @@ on from a checkpoint, the run goes on in a new one of MLflow's that has what the
 
 import os
 import queue
+import re
 import sys
 import threading
 from collections import deque
@@ -32,6 +33,9 @@ TRIES = 5
 """How often a call other than rows is made at a server that answers, before it is left out."""
 USUAL_TRACES = 8
 """Episodes of each file of trajectories that a store in a file gets."""
+STAGE_STEP = re.compile(r"(.+)-[0-9]+")
+LOOK_S = 1.0
+"""Seconds between two looks of the thread of the files at whether the tracker was connected, or never will be."""
 SQLITE = "sqlite:///"
 """What the address of a store in a file begins with, in front of its path."""
 
@@ -49,7 +53,9 @@ class File:
 
 
 def _stage(path: Path) -> str:
-    return path.stem.rstrip("0123456789")
+    """Return the stage of a file STAGE-STEP, else the name: that of an evaluation may end in digits."""
+    found = STAGE_STEP.fullmatch(path.stem)
+    return path.stem if found is None else found[1]
 
 
 def store_of(uri: str | None, local_dir: Path) -> str:
@@ -241,7 +247,7 @@ class MlflowTracker:
         waiting: list[File] = []
         stored: dict[File, str] = {}  # and in which run
         last = said = False
-        while not self._connected.wait(POLL_S):
+        while not self._connected.wait(LOOK_S):
             if not self._rows_thread.is_alive():
                 return
         while not last:
