@@ -19,7 +19,7 @@ from envs.retail.database import open_shop
 from envs.retail.domain import DOMAIN
 from envs.retail.env import ENVIRONMENT, RetailEnv
 from envs.service import gold
-from envs.service.domain import says
+from envs.service.domain import outputs_in, says
 from envs.service.env import USER_REPLY, with_folder
 from orchestrator.grading.tasks import read_tasks
 
@@ -196,6 +196,13 @@ def test_no_number_is_said_by_an_agent_that_says_too_many(shop: Path) -> None:
     guesses = " ".join(f"{cents / 10}" for cents in range(1000))
     ended = play(task, say(f"blue {guesses}", CANCEL), "Well.", "Done.")
     assert (ended["reward"], ended["parts"]["outputs"]) == (0.0, 0.5)
+
+
+def test_the_numbers_of_a_list_are_neither_said_nor_guesses() -> None:
+    listed = "\n".join(f"{number}. blue, ${number + 40}.5" for number in range(1, 19))
+    assert outputs_in(f"There are 18 of them:\n{listed}", ["18"]) == ["18"]
+    assert outputs_in(listed, ["18"]) == []
+    assert outputs_in("How many?\n18.", ["18"]) == ["18"]
 
 
 def test_outputs_are_any_part_of_the_text_where_the_published_rule_is_asked_for(shop: Path) -> None:

@@ -1,7 +1,6 @@
 """The audit of rewards: it finds each reward that needs no knowledge of the task, and nothing in sound environments."""
 
 import importlib.util
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,18 +55,9 @@ def test_a_task_that_is_solved_by_doing_nothing_is_found(
     assert failed(audited(*_shop(write_shop(tmp_path), actions, []))) == found
 
 
-@pytest.mark.parametrize(
-    ("said", "found"),
-    [
-        (service.outputs_in, set()),
-        (lambda text, outputs: [output for output in outputs if output in text], {AMONG_MANY}),
-    ],
-)
-def test_an_output_that_is_said_among_all_numbers_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Callable[[str, list[str]], list[str]], found: set[int]
-) -> None:
-    monkeypatch.setattr(service, "outputs_in", said)
-    assert failed(audited(*_shop(write_shop(tmp_path), [CANCEL], ["10.1"]))) == found
+@pytest.mark.parametrize(("counted", "found"), [("whole", set()), ("part", {AMONG_MANY})])
+def test_an_output_that_is_said_among_all_numbers_is_found(tmp_path: Path, counted: str, found: set[int]) -> None:
+    assert failed(audited(*_shop(write_shop(tmp_path), [CANCEL], ["10.1"], counted=counted))) == found
 
 
 @pytest.mark.parametrize(("kwargs", "found"), [({}, set()), ({"map_name": "4x4"}, {ONE_ANSWER, OTHER_ANSWERS})])
@@ -80,7 +70,9 @@ def _with(task: Task, **settings: Any) -> Task:
     return replace(task, env=replace(task.env, settings=replace(task.env.settings, **settings)))
 
 
-def _shop(folder: Path, actions: list[dict[str, Any]], outputs: list[str]) -> tuple[EnvDefinition, list[Task]]:
-    env = service.with_folder(folder, domain=DOMAIN)
+def _shop(
+    folder: Path, actions: list[dict[str, Any]], outputs: list[str], *, counted: str = "whole"
+) -> tuple[EnvDefinition, list[Task]]:
+    env = service.with_folder(folder, domain=DOMAIN, outputs=counted)
     row = {"user_id": "bob_ray_2", "instruction": "Cancel it.", "actions": actions, "outputs": outputs}
     return env, [replace(DOMAIN.load(row, folder=folder), env=env.ref(), key="0")]

@@ -19,6 +19,7 @@ USER_REPLIES = 1
 MAX_TURNS = 30
 MANY_NUMBERS = 20
 """Different numbers that an agent may write besides the outputs: more are guesses."""
+LIST_MARK = re.compile(r"^[ \t]*(?:[-*][ \t]+)?\d{1,3}[.)][ \t]+(?=\S)", re.MULTILINE)
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 NUMBER = re.compile(r"(?<![\w#.])\d{1,6}(?:\.\d+)?(?!\w|\.\d)")
 """Amounts and counts, but no ids of orders and items, which are longer or have a mark."""
@@ -94,8 +95,9 @@ def takes_parts(task: Task) -> bool:
 def outputs_in(text: str, outputs: list[str], *, part: bool = False) -> list[str]:
     """Return the outputs that a text holds, but none with a digit if it holds `MANY_NUMBERS` numbers more than outputs.
 
-    With `part` any part of the text counts, among any number of others.
+    The numbers of a list's entries do not count. With `part` any part of the text counts, among any number of others.
     """
+    text = text if part else LIST_MARK.sub("", text)
     guessed = not part and len({*NUMBER.findall(_plain(text))}) > MANY_NUMBERS + len(outputs)
     return [
         output for output in outputs if says(text, output, part=part) and not (guessed and re.search(r"\d", output))
