@@ -18,7 +18,7 @@ from envs.source import SizedSource, open_source
 
 NAMESPACE = "temper"
 NUMBERS = 2**31
-"""Numbers of tasks to draw from, if the source does not say how many it has."""
+"""Numbers of tasks to draw from, if the source does not give their number."""
 
 
 def make(

@@ -143,7 +143,7 @@ def _brackets(text: str) -> str:
 
 
 def _chained(text: str, gold: str) -> bool:
-    """Tell whether there are more equals signs than the gold answer has, but for one behind the name of the result.
+    """Return whether there are more equals signs than the gold answer has, but for one behind the name of the result.
 
     Signs that nearly mean equal have no such place: one side of them would be compared, and the other is a hedge.
     """
@@ -156,7 +156,7 @@ def _chained(text: str, gold: str) -> bool:
 
 
 def _commented(text: str, gold: str) -> bool:
-    """Tell whether words in the answer are neither the gold answer's, nor `and` or `or`, nor units at its end."""
+    """Return whether words in the answer are neither the gold answer's, nor `and` or `or`, nor units at its end."""
     due = Counter(inner.strip(" ,.") for inner in TEXT_MACRO.findall(gold))
     for macro in TEXT_MACRO.finditer(text):
         words = SPACE.sub(" ", macro[1]).replace("$", "").strip(" ,.")

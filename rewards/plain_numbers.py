@@ -131,7 +131,7 @@ def quotient(fraction: re.Match[str]) -> str:
 
 
 def is_unit(words: str) -> bool:
-    """Tell whether words can be the unit behind a value."""
+    """Return whether words can be the unit behind a value."""
     return _scale(words, attached=False) is not None
 
 

@@ -105,7 +105,7 @@ def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_that_it_l
                 await self.step
 
     class Lacks:
-        """An engine without what a delta changes."""
+        """An engine without the base of a delta."""
 
         refused = False
 

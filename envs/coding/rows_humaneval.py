@@ -72,7 +72,7 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
 
 
 def _compares_with(check: ast.FunctionDef, entry_point: str) -> bool:
-    """Tell whether a check calls the entry point by its name, and only to compare the candidate with it."""
+    """Return whether a check calls the entry point by its name, and only to compare the candidate with it."""
     candidate = check.args.args[0].arg
     named = [statement for statement in check.body if uses(statement, {entry_point})]
     return candidate != entry_point and bool(named) and all(uses(statement, {candidate}) for statement in named)

@@ -2,7 +2,7 @@
 
 Options: `dataset` (a name, or a list of names, by default all but `LEFT_OUT`) and, for one data set, `config` with
 the settings of that data set, which also set its difficulty. The part `correct` is 1 for the library's full score alone. The
-part `score` is the library's own, from 0 to 1: it pays wrong answers too, so weigh it with care. Where the library would take
+part `score` is the library's own, from 0 to 1: it pays wrong answers too, so weigh it with care. If the library would take
 wrong answers, `envs.puzzles.library_child.CONDITIONS` refuses them.
 
 The answer is what stands between `<answer>` and `</answer>`, else in `\\boxed{}`, else the whole text; several of them

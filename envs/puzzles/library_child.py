@@ -146,7 +146,7 @@ def made(name: str, config: str, seed: int) -> dict[str, Any]:
 
 
 def fulfils(condition: Callable[[str, Entry], bool], text: str, right: Entry) -> bool:
-    """Tell whether an answer fulfils a condition; one that it can't read is wrong, and no fault."""
+    """Return whether an answer fulfils a condition. One that it can't read is wrong, and no fault."""
     try:
         return condition(text, right)
     except (ValueError, ArithmeticError):

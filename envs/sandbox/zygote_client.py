@@ -12,8 +12,8 @@ from envs.core.errors import SandboxError
 
 CHILD = Path(__file__).with_name("zygote_main.py")
 VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-"""All that the zygote gets: the order of sets is the same every time, one thread, or forks would not be safe, and one arena of
-memory, or each thread of a program would take 64 MiB of its limit."""
+"""All that the zygote gets: a fixed order of sets, one thread, or forks would not be safe, and one arena of memory, or
+each thread of a program would take 64 MiB of its limit."""
 START_S = 30.0
 ANSWER_S = 20.0
 MAX_ANSWER_BYTES = 4096

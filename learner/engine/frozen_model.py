@@ -18,7 +18,7 @@ from learner.models.noise import train_without_noise
 from learner.models.scorer import Scorer
 
 FOLDER = "frozen"
-"""Of its own for files of parameters: DeepSpeed empties the folder that it is given."""
+"""A separate folder for files of parameters: DeepSpeed empties the folder that it is given."""
 
 
 class UnadaptedModel:
@@ -110,4 +110,4 @@ def _config(learner: LearnerConfig) -> dict[str, Any]:
 
 
 Reference = FrozenModel | UnadaptedModel
-"""What a policy is compared with."""
+"""The model that a policy is compared with."""

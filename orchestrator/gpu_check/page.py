@@ -10,13 +10,13 @@ NOT_RUN = (
 )
 HEAD = """# GPU check
 
-`make gpu-check` writes this page: on a machine with a GPU it verifies what only a GPU can show, and measures it, part by
-part, in at most 15 minutes beside what it takes to start and to compile. Each part runs in a process of its own with a
-deadline; one that faults does not stop the others. A part that ran out of time says nothing of its figures: run it again,
+`make gpu-check` writes this page: on a machine with a GPU it verifies and measures the facts that only a GPU can show, part
+by part. It takes at most 15 minutes, without the time to start and to compile. Each part runs in a separate process with a
+deadline, and a fault in one does not stop the others. If a part ran out of time, its figures are unknown: run it again,
 since compiled kernels are kept, or make all deadlines longer (`--patience 5`). Without a GPU, or with `--small`, the parts
-run in a small form; `second_runner` needs Triton, so that without a GPU nothing of it runs. On a machine without vLLM, with
+run in a small form. `second_runner` needs Triton, so that without a GPU nothing of it runs. On a machine without vLLM, with
 torch 2.11 or later and transformers, `python -m orchestrator.gpu_check --without-vllm` runs the parts that need no more, and
-`learning` if DeepSpeed is there. `--only kernels` runs one part and prints what it finds, and this page stays as it is.
+`learning` if DeepSpeed is there. `--only kernels` runs one part and prints its findings, and this page stays as it is.
 """
 
 

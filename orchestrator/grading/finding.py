@@ -1,11 +1,11 @@
-"""What one check of an environment found."""
+"""The finding of one check of an environment."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)
 class Finding:
-    """What one check found: how many cases it tried, and those that went against it."""
+    """The cases that one check tried, and the cases that went against it."""
 
     name: str
     tried: int = 0

@@ -1,4 +1,4 @@
-"""What a reward pays to answers that know nothing of their task. The scripts fit any environment that has gold answers."""
+"""An audit of rewards with answers that know nothing of their task. The scripts fit any environment that has gold answers."""
 
 import ast
 import re

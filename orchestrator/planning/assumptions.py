@@ -59,7 +59,7 @@ class Assumptions:
     tensor_ms: float = 0.6
     """Milliseconds of an engine to load a tensor of a push, without its bytes. Each expert has its own tensors."""
     connect_s: float = 2.0
-    """What it takes to connect a group of a broadcast, before the first push, in seconds."""
+    """Seconds to connect a group of a broadcast, before the first push."""
     sampled_per_s: float = 0.0
     """Tokens that an engine samples a second, all its sequences together; 0 goes by the GPU, where it is named."""
     trained_per_s: float = 0.0

@@ -65,8 +65,8 @@ def wilson_interval(share: float, count: int) -> Interval:
 def paired_interval(differences: Sequence[float]) -> Interval:
     """Return the 95 % interval of the mean of differences in -1 to 1, one a task, of which there must be one.
 
-    Two tasks are added, one without a difference and half a one of each sign, so that tasks that all agree do not pass for
-    certainty: Agresti and Min, Simple improved confidence intervals for comparing matched proportions, Statistics in Medicine
+    Two tasks are added, one without a difference and half a one of each sign. Otherwise tasks that all agree would pass for
+    certainty. Agresti and Min, Simple improved confidence intervals for comparing matched proportions, Statistics in Medicine
     24 (2005), with Student's quantile for few tasks.
     """
     count = len(differences) + 2

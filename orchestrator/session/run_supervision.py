@@ -81,7 +81,7 @@ class RunSupervision:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Watch during the block. Where the block waited too long for something, how all processes stand is recorded.
+        """Watch during the block. If the block waited too long for something, the state of all processes is recorded.
 
         Raise `RuntimeError` in place of a run that nobody would watch any more.
         """

@@ -1,4 +1,4 @@
-"""What vLLM counts while it runs, summed up between two looks at it, and the clocks of the episodes that wait for it."""
+"""Counts of a running vLLM, summed up between two looks at it, and the clocks of the episodes that wait for it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

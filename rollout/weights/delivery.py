@@ -58,8 +58,8 @@ class Delivery:
         If a worker died meanwhile, its result is its death. The same holds for one that has not confirmed `limit_s`
         seconds after the sender did its part, or offered the whole weights that were asked for. To those that live and have
         not got it the push is delivered once more, whole: it was damaged, or came by way of the one that died. One that fails
-        again while others have it counts as dead, and is to be replaced; raises what goes wrong again with all, and
-        `ProcessDied` where the sender did. With `whole` nobody is given a delta.
+        again while others have it counts as dead, and is to be replaced. Raises an error that all repeat, and
+        `ProcessDied` if the sender died. With `whole` nobody is given a delta.
         """
         found = await self._deliver_once(manifest, takers, limit_s=limit_s, whole=whole)
         again = [number for number, outcome in enumerate(found) if _failed(outcome)]

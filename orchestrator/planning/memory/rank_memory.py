@@ -47,8 +47,8 @@ class RankMemory:
     """Copies of the weights that a push keeps on the device, by `cuda_ipc`."""
     overhead: int
     loading: int
-    """What is there while the model is loaded: at stage 3 DeepSpeed has all of it on each GPU before it partitions it, a
-    reference or a teacher after the model itself."""
+    """Bytes while the model is loaded: at stage 3 DeepSpeed has all of it on each GPU before it partitions it. A reference
+    or a teacher follows the model itself."""
 
     @property
     def states(self) -> int:
@@ -62,7 +62,7 @@ class RankMemory:
 
     @property
     def peak(self) -> int:
-        """What is there in the middle of a backward pass, or while the model is loaded."""
+        """The bytes in the middle of a backward pass, or while the model is loaded."""
         return max(self.loading, self.states + self.buckets + self.gathered + self.activations + self.logits)
 
 
