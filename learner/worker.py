@@ -161,8 +161,8 @@ class TrainerWorker:
         totals: dict[str, torch.Tensor] = {}
         own = share.micro_batches
         for micro_batch, known in zip(own, fixed or [NOTHING_FIXED] * len(own), strict=True):
-            replay.follow(micro_batch.experts)
-            result = micro_batch_loss(engine, micro_batch, config=loss, reference=reference, fixed=known, starts=starts)
+            model = engine, replay
+            result = micro_batch_loss(*model, micro_batch, config=loss, reference=reference, fixed=known, starts=starts)
             engine.backward(result.total / share.denominator)
             if record and result.terms is not None:
                 self._records += records_of(micro_batch, result.terms)

@@ -115,6 +115,28 @@ def test_a_continued_stage_keeps_the_reference_of_its_beginning(runs: Runs) -> N
         assert [step[name] for step in runs["continued"]] == [step[name] for step in runs["near"][2:]]
 
 
+def first_step_of_a_token(rank: int, port: int, model: str) -> float:
+    """The divergence of a first step on one answer of one token: a single row, of which kernels differ by alignment."""
+    learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=1))
+    learner.load(model, optim=OPTIM, total_steps=1)
+    last = tuple(place == 9 for place in range(10))
+    row = TrainingSample(
+        ids=as_ids(tuple(range(3, 13))),
+        trained_T=as_marks(last),
+        advantages_T=as_floats((1.0,) * 10),
+        behaviour_T=as_floats(tuple(-5.6 if own else math.nan for own in last)),
+    )
+    one = make_batch([row], ranks=1, micro_batch_tokens=40, pad_id=0)
+    divergence = learner.train_step(one.share(0), loss=NEAR)["kl"]
+    learner.close()
+    return divergence
+
+
+def test_a_stage_may_begin_with_one_token(tmp_path: Path) -> None:
+    model = str(tiny_models.nemotron_h(tmp_path / "model"))
+    assert in_processes(first_step_of_a_token, ranks=1, arguments=(model,))[0] == pytest.approx(0.0, abs=1e-6)
+
+
 def test_the_divergence_changes_training_and_without_a_coefficient_there_is_none(runs: Runs) -> None:
     assert all("kl" not in step and "policy_entropy" not in step for step in runs["free"])
     assert runs["near"][0]["loss"] == pytest.approx(runs["free"][0]["loss"] - 0.01 * runs["near"][0]["policy_entropy"])

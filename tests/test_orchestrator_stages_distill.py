@@ -105,7 +105,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     engine = rank._engine()
     whole = batch(plain, tokens=10**6)
     ((micro_batch,),) = whole.micro_batches
-    micro = micro_batch_loss(engine, micro_batch, config=DISTILL, reference=rank._reference())
+    micro = micro_batch_loss(engine, rank._replay(), micro_batch, config=DISTILL, reference=rank._reference())
     engine.backward(micro.total / whole.denominator)
     found = gradient(engine.model)
 

@@ -153,7 +153,7 @@ def mini_batches(samples: Sequence[TrainingSample], *, count: int, epoch: int = 
     """
     groups = [list(members) for _, members in groupby(samples, key=lambda sample: sample.group)]
     units = groups if len(groups) >= count else [[sample] for sample in samples]
-    if epoch:
+    if epoch and samples:
         random.Random(f"{samples[0].group}/{epoch}").shuffle(units)
     bounds = [len(units) * number // count for number in range(count + 1)]
     runs = [units[start:stop] for start, stop in pairwise(bounds)]

@@ -106,6 +106,8 @@ class DeepSpeedEngine:
         self.device = self.engine.device
         self._state = OptimizerState(self.engine, zero_stage=learner.zero_stage, bf16=learner.bf16)
         self.memory = DeviceMemory(self.engine)
+        if learner.zero_stage == 3:
+            register_convolutions(model)  # before the scorer's first pass
         self.scorer = Scorer(
             self.engine,
             model,
@@ -113,8 +115,6 @@ class DeepSpeedEngine:
             whole_graph=learner.zero_stage == 3,
             float32_head=learner.float32_head,
         )
-        if learner.zero_stage == 3:
-            register_convolutions(model)
 
     def train(self, *, noise: bool) -> None:
         """Have the next passes in training mode: with the dropout that the model's configuration has, or without any."""
