@@ -98,7 +98,7 @@ def test_a_game_is_described_by_its_environment_and_a_task_has_its_number() -> N
 
 def test_the_database_of_a_shop_is_found_beside_the_rows(tmp_path: Path) -> None:
     write_shop(tmp_path)
-    row = {"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}
+    row = {"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": ["2"]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     data = DataConfig(path=str(tmp_path / "rows.jsonl"))
     (task,) = (each.task for each in row_tasks(bind("shop", EnvConfig(kind="retail", data=data)), data))

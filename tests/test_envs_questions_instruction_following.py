@@ -62,6 +62,12 @@ def test_a_response_without_content_earns_nothing(response: str) -> None:
     assert score(task_of(row), ["My answer is yes."]).reward == 1.0
 
 
+def test_a_short_response_that_the_instructions_ask_for_is_right() -> None:
+    kinds = ["keywords:existence", "change_case:english_lowercase"]
+    row = {"prompt": "Write vedo.", "instruction_id_list": kinds, "kwargs": [{"keywords": ["vedo"]}, {}]}
+    assert [score(task_of(row), [text]).reward for text in ("vedo", "x")] == [1.0, 0.0]
+
+
 def test_kwargs_may_be_texts_of_json_or_nothing() -> None:
     given = [json.dumps(ROW["kwargs"][0]), None, json.dumps(ROW["kwargs"][2])]
     assert task_of(ROW | {"kwargs": given}).spec == task_of(ROW).spec

@@ -6,9 +6,9 @@ Generated tasks are described in `envs/questions/requests.py`. Rows have `prompt
 mapping (or its JSON text) for each instruction, as both publish them. A row with an instruction that is not checked here, such
 as `language:response_language`, is refused with the reason.
 
-`correct` is strict accuracy by prompt: the unchanged response follows all instructions. A response of fewer than 10
-letters and digits, or 5 different ones, follows nothing: a third of the rules hold for a single letter. No rule reads if the
-response answers the prompt. `loose` is the same by the loose criterion, `followed` the share of the prompt's instructions that
+`correct` is strict accuracy by prompt: the unchanged response follows all instructions. If a single letter
+would follow them all, a response of fewer than 10 letters and digits, or 5 different ones, follows nothing. No rule reads if
+the response answers the prompt. `loose` is the same by the loose criterion, `followed` the share of the prompt's instructions that
 are followed. Accuracy by instruction, as it is published, is the mean of `instructions_strict` (or `instructions_loose`)
 divided by the mean of `instructions`.
 """
@@ -32,7 +32,8 @@ from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict
 
 LOOSE, FOLLOWED = "loose", "followed"
 LEAST_LETTERS, LEAST_DIFFERENT = 10, 5
-"""Letters and digits of a response, in all and different ones. A response with fewer follows nothing."""
+"""Letters and digits of a response, in all and different ones. A response with fewer follows nothing, if its instructions ask for
+no text of their own: if a single letter follows them all."""
 COUNT, STRICT_COUNT, LOOSE_COUNT = "instructions", "instructions_strict", "instructions_loose"
 
 
@@ -50,7 +51,8 @@ def instructions_of(task: Task) -> list[Instruction]:
 
 def judge(text: str, instructions: list[Instruction]) -> Verdict:
     """Judge a response by the instructions of its prompt."""
-    found = following(text if _says_something(text) else "", instructions)
+    is_empty = not _says_something(text) and all(following("x", instructions).strict)
+    found = following("" if is_empty else text, instructions)
     correct = all(found.strict)
     parts = {
         CORRECT: float(correct),
