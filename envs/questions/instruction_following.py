@@ -6,11 +6,11 @@ Generated tasks are described in `envs/questions/requests.py`. Rows have `prompt
 mapping (or its JSON text) for each instruction, as both publish them. A row with an instruction that is not checked here, such
 as `language:response_language`, is refused with the reason.
 
-`correct` is strict accuracy by prompt: the unchanged response follows all instructions. If a single letter
-would follow them all, a response of fewer than 10 letters and digits, or 5 different ones, follows nothing. No rule reads if
-the response answers the prompt. `loose` is the same by the loose criterion, `followed` the share of the prompt's instructions that
-are followed. Accuracy by instruction, as it is published, is the mean of `instructions_strict` (or `instructions_loose`)
-divided by the mean of `instructions`.
+`correct` is strict accuracy by prompt: the unchanged response follows all instructions. If a single letter would follow them
+all, a response of fewer than 10 letters and digits, or 5 different ones, follows nothing. No rule reads if the response
+answers the prompt. `loose` is the same by the loose criterion. `followed` is the share of the prompt's instructions that are
+followed. Accuracy by instruction, as it is published, is the mean of `instructions_strict` (or `instructions_loose`) divided
+by the mean of `instructions`.
 """
 
 import json
@@ -32,8 +32,8 @@ from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict
 
 LOOSE, FOLLOWED = "loose", "followed"
 LEAST_LETTERS, LEAST_DIFFERENT = 10, 5
-"""Letters and digits of a response, in all and different ones. A response with fewer follows nothing, if its instructions ask for
-no text of their own: if a single letter follows them all."""
+"""Letters and digits of a response, in all and different ones. A response with fewer follows nothing, if a single letter
+follows all of its instructions."""
 COUNT, STRICT_COUNT, LOOSE_COUNT = "instructions", "instructions_strict", "instructions_loose"
 
 
