@@ -71,8 +71,17 @@ def test_a_repair_shows_no_test_of_a_generated_task() -> None:
     env = CodeEnv()
     env.reset(options={"task": task})
     observation = env.step("def f(x):\n    return None")[0]
-    assert "hidden test 1" in observation
+    assert "hidden test 1: the result is wrong" in observation
     assert "expected" not in observation
+
+
+def test_a_hidden_test_names_the_fault_of_the_program_and_not_its_words() -> None:
+    task = replace(bound(generate(random.Random(3), 2), ENVIRONMENT, max_turns=2), thinking=OFF)
+    env = CodeEnv()
+    env.reset(options={"task": task})
+    observation = env.step(f"def {task.spec['entry_point']}(*x):\n    raise ValueError(x)")[0]
+    assert "hidden test 1: the program raised an error" in observation
+    assert "ValueError" not in observation
 
 
 def test_a_program_in_the_thought_does_not_count() -> None:

@@ -95,7 +95,9 @@ def judge(
     if partial:
         judged = replace(judged, parts=judged.parts | {CORRECT: share})
     limit = spec.get("shown", 0)
-    said = [tested.detail if number <= limit else f"hidden test {number}" for number, tested in done.wrong]
+    said = [
+        tested.detail if number <= limit else f"hidden test {number}: {tested.fault}" for number, tested in done.wrong
+    ]
     return judged, [short(text, 1000) for text in said[:MAX_FAILURES_SHOWN]]
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from envs.coding.checks import run_checks
 from envs.coding.io_tests import packed_tests
 from envs.coding.row_source import split, whole
-from envs.coding.test_result import Tested, call_text, failed, short, shown
+from envs.coding.test_result import FAULTS, Tested, call_text, failed, short, shown
 from envs.core.errors import GraderError
 from envs.sandbox.sandbox import Sandbox
 from envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS, Limits, ReplyKind
@@ -56,8 +56,10 @@ class Suite:
                     wrong.append((executed, tested))
                 spent = time.monotonic() - start - min(WAITS.seconds - waited, MAX_QUEUED_S)
                 if spent > seconds and executed < self.count:
-                    too_slow = f"the tests before it took {seconds:g} s"
-                    wrong.append((executed + 1, Tested(passed=False, detail=too_slow, policy_fault=True)))
+                    detail = f"the tests before it took {seconds:g} s"
+                    fault = FAULTS[ReplyKind.TIME]
+                    wrong.append((executed + 1, Tested(passed=False, detail=detail, policy_fault=True, fault=fault)))
+                    )
                     break
                 if out_of_time >= MAX_OUT_OF_TIME or len(wrong) >= failures:
                     break

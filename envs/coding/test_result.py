@@ -8,6 +8,12 @@ from envs.sandbox.border import MARK
 from envs.sandbox.sealed_process import Reply, ReplyKind
 
 MAX_SHOWN = 200
+FAULTS = {
+    ReplyKind.RAISED: "the program raised an error",
+    ReplyKind.TIME: "the program ran out of time",
+    ReplyKind.OUTPUT: "the program gave too much output",
+}
+"""The end of a program in words that say nothing of the test, so that a hidden test may have them."""
 ENDED = {ReplyKind.RAISED: "raised", ReplyKind.TIME: "ran", ReplyKind.OUTPUT: "gave too much output:"}
 
 
@@ -19,13 +25,15 @@ class Tested:
     detail: str = ""
     policy_fault: bool = False
     out_of_time: bool = False
+    fault: str = "the result is wrong"
 
 
 def failed(reply: Reply, what: str) -> Tested:
     """Return the result of a test whose program gave no value."""
     detail = f"{what} {ENDED.get(reply.kind, 'ended:')} {reply.detail}".strip()
     out_of_time = reply.kind is ReplyKind.TIME
-    return Tested(passed=False, detail=detail, policy_fault=reply.policy_fault, out_of_time=out_of_time)
+    fault = FAULTS.get(reply.kind, "the program gave no result")
+    return Tested(passed=False, detail=detail, policy_fault=reply.policy_fault, out_of_time=out_of_time, fault=fault)
 
 
 def short(text: str, limit: int = MAX_SHOWN) -> str:
