@@ -59,7 +59,6 @@ class Suite:
                     detail = f"the tests before it took {seconds:g} s"
                     fault = FAULTS[ReplyKind.TIME]
                     wrong.append((executed + 1, Tested(passed=False, detail=detail, policy_fault=True, fault=fault)))
-                    )
                     break
                 if out_of_time >= MAX_OUT_OF_TIME or len(wrong) >= failures:
                     break
