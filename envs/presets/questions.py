@@ -21,7 +21,7 @@ IFEVAL = Preset(
     source="Zhou et al., Instruction-Following Evaluation for Large Language Models, 2023, arXiv 2311.07911",
     differs=(
         "510 of the 541 rows are asked: the 31 that want a response in another language need a language detector and are "
-        "skipped with a note. English in capitals or in small letters is judged by its letters alone. A response of "
-        "fewer than 10 letters and digits, or 5 different ones, follows nothing"
+        "skipped with a note. English in capitals or in small letters is judged by its letters alone. If a single "
+        "letter would follow all instructions, a response of fewer than 10 letters and digits, or 5 different ones, follows nothing"
     ),
 )
