@@ -22,6 +22,7 @@ IFEVAL = Preset(
     differs=(
         "510 of the 541 rows are asked: the 31 that want a response in another language need a language detector and are "
         "skipped with a note. English in capitals or in small letters is judged by its letters alone. If a single "
-        "letter would follow all instructions, a response of fewer than 10 letters and digits, or 5 different ones, follows nothing"
+        "letter would follow all instructions, a response of fewer than 10 letters and digits, or 5 different ones, follows "
+        "nothing"
     ),
 )
