@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from learner.models.fresh import byte_tokenizer
-from learner.models.loading import read_model
+from learner.models.loading import cast, read_model
 from learner.models.scorer import Scorer
 from orchestrator.gpu_check.machine import device, on_gpu
 from orchestrator.gpu_check.models import MIDDLE, SMALL, fresh
@@ -87,7 +87,9 @@ def _closed_by_rule(tags: ThoughtTags, request: TurnRequest, said: Completion) -
 
 def _gaps(folder: Path, asked: list[TurnRequest], sampled: list[Completion], dtype: Dtype) -> torch.Tensor:
     """Return the difference of every sampled token's log-probability, without its sign."""
-    model = read_model(folder).to(device(), torch.float32 if dtype == "float32" else torch.bfloat16).eval()
+    model = read_model(folder)
+    cast(model, bf16=dtype != "float32")
+    model.to(device()).eval()
     scorer = Scorer(model, model, tokens=4096)
     gaps = []
     with torch.no_grad():

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from learner.batches.micro_batches import TrainBatch, make_batch
 from learner.batches.samples import TrainingSample
 from learner.models import mamba_scan
-from learner.models.loading import read_model, recompute
+from learner.models.loading import cast, read_model, recompute
 from learner.models.logprobs import token_logprobs
 from learner.models.shared_prompt import causal_logits
 from orchestrator.bench.learner import group_of_answers
@@ -38,7 +38,9 @@ def _ways(report: Report, folder: Path, what: str, group: list[TrainingSample], 
     taken: dict[str, float] = {}
     whole: torch.Tensor | None = None
     for way, shared, again in WAYS:
-        model = read_model(folder).to(device(), torch.bfloat16 if on_gpu() else torch.float32).train()
+        model = read_model(folder)
+        cast(model, bf16=on_gpu())
+        model.to(device()).train()
         if again:
             recompute(model, "full")
         batch = make_batch(group, ranks=1, micro_batch_tokens=16384, pad_id=0, shared_prompts=shared)
