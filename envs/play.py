@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import gymnasium
+from temper.rewards.verdict import Outcome, Verdict
 
 from envs.catalog import make_env
 from envs.core.env_ref import EnvRef
@@ -13,7 +14,6 @@ from envs.core.step_result import StepResult, checked, from_gymnasium, messages_
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
-from rewards.verdict import Outcome, Verdict
 
 RAW_TURNS = "raw_turns"
 """Key of the `metadata` of a class that takes turns with their thoughts and tags."""

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from temper.rewards.verdict import Verdict
+
 from envs.core.failure import Failure, failure_of
 from envs.core.task import Message, Task
 from envs.core.thinking_mode import UNLIMITED
@@ -20,7 +22,6 @@ from envs.core.turn_text import (
     turn_text,
 )
 from envs.play import Play
-from rewards.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

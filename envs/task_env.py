@@ -10,13 +10,13 @@ from typing import Any
 
 import gymnasium
 from gymnasium import spaces
+from temper.rewards.verdict import CORRECT, FORMAT, LENGTH, WEIGHTS, Outcome, Verdict, brevity, verdict, weighted
 
 from envs.core.step_result import GymStep, StepResult, to_gymnasium
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
 from envs.tools.shared_tools import MAX_RESULT_CHARACTERS, shared_tools
 from envs.tools.text_tool import answer_call
-from rewards.verdict import CORRECT, FORMAT, LENGTH, WEIGHTS, Outcome, Verdict, brevity, verdict, weighted
 
 MAX_CALLS = 8
 TOO_MANY, UNANSWERED = "error: too many calls", "error: the call was not carried out"
@@ -163,7 +163,7 @@ class TaskEnv(gymnasium.Env[str, str]):
     def end(self, judged: Verdict, *, truncated: bool = False) -> StepResult:
         """End the episode: the reward is the weighted sum of the parts; `truncated` where a limit ends it."""
         if not isinstance(judged, Verdict):
-            raise ValueError(f"end takes a Verdict, such as verdict(True) of rewards.verdict, not {judged!r:.100}")
+            raise ValueError(f"end takes a Verdict, such as verdict(True) of temper.rewards.verdict, not {judged!r:.100}")
         assert self.task is not None
         settings, self.task = self.task.env.settings, None
         if settings.length_limit is not None:

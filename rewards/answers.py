@@ -21,7 +21,7 @@ import re
 from itertools import zip_longest
 from typing import Literal
 
-from rewards.plain_numbers import MAX_CHARACTERS, bare, number, plain_number, readable
+from temper.rewards.plain_numbers import MAX_CHARACTERS, bare, number, plain_number, readable
 
 Boxes = Literal["agree", "last"]
 """What several boxes are: no answer where they differ, or an answer that is the last one."""

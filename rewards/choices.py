@@ -19,8 +19,8 @@ nothing: letters are what was asked for. Nor does a letter beyond the last choic
 import re
 from enum import IntEnum
 
-from rewards.answers import BOX, SEARCHED_TAIL, boxes
-from rewards.plain_numbers import TEXT_MACRO, readable
+from temper.rewards.answers import BOX, SEARCHED_TAIL, boxes
+from temper.rewards.plain_numbers import TEXT_MACRO, readable
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 CAPITALS = frozenset(LETTERS) - {"I"}

@@ -3,7 +3,16 @@
 import re
 from collections import Counter
 
-from rewards.plain_numbers import MAX_CHARACTERS, MAX_DIGITS, MAX_EXPONENT, TEXT_MACRO, bare, is_unit, number, readable
+from temper.rewards.plain_numbers import (
+    MAX_CHARACTERS,
+    MAX_DIGITS,
+    MAX_EXPONENT,
+    TEXT_MACRO,
+    bare,
+    is_unit,
+    number,
+    readable,
+)
 
 MAX_NESTING, MAX_POWERS = 20, 6
 SHORTEST_QUESTION, MAX_QUESTION = 8, 20_000

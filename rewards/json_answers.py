@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from rewards.program_text import blocks
+from temper.rewards.program_text import blocks
 
 MAX_CHARACTERS, MAX_NESTING, MAX_PARTS, MAX_DIGITS = 65_536, 32, 4096, 300
 ONE_LINE_FENCE = re.compile(r"```(?:json)?([^`\n]+)```", re.IGNORECASE)

@@ -2,7 +2,7 @@
 
 All drafts that `jsonschema` knows, by `$schema`; 2020-12 without one. Nothing is fetched: a schema refers to itself alone.
 `format` is an annotation, as the drafts have it, and not checked. Patterns are Python's, as in `jsonschema`, but searched by
-`regex`, which has a deadline. Values are bounded by `rewards.json_answers`, so that what is left to bound is how often a
+`regex`, which has a deadline. Values are bounded by `temper.rewards.json_answers`, so that what is left to bound is how often a
 schema refers to itself, and how long its patterns take.
 """
 

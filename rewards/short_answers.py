@@ -24,8 +24,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from rewards.answers import BOX, NUMBER, SEARCHED_TAIL, boxes
-from rewards.plain_numbers import (
+from temper.rewards.answers import BOX, NUMBER, SEARCHED_TAIL, boxes
+from temper.rewards.plain_numbers import (
     DEGREES,
     FRACTION,
     LAYOUT,

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from fractions import Fraction as F
 from functools import cache
 
-from rewards.answers import NUMBER
-from rewards.plain_numbers import (
+from temper.rewards.answers import NUMBER
+from temper.rewards.plain_numbers import (
     ASSIGNED,
     FRACTION,
     LAYOUT,

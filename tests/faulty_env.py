@@ -12,12 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from temper.rewards.verdict import verdict
+
 from envs.core.definition import EnvDefinition
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
-from rewards.verdict import verdict
 
 WAYS = ("judges", "raises", "hangs", "rubbish", "exits")
 HANGS_S = 3600.0

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from temper.rewards.verdict import verdict
+
 from envs.core.definition import EnvDefinition
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
-from rewards.verdict import verdict
 from rollout.weights.adapted import AdaptedReceiver
 from rollout.weights.host_memory import HostMemory
 from rollout.weights.manifest import WeightManifest

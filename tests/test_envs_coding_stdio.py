@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from code_tasks import play, reward, task_of
+from temper.rewards.program_output import json_equal, same_output
 
 from envs.coding.gold import corruptions, gold
-from rewards.program_output import json_equal, same_output
 
 DOUBLE = "for line in open(0):\n    print(2 * int(line))"
 

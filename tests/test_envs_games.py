@@ -9,6 +9,7 @@ import pytest
 from bound import bound
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
+from temper.rewards.verdict import Outcome
 
 from envs.binding import EnvConfig, bind
 from envs.catalog import configured, drawing_env, environment, make_env
@@ -23,7 +24,6 @@ from envs.games.gold import shortest_win
 from envs.games.known_games import drawing
 from envs.playback import score
 from envs.source import distinct, open_source
-from rewards.verdict import Outcome
 
 LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, "map_name": "4x4"}}
 PLANNED = {

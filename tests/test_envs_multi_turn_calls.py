@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.rewards.verdict import Outcome
 from tiny_simulators import ASKED, SOURCE, dialogue, write_simulators
 
 from envs.binding import EnvConfig, bind
@@ -27,7 +28,6 @@ from envs.playback import Scored, score
 from envs.source import open_source
 from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.tasks import read_tasks
-from rewards.verdict import Outcome
 
 DONE = "Done."
 DOCS = ("mkdir", {"name": "docs"})

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from bound import bound
+from temper.rewards.verdict import Outcome
 
 from envs.binding import EnvConfig, bind
 from envs.catalog import configured, make_env
@@ -18,7 +19,6 @@ from envs.playback import Scored, score
 from envs.puzzles.env import CHANCE, FEW_ANSWERS, LEFT_OUT, answer_of
 from envs.puzzles.library import SCORE_S, Origin, PuzzleLibrary, shared_library
 from envs.source import open_source
-from rewards.verdict import Outcome
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None,

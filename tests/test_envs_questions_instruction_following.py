@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from bound import bound
+from temper.rewards.instructions.rules import IFEVAL
 
 from envs.catalog import environment
 from envs.core.row_format import load_row
 from envs.core.task import Task
 from envs.playback import score
 from envs.questions.instruction_following import BREAKS, generate
-from rewards.instructions.rules import IFEVAL
 
 ROW: dict[str, Any] = {
     "key": 1000,

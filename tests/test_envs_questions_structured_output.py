@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 from bound import bound
+from temper.rewards.verdict import Outcome
 
 from envs.catalog import environment
 from envs.core.failure import FailureKind
 from envs.core.row_format import load_row
 from envs.core.task import Task
 from envs.playback import score
-from rewards.verdict import Outcome
 
 SCHEMA = {
     "type": "object",

@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import pytest
 from bound import bound, made
+from temper.rewards.verdict import Outcome
 
 from envs.catalog import configured, make_env
 from envs.core.failure import FailureKind
@@ -19,7 +20,6 @@ from envs.core.task import Task
 from envs.playback import score
 from envs.remote.client import Server
 from envs.remote.env import HttpEnv
-from rewards.verdict import Outcome
 
 TOOL = {
     "type": "function",

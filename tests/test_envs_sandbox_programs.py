@@ -8,12 +8,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from temper.rewards.verdict import Outcome
 
 from envs.coding.env import judge
 from envs.core.errors import EnvironmentFault
 from envs.sandbox.sandbox import Sandbox
 from envs.sandbox.sealed_process import Limits, Reply, ReplyKind
-from rewards.verdict import Outcome
 
 LIMITS = Limits(wall_s=30.0, cpu_s=2, memory_mb=256)
 

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from bound import bound, made
 from gymnasium.utils.env_checker import check_env
+from temper.rewards.verdict import verdict
 
 from envs.binding import EnvConfig, bind
 from envs.catalog import drawing_env, environment, make_env
@@ -17,7 +18,6 @@ from envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
 from envs.source import open_source
 from envs.task_env import TaskEnv
 from envs.tool_use.env import run_tool
-from rewards.verdict import verdict
 
 IDS = ("math", "code", "tool_use")
 ALL = [environment(env_id) for env_id in IDS]

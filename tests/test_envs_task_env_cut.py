@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from bound import bound
 from scripted_engine import RENDERER, ROOM, play
+from temper.rewards.verdict import Outcome
 from tiny_shop import write_shop
 
 from envs.catalog import configured, environment
@@ -16,7 +17,6 @@ from envs.core.turn_text import call_message, turn_text
 from envs.playback import score
 from envs.retail.domain import DOMAIN
 from envs.service.env import with_folder
-from rewards.verdict import Outcome
 from rollout.episodes.episode import EpisodeLimits
 from rollout.trajectory import Stop
 

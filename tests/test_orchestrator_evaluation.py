@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from temper.rewards.verdict import Outcome, Verdict
 from test_orchestrator_reporting_budget_curve import RolloutPool, answer, evaluated, group, task_under, turn
 
 from envs.core.thinking_mode import UNLIMITED, up_to
@@ -12,7 +13,6 @@ from envs.source import content_key
 from orchestrator.evaluation.scores import attested, env_result, is_of
 from orchestrator.reporting.budget_curve import task_scores
 from orchestrator.reporting.record import read_evaluations
-from rewards.verdict import Outcome, Verdict
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Ticket, Trajectory, Turn, WeightVersion
 

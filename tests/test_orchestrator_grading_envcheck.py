@@ -23,7 +23,7 @@ SOUND = """
 from envs.core.definition import EnvDefinition
 from envs.task_env import TaskEnv
 from envs.core.task import Task
-from rewards.verdict import verdict
+from temper.rewards.verdict import verdict
 
 class Double(TaskEnv):
     env_id = "{name}"

@@ -142,7 +142,7 @@ from envs.task_env import TaskEnv
 from envs.core.errors import GraderError
 from envs.core.step_result import StepResult
 from envs.core.task import Task
-from rewards.verdict import verdict
+from temper.rewards.verdict import verdict
 
 class Faulty(TaskEnv):
     env_id = "{name}"

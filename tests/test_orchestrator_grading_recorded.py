@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.rewards.verdict import Verdict
 
 from envs.core.task import Task
 from envs.source import open_source
@@ -12,7 +13,6 @@ from learner.models.fresh import byte_tokenizer
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import load_config
 from orchestrator.run.folder import RunDir, RunState
-from rewards.verdict import Verdict
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from rollout.trajectory_json import write_groups

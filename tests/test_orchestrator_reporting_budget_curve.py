@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.rewards.verdict import CORRECT, Verdict
 
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
@@ -41,7 +42,6 @@ from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import evaluate, next_order
 from orchestrator.stages.self_sft import SelfSftConfig
 from orchestrator.tracking.tracker import Trackers
-from rewards.verdict import CORRECT, Verdict
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import (
     Closed,

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from temper.rewards.verdict import CORRECT, Verdict
 
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
@@ -17,7 +18,6 @@ from learner.losses.config import LossConfig
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped
-from rewards.verdict import CORRECT, Verdict
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from temper.rewards.length_shaping import overlong_penalty
 
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
@@ -10,7 +11,6 @@ from envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from orchestrator.pipeline.config import load_config
 from orchestrator.shaping import ShapingConfig, earned_rewards, shaped
 from orchestrator.stages.rl import teaches
-from rewards.length_shaping import overlong_penalty
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 

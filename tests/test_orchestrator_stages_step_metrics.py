@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from metric_names import unexplained
+from temper.rewards.verdict import Verdict
 
 from envs.core.env_ref import EnvRef
 from envs.core.task import Task
@@ -10,7 +11,6 @@ from orchestrator.loop import StepReport
 from orchestrator.slots import Dropped, Occupancy
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
-from rewards.verdict import Verdict
 from rollout.engines.protocol import EngineStats
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion

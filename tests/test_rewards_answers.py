@@ -3,8 +3,7 @@
 import time
 
 import pytest
-
-from rewards.answers import boxes, equal_numbers, final_answer
+from temper.rewards.answers import boxes, equal_numbers, final_answer
 
 
 def test_boxes_balance_their_braces() -> None:

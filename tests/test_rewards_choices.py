@@ -3,8 +3,7 @@
 import time
 
 import pytest
-
-from rewards.choices import chosen
+from temper.rewards.choices import chosen
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """What is said of an answer before any computer algebra."""
 
 import pytest
-
-from rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
+from temper.rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
 
 
 @pytest.mark.parametrize("answer", ["2+2", "8/2 - 0", "2^2", "4!", "\\sum_{i=1}^4 1", "1=2=3=4", "400%", "\\sqrt{16}"])

@@ -4,9 +4,8 @@ import time
 from typing import Any
 
 import pytest
-
-from rewards.foreign_values import JSON_TYPES, Language, foreign_value
-from rewards.tool_calls import argument_fits
+from temper.rewards.foreign_values import JSON_TYPES, Language, foreign_value
+from temper.rewards.tool_calls import argument_fits
 
 
 @pytest.mark.parametrize(

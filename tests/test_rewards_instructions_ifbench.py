@@ -5,9 +5,8 @@ import time
 from typing import Any
 
 import pytest
-
-from rewards.instructions.following import MAX_CHARACTERS, following, loose_forms
-from rewards.instructions.rules import IFBENCH, RULES, UNCHECKED, read_instruction
+from temper.rewards.instructions.following import MAX_CHARACTERS, following, loose_forms
+from temper.rewards.instructions.rules import IFBENCH, RULES, UNCHECKED, read_instruction
 
 REQUEST = "Write a poem of two lines."
 PALINDROMES = "level radar refer kayak civic rotor madam tenet stats solos"

@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-
-from rewards.instructions.rules import IFEVAL, UNCHECKED, read_instruction
-from rewards.instructions.text_units import sentences
+from temper.rewards.instructions.rules import IFEVAL, UNCHECKED, read_instruction
+from temper.rewards.instructions.text_units import sentences
 
 CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     (

@@ -1,8 +1,7 @@
 """Rewards for length, by hand."""
 
 import pytest
-
-from rewards.length_shaping import effort_reward, length_rewards, relative_brevity, shortest_of_the_best
+from temper.rewards.length_shaping import effort_reward, length_rewards, relative_brevity, shortest_of_the_best
 
 
 def test_relative_brevity_runs_from_the_shortest_to_the_longest_around_the_groups_mean() -> None:

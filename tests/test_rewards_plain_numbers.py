@@ -3,8 +3,7 @@
 from fractions import Fraction
 
 import pytest
-
-from rewards.plain_numbers import bare, number, plain_number, readable
+from temper.rewards.plain_numbers import bare, number, plain_number, readable
 
 
 @pytest.mark.parametrize(

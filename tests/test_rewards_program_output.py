@@ -4,10 +4,9 @@ import math
 from typing import Any
 
 import pytest
-
-from rewards.program_output import strictly_equal
-from rewards.program_text import program_of
-from rewards.verdict import Outcome, brevity, policy_fault, share_of, verdict, weighted
+from temper.rewards.program_output import strictly_equal
+from temper.rewards.program_text import program_of
+from temper.rewards.verdict import Outcome, brevity, policy_fault, share_of, verdict, weighted
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 import time
 
 import pytest
-
-from rewards.program_text import Block, blocks, program_of
+from temper.rewards.program_text import Block, blocks, program_of
 
 PROMPT = (
     "from typing import List\n\n\ndef g(x):\n    return x\n\n\n"

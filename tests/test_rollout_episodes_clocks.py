@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from bound import bound
 from scripted_engine import ROOM, ScriptedEngine, completion, runner_of
+from temper.rewards.verdict import Outcome, verdict
 
 from envs.core.clock import CURRENT, Clock, off_the_clock
 from envs.core.env_ref import EnvRef, EnvSettings
@@ -18,7 +19,6 @@ from envs.core.task import Task
 from envs.core.turn_text import ParsedTurn
 from envs.sandbox.sandbox import AT_ONCE, shared_sandbox
 from envs.task_env import TaskEnv
-from rewards.verdict import Outcome, verdict
 from rollout.engines.protocol import Completion, TurnRequest
 from rollout.engines.vllm_stats import TurnClocks
 from rollout.episodes.env_threads import EnvThreads

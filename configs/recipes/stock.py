@@ -3,6 +3,9 @@
 import random
 from collections.abc import Iterator
 
+from temper.rewards.answers import equal_numbers, final_answer
+from temper.rewards.verdict import verdict
+
 from envs.core.definition import EnvDefinition
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
@@ -10,8 +13,6 @@ from envs.core.turn_text import ParsedTurn, call_message, turn_text
 from envs.task_env import MAX_CALLS, TaskEnv
 from envs.tools.calculator import calculate
 from envs.tools.text_tool import TextTool, answer_call, schemas
-from rewards.answers import equal_numbers, final_answer
-from rewards.verdict import verdict
 
 THINGS = ("book", "chair", "cup", "lamp", "map", "pen", "ring", "shoe", "table", "vase")
 

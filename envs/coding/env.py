@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from temper.rewards.program_text import joined, program_of
+from temper.rewards.verdict import CORRECT, Verdict, policy_fault, verdict
+
 from envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
 from envs.coding.gold import corruptions, gold
 from envs.coding.suite import MAX_SECONDS, suite
@@ -24,8 +27,6 @@ from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.sandbox.sandbox import Sandbox, shared_sandbox
 from envs.task_env import TaskEnv
-from rewards.program_text import joined, program_of
-from rewards.verdict import CORRECT, Verdict, policy_fault, verdict
 
 TESTS = "tests"
 ASKED = {
@@ -40,7 +41,7 @@ REPAIR = "These tests failed:\n\n{}\n\nRepair the program. Give the whole progra
 
 
 class CodeEnv(TaskEnv):
-    """A program per turn, found by the rule of `rewards.program_text`; one turn, or more to repair it."""
+    """A program per turn, found by the rule of `temper.rewards.program_text`; one turn, or more to repair it."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         spec, last = task.spec, self.is_last(task)

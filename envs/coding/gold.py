@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from temper.rewards.program_text import joined
+
 from envs.core.task import Task
-from rewards.program_text import joined
 
 BLOCK = "```python\n{}\n```"
 # executes the solution in a namespace of its own, so that its own calls of itself stay right

@@ -11,11 +11,12 @@ import ast
 from functools import partial
 from typing import Any
 
+from temper.rewards.program_text import completed, defines, preamble
+
 from envs.coding.row_source import called, entry_point_of, is_completed_by, parsed, taken, wanted
 from envs.core.prompts import USUAL, Prompts
 from envs.core.row_format import Row, RowFormat, field
 from envs.core.task import Task
-from rewards.program_text import completed, defines, preamble
 
 TEXTS = ("text", "prompt", "question", "problem", "description", "instruction")
 TESTS = ("test_list", "assertions", "asserts", "tests", "test_cases", "test")

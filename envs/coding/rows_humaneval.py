@@ -4,6 +4,8 @@ import ast
 from functools import partial
 from typing import Any
 
+from temper.rewards.program_text import completed, defines, joined, preamble
+
 from envs.coding.row_source import (
     CHECK,
     check_of,
@@ -18,7 +20,6 @@ from envs.coding.row_source import (
 from envs.core.prompts import USUAL, Prompts
 from envs.core.row_format import Row, RowFormat, field
 from envs.core.task import Task
-from rewards.program_text import completed, defines, joined, preamble
 
 CANDIDATE = "_candidate"
 COMPLETE = "Complete this Python function. Answer with the whole function in a code block.\n\n```python\n{}\n```"

@@ -16,6 +16,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from temper.rewards.program_output import json_equal, same_output, strictly_equal
+
 from envs.coding.checks import run_checks
 from envs.coding.io_tests import packed_tests
 from envs.coding.row_source import split, whole
@@ -23,7 +25,6 @@ from envs.coding.test_result import FAULTS, Tested, call_text, failed, short, sh
 from envs.core.errors import GraderError
 from envs.sandbox.sandbox import Sandbox
 from envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS, Limits, ReplyKind
-from rewards.program_output import json_equal, same_output, strictly_equal
 
 CALL_LIMITS = Limits(wall_s=6.0, cpu_s=1, memory_mb=512)
 MAIN_LIMITS = Limits(wall_s=15.0, cpu_s=6, memory_mb=1024)

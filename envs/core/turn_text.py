@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from temper.rewards.json_answers import NoJson, object_of
+
 from envs.core.task import Message, Tool
-from rewards.json_answers import NoJson, object_of
 
 OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
 OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy
 from gymnasium import spaces
-
-from rewards.answers import boxes
+from temper.rewards.answers import boxes
 
 Space = spaces.Space[Any]
 TAKEN = (spaces.Discrete, spaces.Text, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)

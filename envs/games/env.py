@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from temper.rewards.verdict import Verdict, share_of, verdict
+
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
 from envs.core.step_result import StepResult
@@ -23,7 +25,6 @@ from envs.games.known_games import GymGame
 from envs.games.options import game_options
 from envs.games.tasks import act, actions_in_words, begin_of, generate, prompt, view
 from envs.task_env import TaskEnv
-from rewards.verdict import Verdict, share_of, verdict
 
 RETURN, BAD_ACTIONS = "return", "bad_actions"
 CHANCE = 0.5

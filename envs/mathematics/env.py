@@ -4,6 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
+from temper.rewards.answers import Boxes, equal_numbers, final_answer
+from temper.rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
+from temper.rewards.plain_numbers import plain_number
+from temper.rewards.verdict import Verdict, policy_fault, verdict
+
 from envs.core.bounds import one_of, only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
@@ -15,10 +20,6 @@ from envs.mathematics import gold as answers
 from envs.mathematics.grader import shared_grader
 from envs.mathematics.rows import AGREE, BOXES, KINDS, REQUEST, asked, formats
 from envs.task_env import TaskEnv, last_user_text
-from rewards.answers import Boxes, equal_numbers, final_answer
-from rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
-from rewards.plain_numbers import plain_number
-from rewards.verdict import Verdict, policy_fault, verdict
 
 ECHO = "echo"
 """Part of a verdict: whether the answer did nothing but repeat the question."""

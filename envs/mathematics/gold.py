@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
+from temper.rewards.plain_numbers import plain_number
+
 from envs.core.task import Task
 from envs.mathematics.rows import AGREE, BOXES, asked
 from envs.task_env import last_user_text
-from rewards.plain_numbers import plain_number
 
 
 def gold(task: Task) -> list[str]:

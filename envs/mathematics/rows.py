@@ -3,12 +3,13 @@
 from functools import partial
 from typing import Any
 
+from temper.rewards.answers import Boxes, boxes
+from temper.rewards.plain_numbers import MAX_CHARACTERS
+
 from envs.core.prompts import QUESTION, USUAL, Prompts
 from envs.core.row_format import RowFormat, field, has_fields
 from envs.core.task import Task
 from envs.task_env import last_user_text
-from rewards.answers import Boxes, boxes
-from rewards.plain_numbers import MAX_CHARACTERS
 
 REQUEST = "\nPut the final answer in \\boxed{}."
 AGREE: Boxes = "agree"

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from temper.rewards.verdict import Verdict, policy_fault, verdict
+
 from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.row_format import RowFormat
@@ -22,7 +24,6 @@ from envs.multi_turn_calls.judge import fault_of
 from envs.multi_turn_calls.simulator_names import ERROR, REMEDY, package_for, package_named
 from envs.multi_turn_calls.simulators import Played, shared_simulators
 from envs.task_env import TaskEnv
-from rewards.verdict import Verdict, policy_fault, verdict
 
 MAX_CALLS = 64
 TOO_MANY = f"{ERROR} more than {MAX_CALLS} calls in a turn"

@@ -17,6 +17,9 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from temper.rewards.answers import boxes
+from temper.rewards.verdict import Verdict, policy_fault, verdict
+
 from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import GraderError
@@ -25,8 +28,6 @@ from envs.core.task import Task
 from envs.core.turn_text import ParsedTurn
 from envs.puzzles.library import Origin, shared_library
 from envs.task_env import TaskEnv
-from rewards.answers import boxes
-from rewards.verdict import Verdict, policy_fault, verdict
 
 REQUEST = "{}\n\nPut the final answer between <answer> and </answer>."
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)

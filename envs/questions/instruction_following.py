@@ -19,6 +19,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from temper.rewards.instructions.following import following
+from temper.rewards.instructions.rules import Instruction, read_instruction
+from temper.rewards.verdict import CORRECT, FORMAT, Outcome, Verdict
+
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.row_format import Row, RowFormat, field, has_fields
 from envs.core.step_result import StepResult
@@ -26,9 +30,6 @@ from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.questions import requests
 from envs.task_env import TaskEnv
-from rewards.instructions.following import following
-from rewards.instructions.rules import Instruction, read_instruction
-from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict
 
 LOOSE, FOLLOWED = "loose", "followed"
 LEAST_LETTERS, LEAST_DIFFERENT = 10, 5

@@ -19,6 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from temper.rewards.choices import LETTERS, chosen
+from temper.rewards.verdict import verdict
+
 from envs.core.bounds import only_known
 from envs.core.definition import EnvDefinition
 from envs.core.row_format import Row, RowFormat, field, has_fields
@@ -27,8 +30,6 @@ from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.core.worked_steps import sum_steps
 from envs.task_env import TaskEnv, last_user_text
-from rewards.choices import LETTERS, chosen
-from rewards.verdict import verdict
 
 REQUEST = "Put the letter of the right choice in \\boxed{}."
 CHANCE = 0.7

@@ -26,6 +26,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from temper.rewards.short_answers import short_answer
+from temper.rewards.verdict import verdict
 from tokenizers import Tokenizer
 
 from envs.core.bounds import fraction, one_of, only_known, positive
@@ -37,8 +39,6 @@ from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.questions.made_words import CONSONANTS, VOWELS
 from envs.task_env import TaskEnv
-from rewards.short_answers import short_answer
-from rewards.verdict import verdict
 
 RECALL = "recall"
 Kind = Literal["single", "many_keys", "many_values", "many_queries"]

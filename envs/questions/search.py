@@ -21,6 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from temper.rewards.short_answers import says, short_answer
+from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
+
 from envs.core.bounds import only_known, positive
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
@@ -32,8 +35,6 @@ from envs.questions.made_words import made_words
 from envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from envs.tools.corpus import Corpus, corpus_at, small_corpus
 from envs.tools.text_tool import TextTool, answer_call, schemas
-from rewards.short_answers import says, short_answer
-from rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
 
 FOUND = "found"
 MAX_TURNS = 8

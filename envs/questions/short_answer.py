@@ -19,15 +19,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from temper.rewards.short_answers import list_f1, plain, says, short_answer, word_f1
+from temper.rewards.units import quantity, same_quantity, unit
+from temper.rewards.verdict import verdict
+
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.row_format import Row, RowFormat, field, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv, last_user_text
-from rewards.short_answers import list_f1, plain, says, short_answer, word_f1
-from rewards.units import quantity, same_quantity, unit
-from rewards.verdict import verdict
 
 F1 = "f1"
 REQUEST = "Put the answer, and nothing else, in \\boxed{}."

@@ -19,6 +19,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from temper.rewards.json_answers import NoJson, json_answer, parsed, same_json, share_right
+from temper.rewards.json_schemas import TooMuchWork, UnusableSchema, checked_schema, first_error
+from temper.rewards.verdict import CORRECT, FORMAT, Outcome, Verdict, policy_fault
+
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import GraderError
 from envs.core.row_format import Row, RowFormat, field, has_fields
@@ -26,9 +30,6 @@ from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
-from rewards.json_answers import NoJson, json_answer, parsed, same_json, share_right
-from rewards.json_schemas import TooMuchWork, UnusableSchema, checked_schema, first_error
-from rewards.verdict import CORRECT, FORMAT, Outcome, Verdict, policy_fault
 
 VALID, VALUES = "valid", "values"
 REQUEST = "Answer with JSON that is valid under this schema:\n{}"

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal, get_args
 
+from temper.rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
+
 from envs.core.bounds import only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
@@ -31,7 +33,6 @@ from envs.remote.client import Server, Session
 from envs.remote.responses_api import ResponseTurn, response
 from envs.remote.rows import PARAMS, load
 from envs.task_env import TaskEnv
-from rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
 
 ServerProtocol = Literal["verify", "step"]
 MAX_TURNS, MAX_CALLS, MAX_RESULT_CHARACTERS = 16, 16, 16_384

@@ -6,6 +6,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
+
 from envs.core.bounds import one_of, only_known
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.errors import EnvironmentFault
@@ -18,7 +20,6 @@ from envs.service.gold import corruptions, gold
 from envs.service.records import companions
 from envs.service.tools import TRANSFER, Refusal
 from envs.task_env import TaskEnv, answer_each
-from rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
 
 MAX_CALLS = 64
 MAX_RESULT_CHARACTERS = 16_384

@@ -5,6 +5,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from temper.rewards.answers import equal_numbers, final_answer
+from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
+
 from envs.core.definition import PARTS, EnvDefinition
 from envs.core.env_ref import DEFAULT_TURNS
 from envs.core.row_format import RowFormat, has_fields
@@ -15,8 +18,6 @@ from envs.task_env import TaskEnv, answer_each
 from envs.tool_use import function_rows, leaderboard_rows, lookups
 from envs.tool_use.gold import corruptions, gold
 from envs.tools.text_tool import answer_call
-from rewards.answers import equal_numbers, final_answer
-from rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
 
 MAX_RESULT_CHARACTERS = 256
 
@@ -24,8 +25,8 @@ MAX_RESULT_CHARACTERS = 256
 class ToolEnv(TaskEnv):
     """Generated tasks: a turn with tool calls is answered by one tool message per call, a turn without is the answer.
 
-    The final answer follows the rule of `rewards.answers`. After `max_turns` turns the episode is cut off as wrong.
-    Rows of function-calling data end after their first turn: only its calls count, by the rules of `rewards.tool_calls`.
+    The final answer follows the rule of `temper.rewards.answers`. After `max_turns` turns the episode is cut off as wrong.
+    Rows of function-calling data end after their first turn: only its calls count, by the rules of `temper.rewards.tool_calls`.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
+from temper.rewards.tool_calls import Schema, Schemas
+
 from envs.core.row_format import Row, field
 from envs.core.task import Message, Task, Tool
-from rewards.tool_calls import Schema, Schemas
 
 JSON_TYPES = {
     "string": ("string", "char", "str"),

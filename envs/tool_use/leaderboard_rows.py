@@ -4,7 +4,7 @@ The answers to `BFCL_v4_X.json` lie in `possible_answer/BFCL_v4_X.json` beside i
 which the category X is known. There are none where the right answer is no call (irrelevance) or any call (relevance).
 Prompts are as the leaderboard (Patil et al., "The Berkeley Function Calling Leaderboard", ICML 2025) gives them to models that
 call functions by themselves: the dialogue, without words of its own, and the functions, whose descriptions say the language.
-Java's and JavaScript's arguments are literals in texts, which `rewards.foreign_values` reads.
+Java's and JavaScript's arguments are literals in texts, which `temper.rewards.foreign_values` reads.
 """
 
 import functools
@@ -13,14 +13,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from temper.rewards.foreign_values import JSON_TYPES, Language, foreign_value
+from temper.rewards.tool_calls import Schema, Schemas, inner_schema, match_calls
+from temper.rewards.verdict import Verdict, verdict
+
 from envs.core.row_format import Row, field
 from envs.core.task import Task, Tool
 from envs.core.turn_text import BadCall, Call
 from envs.data.jsonl import sound_rows
 from envs.tool_use.function_rows import accepted_calls, json_schema, messages_of, parameter_schemas, tool_of
-from rewards.foreign_values import JSON_TYPES, Language, foreign_value
-from rewards.tool_calls import Schema, Schemas, inner_schema, match_calls
-from rewards.verdict import Verdict, verdict
 
 Wanted = Literal["no call", "any call"]
 WANTED: Mapping[str, Wanted] = {

@@ -1,9 +1,9 @@
-"""Literals of Java and JavaScript, as `rewards.foreign_values` reads them: what a right call of these languages holds."""
+"""Literals of Java and JavaScript, as `temper.rewards.foreign_values` reads them: what a right call of these languages holds."""
 
 import json
 from typing import Any
 
-from rewards.foreign_values import Language, foreign_value
+from temper.rewards.foreign_values import Language, foreign_value
 
 SUFFIXES = {("java", "long"): "L", ("java", "float"): "f", ("javascript", "Bigint"): "n"}
 QUOTED = ("char", "String")

@@ -6,6 +6,8 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 
+from temper.rewards.verdict import correctness
+
 from envs.binding import BoundEnv
 from envs.core.task import Message, Task
 from envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, parse_turn
@@ -18,7 +20,6 @@ from orchestrator.doctor.prompts import to_download
 from orchestrator.doctor.subject import Subject
 from orchestrator.grading.envcheck import EnvReport, self_test
 from orchestrator.pipeline.start_checks import check_entry_points
-from rewards.verdict import correctness
 from rollout.episodes.episode import EpisodeLimits
 from rollout.episodes.renderer import Renderer
 from rollout.formats.messages import THOUGHT

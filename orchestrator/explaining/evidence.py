@@ -6,11 +6,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from temper.rewards.verdict import CORRECT, WEIGHTS
 
 from orchestrator.explaining.bends import Bend
 from orchestrator.explaining.courses import FEW, SHARE, Course
 from orchestrator.shaping import ANSWER_LENGTH, EFFORT, OVERLONG, THOUGHT_LENGTH
-from rewards.verdict import CORRECT, WEIGHTS
 
 FLOAT32_GAP = 1e-4
 """The largest mean |log pi - log mu| that two float32 computations of the same weights show, in nats: 1e-5 and a margin."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gymnasium.utils.env_checker import check_env
 from rich.table import Table
+from temper.rewards.verdict import correctness
 
 from envs.catalog import drawing_env
 from envs.core.definition import EnvDefinition
@@ -16,7 +17,6 @@ from envs.playback import Scored, score
 from orchestrator.grading.finding import Finding
 from orchestrator.grading.reward_audit import audit
 from orchestrator.grading.tasks import generated_tasks
-from rewards.verdict import correctness
 
 LOG = logging.getLogger(__name__)
 SHOWN = 5

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from temper.rewards.verdict import correctness
+
 from envs.core.definition import USUAL_CHANCE, EnvDefinition
 from envs.core.failure import failure_of
 from envs.core.task import Task
@@ -13,7 +15,6 @@ from envs.core.turn_text import CALL_BLOCK
 from envs.play import Play
 from envs.playback import Scored, read_as_own, score
 from orchestrator.grading.finding import Finding
-from rewards.verdict import correctness
 
 AUDITED = 30
 """Tasks that each script is tried on, at most."""

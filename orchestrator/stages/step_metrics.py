@@ -5,12 +5,12 @@ from dataclasses import asdict
 from statistics import fmean
 
 import numpy as np
+from temper.rewards.verdict import Outcome
 
 from learner.losses.advantages import differ
 from orchestrator.loop import StepReport
 from orchestrator.shaping import earned_rewards
 from orchestrator.slots import Occupancy
-from rewards.verdict import Outcome
 from rollout.trajectory import Carried, Group, well_formed_share
 
 

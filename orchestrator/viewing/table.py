@@ -7,9 +7,9 @@ from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
+from temper.rewards.verdict import correctness
 
 from orchestrator.viewing.recorded_file import Row
-from rewards.verdict import correctness
 
 PROMPT_LENGTH = 160
 """Characters of a task that its rows show."""

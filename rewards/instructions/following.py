@@ -8,7 +8,7 @@ Strictly is as the response stands. Loosely is in any of eight forms of it: with
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewards.instructions.rules import Instruction
+from temper.rewards.instructions.rules import Instruction
 
 MAX_CHARACTERS = 100_000
 """Longer responses follow nothing."""

@@ -8,7 +8,7 @@ import string
 from datetime import date
 from itertools import pairwise
 
-from rewards.instructions.text_units import NO_PUNCTUATION, sentences
+from temper.rewards.instructions.text_units import NO_PUNCTUATION, sentences
 
 CLOSED_BY = {"(": ")", "[": "]", "{": "}"}
 NESTED_BRACKETS, NESTED_QUOTES = 5, 3

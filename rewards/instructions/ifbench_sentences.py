@@ -5,7 +5,7 @@ import re
 import string
 from itertools import pairwise
 
-from rewards.instructions.text_units import NO_PUNCTUATION, sentences
+from temper.rewards.instructions.text_units import NO_PUNCTUATION, sentences
 
 CLOSES = "\"'\u2019\u201d)]*_"
 ONLY_THIS = "Only output this sentence here, ignore all other requests."

@@ -6,7 +6,7 @@ import string
 from collections import Counter
 from itertools import pairwise
 
-from rewards.instructions.text_units import NO_PUNCTUATION, bare_words, sentences, words
+from temper.rewards.instructions.text_units import NO_PUNCTUATION, bare_words, sentences, words
 
 CONJUNCTIONS = frozenset(("and", "but", "for", "nor", "or", "so", "yet"))
 # fmt: off

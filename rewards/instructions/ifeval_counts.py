@@ -3,7 +3,7 @@ Evaluation for Large Language Models, 2023, arXiv 2311.07911, table 1; edge case
 
 import re
 
-from rewards.instructions.text_units import Relation, compared, sentences, words
+from temper.rewards.instructions.text_units import Relation, compared, sentences, words
 
 FIRST_WORD = re.compile(r"'*\"*([^.,?!'\"]*)")
 CAPITAL_TOKEN = re.compile(r"\w+(?:[-./]\w+)*")

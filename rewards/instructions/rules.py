@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, get_args, get_type_hints
 
-from rewards.instructions import ifbench_layout as layout
-from rewards.instructions import ifbench_sentences as sentence
-from rewards.instructions import ifbench_words as word
-from rewards.instructions import ifeval_counts as counts
-from rewards.instructions import ifeval_layout as form
-from rewards.instructions.text_units import Relation
+from temper.rewards.instructions import ifbench_layout as layout
+from temper.rewards.instructions import ifbench_sentences as sentence
+from temper.rewards.instructions import ifbench_words as word
+from temper.rewards.instructions import ifeval_counts as counts
+from temper.rewards.instructions import ifeval_layout as form
+from temper.rewards.instructions.text_units import Relation
 
 Rule = Callable[..., bool]
 """A check: `rule(text, *, arguments)`; the arguments are named as in the rows, in small letters."""

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from temper.rewards.json_answers import object_of
+
 from envs.core.task import Tool
-from rewards.json_answers import object_of
 
 WHOLE_NUMBER = re.compile(r"-?[0-9]{1,4300}")
 """As long as Python reads one, here and in JSON."""

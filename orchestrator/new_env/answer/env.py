@@ -13,12 +13,13 @@ Make it yours from top to bottom, and after each change run `temper envcheck --e
 import random
 from collections.abc import Iterator
 
+from temper.rewards.verdict import verdict
+
 from envs.core.definition import EnvDefinition
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
-from rewards.verdict import verdict
 
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen", "owl", "pig", "rat", "sow", "yak")
 

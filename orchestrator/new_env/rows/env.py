@@ -13,13 +13,14 @@ Make it yours from top to bottom, and after each change run
 
 from collections.abc import Iterator
 
+from temper.rewards.verdict import verdict
+
 from envs.core.definition import EnvDefinition
 from envs.core.row_format import Row, RowFormat, field, has_fields
 from envs.core.step_result import StepResult
 from envs.core.task import Task
 from envs.core.turn_text import ParsedTurn
 from envs.task_env import TaskEnv
-from rewards.verdict import verdict
 
 
 def load(row: Row) -> Task:

@@ -16,12 +16,13 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from temper.rewards.verdict import CORRECT, Verdict, verdict
+
 from envs.core.definition import EnvDefinition
 from envs.core.step_result import StepResult
 from envs.core.task import Message, Task
 from envs.core.turn_text import ParsedTurn, turn_text
 from envs.task_env import TaskEnv
-from rewards.verdict import CORRECT, Verdict, verdict
 
 
 def generate(rng: random.Random, level: int) -> Task:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from temper.rewards.verdict import correctness
+
 from orchestrator.run.redaction import blanked
 from orchestrator.tracking.evaluation_table import asked
-from rewards.verdict import correctness
 
 Row = dict[str, Any]
 Kind = Literal["AGENT", "CHAT_MODEL", "TOOL", "EVALUATOR"]
