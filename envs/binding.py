@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envs.catalog import configured
-from envs.core.bounds import not_negative, one_of, only_known, positive
-from envs.core.definition import EnvDefinition
-from envs.core.env_ref import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings
-from envs.core.setting import identity, running, scheduled
-from envs.core.task import Task
-from envs.core.thinking_mode import OFF, UNLIMITED
-from envs.data.config import DataConfig, OnError
-from envs.data.overlap import DropOverlap
-from envs.data.split import ReadRows, SplitConfig
-from envs.tools.shared_tools import RUN_PROGRAMS, SHARED_TOOLS, shared_tools
-from envs.tools.text_tool import schemas
+from temper.envs.catalog import configured
+from temper.envs.core.bounds import not_negative, one_of, only_known, positive
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.env_ref import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings
+from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF, UNLIMITED
+from temper.envs.data.config import DataConfig, OnError
+from temper.envs.data.overlap import DropOverlap
+from temper.envs.data.split import ReadRows, SplitConfig
+from temper.envs.tools.shared_tools import RUN_PROGRAMS, SHARED_TOOLS, shared_tools
+from temper.envs.tools.text_tool import schemas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class BoundEnv:
     ref: EnvRef = field(init=False)
     """What its tasks carry to whoever plays them."""
     rows: dict[str, ReadRows] = field(init=False, default_factory=dict, compare=False, repr=False)
-    """Rows of its data that were read, by their setting: `envs.task_rows` reads them once for all who ask."""
+    """Rows of its data that were read, by their setting: `temper.envs.task_rows` reads them once for all who ask."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ref", self.definition.ref(self.name, _settings(self.config, self.definition)))

@@ -15,21 +15,27 @@ from types import ModuleType
 from typing import Any
 
 import gymnasium
-
-from envs.airline import env as airline
-from envs.coding import env as coding
-from envs.core.definition import EnvDefinition
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
-from envs.games import env as games
-from envs.mathematics import env as mathematics
-from envs.multi_turn_calls import env as multi_turn_calls
-from envs.puzzles import env as puzzles
-from envs.questions import instruction_following, multiple_choice, needles, search, short_answer, structured_output
-from envs.remote import env as remote
-from envs.retail import env as retail
-from envs.task_env import TaskEnv
-from envs.tool_use import env as tool_use
+from temper.envs.airline import env as airline
+from temper.envs.coding import env as coding
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.envs.games import env as games
+from temper.envs.mathematics import env as mathematics
+from temper.envs.multi_turn_calls import env as multi_turn_calls
+from temper.envs.puzzles import env as puzzles
+from temper.envs.questions import (
+    instruction_following,
+    multiple_choice,
+    needles,
+    search,
+    short_answer,
+    structured_output,
+)
+from temper.envs.remote import env as remote
+from temper.envs.retail import env as retail
+from temper.envs.task_env import TaskEnv
+from temper.envs.tool_use import env as tool_use
 
 ENVIRONMENTS: dict[str, EnvDefinition] = {
     env.id: env

@@ -5,15 +5,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import gymnasium
+from temper.envs.catalog import make_env
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.step_result import StepResult, checked, from_gymnasium, messages_in, spans_of_step
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import Outcome, Verdict
-
-from envs.catalog import make_env
-from envs.core.env_ref import EnvRef
-from envs.core.errors import EnvironmentFault
-from envs.core.step_result import StepResult, checked, from_gymnasium, messages_in, spans_of_step
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn
-from envs.task_env import TaskEnv
 
 RAW_TURNS = "raw_turns"
 """Key of the `metadata` of a class that takes turns with their thoughts and tags."""

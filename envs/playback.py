@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from temper.rewards.verdict import Verdict
-
-from envs.core.failure import Failure, failure_of
-from envs.core.task import Message, Task
-from envs.core.thinking_mode import UNLIMITED
-from envs.core.turn_text import (
+from temper.envs.core.failure import Failure, failure_of
+from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import UNLIMITED
+from temper.envs.core.turn_text import (
     CLOSE_CALL,
     CLOSE_THOUGHT,
     OPEN_CALL,
@@ -21,7 +19,8 @@ from envs.core.turn_text import (
     parse_turn,
     turn_text,
 )
-from envs.play import Play
+from temper.envs.play import Play
+from temper.rewards.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The environments as gymnasium knows them: `import envs.registration`, then `gymnasium.make("temper/math-v0", level=2)`.
+"""The environments as gymnasium knows them: `import temper.envs.registration`, then `gymnasium.make("temper/math-v0", level=2)`.
 
 `reset` draws a task, or takes one as `options={"task": task}`. `step` takes the text of a turn, by default without a thought.
 """
@@ -9,12 +9,11 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-
-from envs.binding import EnvConfig, bind
-from envs.catalog import ENVIRONMENTS, drawing_env
-from envs.core.task import Task
-from envs.data.config import DataConfig
-from envs.source import SizedSource, open_source
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import ENVIRONMENTS, drawing_env
+from temper.envs.core.task import Task
+from temper.envs.data.config import DataConfig
+from temper.envs.source import SizedSource, open_source
 
 NAMESPACE = "temper"
 NUMBERS = 2**31

@@ -11,14 +11,14 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
-from envs.binding import BoundEnv
-from envs.core.failure import in_words
-from envs.core.task import Task, TaskSource
-from envs.data.config import DataConfig
-from envs.data.overlap import prompt_text
-from envs.data.split import SPLITS, split_of
-from envs.streamed import StreamedSource
-from envs.task_rows import all_rows, content_key, evaluation_index, holds
+from temper.envs.binding import BoundEnv
+from temper.envs.core.failure import in_words
+from temper.envs.core.task import Task, TaskSource
+from temper.envs.data.config import DataConfig
+from temper.envs.data.overlap import prompt_text
+from temper.envs.data.split import SPLITS, split_of
+from temper.envs.streamed import StreamedSource
+from temper.envs.task_rows import all_rows, content_key, evaluation_index, holds
 
 LOG = logging.getLogger(__name__)
 MAX_DRAWS = 10_000

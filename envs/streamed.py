@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from envs.binding import BoundEnv
-from envs.core.task import Task
-from envs.data.blocks import Blocks
-from envs.data.config import DataConfig
-from envs.data.overlap import prompt_text
-from envs.task_rows import evaluation_index, row_tasks
+from temper.envs.binding import BoundEnv
+from temper.envs.core.task import Task
+from temper.envs.data.blocks import Blocks
+from temper.envs.data.config import DataConfig
+from temper.envs.data.overlap import prompt_text
+from temper.envs.task_rows import evaluation_index, row_tasks
 
 
 class StreamedSource:

@@ -10,13 +10,12 @@ from typing import Any
 
 import gymnasium
 from gymnasium import spaces
+from temper.envs.core.step_result import GymStep, StepResult, to_gymnasium
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
+from temper.envs.tools.shared_tools import MAX_RESULT_CHARACTERS, shared_tools
+from temper.envs.tools.text_tool import answer_call
 from temper.rewards.verdict import CORRECT, FORMAT, LENGTH, WEIGHTS, Outcome, Verdict, brevity, verdict, weighted
-
-from envs.core.step_result import GymStep, StepResult, to_gymnasium
-from envs.core.task import Message, Task
-from envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
-from envs.tools.shared_tools import MAX_RESULT_CHARACTERS, shared_tools
-from envs.tools.text_tool import answer_call
 
 MAX_CALLS = 8
 TOO_MANY, UNANSWERED = "error: too many calls", "error: the call was not carried out"

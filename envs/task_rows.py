@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from envs.binding import BoundEnv
-from envs.core.row_format import Row, load_row, own_id
-from envs.core.task import Task
-from envs.data.config import DataConfig
-from envs.data.overlap import OverlapIndex, prompt_text
-from envs.data.rows import Tally, data_files, usable_rows
-from envs.data.split import ReadRows, SplitTask, digest, split_of
+from temper.envs.binding import BoundEnv
+from temper.envs.core.row_format import Row, load_row, own_id
+from temper.envs.core.task import Task
+from temper.envs.data.config import DataConfig
+from temper.envs.data.overlap import OverlapIndex, prompt_text
+from temper.envs.data.rows import Tally, data_files, usable_rows
+from temper.envs.data.split import ReadRows, SplitTask, digest, split_of
 
 
 def content_key(task: Task) -> str:

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from envs.core.bounds import not_negative, one_of, positive
-from envs.core.setting import identity, running, scheduled
+from temper.envs.core.bounds import not_negative, one_of, positive
+from temper.envs.core.setting import identity, running, scheduled
+
 from rollout.weights.manifest import WireDtype
 from rollout.weights.transports.catalog import AUTO, TRANSPORTS, transport_kind
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from envs.core.pulse import Heart
+from temper.envs.core.pulse import Heart
+
 from learner.adapter_publisher import AdapterPublisher
 from learner.bucket_publisher import BucketPublisher
 from learner.config import LearnerConfig

@@ -6,8 +6,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from envs.core.member import Holding, Member, MemberNow, MemberState
-from envs.core.pulse import LearnerDied
+from temper.envs.core.member import Holding, Member, MemberNow, MemberState
+from temper.envs.core.pulse import LearnerDied
+
 from learner.batches.micro_batches import BatchShare, TrainBatch
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig

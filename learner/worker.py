@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 import torch
+from temper.envs.core.member import Holding
+from temper.envs.core.pulse import Heart, Pulse
 from transformers import logging as transformers_logging
 
-from envs.core.member import Holding
-from envs.core.pulse import Heart, Pulse
 from learner.batches.micro_batches import BatchShare
 from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from envs.core.bounds import not_negative
-from envs.core.setting import running
+from temper.envs.core.bounds import not_negative
+from temper.envs.core.setting import running
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from envs.core.task import Task
+from temper.envs.core.task import Task
+
 from orchestrator.mixture import Draw
 from orchestrator.slots import Dropped, Slot, SlotState
 from orchestrator.ticket_ledger import Totals

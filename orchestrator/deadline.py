@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, TypeVarTuple
 
-from envs.core.bounds import positive
-from envs.core.clock import loop_time
-from envs.core.setting import running
+from temper.envs.core.bounds import positive
+from temper.envs.core.clock import loop_time
+from temper.envs.core.setting import running
 
 Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")

@@ -5,7 +5,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
-from envs.core.failure import Failure, FailureKind
+from temper.envs.core.failure import Failure, FailureKind
+
 from rollout.trajectory import Group
 from rollout.trajectory_json import failure_from_json, failure_to_json
 

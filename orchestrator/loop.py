@@ -32,8 +32,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from envs.core.clock import loop_time
-from envs.core.pulse import LearnerDied
+from temper.envs.core.clock import loop_time
+from temper.envs.core.pulse import LearnerDied
+
 from learner.batches.micro_batches import TrainBatch
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, in_thread, within

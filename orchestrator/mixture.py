@@ -4,10 +4,10 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from envs.binding import BoundEnv
-from envs.core.task import Task, TaskSource
-from envs.core.thinking_mode import UNLIMITED, ThinkingMix
-from envs.source import open_source
+from temper.envs.binding import BoundEnv
+from temper.envs.core.task import Task, TaskSource
+from temper.envs.core.thinking_mode import UNLIMITED, ThinkingMix
+from temper.envs.source import open_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
+from temper.envs.core.bounds import not_negative
+from temper.envs.core.setting import identity
+from temper.envs.core.thinking_mode import Mode
 from temper.rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
 from temper.rewards.verdict import CORRECT, correctness
 
-from envs.core.bounds import not_negative
-from envs.core.setting import identity
-from envs.core.thinking_mode import Mode
 from rollout.trajectory import Group, Trajectory
 
 SHAPING_PARTS = THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = (

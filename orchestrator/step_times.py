@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from envs.core.clock import loop_time
+from temper.envs.core.clock import loop_time
 
 
 class Phase(Enum):

@@ -9,7 +9,7 @@ Sampling", 2025); what is left is normalised again. At temperature 0 the likelie
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from envs.core.setting import scheduled
+from temper.envs.core.setting import scheduled
 
 COLDEST = 0.01
 """The lowest temperature at which vLLM samples; below it raises what it is given."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import total_ordering
 
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.step_result import ToolSpan
+from temper.envs.core.task import Message, Task
 from temper.rewards.verdict import Verdict, correctness
 
-from envs.core.failure import Failure, FailureKind
-from envs.core.step_result import ToolSpan
-from envs.core.task import Message, Task
 from rollout.expert_choices import Choices
 from rollout.sampling import PLAIN, Sampling
 from rollout.token_arrays import Floats, Ids, Marks, same_values

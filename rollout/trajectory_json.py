@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.step_result import ToolSpan
+from temper.envs.core.task import Task
 from temper.rewards.verdict import Outcome, Verdict
 
-from envs.core.failure import Failure, FailureKind
-from envs.core.step_result import ToolSpan
-from envs.core.task import Task
 from rollout.expert_choices import from_json, to_json
 from rollout.sampling import sampling_from_json, sampling_to_json
 from rollout.token_arrays import as_floats, as_ids, as_marks

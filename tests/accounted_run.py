@@ -5,9 +5,10 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from envs.core.env_ref import EnvRef
-from envs.core.failure import Failure, FailureKind
-from envs.core.task import Task
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.task import Task
+
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import state_from_json
 from orchestrator.loop import StepReport

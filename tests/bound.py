@@ -4,10 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium
-
-from envs.catalog import environment, make_env
-from envs.core.definition import EnvDefinition
-from envs.core.task import Task
+from temper.envs.catalog import environment, make_env
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.task import Task
 
 
 def bound(task: Task, env: str | EnvDefinition, **settings: Any) -> Task:

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from bound import bound
+from temper.envs.core.task import Task
 
-from envs.core.task import Task
 from rollout.episodes.episode import EpisodeLimits
 from rollout.remote.client import ChatClient
 from rollout.remote.episodes import RemoteEpisodes

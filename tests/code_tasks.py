@@ -4,12 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from bound import bound
-
-from envs.coding.env import CodeEnv, configure
-from envs.core.row_format import load_row
-from envs.core.step_result import GymStep
-from envs.core.task import Task
-from envs.core.thinking_mode import OFF
+from temper.envs.coding.env import CodeEnv, configure
+from temper.envs.core.row_format import load_row
+from temper.envs.core.step_result import GymStep
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
 
 
 def task_of(row: dict[str, Any], *, options: dict[str, Any] | None = None, **settings: Any) -> Task:

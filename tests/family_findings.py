@@ -16,16 +16,16 @@ from pathlib import Path
 from bound import bound
 from gold_engine import Family
 from model_families import tokenizer_of
+from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
+from temper.envs.core.turn_text import Call, call_message, parse_turn
+from temper.envs.mathematics import arithmetic
+from temper.envs.retail.domain import DOMAIN
+from temper.envs.service import gold
+from temper.envs.service.env import with_folder
+from temper.envs.tool_use import lookups
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.task import Message, Task
-from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
-from envs.core.turn_text import Call, call_message, parse_turn
-from envs.mathematics import arithmetic
-from envs.retail.domain import DOMAIN
-from envs.service import gold
-from envs.service.env import with_folder
-from envs.tool_use import lookups
 from rollout.budget.rule import ThoughtTags
 from rollout.episodes.round_trip import Needs, check_round_trip
 from rollout.trajectory import Closed, Stop, Trajectory

@@ -12,13 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import verdict
-
-from envs.core.definition import EnvDefinition
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn
-from envs.task_env import TaskEnv
 
 WAYS = ("judges", "raises", "hangs", "rubbish", "exits")
 HANGS_S = 3600.0

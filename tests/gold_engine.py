@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Sequence
 
+from temper.envs.core.task import Message, Task
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.task import Message, Task
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.engines.protocol import Completion, TurnRequest

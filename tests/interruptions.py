@@ -11,11 +11,11 @@ import numpy as np
 from bound import bound
 from held_engine import HeldEngine, Said
 from scripted_engine import RENDERER, ROOM, TAGS
+from temper.envs.catalog import make_env
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.envs.play import MakeEnv
 
-from envs.catalog import make_env
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
-from envs.play import MakeEnv
 from rollout.budget.config import ThoughtConfig
 from rollout.episodes.attempt import Attempt
 from rollout.episodes.begun import BegunGroup

@@ -5,10 +5,11 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envs.core.env_ref import EnvRef
-from envs.core.member import Holding, Place
-from envs.core.pulse import Pulse, WorkerDied
-from envs.core.task import Task
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.member import Holding, Place
+from temper.envs.core.pulse import Pulse, WorkerDied
+from temper.envs.core.task import Task
+
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.pool.pool import RolloutPool

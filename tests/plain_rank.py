@@ -6,8 +6,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from envs.core.member import Holding, Place
-from envs.core.pulse import Pulse
+from temper.envs.core.member import Holding, Place
+from temper.envs.core.pulse import Pulse
+
 from learner.batches.micro_batches import BatchShare
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig

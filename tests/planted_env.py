@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import verdict
 
-from envs.core.definition import EnvDefinition
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn
-from envs.task_env import TaskEnv
 from rollout.weights.adapted import AdaptedReceiver
 from rollout.weights.host_memory import HostMemory
 from rollout.weights.manifest import WeightManifest

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
+from temper.envs.core.turn_text import call_message, parse_turn, turn_text
+from temper.envs.play import Play
+from temper.envs.source import open_source
 from viewed_run import training
 
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.thinking_mode import UNLIMITED, Thinking, up_to
-from envs.core.turn_text import call_message, parse_turn, turn_text
-from envs.play import Play
-from envs.source import open_source
 from learner.models.fresh import byte_tokenizer
 from orchestrator.pipeline.config import load_config
 from orchestrator.run.folder import RunDir, RunState

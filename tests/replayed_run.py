@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from plain_rank import plain_ranks
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
 from learner.batches.builder import BatchBuilder
 from learner.trainer_group import TrainerGroup
 from orchestrator.deadline import StopFlag

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from envs.catalog import make_env
-from envs.core.task import Task
-from envs.play import MakeEnv
+from temper.envs.catalog import make_env
+from temper.envs.core.task import Task
+from temper.envs.play import MakeEnv
+
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags

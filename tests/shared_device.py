@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from plain_pool import Worker
+from temper.envs.core.member import Holding, Place
+from temper.envs.core.pulse import Pulse
 
-from envs.core.member import Holding, Place
-from envs.core.pulse import Pulse
 from learner.batches.micro_batches import BatchShare
 from learner.losses.config import LossConfig
 from learner.trainer_group import Shares

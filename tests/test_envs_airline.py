@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 from bound import bound
+from temper.envs.airline.database import Database, fresh
+from temper.envs.airline.domain import DOMAIN
+from temper.envs.airline.env import ENVIRONMENT
+from temper.envs.airline.tools import TOOLS
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.turn_text import Call, call_message, turn_text
+from temper.envs.playback import score
+from temper.envs.service import gold
+from temper.envs.service.env import with_folder
+from temper.envs.service.tools import Refusal
 from tiny_airline import ANN, BOB, DAY, FLIGHTS, NEXT, RESERVATIONS, USERS, write_airline
-
-from envs.airline.database import Database, fresh
-from envs.airline.domain import DOMAIN
-from envs.airline.env import ENVIRONMENT
-from envs.airline.tools import TOOLS
-from envs.core.task import Task
-from envs.core.thinking_mode import OFF
-from envs.core.turn_text import Call, call_message, turn_text
-from envs.playback import score
-from envs.service import gold
-from envs.service.env import with_folder
-from envs.service.tools import Refusal
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "tau_airline"
 

@@ -3,8 +3,9 @@
 from importlib import import_module
 from pathlib import Path
 
+from temper.envs.catalog import ENVIRONMENTS
+
 import envs
-from envs.catalog import ENVIRONMENTS
 
 ROOM = Path(envs.__file__).parent
 MODULES = [

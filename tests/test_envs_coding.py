@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from code_tasks import play, reward, task_of
-
-from envs.binding import EnvConfig, bind
-from envs.coding.gold import corruptions, gold
-from envs.core.errors import GraderError
-from envs.source import open_source
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.coding.gold import corruptions, gold
+from temper.envs.core.errors import GraderError
+from temper.envs.source import open_source
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 from code_tasks import play, task_of
-
-from envs.coding.checks import run_checks
-from envs.sandbox.sandbox import shared_sandbox
-from envs.sandbox.sealed_process import Limits
+from temper.envs.coding.checks import run_checks
+from temper.envs.sandbox.sandbox import shared_sandbox
+from temper.envs.sandbox.sealed_process import Limits
 
 CHECK = "def check(candidate):\n    assert candidate(7) == 4321\n    assert candidate(8) == [4322, None]\n"
 ZIP = (

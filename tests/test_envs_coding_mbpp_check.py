@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from code_tasks import play, reward, task_of
-
-from envs.coding import checks
-from envs.coding.gold import gold
+from temper.envs.coding import checks
+from temper.envs.coding.gold import gold
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 from code_tasks import play, reward, task_of
+from temper.envs.coding.gold import corruptions, gold
 from temper.rewards.program_output import json_equal, same_output
-
-from envs.coding.gold import corruptions, gold
 
 DOUBLE = "for line in open(0):\n    print(2 * int(line))"
 

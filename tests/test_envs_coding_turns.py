@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from bound import bound
 from code_tasks import play, task_of
-
-from envs.coding.env import ENVIRONMENT, CodeEnv
-from envs.coding.exercises import generate
-from envs.core.thinking_mode import OFF, UNLIMITED
+from temper.envs.coding.env import ENVIRONMENT, CodeEnv
+from temper.envs.coding.exercises import generate
+from temper.envs.core.thinking_mode import OFF, UNLIMITED
 
 ROW = {"text": "Write f.", "code": "def f(x): return x + 1", "test_list": ["assert f(1) == 2", "assert f(5) == 6"]}
 

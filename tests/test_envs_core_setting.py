@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from run_folders import with_checkpoint
+from temper.envs.binding import EnvConfig
+from temper.envs.core.setting import Kind, identity, kind_of, kinds, running, scheduled
 from tiny_shop import write_shop
 
-from envs.binding import EnvConfig
-from envs.core.setting import Kind, identity, kind_of, kinds, running, scheduled
 from orchestrator.pipeline.config import KINDS, Config, flat_config, load_config
 from orchestrator.pipeline.continuation import check_continuation, reached
 from orchestrator.pipeline.data_files import content

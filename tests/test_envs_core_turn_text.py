@@ -1,9 +1,8 @@
 """Reading a turn: thought, answer, tool calls; and the calculator."""
 
 import pytest
-
-from envs.core.turn_text import BadCall, Call, call_message, parse_calls, parse_turn, turn_text
-from envs.tools.calculator import calculate
+from temper.envs.core.turn_text import BadCall, Call, call_message, parse_calls, parse_turn, turn_text
+from temper.envs.tools.calculator import calculate
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.row_format import Row
+from temper.envs.data.config import DataConfig
+from temper.envs.data.rows import is_on_hub, open_rows, read_rows
+from temper.envs.source import distinct, open_source
 
-from envs.binding import EnvConfig, bind
-from envs.core.row_format import Row
-from envs.data.config import DataConfig
-from envs.data.rows import is_on_hub, open_rows, read_rows
-from envs.source import distinct, open_source
 from orchestrator.settings.data_option import data_option
 
 REAL = Path("../shared/data/gsm8k_train.jsonl")

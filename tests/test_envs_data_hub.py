@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hub_server import served
-
-from envs.presets.catalog import PRESETS
+from temper.envs.presets.catalog import PRESETS
 
 ROWS = "".join(json.dumps({"problem": f"{n}+1?", "solution": f"#### {n + 1}"}) + "\n" for n in range(3)).encode()
 CARD = b"---\nconfigs:\n- config_name: main\n  data_files:\n  - {split: train, path: main/train*}\n"
@@ -37,12 +36,12 @@ REPOS = {"datasets/openai/gsm8k": GSM, "models/Qwen/Tiny": MODEL}
 ASK = """
 import json, os, sys
 from pathlib import Path
-from envs.binding import EnvConfig, bind
-from envs.presets.catalog import with_preset
-from envs.source import distinct, open_source
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.presets.catalog import with_preset
+from temper.envs.source import distinct, open_source
 from orchestrator.settings.text import typed
-from envs.data.config import DataConfig
-from envs.data.rows import read_rows
+from temper.envs.data.config import DataConfig
+from temper.envs.data.rows import read_rows
 from orchestrator.settings.model_source import ModelSource
 
 def answer(kind, said):

@@ -9,21 +9,20 @@ import pytest
 from bound import bound
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured, drawing_env, environment, make_env
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import turn_text
+from temper.envs.data.split import SplitConfig
+from temper.envs.games.actions import action_of, described
+from temper.envs.games.env import GymEnv
+from temper.envs.games.gold import shortest_win
+from temper.envs.games.known_games import drawing
+from temper.envs.playback import score
+from temper.envs.source import distinct, open_source
 from temper.rewards.verdict import Outcome
-
-from envs.binding import EnvConfig, bind
-from envs.catalog import configured, drawing_env, environment, make_env
-from envs.core.definition import EnvDefinition
-from envs.core.errors import EnvironmentFault
-from envs.core.task import Task
-from envs.core.turn_text import turn_text
-from envs.data.split import SplitConfig
-from envs.games.actions import action_of, described
-from envs.games.env import GymEnv
-from envs.games.gold import shortest_win
-from envs.games.known_games import drawing
-from envs.playback import score
-from envs.source import distinct, open_source
 
 LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, "map_name": "4x4"}}
 PLANNED = {

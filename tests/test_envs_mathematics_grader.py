@@ -4,10 +4,9 @@ import socket
 import time
 
 import pytest
-
-from envs.core.errors import GraderError
-from envs.mathematics.env import grade
-from envs.mathematics.grader import ANSWER_S, GOLD_S, MathGrader
+from temper.envs.core.errors import GraderError
+from temper.envs.mathematics.env import grade
+from temper.envs.mathematics.grader import ANSWER_S, GOLD_S, MathGrader
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from bound import made
-
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
-from envs.core.thinking_mode import OFF
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
 
 LIMIT_S = 2.0
 

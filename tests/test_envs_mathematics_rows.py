@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 from bound import made
-
-from envs.core.env_ref import EnvRef
-from envs.core.prompts import USUAL
-from envs.core.row_format import load_row
-from envs.core.task import Task
-from envs.core.thinking_mode import OFF
-from envs.mathematics import arithmetic
-from envs.mathematics.env import grade
-from envs.mathematics.gold import corruptions, gold
-from envs.mathematics.rows import formats
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.prompts import USUAL
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.mathematics import arithmetic
+from temper.envs.mathematics.env import grade
+from temper.envs.mathematics.gold import corruptions, gold
+from temper.envs.mathematics.rows import formats
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 REAL_DATA = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")

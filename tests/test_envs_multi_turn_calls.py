@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.failure import FailureKind
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.turn_text import parse_turn
+from temper.envs.data.config import DataConfig
+from temper.envs.multi_turn_calls.env import MAX_STEPS
+from temper.envs.multi_turn_calls.gold import corruptions, gold
+from temper.envs.multi_turn_calls.judge import fault_of
+from temper.envs.multi_turn_calls.rows import call_in
+from temper.envs.multi_turn_calls.simulators import WALL_S, Scene, Simulators
+from temper.envs.play import Play
+from temper.envs.playback import Scored, score
+from temper.envs.source import open_source
 from temper.rewards.verdict import Outcome
 from tiny_simulators import ASKED, SOURCE, dialogue, write_simulators
 
-from envs.binding import EnvConfig, bind
-from envs.catalog import configured
-from envs.core.errors import EnvironmentFault
-from envs.core.failure import FailureKind
-from envs.core.task import Task
-from envs.core.thinking_mode import OFF
-from envs.core.turn_text import parse_turn
-from envs.data.config import DataConfig
-from envs.multi_turn_calls.env import MAX_STEPS
-from envs.multi_turn_calls.gold import corruptions, gold
-from envs.multi_turn_calls.judge import fault_of
-from envs.multi_turn_calls.rows import call_in
-from envs.multi_turn_calls.simulators import WALL_S, Scene, Simulators
-from envs.play import Play
-from envs.playback import Scored, score
-from envs.source import open_source
 from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.tasks import read_tasks
 

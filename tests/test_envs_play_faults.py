@@ -12,14 +12,14 @@ import gymnasium
 import numpy as np
 import pytest
 from scripted_engine import RENDERER, ROOM, ScriptedEngine, play, runner_of
+from temper.envs.binding import BoundEnv, EnvConfig
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.errors import EnvError
+from temper.envs.core.failure import FailureKind, failure_of
+from temper.envs.core.task import Task
+from temper.envs.source import GeneratedSource
 
-from envs.binding import BoundEnv, EnvConfig
-from envs.core.definition import EnvDefinition
-from envs.core.env_ref import EnvRef
-from envs.core.errors import EnvError
-from envs.core.failure import FailureKind, failure_of
-from envs.core.task import Task
-from envs.source import GeneratedSource
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import samples_from_groups
 from orchestrator.buffer import Dropped, Occupancy

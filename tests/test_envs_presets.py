@@ -24,17 +24,17 @@ from preset_rows import (
     contest,
     packed,
 )
+from temper.envs.binding import BoundEnv, EnvConfig, bind
+from temper.envs.coding.io_tests import unpacked
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.data.config import DataConfig
+from temper.envs.mathematics.gold import corruptions, gold
+from temper.envs.playback import score
+from temper.envs.presets.catalog import PRESETS, with_preset
+from temper.envs.presets.preset import Preset
+from temper.envs.source import distinct, open_source
 
-from envs.binding import BoundEnv, EnvConfig, bind
-from envs.coding.io_tests import unpacked
-from envs.core.task import Task
-from envs.core.thinking_mode import OFF
-from envs.data.config import DataConfig
-from envs.mathematics.gold import corruptions, gold
-from envs.playback import score
-from envs.presets.catalog import PRESETS, with_preset
-from envs.presets.preset import Preset
-from envs.source import distinct, open_source
 from orchestrator.pipeline.config import make_config
 from orchestrator.settings.text import typed
 

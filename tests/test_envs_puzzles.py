@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 from bound import bound
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured, make_env
+from temper.envs.core.definition import USUAL_CHANCE
+from temper.envs.core.failure import FailureKind
+from temper.envs.core.task import Task
+from temper.envs.playback import Scored, score
+from temper.envs.puzzles.env import CHANCE, FEW_ANSWERS, LEFT_OUT, answer_of
+from temper.envs.puzzles.library import SCORE_S, Origin, PuzzleLibrary, shared_library
+from temper.envs.source import open_source
 from temper.rewards.verdict import Outcome
-
-from envs.binding import EnvConfig, bind
-from envs.catalog import configured, make_env
-from envs.core.definition import USUAL_CHANCE
-from envs.core.failure import FailureKind
-from envs.core.task import Task
-from envs.playback import Scored, score
-from envs.puzzles.env import CHANCE, FEW_ANSWERS, LEFT_OUT, answer_of
-from envs.puzzles.library import SCORE_S, Origin, PuzzleLibrary, shared_library
-from envs.source import open_source
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None,

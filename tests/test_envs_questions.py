@@ -6,17 +6,17 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+import temper.envs.questions
+from temper.envs.catalog import ENVIRONMENTS, make_env
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.turn_text import turn_text
+from temper.envs.source import content_key, split_of
 
-import envs.questions
-from envs.catalog import ENVIRONMENTS, make_env
-from envs.core.definition import EnvDefinition
-from envs.core.turn_text import turn_text
-from envs.source import content_key, split_of
 from orchestrator.grading.envcheck import self_test
 
 KINDS = [
-    import_module(f"envs.questions.{path.stem}").ENVIRONMENT.id
-    for path in sorted(Path(envs.questions.__file__).parent.glob("*.py"))
+    import_module(f"temper.envs.questions.{path.stem}").ENVIRONMENT.id
+    for path in sorted(Path(temper.envs.questions.__file__).parent.glob("*.py"))
     if "\nENVIRONMENT =" in path.read_text()
 ]
 LONGEST_PROMPT, LONGEST_ANSWER = 160, 90

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 from bound import bound
+from temper.envs.catalog import environment
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.playback import score
+from temper.envs.questions.instruction_following import BREAKS, generate
 from temper.rewards.instructions.rules import IFEVAL
-
-from envs.catalog import environment
-from envs.core.row_format import load_row
-from envs.core.task import Task
-from envs.playback import score
-from envs.questions.instruction_following import BREAKS, generate
 
 ROW: dict[str, Any] = {
     "key": 1000,

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from bound import bound
-
-from envs.binding import EnvConfig, bind
-from envs.catalog import configured
-from envs.core.row_format import load_row
-from envs.core.task import Task
-from envs.data.config import DataConfig
-from envs.playback import score
-from envs.source import open_source
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.data.config import DataConfig
+from temper.envs.playback import score
+from temper.envs.source import open_source
 
 CHOICES = ["Oslo", "Paris", "Rome", "Bern"]
 MMLU = {"question": "Capital of France?", "choices": CHOICES, "answer": 1, "subject": "geography"}

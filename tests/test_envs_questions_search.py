@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 from bound import bound
-
-from envs.binding import EnvConfig, bind
-from envs.catalog import configured, environment, make_env
-from envs.core.row_format import load_row
-from envs.core.task import Task
-from envs.core.turn_text import call_message, turn_text
-from envs.data.config import DataConfig
-from envs.playback import score
-from envs.source import open_source
-from envs.tools.corpus import Corpus, Document, corpus_at
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured, environment, make_env
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.data.config import DataConfig
+from temper.envs.playback import score
+from temper.envs.source import open_source
+from temper.envs.tools.corpus import Corpus, Document, corpus_at
 
 DOCUMENTS = [
     {"_id": "d1", "title": "France", "text": "The capital of France is Paris, on the Seine."},

@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 from bound import bound
-
-from envs.catalog import environment
-from envs.core.row_format import load_row
-from envs.core.task import Task
-from envs.playback import score
+from temper.envs.catalog import environment
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.playback import score
 
 QUESTION = "Which city is the capital of France?"
 ROWS: dict[str, dict[str, Any]] = {

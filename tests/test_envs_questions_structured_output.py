@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 from bound import bound
+from temper.envs.catalog import environment
+from temper.envs.core.failure import FailureKind
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.playback import score
 from temper.rewards.verdict import Outcome
-
-from envs.catalog import environment
-from envs.core.failure import FailureKind
-from envs.core.row_format import load_row
-from envs.core.task import Task
-from envs.playback import score
 
 SCHEMA = {
     "type": "object",

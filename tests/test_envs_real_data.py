@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 from bound import bound, made
-
-from envs.binding import EnvConfig, bind
-from envs.catalog import environment
-from envs.core.row_format import load_row
-from envs.core.task import Task
-from envs.data.config import DataConfig
-from envs.source import RowSource, open_source
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import environment
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.data.config import DataConfig
+from temper.envs.source import RowSource, open_source
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")

@@ -6,18 +6,17 @@ from typing import Any
 
 import gymnasium
 import pytest
+import temper.envs.registration
 from gymnasium.utils.env_checker import check_env
-
-import envs.registration
-from envs.catalog import ENVIRONMENTS
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
-from envs.playback import score
-from envs.task_env import TaskEnv
+from temper.envs.catalog import ENVIRONMENTS
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.envs.playback import score
+from temper.envs.task_env import TaskEnv
 
 
 def made(env_id: str, **settings: Any) -> "gymnasium.Env[str, str]":
-    return gymnasium.make(f"{envs.registration.NAMESPACE}/{env_id}-v0", **settings)
+    return gymnasium.make(f"{temper.envs.registration.NAMESPACE}/{env_id}-v0", **settings)
 
 
 def task_in(env: "gymnasium.Env[str, str]") -> Task:

@@ -12,14 +12,13 @@ from typing import Any
 import gymnasium
 import pytest
 from bound import bound, made
+from temper.envs.catalog import configured, make_env
+from temper.envs.core.failure import FailureKind
+from temper.envs.core.task import Task
+from temper.envs.playback import score
+from temper.envs.remote.client import Server
+from temper.envs.remote.env import HttpEnv
 from temper.rewards.verdict import Outcome
-
-from envs.catalog import configured, make_env
-from envs.core.failure import FailureKind
-from envs.core.task import Task
-from envs.playback import score
-from envs.remote.client import Server
-from envs.remote.env import HttpEnv
 
 TOOL = {
     "type": "function",

@@ -7,20 +7,20 @@ from typing import Any
 
 import pytest
 from bound import bound
+from temper.envs.catalog import configured
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF, UNLIMITED
+from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.data.config import DataConfig
+from temper.envs.retail.database import open_shop
+from temper.envs.retail.domain import DOMAIN
+from temper.envs.retail.env import ENVIRONMENT, RetailEnv
+from temper.envs.service import gold
+from temper.envs.service.domain import outputs_in, says
+from temper.envs.service.env import USER_REPLY, with_folder
 from tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
 
-from envs.catalog import configured
-from envs.core.errors import EnvironmentFault
-from envs.core.task import Task
-from envs.core.thinking_mode import OFF, UNLIMITED
-from envs.core.turn_text import call_message, turn_text
-from envs.data.config import DataConfig
-from envs.retail.database import open_shop
-from envs.retail.domain import DOMAIN
-from envs.retail.env import ENVIRONMENT, RetailEnv
-from envs.service import gold
-from envs.service.domain import outputs_in, says
-from envs.service.env import USER_REPLY, with_folder
 from orchestrator.grading.tasks import read_tasks
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 from bound import bound
-
-from envs.core.task import Task
-from envs.core.thinking_mode import OFF
-from envs.core.turn_text import call_message, turn_text
-from envs.retail.domain import DOMAIN
-from envs.retail.env import RetailEnv
-from envs.retail.tools import TOOLS
-from envs.service import gold
-from envs.service.env import with_folder
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.retail.domain import DOMAIN
+from temper.envs.retail.env import RetailEnv
+from temper.envs.retail.tools import TOOLS
+from temper.envs.service import gold
+from temper.envs.service.env import with_folder
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "tau_retail"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.core.turn_text import BadCall, Call
+from temper.envs.retail.database import Database, open_shop
+from temper.envs.retail.tools import TOOLS
+from temper.envs.service.tools import Refusal
 from tiny_shop import ADDRESS, NEW_ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
-
-from envs.core.turn_text import BadCall, Call
-from envs.retail.database import Database, open_shop
-from envs.retail.tools import TOOLS
-from envs.service.tools import Refusal
 
 
 @pytest.fixture

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-from envs.core.errors import SandboxError
-from envs.sandbox import literals
-from envs.sandbox.sandbox import Sandbox, sandbox_report
-from envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
+from temper.envs.core.errors import SandboxError
+from temper.envs.sandbox import literals
+from temper.envs.sandbox.sandbox import Sandbox, sandbox_report
+from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
 LIMITS = Limits(wall_s=30.0, cpu_s=4, memory_mb=256)
 SHORT = Limits(wall_s=3.0, cpu_s=1, memory_mb=256)

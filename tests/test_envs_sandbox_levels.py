@@ -8,18 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from envs.core.errors import SandboxError
-from envs.sandbox.probe import GROUPS
-from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import Limits, ReplyKind
+from temper.envs.core.errors import SandboxError
+from temper.envs.sandbox.probe import GROUPS
+from temper.envs.sandbox.sandbox import Sandbox
+from temper.envs.sandbox.sealed_process import Limits, ReplyKind
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
 import logging
 logging.basicConfig()
-from envs.sandbox.sealed_process import Limits
-from envs.sandbox.sandbox import Sandbox
+from temper.envs.sandbox.sealed_process import Limits
+from temper.envs.sandbox.sandbox import Sandbox
 sandbox = Sandbox()
 print(sandbox.run_main("import colorsys\\nprint(6 * 7)", "", Limits()).value)
 print(sandbox.isolation.line())
@@ -81,7 +80,7 @@ def test_without_namespaces_the_level_is_2_and_a_warning_says_why() -> None:
     assert done.stdout.splitlines()[0] == "42", done.stderr
     assert "sandbox level 2 of 3" in done.stdout
     assert (
-        "WARNING:envs.sandbox.sandbox:the sandbox can't make namespaces, so it is of level 2 at most: " in done.stderr
+        "WARNING:temper.envs.sandbox.sandbox:the sandbox can't make namespaces, so it is of level 2 at most: " in done.stderr
     )
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from envs.sandbox.per_process import PerProcess
+from temper.envs.sandbox.per_process import PerProcess
 
 
 def test_it_is_made_once_for_each_purpose() -> None:

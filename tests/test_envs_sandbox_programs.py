@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from temper.envs.coding.env import judge
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.sandbox.sandbox import Sandbox
+from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind
 from temper.rewards.verdict import Outcome
-
-from envs.coding.env import judge
-from envs.core.errors import EnvironmentFault
-from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import Limits, Reply, ReplyKind
 
 LIMITS = Limits(wall_s=30.0, cpu_s=2, memory_mb=256)
 

@@ -4,8 +4,7 @@ import errno
 import struct
 
 import pytest
-
-from envs.sandbox import seal as seal
+from temper.envs.sandbox import seal as seal
 
 OTHER_ARCHITECTURE = 0x40000003
 """32-bit x86."""

@@ -6,16 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-from envs.mathematics.grader import MathGrader
-from envs.puzzles.library import Origin, PuzzleLibrary
+from temper.envs.mathematics.grader import MathGrader
+from temper.envs.puzzles.library import Origin, PuzzleLibrary
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_LANDLOCK = """
 import ctypes, json, logging, os, struct
-from envs.sandbox import seal as seal
-from envs.core.errors import GraderError
-from envs.mathematics.grader import MathGrader
-from envs.sandbox.seal_probe import seal_found
+from temper.envs.sandbox import seal as seal
+from temper.envs.core.errors import GraderError
+from temper.envs.mathematics.grader import MathGrader
+from temper.envs.sandbox.seal_probe import seal_found
 
 logging.basicConfig()
 print(json.dumps(seal_found(memory_bytes=2**20)))
@@ -76,4 +76,4 @@ def test_without_landlock_grading_is_refused_or_where_less_is_accepted_said() ->
     )
     assert refused.endswith("accept less by sandbox.min_level=1")
     assert equal == "True"
-    assert "WARNING:envs.sandbox.seal_probe:the process of math-verify is of sandbox level 1" in done.stderr
+    assert "WARNING:temper.envs.sandbox.seal_probe:the process of math-verify is of sandbox level 1" in done.stderr

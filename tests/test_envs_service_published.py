@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from envs.service.published import convert
+from temper.envs.service.published import convert
 
 TASKS = """
 from tau_bench.types import Action, Task

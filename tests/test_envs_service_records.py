@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.airline.database import fresh as fresh_airline
+from temper.envs.airline.database import open_airline
+from temper.envs.retail.database import fresh as fresh_shop
+from temper.envs.retail.database import open_shop
+from temper.envs.service.records import Database
 from tiny_airline import write_airline
 from tiny_shop import write_shop
-
-from envs.airline.database import fresh as fresh_airline
-from envs.airline.database import open_airline
-from envs.retail.database import fresh as fresh_shop
-from envs.retail.database import open_shop
-from envs.service.records import Database
 
 THREADS = 8
 SERVICES = pytest.mark.parametrize(

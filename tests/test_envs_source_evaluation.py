@@ -5,15 +5,15 @@ import re
 from pathlib import Path
 
 import pytest
+from temper.envs.binding import BoundEnv, EnvConfig, bind
+from temper.envs.core.setting import Kind, kind_of
+from temper.envs.data.blocks import BLOCK
+from temper.envs.data.config import DataConfig
+from temper.envs.data.overlap import DropOverlap, OverlapIndex, PromptText, prompt_text
+from temper.envs.data.split import SplitConfig
+from temper.envs.source import RowSource, distinct, open_source
+from temper.envs.streamed import StreamedSource
 
-from envs.binding import BoundEnv, EnvConfig, bind
-from envs.core.setting import Kind, kind_of
-from envs.data.blocks import BLOCK
-from envs.data.config import DataConfig
-from envs.data.overlap import DropOverlap, OverlapIndex, PromptText, prompt_text
-from envs.data.split import SplitConfig
-from envs.source import RowSource, distinct, open_source
-from envs.streamed import StreamedSource
 from orchestrator.pipeline.config import KINDS, load_config
 from orchestrator.pipeline.overlap_check import find_overlaps
 from orchestrator.reporting.overlaps import read_overlaps, write_overlaps

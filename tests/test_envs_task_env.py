@@ -5,19 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from bound import bound, made
 from gymnasium.utils.env_checker import check_env
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import drawing_env, environment, make_env
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.errors import GraderError
+from temper.envs.core.row_format import load_row
+from temper.envs.core.step_result import GymStep, StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
+from temper.envs.source import open_source
+from temper.envs.task_env import TaskEnv
+from temper.envs.tool_use.env import run_tool
 from temper.rewards.verdict import verdict
-
-from envs.binding import EnvConfig, bind
-from envs.catalog import drawing_env, environment, make_env
-from envs.core.definition import EnvDefinition
-from envs.core.errors import GraderError
-from envs.core.row_format import load_row
-from envs.core.step_result import GymStep, StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
-from envs.source import open_source
-from envs.task_env import TaskEnv
-from envs.tool_use.env import run_tool
 
 IDS = ("math", "code", "tool_use")
 ALL = [environment(env_id) for env_id in IDS]

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from bound import bound
 from scripted_engine import RENDERER, ROOM, play
+from temper.envs.catalog import configured, environment
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.playback import score
+from temper.envs.retail.domain import DOMAIN
+from temper.envs.service.env import with_folder
 from temper.rewards.verdict import Outcome
 from tiny_shop import write_shop
 
-from envs.catalog import configured, environment
-from envs.core.task import Task
-from envs.core.turn_text import call_message, turn_text
-from envs.playback import score
-from envs.retail.domain import DOMAIN
-from envs.service.env import with_folder
 from rollout.episodes.episode import EpisodeLimits
 from rollout.trajectory import Stop
 

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from envs.binding import EnvConfig, bind
-from envs.core.task import Task
-from envs.core.turn_text import parse_calls
-from envs.data.config import DataConfig
-from envs.source import open_source
-from envs.tool_use import gold, leaderboard_rows
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import parse_calls
+from temper.envs.data.config import DataConfig
+from temper.envs.source import open_source
+from temper.envs.tool_use import gold, leaderboard_rows
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 AREA = {"base": {"type": "integer"}, "height": {"type": "float", "description": "In cm."}, "what": {"type": "any"}}

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from envs.core.task import Task
-from envs.core.thinking_mode import OFF
-from envs.core.turn_text import parse_calls
-from envs.tool_use import function_rows, gold, leaderboard_rows
-from envs.tool_use.env import ToolEnv
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.turn_text import parse_calls
+from temper.envs.tool_use import function_rows, gold, leaderboard_rows
+from temper.envs.tool_use.env import ToolEnv
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data"
 

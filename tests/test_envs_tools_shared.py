@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 from bound import made
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import make_env
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import ParsedTurn, call_message, parse_turn, turn_text
+from temper.envs.play import Play
+from temper.envs.source import open_source
+from temper.envs.task_env import TaskEnv
 
-from envs.binding import EnvConfig, bind
-from envs.catalog import make_env
-from envs.core.step_result import StepResult
-from envs.core.task import Task
-from envs.core.turn_text import ParsedTurn, call_message, parse_turn, turn_text
-from envs.play import Play
-from envs.source import open_source
-from envs.task_env import TaskEnv
 from orchestrator.grading.tasks import generated_tasks
 from orchestrator.new_env.tools import env as template
 

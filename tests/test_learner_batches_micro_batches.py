@@ -3,9 +3,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
 from learner.batches.micro_batches import MicroBatch, make_batch
 from learner.batches.samples import TrainingSample, samples_from_groups
 from rollout.sampling import Sampling

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import samples_from_groups
 from learner.losses.corrections import Correction

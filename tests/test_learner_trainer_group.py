@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.core.member import Holding, Place
+from temper.envs.core.pulse import LearnerDied
 
-from envs.core.member import Holding, Place
-from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import BatchShare, make_batch
 from learner.batches.samples import TrainingSample
 from learner.config import OptimConfig

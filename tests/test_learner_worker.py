@@ -14,6 +14,7 @@ import pytest
 import torch
 from pushes import received
 from safetensors.torch import load_file
+from temper.envs.core.member import Holding
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -25,7 +26,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from envs.core.member import Holding
 from learner.batches.micro_batches import TrainBatch, make_batch
 from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig, ZeroStage

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from plain_pool import Worker, pool_of
 from pushes import empty_push
+from temper.envs.core.member import MemberNow
+from temper.envs.task_env import last_user_text
 
-from envs.core.member import MemberNow
-from envs.task_env import last_user_text
 from learner.batches.builder import BatchBuilder
 from learner.batches.micro_batches import TrainBatch
 from learner.config import LearnerConfig

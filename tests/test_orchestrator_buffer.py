@@ -9,9 +9,9 @@ from functools import partial
 from statistics import fmean
 
 import pytest
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import BufferState, saved_groups, state_from_json
 from orchestrator.loop import StepReport

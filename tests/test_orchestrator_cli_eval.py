@@ -9,9 +9,9 @@ import pytest
 import tiny_models
 import yaml
 from chat_server import KEY, Body, ChatServerDouble, told
+from temper.envs.data.config import DataConfig
+from temper.envs.presets.catalog import PRESETS
 
-from envs.data.config import DataConfig
-from envs.presets.catalog import PRESETS
 from orchestrator.__main__ import main, parser
 from orchestrator.cli.compare_command import parse_groups
 from orchestrator.cli.eval_command import environments, presets, read_escapes

@@ -10,8 +10,8 @@ import pytest
 import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
+from temper.envs.mathematics.rows import REQUEST
 
-from envs.mathematics.rows import REQUEST
 from orchestrator.__main__ import main
 from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
 from rollout.tokenizer import load_tokenizer

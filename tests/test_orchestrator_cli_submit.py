@@ -262,7 +262,7 @@ def test_files_of_settings_are_found_from_the_jobs_folder(tmp_path: Path, monkey
 
 def test_a_module_of_ones_own_that_would_not_travel_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "travelling_env.py").write_text(
-        "from envs.core.definition import EnvDefinition\n"
+        "from temper.envs.core.definition import EnvDefinition\n"
         "ENVIRONMENT = EnvDefinition(id='travelling_env', entry_point='travelling_env:Env')\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
+from temper.envs.data.blocks import BLOCK, Blocks
+from temper.envs.data.config import DataConfig, OnError
 
-from envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
-from envs.data.blocks import BLOCK, Blocks
-from envs.data.config import DataConfig, OnError
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import ChatFile, parse_chat

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.core.thinking_mode import OFF, UNLIMITED
+from temper.envs.data.config import DataConfig
 from test_orchestrator_data_rejection_sampling import DRAW, TOKENIZER, ids_of, mixture, spoken, trajectory, two_turns
 
-from envs.core.thinking_mode import OFF, UNLIMITED
-from envs.data.config import DataConfig
 from learner.batches.pairs import Pair
 from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from temper.envs.binding import EnvConfig, bind_all
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import ThinkingMix
+from temper.envs.core.turn_text import CLOSE_THOUGHT
 
-from envs.binding import EnvConfig, bind_all
-from envs.core.task import Task
-from envs.core.thinking_mode import ThinkingMix
-from envs.core.turn_text import CLOSE_THOUGHT
 from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.rejection_sampling import RejectionSampledData

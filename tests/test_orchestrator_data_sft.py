@@ -5,13 +5,13 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from temper.envs.binding import EnvConfig, bind_all
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
+from temper.envs.core.turn_text import call_message
+from temper.envs.data.config import OnError
 
-from envs.binding import EnvConfig, bind_all
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
-from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
-from envs.core.turn_text import call_message
-from envs.data.config import OnError
 from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer

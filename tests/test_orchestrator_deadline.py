@@ -8,8 +8,8 @@ from pathlib import Path
 from time import monotonic
 
 import pytest
+from temper.envs.core.clock import loop_time
 
-from envs.core.clock import loop_time
 from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError, in_thread, together, within
 from orchestrator.pipeline.config import load_config
 from orchestrator.simulation.virtual_time import run_virtually

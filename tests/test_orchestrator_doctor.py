@@ -13,12 +13,12 @@ from threading import Event
 
 import pytest
 import tiny_models
+from temper.envs.core.errors import EpisodeTimeout
+from temper.envs.sandbox.seal_probe import KERNEL
 from test_orchestrator_grading_envcheck import SOUND
 from test_system_documents_env import block
 from two_nodes import Nodes
 
-from envs.core.errors import EpisodeTimeout
-from envs.sandbox.seal_probe import KERNEL
 from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
 from orchestrator.__main__ import main
 from orchestrator.cluster.hardware import Hardware, Machine

@@ -5,11 +5,11 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from temper.envs.core.thinking_mode import UNLIMITED, up_to
+from temper.envs.source import content_key
 from temper.rewards.verdict import Outcome, Verdict
 from test_orchestrator_reporting_budget_curve import RolloutPool, answer, evaluated, group, task_under, turn
 
-from envs.core.thinking_mode import UNLIMITED, up_to
-from envs.source import content_key
 from orchestrator.evaluation.scores import attested, env_result, is_of
 from orchestrator.reporting.budget_curve import task_scores
 from orchestrator.reporting.record import read_evaluations

@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
 from orchestrator.failure_watch import FailureWatch, TooManyFailures
 from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 

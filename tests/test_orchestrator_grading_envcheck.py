@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+from temper.envs.catalog import environment
 from tiny_shop import write_shop
 
-from envs.catalog import environment
 from orchestrator.__main__ import main
 from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.tasks import generated_tasks
@@ -20,9 +20,9 @@ NEEDS_PUZZLES = pytest.param(
 )
 
 SOUND = """
-from envs.core.definition import EnvDefinition
-from envs.task_env import TaskEnv
-from envs.core.task import Task
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.task_env import TaskEnv
+from temper.envs.core.task import Task
 from temper.rewards.verdict import verdict
 
 class Double(TaskEnv):

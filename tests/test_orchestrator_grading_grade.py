@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.task import Task
+from temper.envs.playback import score, turns_of
 
-from envs.core.env_ref import EnvRef
-from envs.core.failure import Failure, FailureKind
-from envs.core.task import Task
-from envs.playback import score, turns_of
 from orchestrator.__main__ import main
 from orchestrator.grading.scoring_pool import ScoringPool
 
@@ -137,11 +137,11 @@ def test_a_key_of_two_different_rows_is_refused(tmp_path: Path, capsys: pytest.C
 
 FAULTY = """
 import os, random, time
-from envs.core.definition import EnvDefinition
-from envs.task_env import TaskEnv
-from envs.core.errors import GraderError
-from envs.core.step_result import StepResult
-from envs.core.task import Task
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.task_env import TaskEnv
+from temper.envs.core.errors import GraderError
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
 from temper.rewards.verdict import verdict
 
 class Faulty(TaskEnv):

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.core.task import Task
+from temper.envs.source import open_source
 from temper.rewards.verdict import Verdict
 
-from envs.core.task import Task
-from envs.source import open_source
 from learner.models.fresh import byte_tokenizer
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import load_config

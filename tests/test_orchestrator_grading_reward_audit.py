@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.catalog import configured, environment
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.task import Task
+from temper.envs.retail.domain import DOMAIN
+from temper.envs.service import env as service
 from tiny_shop import write_shop
 
-from envs.catalog import configured, environment
-from envs.core.definition import EnvDefinition
-from envs.core.task import Task
-from envs.retail.domain import DOMAIN
-from envs.service import env as service
 from orchestrator.grading.finding import Finding
 from orchestrator.grading.reward_audit import FEWEST, audit
 from orchestrator.grading.tasks import generated_tasks

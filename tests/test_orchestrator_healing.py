@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from ledger_rows import read_ledger
 from pushes import empty_push
+from temper.envs.core.member import MemberNow
+from temper.envs.core.pulse import LearnerDied
 from test_orchestrator_loop import Rollouts, told_folder
 from test_orchestrator_reporting_budget_curve import Tracked
 from test_orchestrator_session import HealthyLearner
 
-from envs.core.member import MemberNow
-from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import TrainBatch
 from learner.token_records import TokenRecord
 from orchestrator.audit.audit import audit

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from pushes import empty_push
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.pulse import LearnerDied
+from temper.envs.core.task import Task
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from envs.core.env_ref import EnvRef
-from envs.core.pulse import LearnerDied
-from envs.core.task import Task
 from learner.batches.micro_batches import TrainBatch
 from learner.models.fresh import byte_tokenizer
 from learner.token_records import TokenRecord

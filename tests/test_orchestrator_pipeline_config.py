@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+from temper.envs.binding import EnvConfig
 
-from envs.binding import EnvConfig
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import flat_config, load_config, save_config
 from orchestrator.pipeline.stage_list import single_instance

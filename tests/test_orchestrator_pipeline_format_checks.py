@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-from envs.binding import EnvConfig, bind
-from envs.data.config import DataConfig
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.data.config import DataConfig
+
 from orchestrator.pipeline.format_checks import needs_of
 
 

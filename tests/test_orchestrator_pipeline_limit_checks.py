@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 from scripted_engine import TOKENIZER
+from temper.envs.binding import EnvConfig, bind_all
+from temper.envs.data.config import DataConfig
 
-from envs.binding import EnvConfig, bind_all
-from envs.data.config import DataConfig
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.limit_checks import hang_notes, prompt_notes, turn_notes
 from orchestrator.pipeline.runner import placed

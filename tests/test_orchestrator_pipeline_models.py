@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from temper.envs.core.thinking_mode import ThinkingMix
 
-from envs.core.thinking_mode import ThinkingMix
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.sft import SftDataConfig
 from orchestrator.pipeline.config import Config, load_config, usual_sections

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from plain_pool import TASK, Worker, pool_of, settle
+from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.task import Task
 
-from envs.core.pulse import WorkerDied
-from envs.core.task import Task
 from learner.batches.micro_batches import TrainBatch
 from learner.losses.config import LossConfig
 from orchestrator.bench.processes import Processes

@@ -8,8 +8,8 @@ import pytest
 import tiny_models
 import torch
 from run_folders import with_checkpoint
+from temper.envs.core.setting import Kind, kind_of
 
-from envs.core.setting import Kind, kind_of
 from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
 from learner.models.shape import ModelShape, read_shape, shape_of
 from orchestrator.cluster.hardware import Hardware, Machine, this_machine, told_by_torch, visible, with_gpus

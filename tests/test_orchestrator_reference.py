@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from temper.envs.core.setting import identity, running, scheduled
 
-from envs.core.setting import identity, running, scheduled
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import KINDS, load_config, save_config
 from orchestrator.profiles.asked import CHOSEN

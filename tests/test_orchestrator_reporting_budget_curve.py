@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from temper.rewards.verdict import CORRECT, Verdict
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
-from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from learner.models.fresh import byte_tokenizer
 from orchestrator.deadline import StopFlag
 from orchestrator.evaluation.exam import EvalConfig, further_passes

@@ -21,11 +21,11 @@ from typing import Any
 import pytest
 from ledger_rows import read_ledger
 from pushes import empty_push
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.task import Task
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from envs.core.env_ref import EnvRef
-from envs.core.failure import Failure, FailureKind
-from envs.core.task import Task
 from learner.batches.builder import BatchBuilder
 from learner.batches.micro_batches import TrainBatch
 from learner.token_records import TokenRecord

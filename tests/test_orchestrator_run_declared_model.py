@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 from model_families import tokenizer_of
+from temper.envs.core.turn_text import BadCall, Call, Tags
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from envs.core.turn_text import BadCall, Call, Tags
 from learner.models.fresh import byte_tokenizer
 from orchestrator.pipeline.config import load_config
 from orchestrator.run.declared_model import generation_file, write_declared

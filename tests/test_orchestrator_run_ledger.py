@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 from ledger_rows import read_ledger
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.task import Task
 
-from envs.core.env_ref import EnvRef
-from envs.core.failure import Failure, FailureKind
-from envs.core.task import Task
 from orchestrator.mixture import Draw
 from orchestrator.run.ledger import Ledger, LedgerRow, copy_ledger
 from orchestrator.ticket_ledger import TicketLedger, Totals

@@ -19,7 +19,7 @@ TOKEN = "hf_" + "aB3dE5gH7jK9" * 3
 JSON_WEB_TOKEN = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
 URI = "http://ann:s3cret-word@tracker:5000/x"
 OWN = """
-from envs.core.definition import EnvDefinition
+from temper.envs.core.definition import EnvDefinition
 
 ENVIRONMENT = EnvDefinition(id="shop", entry_point="shop:Shop", configure=lambda options: ENVIRONMENT)
 """

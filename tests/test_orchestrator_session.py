@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from run_folders import with_checkpoint
+from temper.envs.core.member import MemberNow
+from temper.envs.core.pulse import LearnerDied
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from envs.core.member import MemberNow
-from envs.core.pulse import LearnerDied
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.models.fresh import byte_tokenizer

@@ -9,9 +9,9 @@ from typing import Any
 
 import psutil
 import pytest
+from temper.envs.core.member import MemberNow, Place
+from temper.envs.core.pulse import ProcessDied, Pulse
 
-from envs.core.member import MemberNow, Place
-from envs.core.pulse import ProcessDied, Pulse
 from orchestrator.deadline import StopFlag, StuckError
 from orchestrator.pipeline.config import load_config
 from orchestrator.run.folder import RunDir

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
 from temper.rewards.verdict import CORRECT, Verdict
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
-from envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
 from learner.batches.builder import BatchBuilder
 from learner.batches.samples import samples_from_groups
 from learner.config import LearnerConfig

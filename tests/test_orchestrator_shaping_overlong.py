@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.rewards.length_shaping import overlong_penalty
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
-from envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from orchestrator.pipeline.config import load_config
 from orchestrator.shaping import ShapingConfig, earned_rewards, shaped
 from orchestrator.stages.rl import teaches

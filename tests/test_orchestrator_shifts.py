@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 import pytest
 from plain_pool import TICKET, settle
 from shared_device import STATES, WEIGHTS, Device, SharingRank, SharingWorker
+from temper.envs.core.member import MemberState
+from temper.envs.core.pulse import WorkerDied
 from test_orchestrator_loop import LIMIT, SlowSource, no_batches, nothing
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from envs.core.member import MemberState
-from envs.core.pulse import WorkerDied
 from learner.trainer_group import TrainerGroup
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StopFlag, StuckError

@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+from temper.envs.core.clock import loop_time
 
-from envs.core.clock import loop_time
 from orchestrator.__main__ import main
 from orchestrator.buffer import Buffer
 from orchestrator.deadline import Deadline, StuckError, in_thread, within

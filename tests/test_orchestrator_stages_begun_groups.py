@@ -4,8 +4,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+
 from orchestrator.stages.begun_groups import BegunGroups, in_words
 from rollout.engines.protocol import Completion
 from rollout.episodes.begun import BegunEpisode, BegunGroup, BegunTurn

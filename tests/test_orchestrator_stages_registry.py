@@ -20,8 +20,8 @@ ECHO = '''"""`echo`: trains on what was said before."""
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from envs.core.setting import identity, scheduled
-from envs.data.config import DataConfig
+from temper.envs.core.setting import identity, scheduled
+from temper.envs.data.config import DataConfig
 from learner.config import OptimConfig
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.settings.fitting import fit_training
@@ -63,7 +63,7 @@ LOOK = """
 import json
 from pathlib import Path
 
-from envs.core.setting import kind_of
+from temper.envs.core.setting import kind_of
 from orchestrator.__main__ import parser
 from orchestrator.pipeline.config import KINDS, flat_config, load_config
 from orchestrator.pipeline.data_files import content

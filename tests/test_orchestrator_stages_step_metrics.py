@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from metric_names import unexplained
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
 from temper.rewards.verdict import Verdict
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
 from orchestrator.loop import StepReport
 from orchestrator.slots import Dropped, Occupancy
 from orchestrator.stages.step_metrics import step_metrics

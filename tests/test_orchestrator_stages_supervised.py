@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.envs.core.pulse import LearnerDied
 from test_orchestrator_session import HealthyLearner, on_a_run
 
-from envs.core.pulse import LearnerDied
 from learner.batches.micro_batches import TrainBatch, make_batch
 from learner.batches.samples import TrainingSample
 from orchestrator.deadline import StopRequested

@@ -10,9 +10,9 @@ from time import monotonic, sleep
 
 import psutil
 import pytest
+from temper.envs.core.member import Member, Place
+from temper.envs.core.pulse import ProcessDied, Pulse
 
-from envs.core.member import Member, Place
-from envs.core.pulse import ProcessDied, Pulse
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.supervision.diagnosis import FaultDiagnosis, FaultFolder
 from orchestrator.supervision.examination import end, examine
@@ -23,7 +23,7 @@ CONFIG = SupervisionConfig(pulse_s=1.0, silent_s=5.0, stalled_s=20.0)
 SLEEPER = """
 import subprocess, sys, time
 sys.path.insert(0, {root!r})
-from envs.core.pulse import show_stacks_on_signal
+from temper.envs.core.pulse import show_stacks_on_signal
 show_stacks_on_signal()
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 def waits_for_what_never_comes():

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
+from temper.envs.core.thinking_mode import up_to
 from viewed_run import group, task, training, write_viewed_run
 
-from envs.core.thinking_mode import up_to
 from orchestrator.run.folder import RunDir
 from orchestrator.viewing.server import ViewServer
 from rollout.trajectory import Group

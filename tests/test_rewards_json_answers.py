@@ -8,14 +8,13 @@ from functools import partial
 from typing import Any
 
 import pytest
+from temper.envs.core.turn_text import parse_turn
 from temper.rewards.answers import final_answer
 from temper.rewards.choices import chosen
 from temper.rewards.json_answers import MAX_NESTING, NoJson, json_answer, same_json, share_right
 from temper.rewards.json_schemas import MAX_REFERENCES, TooMuchWork, checked_schema, first_error
 from temper.rewards.program_text import program_of
 from temper.rewards.short_answers import readings, short_answer
-
-from envs.core.turn_text import parse_turn
 
 RIGHT = {"a": 1, "b": [True, None, "x"]}
 TEXT = json.dumps(RIGHT)

@@ -1,9 +1,9 @@
 """Where a thought is closed by force, in tokens: by hand, with a tag of one token and with one of several."""
 
 import pytest
+from temper.envs.core.turn_text import OWN_TAGS, split_turn
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.turn_text import OWN_TAGS, split_turn
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
+from temper.envs.source import open_source
 
-from envs.binding import EnvConfig, bind
-from envs.core.thinking_mode import UNLIMITED, Thinking, up_to
-from envs.source import open_source
 from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.worker import TrainerWorker

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import tiny_models
 import torch
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
 from transformers import AutoModelForCausalLM
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import samples_from_groups
 from learner.config import LearnerConfig, OptimConfig

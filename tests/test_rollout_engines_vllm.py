@@ -13,14 +13,14 @@ import tiny_models
 import torch
 from pushes import loaded, offered
 from safetensors.torch import load_file, save_file
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.clock import Clock
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.task import Task
+from temper.envs.source import open_source
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from envs.binding import EnvConfig, bind
-from envs.core.clock import Clock
-from envs.core.env_ref import EnvRef
-from envs.core.pulse import WorkerDied
-from envs.core.task import Task
-from envs.source import open_source
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import TrainingSample, samples_from_groups
 from learner.config import LearnerConfig, LoraConfig, OptimConfig

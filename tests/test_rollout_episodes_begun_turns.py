@@ -25,9 +25,9 @@ from interruptions import (
     written_and_read,
 )
 from scripted_engine import RENDERER, TAGS, TOKENIZER, completion, play
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.thinking_mode import up_to
 
-from envs.core.env_ref import EnvRef
-from envs.core.thinking_mode import up_to
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit
 from rollout.engines.protocol import Completion

@@ -9,16 +9,16 @@ from dataclasses import replace
 import pytest
 from bound import bound
 from scripted_engine import ROOM, ScriptedEngine, completion, runner_of
+from temper.envs.core.clock import CURRENT, Clock, off_the_clock
+from temper.envs.core.env_ref import EnvRef, EnvSettings
+from temper.envs.core.failure import FailureKind
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.sandbox.sandbox import AT_ONCE, shared_sandbox
+from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import Outcome, verdict
 
-from envs.core.clock import CURRENT, Clock, off_the_clock
-from envs.core.env_ref import EnvRef, EnvSettings
-from envs.core.failure import FailureKind
-from envs.core.step_result import StepResult
-from envs.core.task import Task
-from envs.core.turn_text import ParsedTurn
-from envs.sandbox.sandbox import AT_ONCE, shared_sandbox
-from envs.task_env import TaskEnv
 from rollout.engines.protocol import Completion, TurnRequest
 from rollout.engines.vllm_stats import TurnClocks
 from rollout.episodes.env_threads import EnvThreads

@@ -10,14 +10,14 @@ from typing import Any
 import gymnasium
 import pytest
 from bound import bound
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import environment, make_env
+from temper.envs.core.errors import SandboxError
+from temper.envs.core.task import Task
+from temper.envs.play import MakeEnv
+from temper.envs.source import open_source
 from transformers import PreTrainedTokenizerBase
 
-from envs.binding import EnvConfig, bind
-from envs.catalog import environment, make_env
-from envs.core.errors import SandboxError
-from envs.core.task import Task
-from envs.play import MakeEnv
-from envs.source import open_source
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags

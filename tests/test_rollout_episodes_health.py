@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import pytest
 from bound import bound
 from scripted_engine import RENDERER, ROOM, TAGS, ScriptedEngine, runner_of
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.task import Task
 from test_rollout_episodes_clocks import Waiting
 
-from envs.core.env_ref import EnvRef
-from envs.core.pulse import WorkerDied
-from envs.core.task import Task
 from rollout.engines.engine_process import EngineProcess, cpu_s
 from rollout.engines.protocol import Completion, TurnRequest
 from rollout.episodes.worker import RolloutConfig, RolloutWorker

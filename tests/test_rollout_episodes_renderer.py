@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
-from envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
 from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer

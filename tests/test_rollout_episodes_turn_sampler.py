@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
+from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 
-from envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from learner.models.fresh import byte_tokenizer
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags

@@ -4,11 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
 from learner.models.fresh import byte_tokenizer
 from rollout.episodes.renderer import Renderer
 from rollout.escaping import BREAK, Escaper

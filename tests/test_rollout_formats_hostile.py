@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from family_findings import NAMES
 from model_families import tokenizer_of
+from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import OFF, UNLIMITED
+from temper.envs.core.turn_text import Call, call_message
 
-from envs.core.task import Message, Task
-from envs.core.thinking_mode import OFF, UNLIMITED
-from envs.core.turn_text import Call, call_message
 from rollout.episodes.renderer import Renderer
 from rollout.formats.probe import SAID, call_id
 

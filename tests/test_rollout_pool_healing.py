@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import pytest
 from plain_pool import TICKET, Worker, pool_of, settle
 from pushes import empty_push
+from temper.envs.core.pulse import LearnerDied, WorkerDied
 
-from envs.core.pulse import LearnerDied, WorkerDied
 from rollout.pool.pool import RolloutPool
 from rollout.pool.restarts import RestartLimit, TooManyRestarts
 from rollout.trajectory import FailureKind, Group, WeightVersion

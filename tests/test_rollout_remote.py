@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from bound import bound
 from chat_server import CALL, HANG_S, KEY, MATH, Body, ChatServerDouble, Say, asked, told
+from temper.envs.catalog import environment
+from temper.envs.core.failure import FailureKind
+from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, up_to
+from temper.envs.core.turn_text import BadCall, Call
 
-from envs.catalog import environment
-from envs.core.failure import FailureKind
-from envs.core.task import Message, Task
-from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, up_to
-from envs.core.turn_text import BadCall, Call
 from rollout.remote.chat_messages import read_turn, request_body, to_openai
 from rollout.remote.client import ChatClient, Refused, ServerFault
 from rollout.remote.server import ChatServer

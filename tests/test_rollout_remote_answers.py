@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from chat_server import CALL, MATH, ChatServerDouble, asked, told
+from temper.envs.core.turn_text import BadCall, Call
 
-from envs.core.turn_text import BadCall, Call
 from orchestrator.reporting.transcripts import to_transcript
 from rollout.remote.chat_messages import ChatTurn, read_turn
 from rollout.remote.client import ServerFault

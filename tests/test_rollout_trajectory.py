@@ -6,12 +6,12 @@ import subprocess
 import sys
 
 import numpy as np
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.step_result import ToolSpan
+from temper.envs.core.task import Task
 from temper.rewards.verdict import Outcome, Verdict
 
-from envs.core.env_ref import EnvRef
-from envs.core.failure import Failure, FailureKind
-from envs.core.step_result import ToolSpan
-from envs.core.task import Task
 from rollout.token_arrays import as_floats, as_ids, as_marks, every
 from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
 from rollout.trajectory_json import group_from_json, group_to_json, turn_from_json, turn_to_json

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from pushes import HERE, PlainSender
+from temper.envs.core.pulse import Heart, WorkerDied
 from test_rollout_weights_push import SHAPES, Weights, nudged, same, weights
 
-from envs.core.pulse import Heart, WorkerDied
 from learner.bucket_publisher import BucketPublisher, sender_of
 from learner.config import LearnerConfig
 from learner.rank_pushes import RankPushes

@@ -15,10 +15,10 @@ import ray
 import torch
 from pushes import held
 from ray.cluster_utils import Cluster
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
 from test_rollout_weights_push import SHAPES, Weights, nudged, publisher, same, weights
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
 from learner.bucket_publisher import BucketPublisher
 from learner.config import LearnerConfig
 from learner.publisher import WeightPublisher

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from pushes import HERE, Nothing, PlainSender, empty_push, held
+from temper.envs.core.pulse import WorkerDied
 from test_rollout_weights_push import Weights, nudged, publisher, same, weights
 
-from envs.core.pulse import WorkerDied
 from learner.config import LearnerConfig
 from rollout.trajectory import WeightVersion
 from rollout.weights.delivery import Delivery, Offered

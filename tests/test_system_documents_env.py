@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from gymnasium.utils.env_checker import check_env
+from temper.envs.binding import bind_all
+from temper.envs.catalog import drawing_env, environment, make_env
+from temper.envs.core.turn_text import turn_text
+from temper.envs.playback import score
+from temper.envs.source import split_of
 
-from envs.binding import bind_all
-from envs.catalog import drawing_env, environment, make_env
-from envs.core.turn_text import turn_text
-from envs.playback import score
-from envs.source import split_of
 from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.tasks import generated_tasks
 from orchestrator.mixture import Mixture, open_mixture

@@ -10,9 +10,9 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from temper.envs.playback import score
+from temper.envs.source import open_source
 
-from envs.playback import score
-from envs.source import open_source
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import load_config
 

@@ -14,6 +14,8 @@ from gold_engine import Family
 from main_job import finish, rows, start
 from model_families import tokenizer_of
 from safetensors.torch import load_file
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.source import open_source
 from transformers import (
     AutoModelForCausalLM,
     Gemma3ForCausalLM,
@@ -27,8 +29,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from envs.binding import EnvConfig, bind
-from envs.source import open_source
 from learner.models.fresh import padded_size
 from learner.models.loading import read_model
 from learner.models.logprobs import token_logprobs

@@ -171,8 +171,8 @@ HOMES = {
 }
 LATE_IMPORTS = {
     "envs/data/rows.py": [
-        "envs.data.tables.files_of",
-        "envs.data.tables.table_rows",
+        "temper.envs.data.tables.files_of",
+        "temper.envs.data.tables.table_rows",
     ],
     "envs/tools/corpus.py": ["bm25s"],
     "orchestrator/cli/compare_command.py": [

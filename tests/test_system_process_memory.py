@@ -87,7 +87,7 @@ def test_processes_are_sampled_until_they_are_gone() -> None:
         ("ray::RolloutWorker.start", "ray::RolloutWorker"),
         ("VLLM::EngineCore", "VLLM::EngineCore"),
         ("/x/python -u /y/dashboard/agent.py --node-id=1", "agent.py"),
-        ("/x/python -m envs.sandbox.zygote_main a", "envs.sandbox.zygote_main"),
+        ("/x/python -m temper.envs.sandbox.zygote_main a", "temper.envs.sandbox.zygote_main"),
         ("/x/python -c from multiprocessing.resource_tracker import main;main(9)", "multiprocessing.resource_tracker"),
         ("/x/raylet --python_worker_command=/x/python /y/setup_worker.py", "raylet"),
         ("/x/gcs_server --log_dir=/tmp", "gcs_server"),

@@ -17,10 +17,10 @@ from hub_server import served
 from recipe_hub import ROOT, call, stand_ins
 from recipe_pages import head_of
 from safetensors.torch import load, load_file
+from temper.envs.catalog import environment
+from temper.envs.source import content_key
 from test_envs_remote import CounterServer
 
-from envs.catalog import environment
-from envs.source import content_key
 from orchestrator.grading.envcheck import self_test
 from orchestrator.run.metrics_log import read_metrics, step_rows
 
@@ -28,7 +28,7 @@ RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
 CHECK = """
 import json, sys
 from pathlib import Path
-from envs.source import open_source
+from temper.envs.source import open_source
 from orchestrator.pipeline.config import settled_config
 from orchestrator.pipeline.start_checks import check_before
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from same_trajectories import compare_runs, main
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
 from orchestrator.run.metrics_log import MetricsLog
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion

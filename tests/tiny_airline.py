@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from envs.airline.tools import TOOLS as AIRLINE_TOOLS
+from temper.envs.airline.tools import TOOLS as AIRLINE_TOOLS
 
 DAY, NEXT = "2024-05-20", "2024-05-21"
 

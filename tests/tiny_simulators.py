@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from envs.multi_turn_calls.simulator_names import DOCUMENTS, PACKAGE, ROOM
+from temper.envs.multi_turn_calls.simulator_names import DOCUMENTS, PACKAGE, ROOM
 
 SOURCE = '''
 import copy

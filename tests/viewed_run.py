@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.task import Task
 from temper.rewards.verdict import Outcome, Verdict
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from envs.core.env_ref import EnvRef
-from envs.core.failure import Failure, FailureKind
-from envs.core.task import Task
 from orchestrator.run.folder import RunDir, RunState
 from rollout.token_arrays import as_floats, as_ids, as_marks
 from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion

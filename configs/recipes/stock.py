@@ -3,16 +3,15 @@
 import random
 from collections.abc import Iterator
 
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn, call_message, turn_text
+from temper.envs.task_env import MAX_CALLS, TaskEnv
+from temper.envs.tools.calculator import calculate
+from temper.envs.tools.text_tool import TextTool, answer_call, schemas
 from temper.rewards.answers import equal_numbers, final_answer
 from temper.rewards.verdict import verdict
-
-from envs.core.definition import EnvDefinition
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn, call_message, turn_text
-from envs.task_env import MAX_CALLS, TaskEnv
-from envs.tools.calculator import calculate
-from envs.tools.text_tool import TextTool, answer_call, schemas
 
 THINGS = ("book", "chair", "cup", "lamp", "map", "pen", "ring", "shoe", "table", "vase")
 

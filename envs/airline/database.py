@@ -3,8 +3,8 @@
 import functools
 from pathlib import Path
 
-from envs.service import records as service
-from envs.service.records import OPENING, Record, Records, Table, check_each, read_records
+from temper.envs.service import records as service
+from temper.envs.service.records import OPENING, Record, Records, Table, check_each, read_records
 
 TABLES = ("users", "flights", "reservations")
 AVAILABLE = "available"

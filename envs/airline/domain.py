@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from envs.airline.database import CERTIFICATE, TABLES, Database, fresh
-from envs.airline.tools import TOOLS
-from envs.service.domain import Domain
-from envs.service.tools import Action
+from temper.envs.airline.database import CERTIFICATE, TABLES, Database, fresh
+from temper.envs.airline.tools import TOOLS
+from temper.envs.service.domain import Domain
+from temper.envs.service.tools import Action
 
 NO_METHOD = "credit_card_0"
 NOBODY = {"first_name": "Nobody", "last_name": "Else", "dob": "1970-01-01"}
@@ -55,7 +55,7 @@ def further(database: Database, user_id: str) -> Action:
 
 DOMAIN = Domain(
     id="airline",
-    entry_point="envs.airline.env:AirlineEnv",
+    entry_point="temper.envs.airline.env:AirlineEnv",
     tables=TABLES,
     tools=TOOLS,
     fresh=fresh,

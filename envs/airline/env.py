@@ -1,7 +1,7 @@
 """The airline: one customer, fourteen tools over users, flights and reservations (tau-bench, Yao et al., 2024, airline)."""
 
-from envs.airline.domain import DOMAIN
-from envs.service.env import ServiceEnv, definition
+from temper.envs.airline.domain import DOMAIN
+from temper.envs.service.env import ServiceEnv, definition
 
 
 class AirlineEnv(ServiceEnv):

@@ -1,8 +1,8 @@
 """The airline's tools by name."""
 
-from envs.airline import tools_read as read
-from envs.airline import tools_write as write
-from envs.service import tools as service
+from temper.envs.airline import tools_read as read
+from temper.envs.airline import tools_write as write
+from temper.envs.service import tools as service
 
 TOOLS = service.ToolSet(
     writing=(

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from datetime import date as calendar_date
 from datetime import timedelta
 
-from envs.airline.database import AVAILABLE, Database
-from envs.service.records import Record
-from envs.service.tools import Refusal
+from temper.envs.airline.database import AVAILABLE, Database
+from temper.envs.service.records import Record
+from temper.envs.service.tools import Refusal
 
 AIRPORTS = {
     "SFO": "San Francisco",

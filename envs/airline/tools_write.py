@@ -7,10 +7,10 @@ says. A reservation keeps the cabin under which it was booked; the flights have 
 import json
 from typing import Any
 
-from envs.airline.database import AVAILABLE, CERTIFICATE, CREDIT_CARD, GIFT_CARD, Database
-from envs.airline.tools_read import known_reservation
-from envs.service.records import Record
-from envs.service.tools import Refusal, is_number, known_user
+from temper.envs.airline.database import AVAILABLE, CERTIFICATE, CREDIT_CARD, GIFT_CARD, Database
+from temper.envs.airline.tools_read import known_reservation
+from temper.envs.service.records import Record
+from temper.envs.service.tools import Refusal, is_number, known_user
 
 NOW = "2024-05-15T15:00:00"
 """The time of the policy."""

@@ -1,6 +1,6 @@
 """Checks of a program, each side in a sandbox of its own: the check in one, a fresh process of the program in another.
 
-What crosses between them is handed on here without being looked at, in the forms of `envs.sandbox.border`; expected
+What crosses between them is handed on here without being looked at, in the forms of `temper.envs.sandbox.border`; expected
 values stay with the check. A check that fails before it has asked for anything fails on its own account, whatever the
 program is: a GraderError. From then on the program may have had a hand in it, so that it is never an error of ours.
 """
@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing
 
-from envs.coding.test_result import Tested, call_text, failed, short, shown
-from envs.core.errors import GraderError
-from envs.sandbox.literals import NotPlain
-from envs.sandbox.sandbox import STARTED_AHEAD, Sandbox
-from envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
+from temper.envs.coding.test_result import Tested, call_text, failed, short, shown
+from temper.envs.core.errors import GraderError
+from temper.envs.sandbox.literals import NotPlain
+from temper.envs.sandbox.sandbox import STARTED_AHEAD, Sandbox
+from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
 LIMITS = Limits(wall_s=15.0, cpu_s=5, memory_mb=1024)
-BORDER = "from envs.sandbox import border as _border\n"  # the sandbox's zygote holds it
+BORDER = "from temper.envs.sandbox import border as _border\n"  # the sandbox's zygote holds it
 SERVE = f"{BORDER}def _serve(ask):\n    _border.serve(ask, globals())\n"
 RUN = "def _run(ask):\n    _border.run(ask, {!r}, {!r})\n"
 

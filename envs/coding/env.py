@@ -11,22 +11,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from temper.envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
+from temper.envs.coding.gold import corruptions, gold
+from temper.envs.coding.suite import MAX_SECONDS, suite
+from temper.envs.coding.test_result import Tested, short
+from temper.envs.core.bounds import only_known
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.env_ref import Credit
+from temper.envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.sandbox.sandbox import Sandbox, shared_sandbox
+from temper.envs.task_env import TaskEnv
 from temper.rewards.program_text import joined, program_of
 from temper.rewards.verdict import CORRECT, Verdict, policy_fault, verdict
-
-from envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
-from envs.coding.gold import corruptions, gold
-from envs.coding.suite import MAX_SECONDS, suite
-from envs.coding.test_result import Tested, short
-from envs.core.bounds import only_known
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.env_ref import Credit
-from envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn
-from envs.sandbox.sandbox import Sandbox, shared_sandbox
-from envs.task_env import TaskEnv
 
 TESTS = "tests"
 ASKED = {
@@ -129,7 +128,7 @@ def _definition(prompts: Prompts) -> EnvDefinition:
     rows = (rows_humaneval, rows_stdio, rows_assertions)
     return EnvDefinition(
         id="code",
-        entry_point="envs.coding.env:CodeEnv",
+        entry_point="temper.envs.coding.env:CodeEnv",
         generate=exercises.generate,
         levels=2,
         formats=tuple(known for module in rows for known in module.formats(prompts)),

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.core.task import Message, Task
-from envs.core.worked_steps import sum_steps
+from temper.envs.core.task import Message, Task
+from temper.envs.core.worked_steps import sum_steps
 
 # few inputs: each test of a program is a process of its own, which costs 5 ms of CPU time
 NUMBERS = (-7, 0, 13)

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
+from temper.envs.core.task import Task
 from temper.rewards.program_text import joined
-
-from envs.core.task import Task
 
 BLOCK = "```python\n{}\n```"
 # executes the solution in a namespace of its own, so that its own calls of itself stay right

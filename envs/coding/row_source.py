@@ -9,7 +9,7 @@ import sys
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
-from envs.core.row_format import Row, field
+from temper.envs.core.row_format import Row, field
 
 MODULES = frozenset(sys.stdlib_module_names)
 SHORT_NAMES = {"np": "import numpy as np"}

@@ -11,12 +11,11 @@ import ast
 from functools import partial
 from typing import Any
 
+from temper.envs.coding.row_source import called, entry_point_of, is_completed_by, parsed, taken, wanted
+from temper.envs.core.prompts import USUAL, Prompts
+from temper.envs.core.row_format import Row, RowFormat, field
+from temper.envs.core.task import Task
 from temper.rewards.program_text import completed, defines, preamble
-
-from envs.coding.row_source import called, entry_point_of, is_completed_by, parsed, taken, wanted
-from envs.core.prompts import USUAL, Prompts
-from envs.core.row_format import Row, RowFormat, field
-from envs.core.task import Task
 
 TEXTS = ("text", "prompt", "question", "problem", "description", "instruction")
 TESTS = ("test_list", "assertions", "asserts", "tests", "test_cases", "test")

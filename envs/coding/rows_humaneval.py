@@ -4,9 +4,7 @@ import ast
 from functools import partial
 from typing import Any
 
-from temper.rewards.program_text import completed, defines, joined, preamble
-
-from envs.coding.row_source import (
+from temper.envs.coding.row_source import (
     CHECK,
     check_of,
     defined,
@@ -17,9 +15,10 @@ from envs.coding.row_source import (
     uses,
     wanted,
 )
-from envs.core.prompts import USUAL, Prompts
-from envs.core.row_format import Row, RowFormat, field
-from envs.core.task import Task
+from temper.envs.core.prompts import USUAL, Prompts
+from temper.envs.core.row_format import Row, RowFormat, field
+from temper.envs.core.task import Task
+from temper.rewards.program_text import completed, defines, joined, preamble
 
 CANDIDATE = "_candidate"
 COMPLETE = "Complete this Python function. Answer with the whole function in a code block.\n\n```python\n{}\n```"

@@ -10,10 +10,10 @@ function's name in `metadata`; private tests that are packed stay so), `public_t
 from functools import partial
 from typing import Any
 
-from envs.coding.io_tests import Pair, function_tests, is_packed, pairs_of, program_tests, read_json
-from envs.core.prompts import USUAL, Prompts
-from envs.core.row_format import Row, RowFormat
-from envs.core.task import Task
+from temper.envs.coding.io_tests import Pair, function_tests, is_packed, pairs_of, program_tests, read_json
+from temper.envs.core.prompts import USUAL, Prompts
+from temper.envs.core.row_format import Row, RowFormat
+from temper.envs.core.task import Task
 
 TEXTS = ("question", "question_content", "prompt", "problem", "description", "problem_statement", "text")
 PUBLIC = ("examples", "public_tests", "public_test_cases")

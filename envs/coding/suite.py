@@ -4,10 +4,10 @@ The spec of a task holds one of
 - `tests`: `args` and `expected` of a function, compared with their types, or with `json` by the rules of JSON, where with
   `wrapped` a list of one result stands for the result too;
 - `stdio`: `input` and `output` of a program;
-- `checks`: sources that judge what the program defines (`envs.coding.checks`), after a common `setup`;
+- `checks`: sources that judge what the program defines (`temper.envs.coding.checks`), after a common `setup`;
 - `check`: a source with a function `check(candidate)`: one test, or one for each statement that judges. The `setup` may
   keep the program's function under the name `candidate`.
-Beside `tests` and `stdio` may stand `packed`: more tests of that kind, as `envs.coding.io_tests` unpacks them.
+Beside `tests` and `stdio` may stand `packed`: more tests of that kind, as `temper.envs.coding.io_tests` unpacks them.
 """
 
 import time
@@ -16,15 +16,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from temper.envs.coding.checks import run_checks
+from temper.envs.coding.io_tests import packed_tests
+from temper.envs.coding.row_source import split, whole
+from temper.envs.coding.test_result import FAULTS, Tested, call_text, failed, short, shown
+from temper.envs.core.errors import GraderError
+from temper.envs.sandbox.sandbox import Sandbox
+from temper.envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS, Limits, ReplyKind
 from temper.rewards.program_output import json_equal, same_output, strictly_equal
-
-from envs.coding.checks import run_checks
-from envs.coding.io_tests import packed_tests
-from envs.coding.row_source import split, whole
-from envs.coding.test_result import FAULTS, Tested, call_text, failed, short, shown
-from envs.core.errors import GraderError
-from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS, Limits, ReplyKind
 
 CALL_LIMITS = Limits(wall_s=6.0, cpu_s=1, memory_mb=512)
 MAIN_LIMITS = Limits(wall_s=15.0, cpu_s=6, memory_mb=1024)

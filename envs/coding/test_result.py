@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.sandbox.border import MARK
-from envs.sandbox.sealed_process import Reply, ReplyKind
+from temper.envs.sandbox.border import MARK
+from temper.envs.sandbox.sealed_process import Reply, ReplyKind
 
 MAX_SHOWN = 200
 FAULTS = {

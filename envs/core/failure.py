@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from envs.core.errors import EnvError
+from temper.envs.core.errors import EnvError
 
 
 class FailureKind(Enum):

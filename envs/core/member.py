@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from envs.core.pulse import Pulse
+from temper.envs.core.pulse import Pulse
 
 MemberState = Literal["starting", "serving", "asleep", "draining"]
 """What a process does: it is asleep while another one has the device that they share."""

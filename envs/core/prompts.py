@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from envs.core.task import Message
+from temper.envs.core.task import Message
 
 QUESTION = "question"
 NAMES = ("prompt", "system")

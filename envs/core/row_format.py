@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from envs.core.task import Task
+from temper.envs.core.task import Task
 
 Row = dict[str, Any]
 T = TypeVar("T")

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from temper.envs.core.errors import EnvironmentFault, GraderError
+from temper.envs.core.task import Message
+from temper.envs.core.turn_text import BadCall, Call
 from temper.rewards.verdict import Outcome, Verdict
-
-from envs.core.errors import EnvironmentFault, GraderError
-from envs.core.task import Message
-from envs.core.turn_text import BadCall, Call
 
 GymStep = tuple[str, float, bool, bool, dict[str, Any]]
 """What gymnasium's `step` returns: observation, reward, ended, cut off, info."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from envs.core.env_ref import UNBOUND, EnvRef
-from envs.core.thinking_mode import UNLIMITED, Thinking
+from temper.envs.core.env_ref import UNBOUND, EnvRef
+from temper.envs.core.thinking_mode import UNLIMITED, Thinking
 
 Message = dict[str, Any]
 """A chat message in the Hugging Face format: `role`, `content`, and where they apply `reasoning_content`, `tool_calls`."""

@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 from enum import Enum
 
-from envs.core.setting import scheduled
+from temper.envs.core.setting import scheduled
 
 
 class Mode(Enum):

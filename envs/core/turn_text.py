@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from temper.envs.core.task import Message, Tool
 from temper.rewards.json_answers import NoJson, object_of
-
-from envs.core.task import Message, Tool
 
 OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
 OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"

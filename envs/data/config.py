@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from envs.core.setting import Kind, identity, required, running
+from temper.envs.core.setting import Kind, identity, required, running
 
 OnError = Literal["raise", "skip"]
 """What a row that can't be used does: it ends the run, or is counted and left out."""

@@ -6,8 +6,7 @@ from typing import Any
 
 from datasets.data_files import EmptyDatasetError, get_data_patterns, resolve_pattern, sanitize_patterns
 from huggingface_hub import metadata_load
-
-from envs.data.hub import CARD
+from temper.envs.data.hub import CARD
 
 FILES = ("*.parquet", "*.jsonl", "*.json", "*.csv", "*.tsv")
 """What files of data are called; nothing else of a data set is downloaded but its card."""

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from envs.core.row_format import Row
-from envs.data.placed_row import PlacedRow
+from temper.envs.core.row_format import Row
+from temper.envs.data.placed_row import PlacedRow
 
 MAX_LINE_BYTES = 256 * 2**20
 """Most bytes of a line: tests of programs that are packed into one row may have tens of MiB."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from envs.core.task import Message
+from temper.envs.core.task import Message
 
 DropOverlap = Literal["none", "exact", "ngrams"]
 """Which training prompts are left out: none, those that are an evaluation prompt, or those too that share a run of words."""

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from envs.core.row_format import Row
-from envs.data.config import DataConfig, number_of
+from temper.envs.core.row_format import Row
+from temper.envs.data.config import DataConfig, number_of
 
 ABSENT = object()
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from envs.core.row_format import LeftOut, Row
-from envs.data.config import DataConfig, OnError
-from envs.data.hub_name import names_hub, why_no_name
-from envs.data.jsonl import jsonl_rows
-from envs.data.placed_row import PlacedRow, has_column, wanted
+from temper.envs.core.row_format import LeftOut, Row
+from temper.envs.data.config import DataConfig, OnError
+from temper.envs.data.hub_name import names_hub, why_no_name
+from temper.envs.data.jsonl import jsonl_rows
+from temper.envs.data.placed_row import PlacedRow, has_column, wanted
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -54,7 +54,7 @@ def data_files(data: DataConfig) -> list[Path]:
             f"no data file {path}{why_no_name(data.path)}; give the path of a JSONL file, a Parquet or CSV file or a folder, "
             f"or the name of a data set on the hub"
         )
-    from envs.data.tables import files_of
+    from temper.envs.data.tables import files_of
 
     return files_of(data, on_hub=is_on_hub(data))
 
@@ -63,7 +63,7 @@ def file_rows(path: Path) -> Iterator[PlacedRow]:
     """Yield all rows of a file: of a table with their numbers from 1, else with their lines."""
     if not _is_table(path):
         return jsonl_rows(path)
-    from envs.data.tables import table_rows
+    from temper.envs.data.tables import table_rows
 
     return _numbered(table_rows(path), str(path))
 

@@ -5,8 +5,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from envs.core.setting import identity
-from envs.core.task import Task
+from temper.envs.core.setting import identity
+from temper.envs.core.task import Task
 
 SPLITS = ("train", "heldout")
 SHARE = 1 / 8

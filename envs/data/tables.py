@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-
-from envs.core.row_format import Row
-from envs.data.config import DataConfig
-from envs.data.folder import patterns, split_files
-from envs.data.hub import CARD, card_of, snapshot
-from envs.data.jsonl import MAX_LINE_BYTES
+from temper.envs.core.row_format import Row
+from temper.envs.data.config import DataConfig
+from temper.envs.data.folder import patterns, split_files
+from temper.envs.data.hub import CARD, card_of, snapshot
+from temper.envs.data.jsonl import MAX_LINE_BYTES
 
 datasets.disable_progress_bars()
 csv.field_size_limit(MAX_LINE_BYTES)

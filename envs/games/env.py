@@ -12,19 +12,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.games.actions import action_of
+from temper.envs.games.gold import corruptions, demonstrate, gold
+from temper.envs.games.known_games import GymGame
+from temper.envs.games.options import game_options
+from temper.envs.games.tasks import act, actions_in_words, begin_of, generate, prompt, view
+from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import Verdict, share_of, verdict
-
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.errors import EnvironmentFault
-from envs.core.step_result import StepResult
-from envs.core.task import Task
-from envs.core.turn_text import ParsedTurn
-from envs.games.actions import action_of
-from envs.games.gold import corruptions, demonstrate, gold
-from envs.games.known_games import GymGame
-from envs.games.options import game_options
-from envs.games.tasks import act, actions_in_words, begin_of, generate, prompt, view
-from envs.task_env import TaskEnv
 
 RETURN, BAD_ACTIONS = "return", "bad_actions"
 CHANCE = 0.5
@@ -95,7 +94,7 @@ def _definition(options: dict[str, Any]) -> EnvDefinition:
     make = partial(generate, options=options)
     game = EnvDefinition(
         id="gym",
-        entry_point="envs.games.env:GymEnv",
+        entry_point="temper.envs.games.env:GymEnv",
         generate=make,
         levels=1,
         options=options,

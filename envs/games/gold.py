@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from envs.core.task import Message, Task
-from envs.games.actions import action_of
-from envs.games.tasks import act, begin_of, view
+from temper.envs.core.task import Message, Task
+from temper.envs.games.actions import action_of
+from temper.envs.games.tasks import act, begin_of, view
 
 Dynamics = Mapping[Any, Mapping[int, Sequence[tuple[float, Any, float, bool]]]]
 """As in gymnasium's toy games: state, action, and the outcomes (probability, next state, reward, whether it ends)."""

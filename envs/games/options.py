@@ -11,10 +11,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 import gymnasium
-
-from envs.core.bounds import only_known
-from envs.games.actions import described
-from envs.games.known_games import Game, GymGame, known_game
+from temper.envs.core.bounds import only_known
+from temper.envs.games.actions import described
+from temper.envs.games.known_games import Game, GymGame, known_game
 
 Frame = Literal["text", "ansi"]
 

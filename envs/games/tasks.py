@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
-
-from envs.core.task import Task
-from envs.data.split import digest
-from envs.games.known_games import GymGame, drawing, known_game
+from temper.envs.core.task import Task
+from temper.envs.data.split import digest
+from temper.envs.games.known_games import GymGame, drawing, known_game
 
 NUMBERS = 1_000_000
 PROMPT = """{rules}

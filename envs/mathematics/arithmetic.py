@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from envs.core.task import Message, Task
-from envs.core.worked_steps import difference_steps, sum_steps
+from temper.envs.core.task import Message, Task
+from temper.envs.core.worked_steps import difference_steps, sum_steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

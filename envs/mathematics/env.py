@@ -4,22 +4,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_args
 
+from temper.envs.core.bounds import one_of, only_known
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.mathematics import arithmetic
+from temper.envs.mathematics import gold as answers
+from temper.envs.mathematics.grader import shared_grader
+from temper.envs.mathematics.rows import AGREE, BOXES, KINDS, REQUEST, asked, formats
+from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.answers import Boxes, equal_numbers, final_answer
 from temper.rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
 from temper.rewards.plain_numbers import plain_number
 from temper.rewards.verdict import Verdict, policy_fault, verdict
-
-from envs.core.bounds import one_of, only_known
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
-from envs.core.step_result import StepResult
-from envs.core.task import Task
-from envs.core.turn_text import ParsedTurn
-from envs.mathematics import arithmetic
-from envs.mathematics import gold as answers
-from envs.mathematics.grader import shared_grader
-from envs.mathematics.rows import AGREE, BOXES, KINDS, REQUEST, asked, formats
-from envs.task_env import TaskEnv, last_user_text
 
 ECHO = "echo"
 """Part of a verdict: whether the answer did nothing but repeat the question."""
@@ -92,7 +91,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 def _definition(prompts: Prompts, boxes: Boxes = AGREE) -> EnvDefinition:
     return EnvDefinition(
         id="math",
-        entry_point="envs.mathematics.env:MathEnv",
+        entry_point="temper.envs.mathematics.env:MathEnv",
         generate=arithmetic.generate,
         levels=len(arithmetic.LEVELS),
         formats=formats(prompts, boxes),

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 from fractions import Fraction
 
+from temper.envs.core.task import Task
+from temper.envs.mathematics.rows import AGREE, BOXES, asked
+from temper.envs.task_env import last_user_text
 from temper.rewards.plain_numbers import plain_number
-
-from envs.core.task import Task
-from envs.mathematics.rows import AGREE, BOXES, asked
-from envs.task_env import last_user_text
 
 
 def gold(task: Task) -> list[str]:

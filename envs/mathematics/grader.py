@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from envs.core.clock import off_the_clock
-from envs.core.errors import GraderError
-from envs.sandbox.per_process import PerProcess
-from envs.sandbox.seal_probe import require_seal
+from temper.envs.core.clock import off_the_clock
+from temper.envs.core.errors import GraderError
+from temper.envs.sandbox.per_process import PerProcess
+from temper.envs.sandbox.seal_probe import require_seal
 
 CHILD = Path(__file__).with_name("grader_child.py")
 START_S = 120.0

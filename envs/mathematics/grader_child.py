@@ -7,8 +7,8 @@ by two lines, `{"gold": bool}` (whether the gold answer could be read) and `{"eq
 worn (a check was slow or took much memory) is to be replaced. Whoever asked ends a worker that runs over its time; the kernel
 does where nobody is left to.
 
-Workers read nothing but their libraries, and can't open sockets, fork or execute (`envs.sandbox.seal`), which each of
-them tries out (`envs.sandbox.seal_probe`). Where the mother is root she becomes nobody, if her libraries can then be read.
+Workers read nothing but their libraries, and can't open sockets, fork or execute (`temper.envs.sandbox.seal`), which each of
+them tries out (`temper.envs.sandbox.seal_probe`). Where the mother is root she becomes nobody, if her libraries can then be read.
 """
 
 import json
@@ -26,7 +26,7 @@ from sympy import Add, preorder_traversal
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 sys.path.insert(0, ROOT)
-from envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
+from temper.envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
 
 sys.path.remove(ROOT)
 

@@ -3,13 +3,12 @@
 from functools import partial
 from typing import Any
 
+from temper.envs.core.prompts import QUESTION, USUAL, Prompts
+from temper.envs.core.row_format import RowFormat, field, has_fields
+from temper.envs.core.task import Task
+from temper.envs.task_env import last_user_text
 from temper.rewards.answers import Boxes, boxes
 from temper.rewards.plain_numbers import MAX_CHARACTERS
-
-from envs.core.prompts import QUESTION, USUAL, Prompts
-from envs.core.row_format import RowFormat, field, has_fields
-from envs.core.task import Task
-from envs.task_env import last_user_text
 
 REQUEST = "\nPut the final answer in \\boxed{}."
 AGREE: Boxes = "agree"

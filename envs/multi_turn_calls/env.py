@@ -10,20 +10,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from temper.envs.core.bounds import only_known
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.row_format import RowFormat
+from temper.envs.core.step_result import StepResult, add_span
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import Call, ParsedTurn
+from temper.envs.multi_turn_calls import rows
+from temper.envs.multi_turn_calls.gold import corruptions, gold
+from temper.envs.multi_turn_calls.judge import fault_of
+from temper.envs.multi_turn_calls.simulator_names import ERROR, REMEDY, package_for, package_named
+from temper.envs.multi_turn_calls.simulators import Played, shared_simulators
+from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import Verdict, policy_fault, verdict
-
-from envs.core.bounds import only_known
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.row_format import RowFormat
-from envs.core.step_result import StepResult, add_span
-from envs.core.task import Message, Task
-from envs.core.turn_text import Call, ParsedTurn
-from envs.multi_turn_calls import rows
-from envs.multi_turn_calls.gold import corruptions, gold
-from envs.multi_turn_calls.judge import fault_of
-from envs.multi_turn_calls.simulator_names import ERROR, REMEDY, package_for, package_named
-from envs.multi_turn_calls.simulators import Played, shared_simulators
-from envs.task_env import TaskEnv
 
 MAX_CALLS = 64
 TOO_MANY = f"{ERROR} more than {MAX_CALLS} calls in a turn"
@@ -130,7 +129,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 def _definition(package: Path | None) -> EnvDefinition:
     return EnvDefinition(
         id="multi_turn_calls",
-        entry_point="envs.multi_turn_calls.env:MultiTurnCallsEnv",
+        entry_point="temper.envs.multi_turn_calls.env:MultiTurnCallsEnv",
         gold=gold,
         corruptions=corruptions,
         configure=configure,

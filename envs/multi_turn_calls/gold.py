@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from envs.core.task import Task
-from envs.core.turn_text import call_message, turn_text
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import call_message, turn_text
 
 DONE = "Done."
 Calls = list[dict[str, Any]]

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.core.row_format import Row, field
-from envs.core.task import Message, Task, Tool
-from envs.data.jsonl import sound_rows
-from envs.multi_turn_calls.simulator_names import DOCUMENTS, MODULES
-from envs.multi_turn_calls.simulators import Scene
-from envs.tool_use.function_rows import messages_of
-from envs.tool_use.leaderboard_rows import answer_to, category_of, shown_function
+from temper.envs.core.row_format import Row, field
+from temper.envs.core.task import Message, Task, Tool
+from temper.envs.data.jsonl import sound_rows
+from temper.envs.multi_turn_calls.simulator_names import DOCUMENTS, MODULES
+from temper.envs.multi_turn_calls.simulators import Scene
+from temper.envs.tool_use.function_rows import messages_of
+from temper.envs.tool_use.leaderboard_rows import answer_to, category_of, shown_function
 
 CATEGORIES = tuple(f"multi_turn_{kind}" for kind in ("base", "miss_func", "miss_param", "long_context"))
 ANSWERS = tuple(f"possible_answer/BFCL_v4_{category}.json" for category in CATEGORIES)

@@ -24,8 +24,8 @@ from typing import Any
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 sys.path.insert(0, ROOT)
-from envs.multi_turn_calls.simulator_names import ERROR, MODULES, ROOM, STATELESS  # noqa: E402
-from envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
+from temper.envs.multi_turn_calls.simulator_names import ERROR, MODULES, ROOM, STATELESS  # noqa: E402
+from temper.envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
 
 sys.path.remove(ROOT)
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.core.clock import off_the_clock
-from envs.core.errors import EnvironmentFault, GraderError
-from envs.multi_turn_calls.simulator_names import ERROR, REMEDY
-from envs.sandbox.line_process import LineProcess
-from envs.sandbox.per_process import PerProcess
+from temper.envs.core.clock import off_the_clock
+from temper.envs.core.errors import EnvironmentFault, GraderError
+from temper.envs.multi_turn_calls.simulator_names import ERROR, REMEDY
+from temper.envs.sandbox.line_process import LineProcess
+from temper.envs.sandbox.per_process import PerProcess
 
 CHILD = Path(__file__).with_name("simulator_child.py")
 CPU_S, WALL_S = 2.0, 60.0

@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from envs.presets import coding, mathematics, questions, service, tool_use
-from envs.presets.preset import Preset
+from temper.envs.presets import coding, mathematics, questions, service, tool_use
+from temper.envs.presets.preset import Preset
 
 PRESETS: dict[str, Preset] = {
     preset.name: preset

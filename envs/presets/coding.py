@@ -1,7 +1,7 @@
 """Standard sets of programming: programs that are executed against tests, in the sandbox."""
 
-from envs.data.config import DataConfig
-from envs.presets.preset import Preset
+from temper.envs.data.config import DataConfig
+from temper.envs.presets.preset import Preset
 
 EVALPLUS = (
     "Please provide a self-contained Python script that solves the following problem in a markdown code block:\n```\n"

@@ -1,7 +1,7 @@
 """Standard sets of mathematics: one final answer each, compared exactly."""
 
-from envs.data.config import DataConfig
-from envs.presets.preset import Preset
+from temper.envs.data.config import DataConfig
+from temper.envs.presets.preset import Preset
 
 BOXED = "{question}\nPlease reason step by step, and put your final answer within \\boxed{}."
 BOXED_FROM = (

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from envs.data.config import DataConfig
+from temper.envs.data.config import DataConfig
 
 PLACE = ("path", "config", "split", "revision")
 """What says where rows lie."""

@@ -1,7 +1,7 @@
 """Standard sets of questions whose answers can be checked exactly."""
 
-from envs.data.config import DataConfig
-from envs.presets.preset import Preset
+from temper.envs.data.config import DataConfig
+from temper.envs.presets.preset import Preset
 
 IFEVAL = Preset(
     name="ifeval",

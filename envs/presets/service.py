@@ -1,7 +1,7 @@
 """Standard sets of services: tau-bench's test tasks of retail and airline."""
 
-from envs.data.config import DataConfig
-from envs.presets.preset import Preset
+from temper.envs.data.config import DataConfig
+from temper.envs.presets.preset import Preset
 
 
 def _preset(domain: str, title: str, rows: int) -> Preset:
@@ -18,7 +18,7 @@ def _preset(domain: str, title: str, rows: int) -> Preset:
         tokens=2048,
         samples="1 to 4, temperature 0; pass^k over the answers to a task",
         source="Yao et al., tau-bench, 2024, arXiv 2406.12045; data of github.com/sierra-research/tau-bench at 59a200c, MIT: "
-        f"clone it, then `python -m envs.service.published tau-bench/tau_bench/envs/{domain} tau_{domain}`",
+        f"clone it, then `python -m temper.envs.service.published tau-bench/tau_bench/envs/{domain} tau_{domain}`",
         differs="no model plays the customer, who tells everything at once and agrees to all, so a score is not comparable "
         "with published ones; the tools are written anew after the published ones; numbers are equal by value",
     )

@@ -1,7 +1,7 @@
 """Standard sets of function calls: the Berkeley Function-Calling Leaderboard, version 4, of one turn and of several."""
 
-from envs.data.config import DataConfig
-from envs.presets.preset import Preset
+from temper.envs.data.config import DataConfig
+from temper.envs.presets.preset import Preset
 
 FOLDER = "gorilla/berkeley-function-call-leaderboard/bfcl_eval/data"
 """Where its files lie beside a clone of github.com/ShishirPatil/gorilla."""

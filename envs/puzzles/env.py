@@ -3,7 +3,7 @@
 Options: `dataset` (a name, or a list of names, by default all but `LEFT_OUT`) and, for one data set, `config` with
 the settings of that data set, which also set its difficulty. The part `correct` is 1 for the library's full score alone. The
 part `score` is the library's own, from 0 to 1: it pays wrong answers too, so weigh it with care. If the library would take
-wrong answers, `envs.puzzles.library_child.CONDITIONS` refuses them.
+wrong answers, `temper.envs.puzzles.library_child.CONDITIONS` refuses them.
 
 The answer is what stands between `<answer>` and `</answer>`, else in `\\boxed{}`, else the whole text; several of them
 that differ are no answer.
@@ -17,17 +17,16 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from temper.envs.core.bounds import only_known
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.errors import GraderError
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.puzzles.library import Origin, shared_library
+from temper.envs.task_env import TaskEnv
 from temper.rewards.answers import boxes
 from temper.rewards.verdict import Verdict, policy_fault, verdict
-
-from envs.core.bounds import only_known
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.errors import GraderError
-from envs.core.step_result import StepResult
-from envs.core.task import Task
-from envs.core.turn_text import ParsedTurn
-from envs.puzzles.library import Origin, shared_library
-from envs.task_env import TaskEnv
 
 REQUEST = "{}\n\nPut the final answer between <answer> and </answer>."
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -150,7 +149,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 def _definition(datasets: tuple[str, ...], config: dict[str, Any]) -> EnvDefinition:
     return EnvDefinition(
         id="reasoning_gym",
-        entry_point="envs.puzzles.env:PuzzleEnv",
+        entry_point="temper.envs.puzzles.env:PuzzleEnv",
         generate=partial(generate, datasets=datasets, config=config),
         levels=1,
         gold=gold,

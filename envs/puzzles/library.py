@@ -1,4 +1,4 @@
-"""reasoning-gym as seen from outside its process (`envs.puzzles.library_child`): puzzles and scores by data set and seed."""
+"""reasoning-gym as seen from outside its process (`temper.envs.puzzles.library_child`): puzzles and scores by data set and seed."""
 
 import threading
 from collections.abc import Mapping
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from envs.core.clock import off_the_clock
-from envs.core.errors import GraderError
-from envs.sandbox.line_process import LineProcess
-from envs.sandbox.per_process import PerProcess
+from temper.envs.core.clock import off_the_clock
+from temper.envs.core.errors import GraderError
+from temper.envs.sandbox.line_process import LineProcess
+from temper.envs.sandbox.per_process import PerProcess
 
 CHILD = Path(__file__).with_name("library_child.py")
 MAKE_S, SCORE_S = 120.0, 30.0

@@ -3,7 +3,7 @@
 Takes lines `{"dataset", "config", "seed"}` and answers `{"question", "answer"}` (the answer is null where the data set
 gives none) or `{"error"}`; with a `text` too it answers `{"score"}`, null where the scorer raised. Its first line names
 the data sets with the keys of their configurations, and what its seal stops (`seal_probe`). It reads nothing but its
-libraries, and can't open sockets, fork or execute (`envs.sandbox.seal`).
+libraries, and can't open sockets, fork or execute (`temper.envs.sandbox.seal`).
 
 Some scorers evaluate the answer as Python. Here they get a function instead that takes literals only, or formulas only,
 so that no answer is ever executed.
@@ -31,7 +31,7 @@ from sympy.parsing.sympy_parser import parse_expr
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 sys.path.insert(0, ROOT)
-from envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
+from temper.envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
 
 sys.path.remove(ROOT)
 

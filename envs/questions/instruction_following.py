@@ -19,17 +19,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.questions import requests
+from temper.envs.task_env import TaskEnv
 from temper.rewards.instructions.following import following
 from temper.rewards.instructions.rules import Instruction, read_instruction
 from temper.rewards.verdict import CORRECT, FORMAT, Outcome, Verdict
-
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.row_format import Row, RowFormat, field, has_fields
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn
-from envs.questions import requests
-from envs.task_env import TaskEnv
 
 LOOSE, FOLLOWED = "loose", "followed"
 LEAST_LETTERS, LEAST_DIFFERENT = 10, 5
@@ -174,7 +173,7 @@ def _task(prompt: str, asked: Sequence[tuple[str, Mapping[str, Any]]], more: dic
 
 ENVIRONMENT = EnvDefinition(
     id="instruction_following",
-    entry_point="envs.questions.instruction_following:InstructionEnv",
+    entry_point="temper.envs.questions.instruction_following:InstructionEnv",
     generate=generate,
     levels=len(requests.LEVELS),
     formats=(RowFormat(name="ifeval", matches=has_fields("prompt", "instruction_id_list", "kwargs"), load=load),),

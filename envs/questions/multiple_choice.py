@@ -19,17 +19,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from temper.envs.core.bounds import only_known
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.core.worked_steps import sum_steps
+from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.choices import LETTERS, chosen
 from temper.rewards.verdict import verdict
-
-from envs.core.bounds import only_known
-from envs.core.definition import EnvDefinition
-from envs.core.row_format import Row, RowFormat, field, has_fields
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn
-from envs.core.worked_steps import sum_steps
-from envs.task_env import TaskEnv, last_user_text
 
 REQUEST = "Put the letter of the right choice in \\boxed{}."
 CHANCE = 0.7
@@ -210,7 +209,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 def _definition(*, shuffle: bool) -> EnvDefinition:
     return EnvDefinition(
         id="multiple_choice",
-        entry_point="envs.questions.multiple_choice:MultipleChoiceEnv",
+        entry_point="temper.envs.questions.multiple_choice:MultipleChoiceEnv",
         generate=generate,
         levels=len(LEVELS),
         formats=_formats(shuffle=shuffle),

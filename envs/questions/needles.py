@@ -26,19 +26,18 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from temper.envs.core.bounds import fraction, one_of, only_known, positive
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.row_format import Row, RowFormat, has_fields
+from temper.envs.core.row_format import field as row_field
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.questions.made_words import CONSONANTS, VOWELS
+from temper.envs.task_env import TaskEnv
 from temper.rewards.short_answers import short_answer
 from temper.rewards.verdict import verdict
 from tokenizers import Tokenizer
-
-from envs.core.bounds import fraction, one_of, only_known, positive
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.row_format import Row, RowFormat, has_fields
-from envs.core.row_format import field as row_field
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn
-from envs.questions.made_words import CONSONANTS, VOWELS
-from envs.task_env import TaskEnv
 
 RECALL = "recall"
 Kind = Literal["single", "many_keys", "many_values", "many_queries"]
@@ -281,7 +280,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 def _definition(options: NeedleOptions) -> EnvDefinition:
     return EnvDefinition(
         id="needles",
-        entry_point="envs.questions.needles:NeedleEnv",
+        entry_point="temper.envs.questions.needles:NeedleEnv",
         generate=partial(generate, options=options),
         levels=len(KINDS),
         formats=(RowFormat(name="ruler", matches=has_fields("input", "outputs"), load=_ruler_task),),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from envs.questions.made_words import made_words
+from temper.envs.questions.made_words import made_words
 
 # fmt: off
 WORDS = (

@@ -21,20 +21,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from temper.envs.core.bounds import only_known, positive
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
+from temper.envs.questions.made_words import made_words
+from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
+from temper.envs.tools.corpus import Corpus, corpus_at, small_corpus
+from temper.envs.tools.text_tool import TextTool, answer_call, schemas
 from temper.rewards.short_answers import says, short_answer
 from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
-
-from envs.core.bounds import only_known, positive
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.errors import EnvironmentFault
-from envs.core.row_format import Row, RowFormat, field, has_fields
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
-from envs.questions.made_words import made_words
-from envs.task_env import MAX_CALLS, TaskEnv, answer_each
-from envs.tools.corpus import Corpus, corpus_at, small_corpus
-from envs.tools.text_tool import TextTool, answer_call, schemas
 
 FOUND = "found"
 MAX_TURNS = 8
@@ -262,7 +261,7 @@ def _beside(folder: Path, *, options: SearchOptions) -> EnvDefinition:
 def _definition(options: SearchOptions) -> EnvDefinition:
     env = EnvDefinition(
         id="search",
-        entry_point="envs.questions.search:SearchEnv",
+        entry_point="temper.envs.questions.search:SearchEnv",
         generate=generate,
         levels=3,
         demonstrate=demonstrate,

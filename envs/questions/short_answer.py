@@ -19,16 +19,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.short_answers import list_f1, plain, says, short_answer, word_f1
 from temper.rewards.units import quantity, same_quantity, unit
 from temper.rewards.verdict import verdict
-
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.row_format import Row, RowFormat, field, has_fields
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn
-from envs.task_env import TaskEnv, last_user_text
 
 F1 = "f1"
 REQUEST = "Put the answer, and nothing else, in \\boxed{}."
@@ -271,7 +270,7 @@ def _qa_task(row: Row) -> Task:
 
 ENVIRONMENT = EnvDefinition(
     id="short_answer",
-    entry_point="envs.questions.short_answer:ShortAnswerEnv",
+    entry_point="temper.envs.questions.short_answer:ShortAnswerEnv",
     generate=generate,
     levels=len(LEVELS),
     formats=(

@@ -19,17 +19,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.errors import GraderError
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.task_env import TaskEnv
 from temper.rewards.json_answers import NoJson, json_answer, parsed, same_json, share_right
 from temper.rewards.json_schemas import TooMuchWork, UnusableSchema, checked_schema, first_error
 from temper.rewards.verdict import CORRECT, FORMAT, Outcome, Verdict, policy_fault
-
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.errors import GraderError
-from envs.core.row_format import Row, RowFormat, field, has_fields
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn
-from envs.task_env import TaskEnv
 
 VALID, VALUES = "valid", "values"
 REQUEST = "Answer with JSON that is valid under this schema:\n{}"
@@ -282,7 +281,7 @@ def _extracts(row: Row) -> bool:
 
 ENVIRONMENT = EnvDefinition(
     id="structured_output",
-    entry_point="envs.questions.structured_output:StructuredOutputEnv",
+    entry_point="temper.envs.questions.structured_output:StructuredOutputEnv",
     generate=generate,
     levels=len(LEVELS),
     formats=(

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-
-from envs.core.errors import EnvironmentFault
+from temper.envs.core.errors import EnvironmentFault
 
 TURNED_AWAY = (429, 503)
 NOT_REACHED = (429, 502, 503, 504)

@@ -1,6 +1,6 @@
 """Environments on a server, spoken to over HTTP (the protocol of NeMo-Gym's resource servers).
 
-Options: `url`, `protocol`, and those of `envs.remote.client.Server`. Tasks are rows of data: `responses_create_params` with
+Options: `url`, `protocol`, and those of `temper.envs.remote.client.Server`. Tasks are rows of data: `responses_create_params` with
 `input` (and `tools`), and whatever fields the server wants; the whole row goes to it.
 
 - `verify`: `POST /seed_session` with the row; each tool call of the model as `POST /<tool>` with its arguments, whose reply
@@ -20,19 +20,18 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal, get_args
 
+from temper.envs.core.bounds import only_known
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.row_format import RowFormat, has_fields
+from temper.envs.core.step_result import StepResult, tool_span
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
+from temper.envs.remote.client import Server, Session
+from temper.envs.remote.responses_api import ResponseTurn, response
+from temper.envs.remote.rows import PARAMS, load
+from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
-
-from envs.core.bounds import only_known
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.errors import EnvironmentFault
-from envs.core.row_format import RowFormat, has_fields
-from envs.core.step_result import StepResult, tool_span
-from envs.core.task import Message, Task
-from envs.core.turn_text import BadCall, Call, ParsedTurn
-from envs.remote.client import Server, Session
-from envs.remote.responses_api import ResponseTurn, response
-from envs.remote.rows import PARAMS, load
-from envs.task_env import TaskEnv
 
 ServerProtocol = Literal["verify", "step"]
 MAX_TURNS, MAX_CALLS, MAX_RESULT_CHARACTERS = 16, 16, 16_384
@@ -188,7 +187,7 @@ def _server(settings: Mapping[str, Any]) -> Server:
 
 ENVIRONMENT = EnvDefinition(
     id="http",
-    entry_point="envs.remote.env:HttpEnv",
+    entry_point="temper.envs.remote.env:HttpEnv",
     configure=configure,
     parts=(*PARTS, TOOL_ERRORS),
     max_turns=MAX_TURNS,

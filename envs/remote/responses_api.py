@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.core.row_format import field
-from envs.core.task import Message, Tool
-from envs.core.turn_text import Call, call_message
+from temper.envs.core.row_format import field
+from temper.envs.core.task import Message, Tool
+from temper.envs.core.turn_text import Call, call_message
 
 Item = dict[str, Any]
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}

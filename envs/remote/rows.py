@@ -3,9 +3,9 @@
 import re
 from typing import Any
 
-from envs.core.row_format import field
-from envs.core.task import Task
-from envs.remote.responses_api import messages_of, tools_of
+from temper.envs.core.row_format import field
+from temper.envs.core.task import Task
+from temper.envs.remote.responses_api import messages_of, tools_of
 
 PARAMS = "responses_create_params"
 ROUTES = ("seed_session", "verify", "reset", "step", "close", "aggregate_metrics", "reverify_mode", "mcp")

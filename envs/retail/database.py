@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.service import records as service
-from envs.service.records import OPENING, Record, Records, Table, check_each, read_records
+from temper.envs.service import records as service
+from temper.envs.service.records import OPENING, Record, Records, Table, check_each, read_records
 
 TABLES = ("users", "orders", "products")
 GIFT_CARD = "gift_card"

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Any
 
-from envs.retail.database import TABLES, Database, Shop, fresh
-from envs.retail.tools import TOOLS
-from envs.retail.tools_write import REASONS
-from envs.service.domain import Domain
-from envs.service.records import Record
-from envs.service.tools import Action
+from temper.envs.retail.database import TABLES, Database, Shop, fresh
+from temper.envs.retail.tools import TOOLS
+from temper.envs.retail.tools_write import REASONS
+from temper.envs.service.domain import Domain
+from temper.envs.service.records import Record
+from temper.envs.service.tools import Action
 
 NO_METHOD = "paypal_0"
 
@@ -61,7 +61,7 @@ def further(database: Database, user_id: str) -> Action:
 
 DOMAIN = Domain(
     id="retail",
-    entry_point="envs.retail.env:RetailEnv",
+    entry_point="temper.envs.retail.env:RetailEnv",
     tables=TABLES,
     tools=TOOLS,
     fresh=fresh,

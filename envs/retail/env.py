@@ -1,7 +1,7 @@
 """The shop: one customer, sixteen tools over users, orders and products (tau-bench, Yao et al., 2024, retail)."""
 
-from envs.retail.domain import DOMAIN
-from envs.service.env import ServiceEnv, definition
+from temper.envs.retail.domain import DOMAIN
+from temper.envs.service.env import ServiceEnv, definition
 
 
 class RetailEnv(ServiceEnv):

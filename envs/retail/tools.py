@@ -1,8 +1,8 @@
 """The shop's tools by name."""
 
-from envs.retail import tools_read as read
-from envs.retail import tools_write as write
-from envs.service import tools as service
+from temper.envs.retail import tools_read as read
+from temper.envs.retail import tools_write as write
+from temper.envs.service import tools as service
 
 TOOLS = service.ToolSet(
     writing=(

@@ -2,8 +2,8 @@
 
 import json
 
-from envs.retail.database import Database
-from envs.service.tools import Refusal
+from temper.envs.retail.database import Database
+from temper.envs.service.tools import Refusal
 
 
 def find_user_id_by_email(database: Database, *, email: str) -> str:

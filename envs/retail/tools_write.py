@@ -7,9 +7,9 @@ may come in any order.
 import json
 from collections import Counter
 
-from envs.retail.database import GIFT_CARD, Database
-from envs.service.records import Record
-from envs.service.tools import Refusal, known_user
+from temper.envs.retail.database import GIFT_CARD, Database
+from temper.envs.service.records import Record
+from temper.envs.service.tools import Refusal, known_user
 
 REASONS = ("no longer needed", "ordered by mistake")
 ITEMS_MODIFIED = "pending (item modified)"

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from envs.core.errors import GraderError
-from envs.sandbox.seal_probe import require_seal
+from temper.envs.core.errors import GraderError
+from temper.envs.sandbox.seal_probe import require_seal
 
 START_S = 120.0
 VARIABLES = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

@@ -13,7 +13,7 @@ import os
 import select
 from collections.abc import Sequence
 
-from envs.sandbox.seal import LIBC, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, checked, could_be_set, drop_uid, prctl
+from temper.envs.sandbox.seal import LIBC, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, checked, could_be_set, drop_uid, prctl
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000

@@ -4,9 +4,9 @@ import platform
 import sys
 from dataclasses import dataclass
 
-from envs.core.errors import SandboxError
-from envs.sandbox.sealed_process import Limits, ReplyKind, SealedProcess
-from envs.sandbox.zygote_client import Zygote
+from temper.envs.core.errors import SandboxError
+from temper.envs.sandbox.sealed_process import Limits, ReplyKind, SealedProcess
+from temper.envs.sandbox.zygote_client import Zygote
 
 LIMITS = Limits(wall_s=10.0, cpu_s=5, memory_mb=256)
 ATTACKS = """

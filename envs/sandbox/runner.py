@@ -1,6 +1,6 @@
 """What runs inside a sealed process: a program is loaded and called; nothing is judged.
 
-It speaks over its channel in frames (4 bytes of length, then JSON, `envs.sandbox.literals`):
+It speaks over its channel in frames (4 bytes of length, then JSON, `temper.envs.sandbox.literals`):
 
     {"source"}                      loads a program
     {"call": name, "arguments"}     calls a function of it; may come together with the source
@@ -20,7 +20,7 @@ import sys
 import types
 from typing import Any
 
-from envs.sandbox import literals
+from temper.envs.sandbox import literals
 
 PROGRAM = "<program>"
 ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once, not in each fork

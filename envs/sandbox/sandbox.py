@@ -30,15 +30,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envs.core.clock import off_the_clock
-from envs.core.errors import SandboxError
-from envs.core.setting import running
-from envs.sandbox.per_process import PerProcess
-from envs.sandbox.probe import Isolation, probe
-from envs.sandbox.seal_probe import KERNEL, MIN_LEVEL_VARIABLE
-from envs.sandbox.sealed_process import Limits, Reply, SealedProcess
-from envs.sandbox.stdin_process import StdinProcess
-from envs.sandbox.zygote_client import Zygote
+from temper.envs.core.clock import off_the_clock
+from temper.envs.core.errors import SandboxError
+from temper.envs.core.setting import running
+from temper.envs.sandbox.per_process import PerProcess
+from temper.envs.sandbox.probe import Isolation, probe
+from temper.envs.sandbox.seal_probe import KERNEL, MIN_LEVEL_VARIABLE
+from temper.envs.sandbox.sealed_process import Limits, Reply, SealedProcess
+from temper.envs.sandbox.stdin_process import StdinProcess
+from temper.envs.sandbox.zygote_client import Zygote
 
 LOG = logging.getLogger(__name__)
 MIN_LEVEL, MAX_LEVEL = 2, 3

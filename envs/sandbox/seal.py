@@ -3,8 +3,8 @@
 `seal_zygote` is applied once and inherited by every fork: no capabilities, read access to the standard library only
 (Landlock), nothing that could be written. `seal_child` is applied in each fork: limits on memory and time, and a list
 of the system calls that are allowed. All others fail with EPERM: sockets, fork, exec, signals, ptrace, mounts. A filter
-with `threads` also allows `clone` with the flags of a thread, which `envs.sandbox.thread_limit` counts.
-Namespaces are made by `envs.sandbox.namespaces`. What really holds is probed afterwards by `envs.sandbox.probe`.
+with `threads` also allows `clone` with the flags of a thread, which `temper.envs.sandbox.thread_limit` counts.
+Namespaces are made by `temper.envs.sandbox.namespaces`. What really holds is probed afterwards by `temper.envs.sandbox.probe`.
 """
 
 import ctypes

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from envs.core.errors import GraderError
+from temper.envs.core.errors import GraderError
 
 LOG = logging.getLogger(__name__)
 FULL = 2

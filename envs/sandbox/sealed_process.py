@@ -18,10 +18,10 @@ from enum import Enum
 from types import TracebackType
 from typing import Any, Self
 
-from envs.core.errors import EnvironmentFault, SandboxError
-from envs.sandbox import literals
-from envs.sandbox.runner import MAX_ASK_BYTES, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
-from envs.sandbox.zygote_client import ANSWER_S, Zygote
+from temper.envs.core.errors import EnvironmentFault, SandboxError
+from temper.envs.sandbox import literals
+from temper.envs.sandbox.runner import MAX_ASK_BYTES, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
+from temper.envs.sandbox.zygote_client import ANSWER_S, Zygote
 
 LEAST_QUEUED_S, MAX_QUEUED_S = 0.05, 120.0  # of waiting for a CPU: what counts, and what is granted at most
 CREDENTIALS = struct.Struct("iII")  # process, user and group, as the kernel gives them beside a message
@@ -78,7 +78,7 @@ class SealedProcess:
     """One sealed process that holds one program. Use as a context manager; leaving it kills the process.
 
     `streams` are the descriptors of its standard input and output. Without them both are /dev/null. With `threads` it may
-    start up to `envs.sandbox.thread_limit.MOST_THREADS`.
+    start up to `temper.envs.sandbox.thread_limit.MOST_THREADS`.
     """
 
     def __init__(self, zygote: Zygote, limits: Limits, *, streams: Sequence[int] = (), threads: bool = False) -> None:

@@ -5,9 +5,9 @@ import os
 import select
 import time
 
-from envs.sandbox.runner import MAX_REPLY_BYTES
-from envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess, frame, unicode
-from envs.sandbox.zygote_client import Zygote
+from temper.envs.sandbox.runner import MAX_REPLY_BYTES
+from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess, frame, unicode
+from temper.envs.sandbox.zygote_client import Zygote
 
 SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from envs.core.errors import SandboxError
+from temper.envs.core.errors import SandboxError
 
 CHILD = Path(__file__).with_name("zygote_main.py")
 VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}

@@ -6,7 +6,7 @@ with descriptors (the program's channel, its input and output), `{"reap": pid}` 
 It ends when the control socket closes or its parent is gone (polled: PDEATHSIG would fire when the *thread* that started
 it ends).
 
-What a forked process takes and answers is told in `envs.sandbox.runner`.
+What a forked process takes and answers is told in `temper.envs.sandbox.runner`.
 """
 
 import builtins
@@ -27,7 +27,7 @@ from typing import Any
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 sys.path.insert(0, ROOT)
 # programs load `border` themselves; it is imported here so that no fork has to
-from envs.sandbox import border, namespaces, runner, seal, thread_limit  # noqa: E402, F401
+from temper.envs.sandbox import border, namespaces, runner, seal, thread_limit  # noqa: E402, F401
 
 sys.path.remove(ROOT)
 

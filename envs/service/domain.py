@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from envs.core.row_format import Row, field
-from envs.core.task import Task
-from envs.service.records import Database
-from envs.service.tools import Action, ToolSet
+from temper.envs.core.row_format import Row, field
+from temper.envs.core.task import Task
+from temper.envs.service.records import Database
+from temper.envs.service.tools import Action, ToolSet
 
 USER_REPLIES = 1
 MAX_TURNS = 30

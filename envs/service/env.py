@@ -6,20 +6,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from temper.envs.core.bounds import one_of, only_known
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.row_format import LeftOut, Row, RowFormat, has_fields
+from temper.envs.core.step_result import StepResult, tool_span
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
+from temper.envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, outputs_in, takes_parts
+from temper.envs.service.gold import corruptions, gold
+from temper.envs.service.records import companions
+from temper.envs.service.tools import TRANSFER, Refusal
+from temper.envs.task_env import TaskEnv, answer_each
 from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
-
-from envs.core.bounds import one_of, only_known
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.errors import EnvironmentFault
-from envs.core.row_format import LeftOut, Row, RowFormat, has_fields
-from envs.core.step_result import StepResult, tool_span
-from envs.core.task import Message, Task
-from envs.core.turn_text import BadCall, Call, ParsedTurn
-from envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, outputs_in, takes_parts
-from envs.service.gold import corruptions, gold
-from envs.service.records import companions
-from envs.service.tools import TRANSFER, Refusal
-from envs.task_env import TaskEnv, answer_each
 
 MAX_CALLS = 64
 MAX_RESULT_CHARACTERS = 16_384

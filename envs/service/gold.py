@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from envs.core.task import Task
-from envs.core.turn_text import CALL_BLOCK, call_message, turn_text
-from envs.service.domain import USER_REPLIES, Domain, says, takes_parts
-from envs.service.tools import TRANSFER, Action
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import CALL_BLOCK, call_message, turn_text
+from temper.envs.service.domain import USER_REPLIES, Domain, says, takes_parts
+from temper.envs.service.tools import TRANSFER, Action
 
 CLOSING = "That is all. Good-bye."
 

@@ -1,6 +1,6 @@
 """Makes the folder of a service out of the files that tau-bench publishes (github.com/sierra-research/tau-bench).
 
-    python -m envs.service.published tau-bench/tau_bench/envs/airline FOLDER
+    python -m temper.envs.service.published tau-bench/tau_bench/envs/airline FOLDER
 
 reads the tables, `wiki.md`, the schemas in `tools/*.py` and the tasks in `tasks_*.py`, and writes them as `users.json` and the
 other tables, `policy.md`, `tools.json`, and `tasks_test.jsonl` and the like. Python files are read as text, never run.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from envs.service.records import POLICY, TOOLS
+from temper.envs.service.records import POLICY, TOOLS
 
 
 def convert(source: Path, folder: Path) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from envs.core.task import Tool
+from temper.envs.core.task import Tool
 
 Record = dict[str, Any]
 Table = dict[str, Record]

@@ -5,9 +5,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from envs.core.turn_text import BadCall, Call
-from envs.service.records import Database, Record
-from envs.tools.calculator import calculate as value_of
+from temper.envs.core.turn_text import BadCall, Call
+from temper.envs.service.records import Database, Record
+from temper.envs.tools.calculator import calculate as value_of
 
 Action = dict[str, Any]
 """A call as `{"name", "arguments"}`."""

@@ -5,19 +5,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from temper.envs.core.definition import PARTS, EnvDefinition
+from temper.envs.core.env_ref import DEFAULT_TURNS
+from temper.envs.core.row_format import RowFormat, has_fields
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
+from temper.envs.task_env import TaskEnv, answer_each
+from temper.envs.tool_use import function_rows, leaderboard_rows, lookups
+from temper.envs.tool_use.gold import corruptions, gold
+from temper.envs.tools.text_tool import answer_call
 from temper.rewards.answers import equal_numbers, final_answer
 from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
-
-from envs.core.definition import PARTS, EnvDefinition
-from envs.core.env_ref import DEFAULT_TURNS
-from envs.core.row_format import RowFormat, has_fields
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import BadCall, Call, ParsedTurn
-from envs.task_env import TaskEnv, answer_each
-from envs.tool_use import function_rows, leaderboard_rows, lookups
-from envs.tool_use.gold import corruptions, gold
-from envs.tools.text_tool import answer_call
 
 MAX_RESULT_CHARACTERS = 256
 
@@ -70,7 +69,7 @@ def beside(folder: Path | None) -> EnvDefinition:
     answered = RowFormat(name="bfcl", matches=has_fields("question", "function"), load=function_rows.load)
     return EnvDefinition(
         id="tool_use",
-        entry_point="envs.tool_use.env:ToolEnv",
+        entry_point="temper.envs.tool_use.env:ToolEnv",
         generate=lookups.generate,
         levels=2,
         formats=(leaderboard, answered),

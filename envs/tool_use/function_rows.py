@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from temper.envs.core.row_format import Row, field
+from temper.envs.core.task import Message, Task, Tool
 from temper.rewards.tool_calls import Schema, Schemas
-
-from envs.core.row_format import Row, field
-from envs.core.task import Message, Task, Tool
 
 JSON_TYPES = {
     "string": ("string", "char", "str"),

@@ -5,13 +5,12 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.tool_use.leaderboard_rows import schemas_of, written_types
+from temper.envs.tool_use.literals import literal
+from temper.envs.tool_use.lookups import demonstrate
 from temper.rewards.tool_calls import OMITTED, GoldCall, Schema, Schemas, argument_fits, inner_schema, type_of
-
-from envs.core.task import Task
-from envs.core.turn_text import call_message, turn_text
-from envs.tool_use.leaderboard_rows import schemas_of, written_types
-from envs.tool_use.literals import literal
-from envs.tool_use.lookups import demonstrate
 
 Calls = list[dict[str, Any]]
 """Calls as `{"name", "arguments"}`."""

@@ -13,15 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from temper.envs.core.row_format import Row, field
+from temper.envs.core.task import Task, Tool
+from temper.envs.core.turn_text import BadCall, Call
+from temper.envs.data.jsonl import sound_rows
+from temper.envs.tool_use.function_rows import accepted_calls, json_schema, messages_of, parameter_schemas, tool_of
 from temper.rewards.foreign_values import JSON_TYPES, Language, foreign_value
 from temper.rewards.tool_calls import Schema, Schemas, inner_schema, match_calls
 from temper.rewards.verdict import Verdict, verdict
-
-from envs.core.row_format import Row, field
-from envs.core.task import Task, Tool
-from envs.core.turn_text import BadCall, Call
-from envs.data.jsonl import sound_rows
-from envs.tool_use.function_rows import accepted_calls, json_schema, messages_of, parameter_schemas, tool_of
 
 Wanted = Literal["no call", "any call"]
 WANTED: Mapping[str, Wanted] = {

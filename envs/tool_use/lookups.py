@@ -7,10 +7,10 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from envs.core.task import Message, Task
-from envs.core.turn_text import call_message
-from envs.tools.calculator import calculate
-from envs.tools.text_tool import TextTool, schemas
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import call_message
+from temper.envs.tools.calculator import calculate
+from temper.envs.tools.text_tool import TextTool, schemas
 
 # fmt: off
 NAMES = (

@@ -11,10 +11,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from envs.core.row_format import Row
-from envs.data.config import DataConfig
-from envs.data.rows import read_rows
+from temper.envs.core.row_format import Row
+from temper.envs.data.config import DataConfig
+from temper.envs.data.rows import read_rows
 
 if TYPE_CHECKING:
     pass

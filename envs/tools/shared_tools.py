@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from envs.sandbox.sandbox import shared_sandbox
-from envs.sandbox.sealed_process import Limits, ReplyKind
-from envs.tools.calculator import calculate
-from envs.tools.text_tool import TextTool
+from temper.envs.sandbox.sandbox import shared_sandbox
+from temper.envs.sandbox.sealed_process import Limits, ReplyKind
+from temper.envs.tools.calculator import calculate
+from temper.envs.tools.text_tool import TextTool
 
 LIMITS = Limits(wall_s=5.0, cpu_s=2, memory_mb=512)
 MAX_RESULT_CHARACTERS = 4000

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from envs.core.step_result import tool_span
-from envs.core.task import Tool
-from envs.core.turn_text import BadCall, Call
+from temper.envs.core.step_result import tool_span
+from temper.envs.core.task import Tool
+from temper.envs.core.turn_text import BadCall, Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

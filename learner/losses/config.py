@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from envs.core.bounds import not_negative, one_of, positive
-from envs.core.setting import identity
+from temper.envs.core.bounds import not_negative, one_of, positive
+from temper.envs.core.setting import identity
+
 from learner.losses.advantages import ADVANTAGES, OVER_THE_BATCH, require_advantage
 from learner.losses.kl import KlEstimate
 from learner.losses.own_functions import OWN, is_own

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from envs.binding import BoundEnv
-from envs.catalog import ENVIRONMENTS
-from envs.core.definition import EnvDefinition
-from envs.core.task import Task
-from envs.playback import score
-from envs.sandbox.conformance.bench import measure
+from temper.envs.binding import BoundEnv
+from temper.envs.catalog import ENVIRONMENTS
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.task import Task
+from temper.envs.playback import score
+from temper.envs.sandbox.conformance.bench import measure
+
 from orchestrator.grading.scoring_pool import ScoringPool, Script
 from orchestrator.grading.tasks import generated_tasks
 

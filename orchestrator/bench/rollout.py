@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass, replace
 from statistics import median
 
-from envs.core.task import Task
-from envs.core.thinking_mode import up_to
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import up_to
+
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.run.progress import Progress

@@ -4,7 +4,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from envs.core.pulse import Heart, Pulse
+from temper.envs.core.pulse import Heart, Pulse
+
 from learner.batches.micro_batches import BatchShare
 from learner.losses.config import LossConfig
 from rollout.budget.rule import ThoughtTags

@@ -4,7 +4,8 @@ import argparse
 import json
 from dataclasses import asdict, dataclass, replace
 
-from envs.data.hub import cache_alone
+from temper.envs.data.hub import cache_alone
+
 from orchestrator.doctor.checks import start_notes
 from orchestrator.doctor.subject import Subject
 from orchestrator.pipeline.config import Config

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from temper.envs.remote.client import is_loopback
 
-from envs.remote.client import is_loopback
 from orchestrator.cli.named_model import model_directory, path_of_run
 
 OPTIONS: dict[str, tuple[type, str, str]] = {

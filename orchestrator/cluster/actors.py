@@ -10,10 +10,10 @@ from typing import Any, TypeVar, TypeVarTuple
 import ray
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from temper.envs.core.failure import in_words
+from temper.envs.core.member import Place
+from temper.envs.core.pulse import ProcessDied, show_stacks_on_signal
 
-from envs.core.failure import in_words
-from envs.core.member import Place
-from envs.core.pulse import ProcessDied, show_stacks_on_signal
 from orchestrator.cluster.this_machine import LOOPBACK
 from orchestrator.deadline import in_thread
 

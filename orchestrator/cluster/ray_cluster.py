@@ -9,8 +9,8 @@ from pathlib import Path
 import ray
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from ray.job_config import JobConfig
+from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 
-from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from orchestrator.cluster.module_search import HOOK, FirstOnes, worker_variables
 from orchestrator.cluster.session_logs import SessionLogs
 from orchestrator.cluster.this_machine import ROOT

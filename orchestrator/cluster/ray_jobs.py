@@ -18,8 +18,8 @@ from typing import Any
 
 import requests
 from ray.job_submission import JobStatus, JobSubmissionClient
+from temper.envs.sandbox.seal import PR_SET_PDEATHSIG, prctl
 
-from envs.sandbox.seal import PR_SET_PDEATHSIG, prctl
 from orchestrator.cluster.session_logs import SessionLogs
 from orchestrator.cluster.this_machine import LOOPBACK, free_ports
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from temper.envs.core.member import Holding, Place
+from temper.envs.core.pulse import Pulse, WorkerDied
 
-from envs.core.member import Holding, Place
-from envs.core.pulse import Pulse, WorkerDied
 from orchestrator.cluster.actors import await_actor, close_actor, placed
 from orchestrator.cluster.bundles import Bundle, Bundles
 from rollout.engines.protocol import EngineStats

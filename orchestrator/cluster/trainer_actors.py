@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import ray
+from temper.envs.core.member import Holding, Place
+from temper.envs.core.pulse import LearnerDied, Pulse
 
-from envs.core.member import Holding, Place
-from envs.core.pulse import LearnerDied, Pulse
 from learner.batches.micro_batches import BatchShare
 from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from temper.envs.binding import BoundEnv
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import Call
 from transformers import PreTrainedTokenizerBase
 
-from envs.binding import BoundEnv
-from envs.core.task import Message, Task
-from envs.core.turn_text import Call
 from learner.batches.samples import TrainingSample
 from orchestrator.mixture import Draw, Mixture
 from rollout.budget.config import ThoughtConfig

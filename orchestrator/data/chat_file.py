@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from envs.core.env_ref import CHAT
-from envs.core.task import Message, Task
-from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
-from envs.data.config import DataConfig, OnError
+from temper.envs.core.env_ref import CHAT
+from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
+from temper.envs.data.config import DataConfig, OnError
+
 from orchestrator.data.chat_data import Dialogue
 from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
 from orchestrator.data.row_intake import RowIntake

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from envs.core.task import Message, Tool
-from envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT, answer_text, writable
+from temper.envs.core.task import Message, Tool
+from temper.envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT, answer_text, writable
 
 ROLES = ("system", "user", "assistant", "tool")
 UNREAD = ("function_call", "reasoning", "thinking")

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from envs.core.env_ref import CHAT
-from envs.core.task import Message, Task
-from envs.core.thinking_mode import OFF, UNLIMITED
-from envs.data.config import DataConfig, OnError
+from temper.envs.core.env_ref import CHAT
+from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import OFF, UNLIMITED
+from temper.envs.data.config import DataConfig, OnError
+
 from learner.batches.pairs import Pair
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken

@@ -8,7 +8,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from envs.core.thinking_mode import Mode, ThinkingMix, up_to
+from temper.envs.core.thinking_mode import Mode, ThinkingMix, up_to
+
 from learner.batches.samples import TrainingSample
 from orchestrator.data.epoch_batches import EpochBatches, Position
 from orchestrator.data.row_intake import fits

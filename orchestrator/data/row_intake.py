@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envs.data.blocks import Blocks
-from envs.data.config import DataConfig, OnError
-from envs.data.rows import read_rows, usable_rows
+from temper.envs.data.blocks import Blocks
+from temper.envs.data.config import DataConfig, OnError
+from temper.envs.data.rows import read_rows, usable_rows
+
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.epoch_batches import Epochs
 from rollout.token_arrays import tokens_of

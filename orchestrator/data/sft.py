@@ -7,10 +7,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from envs.core.setting import identity, scheduled
-from envs.core.task import Message
-from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
-from envs.data.config import OnError
+from temper.envs.core.setting import identity, scheduled
+from temper.envs.core.task import Message
+from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
+from temper.envs.data.config import OnError
+
 from learner.batches.samples import TrainingSample
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.epoch_batches import positions

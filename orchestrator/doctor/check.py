@@ -5,7 +5,8 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from threading import Thread
 
-from envs.data.hub import cache_alone
+from temper.envs.data.hub import cache_alone
+
 from orchestrator.doctor.finding import Finding, failure, of_error
 from orchestrator.doctor.subject import Subject
 

@@ -6,14 +6,14 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 
+from temper.envs.binding import BoundEnv
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, parse_turn
+from temper.envs.playback import Scored, score
+from temper.envs.source import distinct, open_source
+from temper.envs.task_rows import data_of
 from temper.rewards.verdict import correctness
 
-from envs.binding import BoundEnv
-from envs.core.task import Message, Task
-from envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, parse_turn
-from envs.playback import Scored, score
-from envs.source import distinct, open_source
-from envs.task_rows import data_of
 from orchestrator.deadline import in_thread
 from orchestrator.doctor.finding import Finding, Level, failure, ok, warning
 from orchestrator.doctor.prompts import to_download

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from envs.binding import BoundEnv
-from envs.core.task import Task
-from envs.data.blocks import BLOCK
-from envs.data.config import DataConfig
-from envs.data.rows import is_on_hub
-from envs.source import distinct, open_source
-from envs.task_rows import all_rows, data_of, row_tasks
+from temper.envs.binding import BoundEnv
+from temper.envs.core.task import Task
+from temper.envs.data.blocks import BLOCK
+from temper.envs.data.config import DataConfig
+from temper.envs.data.rows import is_on_hub
+from temper.envs.source import distinct, open_source
+from temper.envs.task_rows import all_rows, data_of, row_tasks
+
 from orchestrator.doctor.finding import Finding, failure, ok, warning
 from orchestrator.doctor.subject import Subject
 from orchestrator.pipeline.data_files import has_files

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from envs.sandbox.probe import Isolation
-from envs.sandbox.sandbox import MAX_LEVEL, MIN_LEVEL, REMEDY, Sandbox
+from temper.envs.sandbox.probe import Isolation
+from temper.envs.sandbox.sandbox import MAX_LEVEL, MIN_LEVEL, REMEDY, Sandbox
+
 from orchestrator.doctor.finding import Finding, failure, ok, warning
 from orchestrator.doctor.subject import Subject
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from temper.envs.data.hub import cache_alone
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from envs.data.hub import cache_alone
 from learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
 from learner.models.shape import ModelShape, longest_sequence, read_shape
 from orchestrator.cluster.hardware import Hardware, Machine, this_machine

@@ -12,7 +12,8 @@ from functools import partial
 from time import monotonic
 from typing import Protocol
 
-from envs.core.task import Task
+from temper.envs.core.task import Task
+
 from orchestrator.deadline import in_thread, together
 from orchestrator.evaluation.exam import heldout_tasks
 from orchestrator.evaluation.scores import asked_of_engines, attested, env_result, of_env, result_json, void_in_words

@@ -8,11 +8,12 @@ from itertools import count
 from time import monotonic
 from typing import TypeVar
 
-from envs.core.bounds import fraction
-from envs.core.setting import running, scheduled
-from envs.core.task import Task
-from envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
-from envs.source import GeneratedSource, distinct, open_source
+from temper.envs.core.bounds import fraction
+from temper.envs.core.setting import running, scheduled
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
+from temper.envs.source import GeneratedSource, distinct, open_source
+
 from orchestrator.deadline import Deadline, in_thread, together
 from orchestrator.evaluation.scores import attested, of_env, void_in_words
 from orchestrator.failure_watch import FailureWatch

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from envs.source import content_key
+from temper.envs.source import content_key
+
 from orchestrator.run.row_file import append_line, parsed_lines
 from rollout.trajectory import Group, Ticket
 from rollout.trajectory_json import group_from_json, group_to_json

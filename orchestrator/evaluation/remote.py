@@ -10,11 +10,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from envs.core.errors import EnvError
-from envs.core.failure import in_words
-from envs.core.task import Task
-from envs.sandbox.sandbox import sandbox_report, shared_sandbox
-from envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
+from temper.envs.core.errors import EnvError
+from temper.envs.core.failure import in_words
+from temper.envs.core.task import Task
+from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
+from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
+
 from orchestrator.deadline import Deadline, in_thread, together, within
 from orchestrator.evaluation.exam import EvalConfig, heldout_tasks
 from orchestrator.evaluation.kept_answers import KeptAnswers

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from gymnasium.utils.env_checker import check_env
 from rich.table import Table
+from temper.envs.catalog import drawing_env
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.task import Task
+from temper.envs.playback import Scored, score
 from temper.rewards.verdict import correctness
 
-from envs.catalog import drawing_env
-from envs.core.definition import EnvDefinition
-from envs.core.task import Task
-from envs.playback import Scored, score
 from orchestrator.grading.finding import Finding
 from orchestrator.grading.reward_audit import audit
 from orchestrator.grading.tasks import generated_tasks

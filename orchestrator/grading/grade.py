@@ -11,11 +11,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from temper.envs.core.task import Task
+from temper.envs.data.config import DataConfig
+from temper.envs.data.rows import read_rows
+from temper.envs.playback import Scored, turns_of
 
-from envs.core.task import Task
-from envs.data.config import DataConfig
-from envs.data.rows import read_rows
-from envs.playback import Scored, turns_of
 from orchestrator.grading.scoring_pool import ScoringPool, Script
 
 BAD_ROW = "bad_row"

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from envs.core.failure import Failure, failure_of
-from envs.core.step_result import StepResult
-from envs.core.task import Task
-from envs.core.thinking_mode import Mode, Thinking
-from envs.play import Play
-from envs.source import SizedSource, distinct, open_source
+from temper.envs.core.failure import Failure, failure_of
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import Mode, Thinking
+from temper.envs.play import Play
+from temper.envs.source import SizedSource, distinct, open_source
+
 from orchestrator.pipeline.config import Config, load_config
 from orchestrator.run.folder import RunDir
 from orchestrator.run.ledger import parse_row

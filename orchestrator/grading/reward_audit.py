@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
+from temper.envs.core.failure import failure_of
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import CALL_BLOCK
+from temper.envs.play import Play
+from temper.envs.playback import Scored, read_as_own, score
 from temper.rewards.verdict import correctness
 
-from envs.core.definition import USUAL_CHANCE, EnvDefinition
-from envs.core.failure import failure_of
-from envs.core.task import Task
-from envs.core.turn_text import CALL_BLOCK
-from envs.play import Play
-from envs.playback import Scored, read_as_own, score
 from orchestrator.grading.finding import Finding
 
 AUDITED = 30

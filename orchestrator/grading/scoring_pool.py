@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from time import monotonic
 
-from envs.core.failure import Failure, FailureKind
-from envs.core.task import Task
-from envs.playback import Scored, score
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.task import Task
+from temper.envs.playback import Scored, score
 
 Script = tuple[Task, list[str]]
 """A task and the model's turns."""

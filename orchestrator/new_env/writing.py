@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import yaml
+from temper.envs.catalog import ENVIRONMENTS
 
-from envs.catalog import ENVIRONMENTS
 from orchestrator.cluster.this_machine import ROOT
 
 Form = Literal["answer", "rows", "tools", "turns"]

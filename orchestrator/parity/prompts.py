@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from temper.envs.binding import BoundEnv
+from temper.envs.source import distinct, open_source
 from transformers import PreTrainedTokenizerBase
 
-from envs.binding import BoundEnv
-from envs.source import distinct, open_source
 from rollout.episodes.renderer import Renderer
 
 MOST = 8

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from envs.core.failure import in_words
+from temper.envs.core.failure import in_words
+
 from orchestrator.parity.answers import Answered, ScoredAnswer, ask
 from orchestrator.parity.causes import Cause, engine_causes, free_causes, with_all
 from orchestrator.parity.gap import Gap, between

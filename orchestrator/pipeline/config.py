@@ -9,8 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envs.core.setting import kinds
-from envs.presets.catalog import with_preset
+from temper.envs.core.setting import kinds
+from temper.envs.presets.catalog import with_preset
+
 from orchestrator.cluster.hardware import Hardware, ask_hardware
 from orchestrator.pipeline.stage_list import instances, with_settings
 from orchestrator.profiles.asked import found, placed

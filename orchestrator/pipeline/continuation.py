@@ -4,7 +4,8 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 
-from envs.core.setting import Kind, kind_of
+from temper.envs.core.setting import Kind, kind_of
+
 from orchestrator.pipeline.config import KINDS, KNOWN, Config, flat_config, save_config
 from orchestrator.pipeline.data_files import MISSING, content
 from orchestrator.run.checkpoint import steps

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from envs.data.config import DataConfig
-from envs.data.hub import cache_alone, card_of
-from envs.data.rows import data_files, is_on_hub
+from temper.envs.data.config import DataConfig
+from temper.envs.data.hub import cache_alone, card_of
+from temper.envs.data.rows import data_files, is_on_hub
+
 from orchestrator.pipeline.config import Config
 from orchestrator.run.checkpoint import file_sha256
 from orchestrator.settings.model_source import ModelSource

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from envs.presets.catalog import preset_of
+from temper.envs.presets.catalog import preset_of
+
 from learner.models.shape import longest_sequence
 from orchestrator.pipeline.config import KNOWN, SHARED
 from orchestrator.profiles.asked import found

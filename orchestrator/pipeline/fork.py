@@ -6,7 +6,8 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envs.core.setting import Kind
+from temper.envs.core.setting import Kind
+
 from learner.training_state import CheckpointFacts
 from orchestrator.pipeline.config import Config, save_config, settled_config
 from orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew

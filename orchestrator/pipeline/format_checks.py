@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from temper.envs.binding import BoundEnv
+from temper.envs.core.task import Task
+from temper.envs.data.blocks import BLOCK
+from temper.envs.source import open_source
+from temper.envs.task_rows import data_of, row_tasks
 from transformers import PreTrainedTokenizerBase
 
-from envs.binding import BoundEnv
-from envs.core.task import Task
-from envs.data.blocks import BLOCK
-from envs.source import open_source
-from envs.task_rows import data_of, row_tasks
 from orchestrator.pipeline.config import Config
 from orchestrator.stages.stage import StageInstance
 from rollout.episodes.round_trip import Needs, check_round_trip

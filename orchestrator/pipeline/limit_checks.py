@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from temper.envs.binding import BoundEnv
+from temper.envs.core.task import Task
+from temper.envs.data.blocks import BLOCK
+from temper.envs.task_rows import data_of, row_tasks
 from transformers import PreTrainedTokenizerBase
 
-from envs.binding import BoundEnv
-from envs.core.task import Task
-from envs.data.blocks import BLOCK
-from envs.task_rows import data_of, row_tasks
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.stages.stage import StageInstance

@@ -4,11 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from envs.binding import BoundEnv
-from envs.data.overlap import OverlapIndex, PromptText, prompt_text
-from envs.data.rows import usable_rows
-from envs.data.split import digest
-from envs.task_rows import evaluation_index, holds, row_tasks
+from temper.envs.binding import BoundEnv
+from temper.envs.data.overlap import OverlapIndex, PromptText, prompt_text
+from temper.envs.data.rows import usable_rows
+from temper.envs.data.split import digest
+from temper.envs.task_rows import evaluation_index, holds, row_tasks
+
 from orchestrator.data.chat_messages import checked_messages
 from orchestrator.pipeline.config import Config
 from orchestrator.reporting.overlaps import EvaluationOverlap, read_overlaps, write_overlaps

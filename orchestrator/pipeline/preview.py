@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from envs.core.setting import Kind
-from envs.data.hub import cache_alone
+from temper.envs.core.setting import Kind
+from temper.envs.data.hub import cache_alone
+
 from orchestrator.cluster.hardware import Hardware, ask_hardware
 from orchestrator.pipeline.config import Config, make_config, unsettled
 from orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envs.core.pulse import LearnerDied
+from temper.envs.core.pulse import LearnerDied
+
 from orchestrator.cluster.bundles import reserve, wanted_by
 from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.ray_cluster import asks_for_no_token, start_ray

@@ -3,7 +3,8 @@
 import shutil
 from pathlib import Path
 
-from envs.catalog import env_class
+from temper.envs.catalog import env_class
+
 from learner.config import LearnerConfig
 from learner.models.fresh import byte_tokenizer, parameter_count
 from learner.models.shape import longest_sequence

@@ -4,7 +4,8 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 
-from envs.data.config import DataConfig
+from temper.envs.data.config import DataConfig
+
 from orchestrator.pipeline.config import Config, flat_config
 from orchestrator.reporting.run_note import run_note
 from orchestrator.run.folder import RunDir

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import get_args
 
 import torch
+from temper.envs.data.hub import snapshot
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from envs.data.hub import snapshot
 from learner.config import LearnerConfig
 from learner.engine.optimizer import freeze
 from learner.models.adapters import add_adapters, merged_names

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.task import Task
 
-from envs.core.env_ref import EnvRef
-from envs.core.failure import Failure, FailureKind
-from envs.core.task import Task
 from learner.token_records import TokenRecord
 from orchestrator.recording.batch_head import FORMAT, HEAD, head_of
 from orchestrator.recording.step_batch import StepBatch

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from envs.core.setting import Kind, kind_of
+from temper.envs.core.setting import Kind, kind_of
+
 from orchestrator.pipeline.config import KINDS
 from orchestrator.reference.resolved_file import ResolvedFile
 from orchestrator.settings.described import value_text

@@ -3,7 +3,8 @@
 import textwrap
 from pathlib import Path
 
-from envs.core.setting import Kind
+from temper.envs.core.setting import Kind
+
 from orchestrator.profiles.asked import CHOSEN, found
 from orchestrator.reference.catalog import NamedSetting, below, named_setting
 from orchestrator.reference.origin import origin, stands

@@ -2,7 +2,8 @@
 
 from typing import Any, Literal, get_args, get_origin
 
-from envs.catalog import ENVIRONMENTS
+from temper.envs.catalog import ENVIRONMENTS
+
 from orchestrator.reference.catalog import all_settings
 
 OF_ENVIRONMENTS = "envs.*."

@@ -6,8 +6,9 @@ from math import nan
 from statistics import fmean, median
 from typing import Any
 
-from envs.core.thinking_mode import Mode, Thinking, up_to
-from envs.source import content_key
+from temper.envs.core.thinking_mode import Mode, Thinking, up_to
+from temper.envs.source import content_key
+
 from orchestrator.reporting.intervals import accuracy_interval, standard_error
 from orchestrator.reporting.paired import TaskScore
 from rollout.budget.config import Scope

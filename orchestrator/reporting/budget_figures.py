@@ -8,8 +8,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from temper.envs.core.thinking_mode import Mode
 
-from envs.core.thinking_mode import Mode
 from orchestrator.reporting.budget_curve import BudgetPoint
 from orchestrator.reporting.figures import COLOURS, INK, STYLE, CaptionedFigure, inline_svg, svg_file
 from orchestrator.reporting.record import RunRecord

@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from envs.core.thinking_mode import Mode, Thinking
+from temper.envs.core.thinking_mode import Mode, Thinking
+
 from orchestrator.reporting.budget_curve import ORDER, BudgetPoint
 from orchestrator.reporting.paired import TaskComparison, TaskScore, compare_tasks
 from orchestrator.reporting.record import read_run

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.data.overlap import NGRAM, Overlap
+from temper.envs.data.overlap import NGRAM, Overlap
+
 from orchestrator.run.folder import write_json
 
 FILE = "overlap.json"

@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.core.failure import in_words
+from temper.envs.core.failure import in_words
+
 from orchestrator.buffer_state import SavedGroup, saved_groups
 
 FORMAT = 1

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from envs.core.bounds import not_negative
-from envs.core.setting import running, scheduled
+from temper.envs.core.bounds import not_negative
+from temper.envs.core.setting import running, scheduled
 
 Best = Literal["max", "min"]
 TRAJECTORIES_EVERY = 10

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from envs.core.member import MemberNow
-from envs.sandbox.sandbox import MIN_LEVEL
+from temper.envs.core.member import MemberNow
+from temper.envs.sandbox.sandbox import MIN_LEVEL
+
 from orchestrator.cluster.bundles import gpus_taken
 from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.deadline import Deadline, in_thread, together, within

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from envs.core.member import MemberNow
+from temper.envs.core.member import MemberNow
+
 from orchestrator.cluster.ray_cluster import stop_ray
 from orchestrator.deadline import StopFlag
 from orchestrator.run.folder import RunDir

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from envs.core.member import Member, MemberNow
+from temper.envs.core.member import Member, MemberNow
+
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StuckError, in_thread
 from orchestrator.failure_watch import FailureWatch

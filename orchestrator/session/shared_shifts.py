@@ -7,7 +7,8 @@ from dataclasses import asdict
 from time import monotonic
 from typing import TypeVar
 
-from envs.core.member import Holding
+from temper.envs.core.member import Holding
+
 from learner.trainer_group import TrainerGroup
 from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.session.context import RunContext

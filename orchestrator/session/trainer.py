@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from envs.core.member import MemberNow
-from envs.core.pulse import LearnerDied
+from temper.envs.core.member import MemberNow
+from temper.envs.core.pulse import LearnerDied
+
 from learner.batches.builder import BatchBuilder
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig

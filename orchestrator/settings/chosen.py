@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from envs.core.setting import running
+from temper.envs.core.setting import running
 
 ProfileName = Literal[
     "auto", "cpu", "gpu16", "gpu24", "gpu32", "gpu40", "gpu48", "gpu80", "gpu96", "gpu141", "gpu180", "gpu270"

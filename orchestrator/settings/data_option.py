@@ -1,6 +1,7 @@
 """Data as an option of a command names it: a path, or all that a configuration may say of it."""
 
-from envs.data.config import DataConfig
+from temper.envs.data.config import DataConfig
+
 from orchestrator.settings.text import parsed, typed
 
 DATA_OPTION = (

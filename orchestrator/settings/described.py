@@ -10,7 +10,8 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from envs.core.setting import Kind, kind_of, kinds
+from temper.envs.core.setting import Kind, kind_of, kinds
+
 from orchestrator.settings.field_text import class_text, field_texts
 
 REQUIRED = "required"

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from envs.core.bounds import fraction
-from envs.core.setting import identity, running, scheduled
-from envs.core.thinking_mode import ThinkingMix
+from temper.envs.core.bounds import fraction
+from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.thinking_mode import ThinkingMix
+
 from learner.config import OptimConfig
 from learner.losses.advantages import OVER_THE_BATCH
 from learner.losses.config import LossConfig

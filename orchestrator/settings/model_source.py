@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from envs.core.setting import Kind, identity, required
-from envs.data.hub import in_cache, snapshot
-from envs.data.hub_name import names_hub, why_no_name
+from temper.envs.core.setting import Kind, identity, required
+from temper.envs.data.hub import in_cache, snapshot
+from temper.envs.data.hub_name import names_hub, why_no_name
 
 FILES = (
     "config.json",

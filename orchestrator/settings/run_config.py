@@ -5,10 +5,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from envs.binding import BoundEnv, EnvConfig, bind_all
-from envs.core.bounds import not_negative, one_of
-from envs.core.setting import Kind, identity, required, running, scheduled
-from envs.sandbox.sandbox import SandboxConfig
+from temper.envs.binding import BoundEnv, EnvConfig, bind_all
+from temper.envs.core.bounds import not_negative, one_of
+from temper.envs.core.setting import Kind, identity, required, running, scheduled
+from temper.envs.sandbox.sandbox import SandboxConfig
+
 from learner.config import LearnerConfig
 from learner.models.fresh import FreshModelConfig
 from orchestrator.deadline import DeadlineConfig

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from envs.core.bounds import not_negative, positive
-from envs.core.setting import running
+from temper.envs.core.bounds import not_negative, positive
+from temper.envs.core.setting import running
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.core.env_ref import EnvRef
-from envs.core.task import Task
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, StuckError
 from orchestrator.loop import Loop, StepReport

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from envs.core.member import Holding, Place
-from envs.core.pulse import Pulse, WorkerDied
+from temper.envs.core.member import Holding, Place
+from temper.envs.core.pulse import Pulse, WorkerDied
+
 from orchestrator.simulation.engine import EngineModel
 from orchestrator.simulation.lengths import Lengths
 from orchestrator.simulation.meter import FleetMeter

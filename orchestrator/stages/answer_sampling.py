@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from envs.core.task import Task
+from temper.envs.core.task import Task
+
 from orchestrator.deadline import Deadline, in_thread, together, within
 from orchestrator.failure_watch import FailureWatch
 from orchestrator.mixture import Draw, Mixture

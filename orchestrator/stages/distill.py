@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import transformers
+from temper.envs.core.setting import identity
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.setting import identity
 from learner.losses.config import LossConfig
 from learner.models.fresh import padded_size
 from learner.models.shareable import require_shareable

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from temper.envs.core.bounds import fraction
+from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.data.config import DataConfig, OnError
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.bounds import fraction
-from envs.core.setting import identity, running, scheduled
-from envs.data.config import DataConfig, OnError
 from learner.batches.pairs import Pair
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig

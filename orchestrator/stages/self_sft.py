@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from envs.core.bounds import fraction
-from envs.core.setting import identity, running, scheduled
-from envs.core.thinking_mode import ThinkingMix
+from temper.envs.core.bounds import fraction
+from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.thinking_mode import ThinkingMix
+
 from learner.config import OptimConfig
 from learner.models.shape import longest_sequence
 from orchestrator.data.rejection_sampling import RejectionSampledData

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.data.config import DataConfig, OnError
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.setting import identity, running, scheduled
-from envs.data.config import DataConfig, OnError
 from learner.config import OptimConfig
 from learner.models.shape import longest_sequence
 from orchestrator.data.chat_data import Demonstrations, DialogueTokenizer

@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from temper.envs.core.thinking_mode import ThinkingMix
+from temper.envs.data.config import DataConfig
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.thinking_mode import ThinkingMix
-from envs.data.config import DataConfig
 from orchestrator.evaluation.exam import heldout_tasks
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.reporting.stage_figures import NO_FIGURES, StageFigures

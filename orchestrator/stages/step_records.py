@@ -3,7 +3,8 @@
 from collections.abc import Awaitable
 from typing import Any
 
-from envs.core.pulse import LearnerDied
+from temper.envs.core.pulse import LearnerDied
+
 from learner.token_records import TokenRecord
 from learner.trainer_group import TrainerGroup
 from orchestrator.deadline import Deadline, within

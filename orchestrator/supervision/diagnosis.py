@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from envs.core.member import Member, Place
-from envs.core.pulse import Pulse
+from temper.envs.core.member import Member, Place
+from temper.envs.core.pulse import Pulse
+
 from orchestrator.cluster.actors import at_place
 from orchestrator.run.folder import write_whole
 from orchestrator.supervision.examination import Examination, ProcessKey, examine

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-
-from envs.core.pulse import STACKS_SIGNAL
+from temper.envs.core.pulse import STACKS_SIGNAL
 
 PY_SPY = Path(sys.executable).with_name("py-spy")
 MOST_PROCESSES = 6

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from envs.core.member import MemberState
+from temper.envs.core.member import MemberState
 
 STATUS_FILE = "status.json"
 

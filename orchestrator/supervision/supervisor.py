@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 
-from envs.core.member import Member
-from envs.core.pulse import Pulse
+from temper.envs.core.member import Member
+from temper.envs.core.pulse import Pulse
+
 from orchestrator.cluster.actors import at_place
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.supervision.diagnosis import FaultDiagnosis, diagnose

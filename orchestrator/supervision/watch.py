@@ -5,8 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 
-from envs.core.member import Member
-from envs.core.pulse import Pulse
+from temper.envs.core.member import Member
+from temper.envs.core.pulse import Pulse
+
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.supervision.examination import outputs
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from envs.core.setting import identity, scheduled
-from envs.core.thinking_mode import Mode, Thinking
+from temper.envs.core.setting import identity, scheduled
+from temper.envs.core.thinking_mode import Mode, Thinking
 
 Scope = Literal["turn", "episode"]
 

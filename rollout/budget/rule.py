@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from temper.envs.core.turn_text import Tags
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.turn_text import Tags
 from rollout.formats.find import find_format
 from rollout.formats.messages import in_mode
 from rollout.formats.probe import ASKED, rendered

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from envs.core.setting import identity, running
+from temper.envs.core.setting import identity, running
 
 Dtype = Literal["float32", "bfloat16", "float16", "auto"]
 """Precision of an engine's weights; auto is that of the model's files."""

@@ -6,8 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import psutil
-
-from envs.core.pulse import WorkerDied
+from temper.envs.core.pulse import WorkerDied
 
 T = TypeVar("T")
 LOOK_S = 0.5

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from envs.core.clock import Clock
-from envs.core.member import Holding
+from temper.envs.core.clock import Clock
+from temper.envs.core.member import Holding
+
 from rollout.budget.rule import ThoughtLimit
 from rollout.expert_choices import Choices
 from rollout.sampling import PLAIN, Sampling

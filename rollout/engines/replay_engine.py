@@ -8,8 +8,8 @@ from pathlib import Path
 from time import monotonic
 
 import numpy as np
+from temper.envs.core.member import Holding
 
-from envs.core.member import Holding
 from rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from rollout.expert_choices import Choices
 from rollout.token_arrays import tokens_of

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from temper.envs.core.failure import in_words
+from temper.envs.core.member import Holding
+from temper.envs.core.pulse import WorkerDied
 
-from envs.core.failure import in_words
-from envs.core.member import Holding
-from envs.core.pulse import WorkerDied
 from rollout.budget.rule import ThoughtTags
 from rollout.engines.config import EngineConfig
 from rollout.engines.engine_process import EngineProcess

@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from temper.envs.core.failure import in_words
+from temper.envs.core.member import Holding
+from temper.envs.core.pulse import WorkerDied
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from envs.core.failure import in_words
-from envs.core.member import Holding
-from envs.core.pulse import WorkerDied
 from rollout.engines.engine_process import EngineProcess
 
 LEVEL = 1

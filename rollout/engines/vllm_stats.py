@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
+from temper.envs.core.clock import Clock
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-from envs.core.clock import Clock
 from rollout.engines.protocol import EngineStats
 
 

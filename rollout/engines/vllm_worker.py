@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import torch
+from temper.envs.core.failure import in_words
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -29,7 +30,6 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 
-from envs.core.failure import in_words
 from rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
 from rollout.engines.runners.draft_sampler import DraftSampler
 from rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers

@@ -9,9 +9,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from envs.core.clock import CURRENT, Clock, at_its_end
-from envs.core.errors import EnvironmentFault, EpisodeTimeout
-from envs.core.failure import in_words
+from temper.envs.core.clock import CURRENT, Clock, at_its_end
+from temper.envs.core.errors import EnvironmentFault, EpisodeTimeout
+from temper.envs.core.failure import in_words
+
 from rollout.episodes.stopwatch import Stopwatch
 
 T = TypeVar("T")

@@ -9,15 +9,16 @@ from functools import partial
 from itertools import count
 from typing import TypeVar
 
-from envs.catalog import make_env
-from envs.core.clock import Clock, at_its_end
-from envs.core.errors import EnvError, EnvironmentFault, EpisodeTimeout, PromptTooLong
-from envs.core.failure import FailureKind, failure_of, in_words
-from envs.core.pulse import WorkerDied
-from envs.core.setting import running, scheduled
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.play import MakeEnv, Play
+from temper.envs.catalog import make_env
+from temper.envs.core.clock import Clock, at_its_end
+from temper.envs.core.errors import EnvError, EnvironmentFault, EpisodeTimeout, PromptTooLong
+from temper.envs.core.failure import FailureKind, failure_of, in_words
+from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.setting import running, scheduled
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.play import MakeEnv, Play
+
 from rollout.engines.protocol import Completion
 from rollout.episodes.begun import BegunEpisode
 from rollout.episodes.env_threads import EnvThreads

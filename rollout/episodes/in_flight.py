@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from envs.core.clock import Clock
-from envs.core.task import Task
-from envs.play import Play
+from temper.envs.core.clock import Clock
+from temper.envs.core.task import Task
+from temper.envs.play import Play
+
 from rollout.engines.protocol import Completion
 from rollout.episodes.begun import BegunEpisode, BegunTurn
 from rollout.episodes.stopwatch import Stopwatch

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import numpy as np
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
 
-from envs.core.step_result import StepResult
-from envs.core.task import Task
-from envs.core.turn_text import ParsedTurn, calls_are_valid
 from rollout.engines.protocol import Completion
 from rollout.episodes.turn_sampler import SampledTurn
 from rollout.token_arrays import as_floats, as_ids, as_marks

@@ -7,10 +7,10 @@ engine sampled stay as they were, whatever the template would do to earlier turn
 from collections.abc import Sequence
 
 from jinja2 import TemplateError
+from temper.envs.core.task import Message, Task, Tool
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, call_message
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.task import Message, Task, Tool
-from envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, call_message
 from rollout.budget.config import ThoughtConfig
 from rollout.escaping import Escaper
 from rollout.formats.find import find_format

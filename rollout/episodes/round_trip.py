@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from temper.envs.core.task import Message, Task, Tool
+from temper.envs.core.thinking_mode import OFF, UNLIMITED
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.task import Message, Task, Tool
-from envs.core.thinking_mode import OFF, UNLIMITED
-from envs.core.turn_text import BadCall, Call, ParsedTurn
 from rollout.episodes.renderer import Renderer
 from rollout.formats.messages import THOUGHT, one_call_a_turn
 from rollout.formats.probe import PROBE_CALLS, PROBE_TOOLS

@@ -3,8 +3,9 @@
 import hashlib
 from dataclasses import dataclass, replace
 
-from envs.core.clock import Clock
-from envs.core.thinking_mode import Thinking
+from temper.envs.core.clock import Clock
+from temper.envs.core.thinking_mode import Thinking
+
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtLimit, ThoughtTags
 from rollout.engines.protocol import Completion, Engine, TurnRequest

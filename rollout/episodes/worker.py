@@ -6,10 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from envs.core.member import Holding
-from envs.core.pulse import Heart, Pulse, WorkerDied
-from envs.core.setting import running
-from envs.sandbox.sandbox import sandbox_report, shared_sandbox
+from temper.envs.core.member import Holding
+from temper.envs.core.pulse import Heart, Pulse, WorkerDied
+from temper.envs.core.setting import running
+from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
+
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.rule import ThoughtTags
 from rollout.engines.config import EngineConfig

@@ -9,7 +9,7 @@ call may name who it is for before its channel or behind it. What is said to the
 
 import re
 
-from envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, answer_text, call_from_text
+from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, answer_text, call_from_text
 
 START, CHANNEL, MESSAGE, END, RETURN, CALL = (
     f"<|{word}|>" for word in ("start", "channel", "message", "end", "return", "call")

@@ -5,7 +5,8 @@ Which entry is a model's is found out by what its chat template renders (`rollou
 
 from typing import Any
 
-from envs.core.turn_text import OWN_TAGS, Tags
+from temper.envs.core.turn_text import OWN_TAGS, Tags
+
 from rollout.formats.call_syntax import CallSyntax, declared
 from rollout.formats.pythonic import calls_as_json
 

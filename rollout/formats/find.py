@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import regex
+from temper.envs.core.task import Message
+from temper.envs.core.turn_text import Call, Tags
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.task import Message
-from envs.core.turn_text import Call, Tags
 from rollout.formats.call_syntax import CallSyntax, declared
 from rollout.formats.channels import CALL, CHANNEL_TAGS, END, NEXT_MESSAGE, RETURN, TURN_ENDS
 from rollout.formats.families import CALL_SYNTAXES, THOUGHT_TAGS

@@ -4,7 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from envs.core.task import Message
+from temper.envs.core.task import Message
+
 from rollout.formats.probe import call_id
 from rollout.formats.turn_format import TurnFormat
 

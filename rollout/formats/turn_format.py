@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from temper.envs.core.task import Tool
+from temper.envs.core.turn_text import ParsedTurn, Tags, split_turn
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.task import Tool
-from envs.core.turn_text import ParsedTurn, Tags, split_turn
 from rollout.formats.call_syntax import CallSyntax
 from rollout.formats.channels import read_channels
 

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from temper.envs.core.task import Tool
 from temper.rewards.json_answers import object_of
-
-from envs.core.task import Tool
 
 WHOLE_NUMBER = re.compile(r"-?[0-9]{1,4300}")
 """As long as Python reads one, here and in JSON."""

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from envs.core.pulse import WorkerDied
+from temper.envs.core.pulse import WorkerDied
+
 from rollout.episodes.begun import BegunGroup
 from rollout.pool.pool_worker import PoolWorker
 

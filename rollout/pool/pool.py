@@ -10,9 +10,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TypeVar
 
-from envs.core.clock import loop_time
-from envs.core.member import Holding, MemberNow
-from envs.core.pulse import WorkerDied
+from temper.envs.core.clock import loop_time
+from temper.envs.core.member import Holding, MemberNow
+from temper.envs.core.pulse import WorkerDied
+
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.pool.groups_in_flight import newest

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Protocol
 
-from envs.core.member import Holding, Member
+from temper.envs.core.member import Holding, Member
+
 from rollout.engines.protocol import EngineStats
 from rollout.episodes.begun import BegunGroup
 from rollout.trajectory import Group, Ticket, WeightVersion

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.core.pulse import WorkerDied
+from temper.envs.core.pulse import WorkerDied
+
 from rollout.pool.pool_worker import PoolWorker
 from rollout.trajectory import WeightVersion
 from rollout.weights.delivery import Offered, Push, WeightTaker

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from envs.core.clock import loop_time
-from envs.core.failure import in_words
-from envs.core.pulse import ProcessDied, WorkerDied
+from temper.envs.core.clock import loop_time
+from temper.envs.core.failure import in_words
+from temper.envs.core.pulse import ProcessDied, WorkerDied
+
 from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.restarts import RestartLimit
 from rollout.pool.served_weights import Served, ServedWeights

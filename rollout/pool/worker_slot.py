@@ -6,9 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
-from envs.core.failure import FailureKind
-from envs.core.member import MemberNow, MemberState
-from envs.core.pulse import WorkerDied
+from temper.envs.core.failure import FailureKind
+from temper.envs.core.member import MemberNow, MemberState
+from temper.envs.core.pulse import WorkerDied
+
 from rollout.pool.pool_worker import PoolWorker
 from rollout.pool.served_weights import Newcomer
 from rollout.trajectory import Group

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from envs.core.task import Message
-from envs.core.thinking_mode import Mode, Thinking
-from envs.core.turn_text import (
+from temper.envs.core.task import Message
+from temper.envs.core.thinking_mode import Mode, Thinking
+from temper.envs.core.turn_text import (
     CALL_BLOCK,
     CLOSE_THOUGHT,
     OWN_TAGS,
@@ -28,6 +28,7 @@ from envs.core.turn_text import (
     turn_text,
     writable,
 )
+
 from rollout.budget.request_args import BUDGET
 from rollout.formats.probe import modes
 from rollout.remote.client import Refused, ServerFault

@@ -10,8 +10,8 @@ import random
 from typing import Any
 
 import httpx
+from temper.envs.core.errors import EnvError, EpisodeTimeout, PromptTooLong
 
-from envs.core.errors import EnvError, EpisodeTimeout, PromptTooLong
 from rollout.remote.server import ChatServer
 
 REPEATED = (408, 429)

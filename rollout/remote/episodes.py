@@ -11,13 +11,14 @@ from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
-from envs.catalog import make_env
-from envs.core.clock import Clock
-from envs.core.errors import PromptTooLong
-from envs.core.failure import FailureKind, failure_of
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.play import MakeEnv, Play
+from temper.envs.catalog import make_env
+from temper.envs.core.clock import Clock
+from temper.envs.core.errors import PromptTooLong
+from temper.envs.core.failure import FailureKind, failure_of
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.play import MakeEnv, Play
+
 from rollout.episodes.env_threads import EnvThreads
 from rollout.episodes.episode import LIMITS, EpisodeLimits, sample_seed
 from rollout.episodes.kept_turn import turn_faults

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field
 
 import httpx
-
-from envs.core.bounds import not_negative, positive
-from envs.remote.client import is_loopback
+from temper.envs.core.bounds import not_negative, positive
+from temper.envs.remote.client import is_loopback
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

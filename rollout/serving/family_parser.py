@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from temper.envs.core.task import Tool
+from temper.envs.core.turn_text import Call
 from vllm.entrypoints.generate.base.protocol import (
     DeltaFunctionCall,
     DeltaMessage,
@@ -14,8 +16,6 @@ from vllm.entrypoints.generate.base.protocol import (
 )
 from vllm.tool_parsers import ToolParser, ToolParserManager
 
-from envs.core.task import Tool
-from envs.core.turn_text import Call
 from rollout.formats.turn_format import TurnFormat
 
 FAMILY = "family"

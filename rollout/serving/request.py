@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from temper.envs.core.thinking_mode import LOW_EFFORT, up_to
 from transformers import PreTrainedTokenizerBase
 
-from envs.core.thinking_mode import LOW_EFFORT, up_to
 from rollout.budget.config import ThoughtConfig
 from rollout.budget.request_args import BUDGET, GRACE, RefusedRequest, check_extra_args, shown
 from rollout.budget.rule import ThoughtTags

@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from envs.core.failure import in_words
-from envs.core.pulse import ProcessDied, WorkerDied
+from temper.envs.core.failure import in_words
+from temper.envs.core.pulse import ProcessDied, WorkerDied
+
 from rollout.trajectory import WeightVersion
 from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 from rollout.weights.transports.catalog import transport_kind

@@ -1,6 +1,6 @@
 """Figures of the sandbox: trivial programs per second and their latency, with and without numpy, and 10-test samples.
 
-python -m envs.sandbox.conformance.bench [programs] [threads]
+python -m temper.envs.sandbox.conformance.bench [programs] [threads]
 """
 
 import json
@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import Limits
+from temper.envs.sandbox.sandbox import Sandbox
+from temper.envs.sandbox.sealed_process import Limits
 
 LIMITS = Limits(wall_s=30.0)
 SOURCES = {"": "print(1)", "_numpy": "import numpy\nprint(numpy.arange(2).sum())"}

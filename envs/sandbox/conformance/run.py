@@ -1,6 +1,6 @@
 """Every attack against a sandbox, and a look from outside whether it succeeded.
 
-    python -m envs.sandbox.conformance.run [level]
+    python -m temper.envs.sandbox.conformance.run [level]
 
 prints what came of each, and ends with status 1 where one succeeded that is not known to at this level.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from envs.core.errors import SandboxError
-from envs.sandbox.conformance import attacks, cheats
-from envs.sandbox.sandbox import Sandbox
-from envs.sandbox.sealed_process import Limits, Reply, ReplyKind
+from temper.envs.core.errors import SandboxError
+from temper.envs.sandbox.conformance import attacks, cheats
+from temper.envs.sandbox.sandbox import Sandbox
+from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind
 
 LIMITS = Limits(wall_s=2.0, cpu_s=1, memory_mb=256)
 OVERSTAY_S = 10.0

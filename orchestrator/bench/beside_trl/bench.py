@@ -23,10 +23,10 @@ from statistics import median
 
 from rich.console import Console
 from rich.table import Table
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.task import Task
+from temper.envs.source import GeneratedSource
 
-from envs.binding import EnvConfig, bind
-from envs.core.task import Task
-from envs.source import GeneratedSource
 from learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
 from orchestrator.bench.beside_trl.loop_side import (
     ANSWER_TOKENS,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
+from temper.envs.binding import EnvConfig
+from temper.envs.sandbox.sandbox import SandboxConfig
 
-from envs.binding import EnvConfig
-from envs.sandbox.sandbox import SandboxConfig
 from learner.batches.builder import BatchBuilder
 from learner.config import LearnerConfig, OptimConfig
 from learner.trainer_group import TrainerGroup

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 from rich.console import Console
+from temper.envs.catalog import ENVIRONMENTS, configured, environment
+from temper.envs.core.bounds import positive
 
-from envs.catalog import ENVIRONMENTS, configured, environment
-from envs.core.bounds import positive
 from orchestrator.bench.envs import bench_envs
 from orchestrator.cli.environments.env_lines import env_lines
 from orchestrator.grading.envcheck import self_test

@@ -1,7 +1,7 @@
 """The environments as the help of a command lists them: which formats of rows each reads, and whether it needs any."""
 
-from envs.catalog import ENVIRONMENTS
-from envs.core.definition import EnvDefinition
+from temper.envs.catalog import ENVIRONMENTS
+from temper.envs.core.definition import EnvDefinition
 
 
 def env_lines() -> str:

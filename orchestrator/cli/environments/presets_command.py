@@ -3,8 +3,8 @@
 import argparse
 import textwrap
 
-from envs.presets.catalog import PRESETS, preset_of
-from envs.presets.preset import Preset
+from temper.envs.presets.catalog import PRESETS, preset_of
+from temper.envs.presets.preset import Preset
 
 TEXT = "list the standard sets for evaluation, or describe some of them"
 EPILOG = """examples:

@@ -13,13 +13,12 @@ Make it yours from top to bottom, and after each change run `temper envcheck --e
 import random
 from collections.abc import Iterator
 
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import verdict
-
-from envs.core.definition import EnvDefinition
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn
-from envs.task_env import TaskEnv
 
 WORDS = ("ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen", "owl", "pig", "rat", "sow", "yak")
 

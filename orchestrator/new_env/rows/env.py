@@ -13,14 +13,13 @@ Make it yours from top to bottom, and after each change run
 
 from collections.abc import Iterator
 
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.row_format import Row, RowFormat, field, has_fields
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import verdict
-
-from envs.core.definition import EnvDefinition
-from envs.core.row_format import Row, RowFormat, field, has_fields
-from envs.core.step_result import StepResult
-from envs.core.task import Task
-from envs.core.turn_text import ParsedTurn
-from envs.task_env import TaskEnv
 
 
 def load(row: Row) -> Task:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from temper.envs.data.config import DataConfig
+from temper.envs.playback import score
 
-from envs.data.config import DataConfig
-from envs.playback import score
 from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.tasks import read_tasks
 from orchestrator.new_env.rows.env import ENVIRONMENT, load

@@ -14,14 +14,13 @@ Make it yours from top to bottom, and after each change run `temper envcheck --e
 import random
 from collections.abc import Iterator
 
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn, call_message, turn_text
+from temper.envs.task_env import TaskEnv, answer_each
+from temper.envs.tools.text_tool import TextTool, answer_call, schemas
 from temper.rewards.verdict import verdict
-
-from envs.core.definition import EnvDefinition
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn, call_message, turn_text
-from envs.task_env import TaskEnv, answer_each
-from envs.tools.text_tool import TextTool, answer_call, schemas
 
 FIRST, LAST = ("Amy", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hal"), ("Ash", "Bell", "Cole", "Dunn", "Elm", "Fry")
 People = dict[str, dict[str, str]]

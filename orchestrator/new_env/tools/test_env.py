@@ -1,11 +1,11 @@
 """Tests of my_env: plain functions, without a model."""
 
 import pytest
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.data.split import split_of
+from temper.envs.playback import score
 
-from envs.core.task import Task
-from envs.core.turn_text import call_message, turn_text
-from envs.data.split import split_of
-from envs.playback import score
 from orchestrator.grading.envcheck import self_test
 from orchestrator.grading.tasks import generated_tasks
 from orchestrator.new_env.tools.env import ENVIRONMENT, demonstrate, tools

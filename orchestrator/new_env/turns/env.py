@@ -16,13 +16,12 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn, turn_text
+from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import CORRECT, Verdict, verdict
-
-from envs.core.definition import EnvDefinition
-from envs.core.step_result import StepResult
-from envs.core.task import Message, Task
-from envs.core.turn_text import ParsedTurn, turn_text
-from envs.task_env import TaskEnv
 
 
 def generate(rng: random.Random, level: int) -> Task:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from envs.core.clock import loop_time
+from temper.envs.core.clock import loop_time
+
 from learner.batches.builder import BatchBuilder
 from learner.models.fresh import make_model
 from orchestrator.bench.processes import Processes, started

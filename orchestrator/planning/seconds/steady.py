@@ -5,7 +5,8 @@ import sys
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
-from envs.core.clock import loop_time
+from temper.envs.core.clock import loop_time
+
 from orchestrator.mixture import Mixture
 from orchestrator.run.progress import Progress
 from orchestrator.run.sampling_progress import SamplingCount, sampling_shown

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from envs.core.setting import running
+from temper.envs.core.setting import running
 
 SINKS = ("wandb", "trackio")
 """What a run can report to beside MLflow; each is the name of its package too."""
