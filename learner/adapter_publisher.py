@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from temper.rollout.weights.adapted import DOWN, UP, WithBase
+from temper.rollout.weights.manifest import Adapted, WeightManifest, require_held
+from temper.rollout.weights.transports.transport import Audience, SegmentTransport
 
 from learner.publisher import WeightPublisher
-from rollout.weights.adapted import DOWN, UP, WithBase
-from rollout.weights.manifest import Adapted, WeightManifest, require_held
-from rollout.weights.transports.transport import Audience, SegmentTransport
 
 Gathered = Iterable[dict[str, torch.Tensor]]
 

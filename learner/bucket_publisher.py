@@ -8,12 +8,11 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
-
-from rollout.weights.bucket_ways import BucketSender, BucketWays
-from rollout.weights.buckets import BUCKET_BYTES, buckets_of
-from rollout.weights.manifest import WeightManifest, require_held
-from rollout.weights.process_group import GroupMember, connected, open_store
-from rollout.weights.transports.transport import Audience
+from temper.rollout.weights.bucket_ways import BucketSender, BucketWays
+from temper.rollout.weights.buckets import BUCKET_BYTES, buckets_of
+from temper.rollout.weights.manifest import WeightManifest, require_held
+from temper.rollout.weights.process_group import GroupMember, connected, open_store
+from temper.rollout.weights.transports.transport import Audience
 
 MOST_SENDERS = 8
 """Ranks that send: each one is a separate process group in every engine, which costs seconds and memory of its device."""

@@ -5,9 +5,8 @@ from typing import Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import identity, running, scheduled
-
-from rollout.weights.manifest import WireDtype
-from rollout.weights.transports.catalog import AUTO, TRANSPORTS, transport_kind
+from temper.rollout.weights.manifest import WireDtype
+from temper.rollout.weights.transports.catalog import AUTO, TRANSPORTS, transport_kind
 
 Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["constant", "linear", "cosine"]

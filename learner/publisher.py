@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-
-from rollout.weights.checksum import checksum, tensor_checksum
-from rollout.weights.delta import changes
-from rollout.weights.manifest import (
+from temper.rollout.weights.checksum import checksum, tensor_checksum
+from temper.rollout.weights.delta import changes
+from temper.rollout.weights.manifest import (
     WeightDelta,
     WeightManifest,
     layout,
@@ -20,9 +19,9 @@ from rollout.weights.manifest import (
     unknown_weight,
     wire_dtype,
 )
-from rollout.weights.segment import clear_footer, contents, tensor_view, write_footer
-from rollout.weights.spare_memory import give_back
-from rollout.weights.transports.transport import Audience, SegmentTransport
+from temper.rollout.weights.segment import clear_footer, contents, tensor_view, write_footer
+from temper.rollout.weights.spare_memory import give_back
+from temper.rollout.weights.transports.transport import Audience, SegmentTransport
 
 DELTA = "delta"
 

@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from temper.envs.core.pulse import Heart
+from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest, wire_dtype
+from temper.rollout.weights.transports.catalog import carries_buckets, open_transport, transport_kind
+from temper.rollout.weights.transports.transport import Audience, SegmentTransport
 
 from learner.adapter_publisher import AdapterPublisher
 from learner.bucket_publisher import BucketPublisher
@@ -11,9 +14,6 @@ from learner.config import LearnerConfig
 from learner.engine.deepspeed_engine import DeepSpeedEngine
 from learner.models.adapters import adapter_shapes
 from learner.publisher import WeightPublisher
-from rollout.weights.manifest import NoLongerHeld, WeightManifest, wire_dtype
-from rollout.weights.transports.catalog import carries_buckets, open_transport, transport_kind
-from rollout.weights.transports.transport import Audience, SegmentTransport
 
 
 class RankPushes:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from temper.rollout.token_arrays import Floats
 
 from learner.batches.micro_batches import MicroBatch
 from learner.losses.corrections import LeftOut
 from learner.losses.policy import TokenTerms
-from rollout.token_arrays import Floats
 
 DIGITS = 5
 """Digits behind the point of what is written: a gap of log-probabilities below them is one of float32's own."""

@@ -8,15 +8,15 @@ from typing import Protocol, TypeVar
 
 from temper.envs.core.member import Holding, Member, MemberNow, MemberState
 from temper.envs.core.pulse import LearnerDied
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.delivery import Delivery, Offered, Push, WeightSender
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.transports.transport import Audience
 
 from learner.batches.micro_batches import BatchShare, TrainBatch
 from learner.config import OptimConfig
 from learner.losses.config import LossConfig
 from learner.token_records import TokenRecord
-from rollout.trajectory import WeightVersion
-from rollout.weights.delivery import Delivery, Offered, Push, WeightSender
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.transports.transport import Audience
 
 T = TypeVar("T")
 Shares = object

@@ -12,6 +12,9 @@ import psutil
 import torch
 from temper.envs.core.member import Holding
 from temper.envs.core.pulse import Heart, Pulse
+from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
+from temper.rollout.weights.transports.catalog import transport_kind
+from temper.rollout.weights.transports.transport import Audience
 from transformers import logging as transformers_logging
 
 from learner.batches.micro_batches import BatchShare
@@ -41,9 +44,6 @@ from learner.update import (
     sum_over_ranks,
     token_logprobs_of,
 )
-from rollout.weights.manifest import NoLongerHeld, WeightManifest
-from rollout.weights.transports.catalog import transport_kind
-from rollout.weights.transports.transport import Audience
 
 
 class TrainerWorker:

@@ -24,14 +24,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
+
 from learner.losses.advantages import differ
 from orchestrator.buffer_state import BufferState, HeldTicket
 from orchestrator.deadline import in_thread
 from orchestrator.mixture import Mixture
 from orchestrator.slots import Dropped, HeldSlots, Meter, Occupancy, Slot, SlotState
 from orchestrator.ticket_ledger import TicketLedger, Totals
-from rollout.sampling import PLAIN, Sampling
-from rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
 
 class Buffer:

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from temper.envs.core.task import Task
+from temper.rollout.trajectory import Group, WeightVersion
+from temper.rollout.trajectory_json import group_from_json, group_to_json
 
 from orchestrator.mixture import Draw
 from orchestrator.slots import Dropped, Slot, SlotState
 from orchestrator.ticket_ledger import Totals
-from rollout.trajectory import Group, WeightVersion
-from rollout.trajectory_json import group_from_json, group_to_json
 
 Held = Literal["ready", "undecided", "dropped"]
 """Whether a finished group waits for a step, for the decision on earlier ones, or was dropped since the last step."""

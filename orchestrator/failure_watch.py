@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from temper.envs.core.failure import Failure, FailureKind
-
-from rollout.trajectory import Group
-from rollout.trajectory_json import failure_from_json, failure_to_json
+from temper.rollout.trajectory import Group
+from temper.rollout.trajectory_json import failure_from_json, failure_to_json
 
 WATCHED = 64
 """Over how many of an environment's last episodes its failures are counted, to the next whole group."""

@@ -34,6 +34,10 @@ from typing import Any, TypeVar
 
 from temper.envs.core.clock import loop_time
 from temper.envs.core.pulse import LearnerDied
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.weights.delivery import Push
 
 from learner.batches.micro_batches import TrainBatch
 from orchestrator.buffer import Buffer, VersionCell
@@ -43,10 +47,6 @@ from orchestrator.mixture import Mixture
 from orchestrator.shifts import LEARNING, PUSHING, SAMPLING, Shifts
 from orchestrator.slots import Dropped, Occupancy
 from orchestrator.step_times import Phase, StepClock, StepTimes
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.weights.delivery import Push
 
 T = TypeVar("T")
 END_S = 30.0

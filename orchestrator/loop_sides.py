@@ -2,11 +2,12 @@
 
 from typing import Protocol
 
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.weights.delivery import Push
+
 from learner.batches.micro_batches import TrainBatch
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.weights.delivery import Push
 
 
 class Rollouts(Protocol):

@@ -8,8 +8,7 @@ from temper.envs.core.setting import identity
 from temper.envs.core.thinking_mode import Mode
 from temper.rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
 from temper.rewards.verdict import CORRECT, correctness
-
-from rollout.trajectory import Group, Trajectory
+from temper.rollout.trajectory import Group, Trajectory
 
 SHAPING_PARTS = THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = (
     "thought_length",

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+
 from orchestrator.mixture import Draw
-from rollout.trajectory import Group, Ticket, WeightVersion
 
 
 class SlotState(Enum):

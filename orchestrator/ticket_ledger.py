@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+
 from orchestrator.mixture import Draw
-from rollout.trajectory import Group, Ticket, WeightVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

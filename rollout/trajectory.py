@@ -12,10 +12,9 @@ from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Message, Task
 from temper.rewards.verdict import Verdict, correctness
-
-from rollout.expert_choices import Choices
-from rollout.sampling import PLAIN, Sampling
-from rollout.token_arrays import Floats, Ids, Marks, same_values
+from temper.rollout.expert_choices import Choices
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.token_arrays import Floats, Ids, Marks, same_values
 
 
 @total_ordering

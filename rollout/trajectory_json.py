@@ -14,11 +14,10 @@ from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Task
 from temper.rewards.verdict import Outcome, Verdict
-
-from rollout.expert_choices import from_json, to_json
-from rollout.sampling import sampling_from_json, sampling_to_json
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import (
+from temper.rollout.expert_choices import from_json, to_json
+from temper.rollout.sampling import sampling_from_json, sampling_to_json
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import (
     Carried,
     Closed,
     Group,

@@ -8,6 +8,9 @@ from pathlib import Path
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
+from temper.rollout.trajectory_json import write_groups
 
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import state_from_json
@@ -20,9 +23,6 @@ from orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, 
 from orchestrator.run.metrics_log import MetricsLog
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import StepClock
-from rollout.engines.protocol import EngineStats
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
-from rollout.trajectory_json import write_groups
 
 STAGE = "rl"
 EVERY = 5

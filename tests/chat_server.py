@@ -10,13 +10,12 @@ from typing import Any
 
 from bound import bound
 from temper.envs.core.task import Task
-
-from rollout.episodes.episode import EpisodeLimits
-from rollout.remote.client import ChatClient
-from rollout.remote.episodes import RemoteEpisodes
-from rollout.remote.server import ChatServer
-from rollout.sampling import PLAIN
-from rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.remote.client import ChatClient
+from temper.rollout.remote.episodes import RemoteEpisodes
+from temper.rollout.remote.server import ChatServer
+from temper.rollout.sampling import PLAIN
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 Body = dict[str, Any]
 Say = Callable[[Body], dict[str, Any]]

@@ -24,11 +24,10 @@ from temper.envs.retail.domain import DOMAIN
 from temper.envs.service import gold
 from temper.envs.service.env import with_folder
 from temper.envs.tool_use import lookups
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.episodes.round_trip import Needs, check_round_trip
+from temper.rollout.trajectory import Closed, Stop, Trajectory
 from transformers import PreTrainedTokenizerBase
-
-from rollout.budget.rule import ThoughtTags
-from rollout.episodes.round_trip import Needs, check_round_trip
-from rollout.trajectory import Closed, Stop, Trajectory
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "models.md"

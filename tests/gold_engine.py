@@ -4,17 +4,16 @@ import asyncio
 from collections.abc import Sequence
 
 from temper.envs.core.task import Message, Task
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.replay_engine import ReplayEngine
+from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.turn_sampler import TurnSampler
+from temper.rollout.formats.messages import one_call_a_turn
+from temper.rollout.trajectory import Trajectory
 from transformers import PreTrainedTokenizerBase
-
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtTags
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.engines.replay_engine import ReplayEngine
-from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
-from rollout.episodes.renderer import Renderer
-from rollout.episodes.turn_sampler import TurnSampler
-from rollout.formats.messages import one_call_a_turn
-from rollout.trajectory import Trajectory
 
 ROOM = EpisodeLimits(turn_tokens=4_000, total_tokens=400_000, timeout_s=600)
 """Limits that no gold episode meets: a token is a byte."""

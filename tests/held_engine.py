@@ -3,11 +3,11 @@
 import asyncio
 from dataclasses import replace
 
-from rollout.budget.rule import ThoughtLimit
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.engines.replay_engine import ReplayEngine
-from rollout.token_arrays import tokens_of
-from rollout.trajectory import Trajectory
+from temper.rollout.budget.rule import ThoughtLimit
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.replay_engine import ReplayEngine
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.trajectory import Trajectory
 
 Said = dict[tuple[int, ...], Completion]
 """The whole turn that follows each prompt."""

@@ -15,15 +15,14 @@ from temper.envs.catalog import make_env
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.envs.play import MakeEnv
-
-from rollout.budget.config import ThoughtConfig
-from rollout.episodes.attempt import Attempt
-from rollout.episodes.begun import BegunGroup
-from rollout.episodes.begun_json import begun_from_json, begun_to_json
-from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
-from rollout.episodes.turn_sampler import TurnSampler
-from rollout.token_arrays import as_floats
-from rollout.trajectory import Ticket, Trajectory, WeightVersion
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.episodes.attempt import Attempt
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.begun_json import begun_from_json, begun_to_json
+from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.turn_sampler import TurnSampler
+from temper.rollout.token_arrays import as_floats
+from temper.rollout.trajectory import Ticket, Trajectory, WeightVersion
 
 LONG_S = 30.0
 """A deadline that no machine misses."""

@@ -9,17 +9,16 @@ from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import Pulse, WorkerDied
 from temper.envs.core.task import Task
-
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.pool.pool import RolloutPool
-from rollout.pool.pool_worker import PoolWorker
-from rollout.pool.restarts import RestartLimit
-from rollout.pool.served_weights import ServedWeights
-from rollout.pool.slot_keeper import Healing
-from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
-from rollout.weights.delivery import Offered
-from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.pool_worker import PoolWorker
+from temper.rollout.pool.restarts import RestartLimit
+from temper.rollout.pool.served_weights import ServedWeights
+from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from temper.rollout.weights.delivery import Offered
+from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 T = TypeVar("T")
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})

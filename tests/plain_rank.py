@@ -8,6 +8,9 @@ from typing import Any
 
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import Pulse
+from temper.rollout.weights.delivery import Offered
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.transports.transport import Audience
 
 from learner.batches.micro_batches import BatchShare
 from learner.config import LearnerConfig, OptimConfig
@@ -16,9 +19,6 @@ from learner.token_records import TokenRecord
 from learner.trainer_group import Shares, TrainerGroup
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
-from rollout.weights.delivery import Offered
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.transports.transport import Audience
 
 
 class Here:

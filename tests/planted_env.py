@@ -16,11 +16,10 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import verdict
-
-from rollout.weights.adapted import AdaptedReceiver
-from rollout.weights.host_memory import HostMemory
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.segment import LocalWeights, clear_footer, write_footer
+from temper.rollout.weights.adapted import AdaptedReceiver
+from temper.rollout.weights.host_memory import HostMemory
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.segment import LocalWeights, clear_footer, write_footer
 
 PLANTS = ("nothing", "reward", "stale")
 LETTERS = "abcdef"

@@ -5,15 +5,14 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-
-from rollout.engines.protocol import Engine
-from rollout.trajectory import WeightVersion
-from rollout.weights.adapted import AdaptedReceiver, read_weights
-from rollout.weights.delivery import Delivery, Offered, Push
-from rollout.weights.host_memory import MappedFiles
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.segment import LocalWeights
-from rollout.weights.transports.transport import Audience
+from temper.rollout.engines.protocol import Engine
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.adapted import AdaptedReceiver, read_weights
+from temper.rollout.weights.delivery import Delivery, Offered, Push
+from temper.rollout.weights.host_memory import MappedFiles
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.segment import LocalWeights
+from temper.rollout.weights.transports.transport import Audience
 
 HERE = Audience(number=1, size=1, host="127.0.0.1")
 

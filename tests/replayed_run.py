@@ -9,6 +9,11 @@ from typing import Any
 from plain_rank import plain_ranks
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
+from temper.rollout.weights.delivery import Push
 from test_orchestrator_reporting_budget_curve import Tracked
 
 from learner.batches.builder import BatchBuilder
@@ -23,11 +28,6 @@ from orchestrator.session.engines import Engines
 from orchestrator.session.run import Run
 from orchestrator.session.trainer import Trainer
 from orchestrator.stages.stage import StageInstance, all_stages
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
-from rollout.weights.delivery import Push
 
 DEMO = Path("configs/demo.yaml")
 SETTINGS = [

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from temper.envs.catalog import make_env
 from temper.envs.core.task import Task
 from temper.envs.play import MakeEnv
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.replay_engine import ReplayEngine
+from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.turn_sampler import TurnSampler
+from temper.rollout.trajectory import Trajectory
 
 from learner.models.fresh import byte_tokenizer
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtTags
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.engines.replay_engine import ReplayEngine
-from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
-from rollout.episodes.renderer import Renderer
-from rollout.episodes.turn_sampler import TurnSampler
-from rollout.trajectory import Trajectory
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

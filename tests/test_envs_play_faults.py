@@ -19,6 +19,9 @@ from temper.envs.core.errors import EnvError
 from temper.envs.core.failure import FailureKind, failure_of
 from temper.envs.core.task import Task
 from temper.envs.source import GeneratedSource
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
+from temper.rollout.trajectory_json import group_lines
 
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import samples_from_groups
@@ -26,9 +29,6 @@ from orchestrator.buffer import Dropped, Occupancy
 from orchestrator.loop import StepReport
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
-from rollout.engines.protocol import EngineStats
-from rollout.trajectory import Group, Stop, Ticket, WeightVersion
-from rollout.trajectory_json import group_lines
 
 TASK = Task(env=EnvRef(name="own"), key="1", messages=({"role": "user", "content": "2+2=?"},), spec={})
 Returned = Any

@@ -15,10 +15,9 @@ from temper.envs.playback import score
 from temper.envs.retail.domain import DOMAIN
 from temper.envs.service.env import with_folder
 from temper.rewards.verdict import Outcome
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.trajectory import Stop
 from tiny_shop import write_shop
-
-from rollout.episodes.episode import EpisodeLimits
-from rollout.trajectory import Stop
 
 NO_CLOSING = "I think and think"
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})

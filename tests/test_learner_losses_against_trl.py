@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from transformers import PreTrainedModel
 
 from learner.batches.micro_batches import make_batch
@@ -17,7 +18,6 @@ from learner.losses.dpo import dpo_loss
 from learner.losses.policy import Loss, PolicyTerms, policy_loss
 from learner.models.fresh import byte_tokenizer
 from learner.models.logprobs import token_entropies, token_logprobs
-from rollout.token_arrays import as_floats, as_ids, as_marks
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("trl") is None, reason="TRL is not installed; requirements/dev.txt has it"

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from temper.rollout.expert_choices import Choices
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks, tokens_of
 from test_learner_models_shared_prompt import gradients, loaded, tokens
 from torch import nn
 from torch.nn import functional
@@ -30,8 +32,6 @@ from learner.models.experts import (
     unused,
 )
 from learner.models.shared_prompt import causal_logits
-from rollout.expert_choices import Choices
-from rollout.token_arrays import as_floats, as_ids, as_marks, tokens_of
 
 MAKERS = [tiny_models.nemotron_h_moe, tiny_models.qwen3_moe]
 LAYERS, EXPERTS, CHOSEN = 2, 8, 2

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from test_learner_worker import in_processes, weights_of
 from transformers import (
     FalconH1Config,
@@ -31,7 +32,6 @@ from learner.models.logprobs import token_logprobs
 from learner.models.shareable import require_shareable
 from learner.models.shared_prompt import causal_logits
 from learner.worker import TrainerWorker
-from rollout.token_arrays import as_floats, as_ids, as_marks
 
 VOCABULARY = 260
 LONGEST = 10**6

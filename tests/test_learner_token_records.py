@@ -7,6 +7,8 @@ import pytest
 import torch
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import samples_from_groups
@@ -15,8 +17,6 @@ from learner.losses.policy import PolicyTerms, policy_loss
 from learner.losses.surrogates import Clip
 from learner.token_records import TokenRecord, records_of
 from orchestrator.stages.step_records import training_rows
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 MU = -1.0
 GUARDED = PolicyTerms(

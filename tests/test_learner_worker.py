@@ -15,6 +15,8 @@ import torch
 from pushes import received
 from safetensors.torch import load_file
 from temper.envs.core.member import Holding
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -32,8 +34,6 @@ from learner.config import LearnerConfig, OptimConfig, ZeroStage
 from learner.losses.config import LossConfig
 from learner.models.logprobs import token_logprobs
 from learner.worker import TrainerWorker
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.weights.manifest import NoLongerHeld, WeightManifest
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
 POLICY = LossConfig()

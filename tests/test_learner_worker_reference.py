@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import tiny_models
 import torch
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from test_learner_worker import in_processes, tensor_bytes
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
@@ -19,7 +20,6 @@ from learner.losses.config import LossConfig
 from learner.models.loading import read_model
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
-from rollout.token_arrays import as_floats, as_ids, as_marks
 
 OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0)
 NEAR = LossConfig(kl_coefficient=0.5, entropy_bonus=0.01)

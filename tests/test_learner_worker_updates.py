@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from temper.rollout.token_arrays import Floats, as_floats, as_ids, as_marks, tokens_of
 from test_learner_worker import batch, broken_batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -21,7 +22,6 @@ from learner.worker import TrainerWorker
 from orchestrator.pipeline.config import load_config
 from orchestrator.settings.loop import RlConfig
 from orchestrator.stages.distill import DistillConfig
-from rollout.token_arrays import Floats, as_floats, as_ids, as_marks, tokens_of
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo.yaml"
 EPOCHS = 2

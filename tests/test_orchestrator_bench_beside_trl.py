@@ -9,6 +9,11 @@ from plain_pool import Worker, pool_of
 from pushes import empty_push
 from temper.envs.core.member import MemberNow
 from temper.envs.task_env import last_user_text
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from temper.rollout.weights.delivery import Push
 
 from learner.batches.builder import BatchBuilder
 from learner.batches.micro_batches import TrainBatch
@@ -19,11 +24,6 @@ from orchestrator.bench.beside_trl.loop_side import SKIPPED, LoopSide
 from orchestrator.bench.beside_trl.trl_side import Part, TrlSide, TrlWork, trl_is_there
 from orchestrator.mixture import Draw
 from orchestrator.settings.loop import RlConfig
-from rollout.episodes.begun import BegunGroup
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
-from rollout.weights.delivery import Push
 
 SHORT, LONG = WORKS
 TINY = FreshModelConfig(pattern="M*", hidden_size=32, intermediate_size=32, attention_heads=2, mamba_heads=2)

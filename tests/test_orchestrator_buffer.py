@@ -11,6 +11,8 @@ from statistics import fmean
 import pytest
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import BufferState, saved_groups, state_from_json
@@ -21,8 +23,6 @@ from orchestrator.stages.rl import teaches
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase, StepTimes
 from orchestrator.ticket_ledger import TicketLedger, Totals
-from rollout.engines.protocol import EngineStats
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 
 class Numbered:

@@ -11,10 +11,10 @@ import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
 from temper.envs.mathematics.rows import REQUEST
+from temper.rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
+from temper.rollout.tokenizer import load_tokenizer
 
 from orchestrator.__main__ import main
-from rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
-from rollout.tokenizer import load_tokenizer
 
 GSM8K = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "gsm8k_labelled.jsonl"
 TOKENS, END, LONGEST = 24, "87", 200

@@ -9,6 +9,7 @@ import pytest
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
 from temper.envs.data.blocks import BLOCK, Blocks
 from temper.envs.data.config import DataConfig, OnError
+from temper.rollout.budget.config import ThoughtConfig
 
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
@@ -17,7 +18,6 @@ from orchestrator.data.row_intake import RowIntake, counts_text
 from orchestrator.data.sft import SftData, SftDataConfig
 from orchestrator.pipeline.config import Config, load_config
 from orchestrator.stages.sft import SftConfig
-from rollout.budget.config import ThoughtConfig
 
 TOKENIZER = byte_tokenizer()
 TOKENS = DialogueTokenizer.of(TOKENIZER, ThoughtConfig())

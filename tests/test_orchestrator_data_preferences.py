@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, TurnFault, WeightVersion
 from test_orchestrator_data_rejection_sampling import DRAW, TOKENIZER, ids_of, mixture, spoken, trajectory, two_turns
 
 from learner.batches.pairs import Pair
@@ -20,10 +24,6 @@ from orchestrator.data.row_intake import RowIntake
 from orchestrator.data.self_answers import pair_lines, read_pairs
 from orchestrator.pipeline.config import load_config
 from orchestrator.stages.dpo import DpoConfig
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtTags
-from rollout.episodes.renderer import Renderer
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, TurnFault, WeightVersion
 
 ASKED = [{"role": "user", "content": "6*7=?"}]
 ROW = {

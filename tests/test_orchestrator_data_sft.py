@@ -11,6 +11,9 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from temper.envs.core.turn_text import call_message
 from temper.envs.data.config import OnError
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.episodes.renderer import Renderer
 
 from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
@@ -19,9 +22,6 @@ from orchestrator.data.chat_file import parse_chat
 from orchestrator.data.row_intake import limit_name
 from orchestrator.data.sft import SftData, SftDataConfig, in_rounds, under_mode
 from orchestrator.mixture import open_mixture
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.episodes.renderer import Renderer
 
 TOKENIZER = byte_tokenizer()
 CALL = {

@@ -8,13 +8,13 @@ from pathlib import Path
 from temper.envs.core.thinking_mode import UNLIMITED, up_to
 from temper.envs.source import content_key
 from temper.rewards.verdict import Outcome, Verdict
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Ticket, Trajectory, Turn, WeightVersion
 from test_orchestrator_reporting_budget_curve import RolloutPool, answer, evaluated, group, task_under, turn
 
 from orchestrator.evaluation.scores import attested, env_result, is_of
 from orchestrator.reporting.budget_curve import task_scores
 from orchestrator.reporting.record import read_evaluations
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import Group, Ticket, Trajectory, Turn, WeightVersion
 
 
 def under(version: int, *, last: int | None = None) -> Turn:

@@ -13,6 +13,12 @@ import pytest
 from plain_pool import Worker, pool_of, settle
 from pushes import empty_push
 from scripted_engine import RENDERER, TAGS, ScriptedEngine
+from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from temper.rollout.weights.delivery import Offered, Push
+from temper.rollout.weights.manifest import WeightManifest
 from test_orchestrator_evaluation import as_before, under
 from test_orchestrator_loop import LIMIT, Learner, SlowSource, nothing
 from test_orchestrator_reporting_budget_curve import Tracked, answer
@@ -34,12 +40,6 @@ from orchestrator.session.checkpoint_writer import scores
 from orchestrator.session.run import Run
 from orchestrator.settings.loop import RlConfig
 from orchestrator.shifts import Shift, Shifts
-from rollout.engines.protocol import Completion, EngineStats, TurnRequest
-from rollout.episodes.begun import BegunGroup
-from rollout.episodes.worker import RolloutConfig, RolloutWorker
-from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
-from rollout.weights.delivery import Offered, Push
-from rollout.weights.manifest import WeightManifest
 
 EVERY = "rl.eval_every=2"
 

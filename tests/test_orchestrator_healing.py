@@ -11,6 +11,8 @@ from ledger_rows import read_ledger
 from pushes import empty_push
 from temper.envs.core.member import MemberNow
 from temper.envs.core.pulse import LearnerDied
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.weights.delivery import Push
 from test_orchestrator_loop import Rollouts, told_folder
 from test_orchestrator_reporting_budget_curve import Tracked
 from test_orchestrator_session import HealthyLearner
@@ -29,8 +31,6 @@ from orchestrator.run.progress import Progress
 from orchestrator.session.run import Run
 from orchestrator.session.trainer import Trainer
 from orchestrator.stages import rl
-from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.weights.delivery import Push
 
 STEPS = 6
 SETTINGS = [

@@ -15,6 +15,11 @@ from pushes import empty_push
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.pulse import LearnerDied
 from temper.envs.core.task import Task
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
+from temper.rollout.weights.delivery import Push
 from test_orchestrator_reporting_budget_curve import Tracked
 
 from learner.batches.micro_batches import TrainBatch
@@ -40,11 +45,6 @@ from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.self_sft import SelfSftConfig
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.step_times import Phase
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
-from rollout.weights.delivery import Push
 
 SLOW_S = 0.8
 LIMIT = Deadline(seconds=20, setting="rl.timeout_s")

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.runners.layer_recorder import EMBEDDING
+from temper.rollout.sampling import PLAIN, Sampling
 
 from learner.config import LearnerConfig
 from learner.models.fresh import byte_tokenizer, make_model
@@ -28,9 +31,6 @@ from orchestrator.parity.setup import Facts, Setup, facts_of
 from orchestrator.parity.trainer import Trainer
 from orchestrator.pipeline.config import load_config, save_config
 from orchestrator.run.folder import RunDir, RunState
-from rollout.engines.config import EngineConfig
-from rollout.engines.runners.layer_recorder import EMBEDDING
-from rollout.sampling import PLAIN, Sampling
 
 EXACT_SETUP = Setup(engine=EngineConfig(max_model_len=512, max_sequences=64), learner=LearnerConfig())
 SHARP = replace(tiny_models.SMALL, initializer_range=0.2)

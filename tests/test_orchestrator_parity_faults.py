@@ -11,6 +11,11 @@ import tiny_models
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.runners.layer_recorder import LayerRecorder
+from temper.rollout.engines.vllm_worker import WorkerExtension
+from temper.rollout.sampling import PLAIN
+from temper.rollout.weights.manifest import wire_dtype
 
 from learner.config import LearnerConfig
 from orchestrator.parity import search
@@ -21,11 +26,6 @@ from orchestrator.parity.prompts import require_room
 from orchestrator.parity.report import tables, verdict
 from orchestrator.parity.search import EngineComparison, GapDiagnosis, Gaps, Tried
 from orchestrator.parity.setup import Facts, Setup
-from rollout.engines.config import EngineConfig
-from rollout.engines.runners.layer_recorder import LayerRecorder
-from rollout.engines.vllm_worker import WorkerExtension
-from rollout.sampling import PLAIN
-from rollout.weights.manifest import wire_dtype
 
 SETUP = Setup(engine=EngineConfig(max_model_len=512, dtype="bfloat16"), learner=LearnerConfig(bf16=True, zero_stage=1))
 FACTS = Facts(mamba=True, experts=True, gpu=True)

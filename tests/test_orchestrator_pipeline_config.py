@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from temper.envs.binding import EnvConfig
+from temper.rollout.sampling import Sampling
 
 from orchestrator.__main__ import main
 from orchestrator.pipeline.config import flat_config, load_config, save_config
@@ -14,7 +15,6 @@ from orchestrator.settings.text import typed
 from orchestrator.stages.dpo import DpoConfig
 from orchestrator.stages.self_sft import SelfSftConfig
 from orchestrator.stages.stage import all_stages
-from rollout.sampling import Sampling
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))
 DEMO = Path("configs/demo.yaml")

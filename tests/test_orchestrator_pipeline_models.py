@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import tiny_models
 from temper.envs.core.thinking_mode import ThinkingMix
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.episodes.worker import RolloutConfig
 
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.sft import SftDataConfig
@@ -12,8 +14,6 @@ from orchestrator.pipeline.config import Config, load_config, usual_sections
 from orchestrator.pipeline.start_checks import check_model
 from orchestrator.settings.loop import RlConfig
 from orchestrator.stages.sft import SftConfig
-from rollout.budget.config import ThoughtConfig
-from rollout.episodes.worker import RolloutConfig
 
 ENVS = load_config(Path("configs/demo.yaml"), []).envs
 BUDGETS = usual_sections() | {"rl": RlConfig(thinking=ThinkingMix(budget=0.5, budgets=[16]))}

@@ -8,6 +8,7 @@ from statistics import fmean
 
 import pytest
 from public_models import NANO_9B, PUBLIC
+from temper.rollout.episodes.episode import EpisodeLimits
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from learner.config import LearnerConfig
@@ -29,7 +30,6 @@ from orchestrator.simulation.lengths import LogNormal, with_mean
 from orchestrator.simulation.scenario import Scenario
 from orchestrator.simulation.simulation import simulate
 from orchestrator.simulation.speeds import Speeds
-from rollout.episodes.episode import EpisodeLimits
 
 EIGHT = Path("configs/recipes/eight_gpus.yaml")
 

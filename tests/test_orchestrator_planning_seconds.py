@@ -9,6 +9,11 @@ import pytest
 from plain_pool import TASK, Worker, pool_of, settle
 from temper.envs.core.pulse import WorkerDied
 from temper.envs.core.task import Task
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.restarts import RestartLimit
+from temper.rollout.pool.served_weights import ServedWeights
+from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.trajectory import Group, WeightVersion
 
 from learner.batches.micro_batches import TrainBatch
 from learner.losses.config import LossConfig
@@ -24,11 +29,6 @@ from orchestrator.simulation.meter import FleetMeter
 from orchestrator.simulation.speeds import Speeds
 from orchestrator.simulation.virtual_time import run_virtually
 from orchestrator.simulation.worker import Fleet, SimulatedWorker
-from rollout.pool.pool import RolloutPool
-from rollout.pool.restarts import RestartLimit
-from rollout.pool.served_weights import ServedWeights
-from rollout.pool.slot_keeper import Healing
-from rollout.trajectory import Group, WeightVersion
 
 
 def steps_by_the_clock(engines_s: float, learner_s: float, slowdown: Slowdown) -> float:

@@ -9,6 +9,7 @@ import tiny_models
 import torch
 from run_folders import with_checkpoint
 from temper.envs.core.setting import Kind, kind_of
+from temper.rollout.weights.weight_files import require_whole
 
 from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
 from learner.models.shape import ModelShape, read_shape, shape_of
@@ -22,7 +23,6 @@ from orchestrator.run.folder import RunDir
 from orchestrator.settings.chosen import ProfileName
 from orchestrator.settings.text import overridden, read_text
 from orchestrator.stages.stage import all_stages
-from rollout.weights.weight_files import require_whole
 
 DEMO = Path("configs/demo.yaml")
 CPUS = Hardware(machines=(Machine(gpus=0, gpu_gib=0.0, memory_gib=24.0, cpus=2),))

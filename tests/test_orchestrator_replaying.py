@@ -17,6 +17,7 @@ from replayed_run import train
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
+from temper.rollout.trajectory import Turn
 
 from learner.batches.builder import samples_by
 from learner.models.layer_types import types_of_tensors
@@ -34,7 +35,6 @@ from orchestrator.replaying.weights import stored_compared
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.folder import RunDir
 from orchestrator.viewing.recorded_file import chosen_file
-from rollout.trajectory import Turn
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ import tiny_models
 from plain_rank import plain_ranks
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
+from temper.rollout.trajectory import Turn, WeightVersion
+from temper.rollout.weights.delivery import Push
 
 from learner.config import LearnerConfig
 from learner.saving import HEADERS_BYTES
@@ -38,8 +40,6 @@ from orchestrator.replaying.training import deadlines_of
 from orchestrator.run.checkpoint import place, size_of, steps
 from orchestrator.run.folder import RunDir
 from orchestrator.session.trainer import Trainer
-from rollout.trajectory import Turn, WeightVersion
-from rollout.weights.delivery import Push
 
 LAST = 3
 

@@ -13,6 +13,20 @@ from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from temper.rewards.verdict import CORRECT, Verdict
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import (
+    Closed,
+    Failure,
+    FailureKind,
+    Group,
+    Stop,
+    Thought,
+    Ticket,
+    Trajectory,
+    Turn,
+    TurnFault,
+    WeightVersion,
+)
 
 from learner.models.fresh import byte_tokenizer
 from orchestrator.deadline import StopFlag
@@ -42,20 +56,6 @@ from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import evaluate, next_order
 from orchestrator.stages.self_sft import SelfSftConfig
 from orchestrator.tracking.tracker import Trackers
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import (
-    Closed,
-    Failure,
-    FailureKind,
-    Group,
-    Stop,
-    Thought,
-    Ticket,
-    Trajectory,
-    Turn,
-    TurnFault,
-    WeightVersion,
-)
 
 
 def turn(thought: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: bool = True) -> Turn:

@@ -24,6 +24,11 @@ from pushes import empty_push
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from temper.rollout.weights.delivery import Push
 from test_orchestrator_reporting_budget_curve import Tracked
 
 from learner.batches.builder import BatchBuilder
@@ -46,11 +51,6 @@ from orchestrator.settings.run_config import RunConfig
 from orchestrator.stages import rl
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.stage import StageInstance
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
-from rollout.weights.delivery import Push
 
 STEPS, PER_STEP, EVERY = 5, 2, 2
 LOAD_S = 0.02

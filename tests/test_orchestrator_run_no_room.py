@@ -11,6 +11,8 @@ from stat import S_ISDIR
 
 import pytest
 from ledger_rows import read_ledger
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.trajectory_json import write_groups
 from test_orchestrator_reporting_budget_curve import Tracked
 from test_system_same_trajectories import TASK, answer
 
@@ -21,8 +23,6 @@ from orchestrator.run.ledger import Ledger
 from orchestrator.run.metrics_log import MetricsLog, read_metrics
 from orchestrator.run.progress import Progress
 from orchestrator.session.context import RunContext
-from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.trajectory_json import write_groups
 
 
 @contextmanager

@@ -12,6 +12,8 @@ import pytest
 from run_folders import with_checkpoint
 from temper.envs.core.member import MemberNow
 from temper.envs.core.pulse import LearnerDied
+from temper.rollout.pool.restarts import TooManyRestarts
+from temper.rollout.trajectory import WeightVersion
 from test_orchestrator_reporting_budget_curve import Tracked
 
 from learner.config import OptimConfig
@@ -29,8 +31,6 @@ from orchestrator.session.engines import Engines as HeldEngines
 from orchestrator.session.run import Run
 from orchestrator.session.trainer import Trainer
 from orchestrator.stages.stage import StageInstance, all_stages
-from rollout.pool.restarts import TooManyRestarts
-from rollout.trajectory import WeightVersion
 
 SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_per_s=1000000"]
 

@@ -12,6 +12,10 @@ from plain_pool import TICKET, settle
 from shared_device import STATES, WEIGHTS, Device, SharingRank, SharingWorker
 from temper.envs.core.member import MemberState
 from temper.envs.core.pulse import WorkerDied
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.served_weights import ServedWeights
+from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.trajectory import WeightVersion
 from test_orchestrator_loop import LIMIT, SlowSource, no_batches, nothing
 from test_orchestrator_reporting_budget_curve import Tracked
 
@@ -26,10 +30,6 @@ from orchestrator.run.progress import Progress
 from orchestrator.session.context import RunContext
 from orchestrator.session.shared_shifts import SHIFTS_FILE, SharedShifts
 from orchestrator.shifts import LEARNING, PUSHING, SAMPLING
-from rollout.pool.pool import RolloutPool
-from rollout.pool.served_weights import ServedWeights
-from rollout.pool.slot_keeper import Healing
-from rollout.trajectory import WeightVersion
 
 T = TypeVar("T")
 A_STEP = ["sample", "sample", "sleep", "learner whole", "learn", "learner weights", "load"]

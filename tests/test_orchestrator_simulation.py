@@ -13,6 +13,8 @@ from statistics import fmean
 
 import pytest
 from temper.envs.core.clock import loop_time
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.weights.delivery import Delivery
 
 from orchestrator.__main__ import main
 from orchestrator.buffer import Buffer
@@ -36,8 +38,6 @@ from orchestrator.simulation.simulation import Parts, simulate
 from orchestrator.simulation.speeds import Speeds
 from orchestrator.simulation.study import ground_of
 from orchestrator.simulation.virtual_time import NothingLeft, run_virtually
-from rollout.pool.pool import RolloutPool
-from rollout.weights.delivery import Delivery
 
 PASS_S, LEARN_S, PUBLISH_S, LOAD_S, START_S = 0.01, 0.4, 0.5, 0.25, 2.0
 TOKENS = 100

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import WeightVersion
 from test_orchestrator_buffer import group, mixture
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
@@ -26,9 +29,6 @@ from orchestrator.pipeline.config import Config, load_config
 from orchestrator.pipeline.stage_list import instances
 from orchestrator.stages.distill import DistillConfig
 from orchestrator.stages.stage import StartCheck
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import WeightVersion
 
 DEMO = Path("configs/demo.yaml")
 OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0)

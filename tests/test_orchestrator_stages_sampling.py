@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.rollout.sampling import Sampling
+from temper.rollout.trajectory import Group, Ticket
 from test_orchestrator_reporting_budget_curve import EVALUATION, RolloutPool, done
 
 from orchestrator.deadline import StuckError
@@ -18,8 +20,6 @@ from orchestrator.stages import self_sft
 from orchestrator.stages.answer_sampling import sample_once
 from orchestrator.stages.eval import evaluate
 from orchestrator.stages.self_sft import SelfSftConfig
-from rollout.sampling import Sampling
-from rollout.trajectory import Group, Ticket
 
 Sampled = Callable[[Run, Config], Coroutine[Any, Any, Path]]
 

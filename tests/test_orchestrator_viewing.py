@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temper.rollout.trajectory_json import write_groups
 from viewed_run import HOSTILE, SPLIT, TOOL_SAYS, step_groups, tokenizer, training, write_viewed_run
 
 from orchestrator.__main__ import main
@@ -22,7 +23,6 @@ from orchestrator.viewing.run_facts import tokenizer_of_run
 from orchestrator.viewing.server import ViewServer
 from orchestrator.viewing.table import columns_of
 from orchestrator.viewing.token_bytes import TokenBytes
-from rollout.trajectory_json import write_groups
 
 
 @pytest.fixture(scope="module")

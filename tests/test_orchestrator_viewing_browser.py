@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
+from temper.rollout.trajectory_json import write_groups
 from test_orchestrator_explaining import write_metrics
 from viewed_run import HOSTILE, SPLIT, step_groups, write_large_run, write_viewed_run
 
@@ -22,7 +23,6 @@ from orchestrator.__main__ import main
 from orchestrator.explaining.explanation import explain
 from orchestrator.run.folder import RunDir
 from orchestrator.viewing.server import ViewServer
-from rollout.trajectory_json import write_groups
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

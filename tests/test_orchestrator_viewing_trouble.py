@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
 from temper.envs.core.thinking_mode import up_to
+from temper.rollout.trajectory import Group
+from temper.rollout.trajectory_json import write_groups
 from viewed_run import group, task, training, write_viewed_run
 
 from orchestrator.run.folder import RunDir
 from orchestrator.viewing.server import ViewServer
-from rollout.trajectory import Group
-from rollout.trajectory_json import write_groups
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -4,12 +4,11 @@ import random
 
 import pytest
 import torch
+from temper.rollout.budget.limit_tables import token_bytes
+from temper.rollout.budget.limited_turns import CERTAIN, LimitedTurns
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from test_rollout_budget_rule import ONE_TOKEN, SPELT_OUT, opening_itself
 from transformers import PreTrainedTokenizerBase
-
-from rollout.budget.limit_tables import token_bytes
-from rollout.budget.limited_turns import CERTAIN, LimitedTurns
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
 
 SIZE = 300
 """Tokens of the model, some more than its tokenizer has."""

@@ -12,24 +12,24 @@ import tiny_models
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.envs.source import open_source
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.protocol import TurnRequest
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.begun_json import begun_from_json, begun_to_json
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import Carried, Group, Ticket, Trajectory, WeightVersion
 
 from learner.batches.samples import TrainingSample
 from learner.config import LearnerConfig, OptimConfig
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.config import EngineConfig
-from rollout.engines.protocol import TurnRequest
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.episodes.begun import BegunGroup
-from rollout.episodes.begun_json import begun_from_json, begun_to_json
-from rollout.episodes.episode import EpisodeLimits
-from rollout.episodes.renderer import Renderer
-from rollout.episodes.worker import RolloutConfig, RolloutWorker
-from rollout.token_arrays import tokens_of
-from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import Carried, Group, Ticket, Trajectory, WeightVersion
 
 TOLERANCE = 1e-4
 """Largest difference of a log-probability, in nats, in float32."""

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import tiny_models
 import torch
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.bucket_ways import BucketWays
+from temper.rollout.weights.buckets import Buffers, packed
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.process_group import GroupMember, ProcessGroup, open_store
 from test_rollout_engines_vllm import CONFIG, ENDS, TOLERANCE, Setup
 
 from learner.config import LearnerConfig, OptimConfig
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.trajectory import WeightVersion
-from rollout.weights.bucket_ways import BucketWays
-from rollout.weights.buckets import Buffers, packed
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.process_group import GroupMember, ProcessGroup, open_store
 
 CPU = torch.device("cpu")
 PROCESSES = 2

@@ -1,8 +1,7 @@
 """The memory of a cache on a CPU, given back and taken again."""
 
 import torch
-
-from rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
+from temper.rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
 
 
 def test_pages_that_are_given_back_are_gone_and_come_back_empty() -> None:

@@ -1,8 +1,7 @@
 """The settings of an engine: what may be given to vLLM besides."""
 
 import pytest
-
-from rollout.engines.config import EngineConfig
+from temper.rollout.engines.config import EngineConfig
 
 
 @pytest.mark.parametrize(

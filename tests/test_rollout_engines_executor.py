@@ -6,8 +6,7 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-from rollout.engines import vllm_settings
+from temper.rollout.engines import vllm_settings
 
 TESTS = Path(__file__).parent
 
@@ -23,7 +22,7 @@ def test_the_processes_of_an_engine_are_its_own(
 
 def backends(processes: int) -> tuple[str, str]:
     """The executor of an engine on GPUs with these arguments, and the one that vLLM would choose here."""
-    from rollout.engines import vllm_settings
+    from temper.rollout.engines import vllm_settings
 
     vllm_settings.ON_CPU = False
     vllm_settings.prepare_environment()

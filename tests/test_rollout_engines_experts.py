@@ -7,6 +7,10 @@ import numpy as np
 import pytest
 import tiny_models
 from pushes import loaded
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import WeightVersion
 from test_rollout_engines_vllm import CONFIG, TOLERANCE, Setup
 
 from learner.batches.samples import TrainingSample
@@ -14,10 +18,6 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
-from rollout.engines.protocol import Completion
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import WeightVersion
 
 ENDS = (byte_tokenizer().eos_token_id,)
 SAMPLES = 12

@@ -9,15 +9,15 @@ import pytest
 import tiny_models
 import torch
 from safetensors.torch import save_file
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.engines.config import EngineConfig, Runner
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.runners.choice import RunnerName, chosen_runner, drafting
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.sampling import Sampling
+from temper.rollout.trajectory import WeightVersion
 
 from learner.models.fresh import byte_tokenizer
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.config import EngineConfig, Runner
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.engines.runners.choice import RunnerName, chosen_runner, drafting
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.sampling import Sampling
-from rollout.trajectory import WeightVersion
 
 CONFIG = EngineConfig(max_model_len=256, max_sequences=32)
 TEXT = (

@@ -10,6 +10,14 @@ import tiny_models
 import torch
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from transformers import AutoModelForCausalLM
 
 from learner.batches.micro_batches import make_batch
@@ -18,14 +26,6 @@ from learner.config import LearnerConfig, OptimConfig
 from learner.losses.config import LossConfig
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.config import EngineConfig
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.sampling import PLAIN, Sampling
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)

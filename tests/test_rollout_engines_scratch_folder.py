@@ -12,15 +12,14 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-
-from rollout.engines.scratch_folder import PREFIX, SHORT, ScratchFolder, remove_abandoned, scratch_base
-from rollout.engines.vllm_settings import prepare_environment
+from temper.rollout.engines.scratch_folder import PREFIX, SHORT, ScratchFolder, remove_abandoned, scratch_base
+from temper.rollout.engines.vllm_settings import prepare_environment
 
 ROOT = Path(__file__).resolve().parent.parent
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from rollout.engines.scratch_folder import ScratchFolder
+from temper.rollout.engines.scratch_folder import ScratchFolder
 
 scratch = ScratchFolder(Path(sys.argv[1]))
 with scratch.used():

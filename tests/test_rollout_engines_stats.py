@@ -1,7 +1,7 @@
 """What several engines did, taken together."""
 
-from rollout.engines.protocol import EngineStats
-from rollout.engines.vllm_stats import StatsRecorder
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.engines.vllm_stats import StatsRecorder
 
 
 def test_requests_and_tokens_add_up_over_engines_and_the_use_of_the_cache_is_their_mean() -> None:

@@ -9,6 +9,13 @@ from pathlib import Path
 import pytest
 import tiny_models
 from pushes import loaded
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import WeightVersion
 
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import TrainingSample
@@ -17,13 +24,6 @@ from learner.losses.config import LossConfig
 from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.config import EngineConfig
-from rollout.engines.protocol import Completion, EngineStats, TurnRequest
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.sampling import PLAIN, Sampling
-from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import WeightVersion
 
 ENDS = (byte_tokenizer().eos_token_id,)
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)

@@ -19,6 +19,20 @@ from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.pulse import WorkerDied
 from temper.envs.core.task import Task
 from temper.envs.source import open_source
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.engines.config import Dtype, EngineConfig
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.rollout_arguments import rollout_arguments
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.engines.vllm_worker import _filled
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from learner.batches.micro_batches import make_batch
@@ -28,20 +42,6 @@ from learner.losses.config import LossConfig
 from learner.models.fresh import byte_tokenizer
 from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtTags
-from rollout.engines.config import Dtype, EngineConfig
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.engines.rollout_arguments import rollout_arguments
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.engines.vllm_worker import _filled
-from rollout.episodes.episode import EpisodeLimits
-from rollout.episodes.renderer import Renderer
-from rollout.episodes.worker import RolloutConfig, RolloutWorker
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
-from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 
 ENDS = (byte_tokenizer().eos_token_id,)
 CONFIG = EngineConfig(max_model_len=512, max_sequences=16)
@@ -528,7 +528,7 @@ def test_prefixes_of_hybrids_on_gpus_match_inside_of_blocks(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rollout.engines.rollout_arguments.ON_CPU", False)
+    monkeypatch.setattr("temper.rollout.engines.rollout_arguments.ON_CPU", False)
     arguments = rollout_arguments(make(tmp_path / "model"), config, closing=None, record_experts=False)
     assert (arguments.prefix_match_unit, arguments.enable_prefix_caching) == (unit, config.prefix_caching != "off")
 

@@ -18,6 +18,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import turn_text
 from temper.envs.source import open_source
+from temper.rollout.trajectory import Carried
 from test_envs_coding_turns import ROW as CODE_ROW
 from test_envs_remote import CounterServer
 from test_envs_remote import server as server
@@ -25,8 +26,6 @@ from test_envs_remote import task_of as remote_task
 from test_envs_retail import CANCEL, DETAILS, row, say
 from test_envs_retail import task_of as shop_task
 from tiny_shop import write_shop
-
-from rollout.trajectory import Carried
 
 
 def program(path: Path) -> tuple[Task, list[str]]:

@@ -27,15 +27,14 @@ from interruptions import (
 from scripted_engine import RENDERER, TAGS, TOKENIZER, completion, play
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.thinking_mode import up_to
-
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtLimit
-from rollout.engines.protocol import Completion
-from rollout.episodes.attempt import Attempt
-from rollout.episodes.begun import BegunEpisode, BegunGroup
-from rollout.episodes.begun_json import begun_from_json, begun_to_json
-from rollout.episodes.episode import EpisodeLimits
-from rollout.trajectory import Carried, Stop, Trajectory
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtLimit
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.attempt import Attempt
+from temper.rollout.episodes.begun import BegunEpisode, BegunGroup
+from temper.rollout.episodes.begun_json import begun_from_json, begun_to_json
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.trajectory import Carried, Stop, Trajectory
 
 
 class Moody(Echo):

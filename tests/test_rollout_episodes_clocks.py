@@ -18,13 +18,12 @@ from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.sandbox.sandbox import AT_ONCE, shared_sandbox
 from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import Outcome, verdict
-
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.engines.vllm_stats import TurnClocks
-from rollout.episodes.env_threads import EnvThreads
-from rollout.episodes.episode import EpisodeRunner
-from rollout.episodes.stopwatch import Stopwatch
-from rollout.trajectory import Trajectory
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.vllm_stats import TurnClocks
+from temper.rollout.episodes.env_threads import EnvThreads
+from temper.rollout.episodes.episode import EpisodeRunner
+from temper.rollout.episodes.stopwatch import Stopwatch
+from temper.rollout.trajectory import Trajectory
 
 QUICK = Task(env=EnvRef(name="own"), key="quick", messages=({"role": "user", "content": "?"},), spec={})
 HANGS = replace(QUICK, key="hangs")

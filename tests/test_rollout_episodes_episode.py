@@ -16,19 +16,19 @@ from temper.envs.core.errors import SandboxError
 from temper.envs.core.task import Task
 from temper.envs.play import MakeEnv
 from temper.envs.source import open_source
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.engines.replay_engine import Recording, ReplayEngine, read_recording
+from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.turn_sampler import TurnSampler
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from temper.rollout.trajectory_json import group_lines
 from transformers import PreTrainedTokenizerBase
 
 from learner.models.fresh import byte_tokenizer
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtTags
-from rollout.engines.protocol import Completion
-from rollout.engines.replay_engine import Recording, ReplayEngine, read_recording
-from rollout.episodes.episode import EpisodeLimits, EpisodeRunner
-from rollout.episodes.renderer import Renderer
-from rollout.episodes.turn_sampler import TurnSampler
-from rollout.token_arrays import tokens_of
-from rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
-from rollout.trajectory_json import group_lines
 
 TOKENIZER: PreTrainedTokenizerBase = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

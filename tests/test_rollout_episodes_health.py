@@ -15,12 +15,11 @@ from scripted_engine import RENDERER, ROOM, TAGS, ScriptedEngine, runner_of
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.pulse import WorkerDied
 from temper.envs.core.task import Task
+from temper.rollout.engines.engine_process import EngineProcess, cpu_s
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.trajectory import Ticket, WeightVersion
 from test_rollout_episodes_clocks import Waiting
-
-from rollout.engines.engine_process import EngineProcess, cpu_s
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.episodes.worker import RolloutConfig, RolloutWorker
-from rollout.trajectory import Ticket, WeightVersion
 
 T = TypeVar("T")
 TASK = bound(
@@ -190,7 +189,7 @@ def test_a_slow_call_of_an_environment_gets_on_within_its_time() -> None:
 
 def test_a_worker_with_too_many_hung_calls_ends_after_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
-    monkeypatch.setattr("rollout.episodes.worker.MOST_HUNG", 2)
+    monkeypatch.setattr("temper.rollout.episodes.worker.MOST_HUNG", 2)
 
     async def work() -> None:
         worker = worker_of(engine := SickEngine())

@@ -7,15 +7,15 @@ import pytest
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.tokenizer import load_tokenizer
 
 from learner.batches.samples import TrainingSample
 from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import parse_chat
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtTags
-from rollout.episodes.renderer import Renderer
-from rollout.tokenizer import load_tokenizer
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

@@ -4,16 +4,16 @@ import asyncio
 
 import pytest
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.replay_engine import ReplayEngine
+from temper.rollout.episodes.turn_sampler import SampledTurn, TurnSampler
+from temper.rollout.sampling import Sampling
+from temper.rollout.trajectory import Closed, WeightVersion
+from temper.rollout.weights.manifest import WeightManifest
 
 from learner.models.fresh import byte_tokenizer
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.engines.replay_engine import ReplayEngine
-from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
-from rollout.sampling import Sampling
-from rollout.trajectory import Closed, WeightVersion
-from rollout.weights.manifest import WeightManifest
 
 TOKENIZER = byte_tokenizer()
 TAGS = ThoughtTags(TOKENIZER)

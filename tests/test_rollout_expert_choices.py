@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.engines.replay_engine import Recording, read_recording
+from temper.rollout.expert_choices import Choices, first_recorded, from_json, padded, to_json
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
+from temper.rollout.trajectory_json import group_lines
 from test_rollout_episodes_episode import demonstration, play
 
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import samples_from_groups
-from rollout.engines.protocol import Completion
-from rollout.engines.replay_engine import Recording, read_recording
-from rollout.expert_choices import Choices, first_recorded, from_json, padded, to_json
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
-from rollout.trajectory_json import group_lines
 
 LAYERS, CHOSEN = 3, 2
 

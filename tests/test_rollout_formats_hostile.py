@@ -9,9 +9,8 @@ from model_families import tokenizer_of
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import Call, call_message
-
-from rollout.episodes.renderer import Renderer
-from rollout.formats.probe import SAID, call_id
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.formats.probe import SAID, call_id
 
 NAME, VALUE, COUNT = "NAME", "VALUE", "1234567"
 GOLD: Message = {

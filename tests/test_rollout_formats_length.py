@@ -3,9 +3,8 @@
 import time
 
 import pytest
-
-from rollout.formats.call_syntax import CallSyntax
-from rollout.formats.families import CALL_SYNTAXES
+from temper.rollout.formats.call_syntax import CallSyntax
+from temper.rollout.formats.families import CALL_SYNTAXES
 
 TOOLS = (
     {

@@ -6,9 +6,8 @@ from pathlib import Path
 from plain_pool import TASK, TICKET, Worker, pool_of, settle
 from pushes import empty_push
 from temper.envs.core.pulse import WorkerDied
-
-from rollout.episodes.begun import BegunEpisode, BegunGroup
-from rollout.trajectory import NO_TIME, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from temper.rollout.episodes.begun import BegunEpisode, BegunGroup
+from temper.rollout.trajectory import NO_TIME, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
 NOTHING = BegunEpisode(turns=(), turn=None, seconds=0.0, times=NO_TIME)
 

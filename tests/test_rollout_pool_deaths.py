@@ -4,9 +4,8 @@ import asyncio
 from dataclasses import replace
 
 from plain_pool import TASK, TICKET, Worker, pool_of, settle
-
-from rollout.episodes.begun import BegunGroup
-from rollout.trajectory import FailureKind, Group, Ticket
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.trajectory import FailureKind, Group, Ticket
 
 POISON = 7
 TICKETS = [replace(TICKET, number=number, task=replace(TASK, key=str(number))) for number in range(10)]

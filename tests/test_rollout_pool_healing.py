@@ -9,12 +9,11 @@ import pytest
 from plain_pool import TICKET, Worker, pool_of, settle
 from pushes import empty_push
 from temper.envs.core.pulse import LearnerDied, WorkerDied
-
-from rollout.pool.pool import RolloutPool
-from rollout.pool.restarts import RestartLimit, TooManyRestarts
-from rollout.trajectory import FailureKind, Group, WeightVersion
-from rollout.weights.delivery import Delivery, Offered, Push
-from rollout.weights.transports.transport import Audience
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.restarts import RestartLimit, TooManyRestarts
+from temper.rollout.trajectory import FailureKind, Group, WeightVersion
+from temper.rollout.weights.delivery import Delivery, Offered, Push
+from temper.rollout.weights.transports.transport import Audience
 
 T = TypeVar("T")
 ONE, TWO = WeightVersion(step=1), WeightVersion(step=2)

@@ -13,12 +13,11 @@ from temper.envs.core.failure import FailureKind
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, up_to
 from temper.envs.core.turn_text import BadCall, Call
-
-from rollout.remote.chat_messages import read_turn, request_body, to_openai
-from rollout.remote.client import ChatClient, Refused, ServerFault
-from rollout.remote.server import ChatServer
-from rollout.sampling import PLAIN, Sampling
-from rollout.trajectory import Closed, Stop, TurnFault
+from temper.rollout.remote.chat_messages import read_turn, request_body, to_openai
+from temper.rollout.remote.client import ChatClient, Refused, ServerFault
+from temper.rollout.remote.server import ChatServer
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.trajectory import Closed, Stop, TurnFault
 
 RIGHT = told("\\boxed{4}", reasoning_content="two and two")
 GET = {"type": "function", "function": {"name": "get", "arguments": {"key": "a"}}}

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from chat_server import CALL, MATH, ChatServerDouble, asked, told
 from temper.envs.core.turn_text import BadCall, Call
+from temper.rollout.remote.chat_messages import ChatTurn, read_turn
+from temper.rollout.remote.client import ServerFault
+from temper.rollout.sampling import PLAIN
+from temper.rollout.trajectory import Closed, Stop
+from temper.rollout.trajectory_json import group_lines
 
 from orchestrator.reporting.transcripts import to_transcript
-from rollout.remote.chat_messages import ChatTurn, read_turn
-from rollout.remote.client import ServerFault
-from rollout.sampling import PLAIN
-from rollout.trajectory import Closed, Stop
-from rollout.trajectory_json import group_lines
 
 GET = Call(name="get", arguments={"key": "a"})
 GUESS = "Let me think. First guess \\boxed{4}. But let me check"

@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 from plain_pool import TICKET
-
-from rollout.engines.protocol import Completion
-from rollout.engines.stop_strings import ended_at_stop
-from rollout.sampling import PLAIN, Sampling, sampling_from_json, sampling_to_json
-from rollout.trajectory import Group
-from rollout.trajectory_json import group_from_json, group_to_json
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.engines.stop_strings import ended_at_stop
+from temper.rollout.sampling import PLAIN, Sampling, sampling_from_json, sampling_to_json
+from temper.rollout.trajectory import Group
+from temper.rollout.trajectory_json import group_from_json, group_to_json
 
 SAMPLINGS = [
     PLAIN,

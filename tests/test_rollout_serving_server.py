@@ -20,15 +20,15 @@ import pytest
 import tiny_models
 from chat_server import ChatServerDouble
 from openai import BadRequestError, OpenAI
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import Closed
 
 from learner.models.fresh import byte_tokenizer
 from orchestrator.__main__ import main
 from orchestrator.cli.named_model import model_directory
 from orchestrator.cli.serve_command import require_key
 from orchestrator.run.folder import RunDir, RunState
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import Closed
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]

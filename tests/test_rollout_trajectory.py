@@ -11,16 +11,15 @@ from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Task
 from temper.rewards.verdict import Outcome, Verdict
-
-from rollout.token_arrays import as_floats, as_ids, as_marks, every
-from rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
-from rollout.trajectory_json import group_from_json, group_to_json, turn_from_json, turn_to_json
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks, every
+from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
+from temper.rollout.trajectory_json import group_from_json, group_to_json, turn_from_json, turn_to_json
 
 HEAVY = ("transformers", "torch", "vllm", "ray")
 
 
 def test_whoever_reads_trajectories_loads_no_model_library() -> None:
-    code = f"import sys, rollout.trajectory_json; print([name for name in {HEAVY} if name in sys.modules])"
+    code = f"import sys, temper.rollout.trajectory_json; print([name for name in {HEAVY} if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 

@@ -13,19 +13,28 @@ import pytest
 import torch
 from pushes import HERE, PlainSender
 from temper.envs.core.pulse import Heart, WorkerDied
+from temper.rollout.engines.config import SLOWEST_PUSH, EngineConfig
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.bucket_ways import BucketReceiver, BucketSender, BucketWays
+from temper.rollout.weights.buckets import (
+    BUCKET_BYTES,
+    Bucket,
+    Buffers,
+    Named,
+    buckets_of,
+    load_buckets,
+    packed,
+    unsealed,
+)
+from temper.rollout.weights.delivery import Delivery, Offered
+from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
+from temper.rollout.weights.process_group import ALONE_S, GroupMember, ProcessGroup, connected, open_store
 from test_rollout_weights_push import SHAPES, Weights, nudged, same, weights
 
 from learner.bucket_publisher import BucketPublisher, sender_of
 from learner.config import LearnerConfig
 from learner.rank_pushes import RankPushes
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
-from rollout.engines.config import SLOWEST_PUSH, EngineConfig
-from rollout.trajectory import WeightVersion
-from rollout.weights.bucket_ways import BucketReceiver, BucketSender, BucketWays
-from rollout.weights.buckets import BUCKET_BYTES, Bucket, Buffers, Named, buckets_of, load_buckets, packed, unsealed
-from rollout.weights.delivery import Delivery, Offered
-from rollout.weights.manifest import NoLongerHeld, WeightManifest
-from rollout.weights.process_group import ALONE_S, GroupMember, ProcessGroup, connected, open_store
 
 CPU = torch.device("cpu")
 Shapes = dict[str, tuple[int, ...]]

@@ -5,9 +5,8 @@ from multiprocessing.connection import Connection
 
 import pytest
 import torch
-
-from rollout.weights.checksum import checksum, tensor_checksum
-from rollout.weights.gpu_memory import open_segment, segment_name
+from temper.rollout.weights.checksum import checksum, tensor_checksum
+from temper.rollout.weights.gpu_memory import open_segment, segment_name
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 BYTES = 3 * 4096 + 5

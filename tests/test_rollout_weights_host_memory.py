@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-
-from rollout.weights.host_memory import available_bytes, group_limits, reserve
+from temper.rollout.weights.host_memory import available_bytes, group_limits, reserve
 
 MEMBER = {"memory.max": "0::/job\n", "memory.limit_in_bytes": "5:cpu:/\n4:cpu,memory:/job\n0::/\n"}
 """The file of a group's limit, and what a process of the group `job` sees of its groups."""

@@ -17,6 +17,16 @@ from pushes import held
 from ray.cluster_utils import Cluster
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.restarts import RestartLimit
+from temper.rollout.pool.served_weights import ServedWeights
+from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.trajectory import Ticket, WeightVersion
+from temper.rollout.weights.bucket_ways import BucketReceiver, BucketWays
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.receiver import WeightReceiver
+from temper.rollout.weights.transports.transport import Audience
 from test_rollout_weights_push import SHAPES, Weights, nudged, publisher, same, weights
 
 from learner.bucket_publisher import BucketPublisher
@@ -31,16 +41,6 @@ from orchestrator.cluster.this_machine import ROOT
 from orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
 from orchestrator.deadline import Deadline, StuckError, within
 from orchestrator.supervision.diagnosis import diagnose
-from rollout.episodes.begun import BegunGroup
-from rollout.pool.pool import RolloutPool
-from rollout.pool.restarts import RestartLimit
-from rollout.pool.served_weights import ServedWeights
-from rollout.pool.slot_keeper import Healing
-from rollout.trajectory import Ticket, WeightVersion
-from rollout.weights.bucket_ways import BucketReceiver, BucketWays
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.receiver import WeightReceiver
-from rollout.weights.transports.transport import Audience
 
 MODULES = (sys.modules[__name__], sys.modules["test_rollout_weights_push"], sys.modules["pushes"])
 """Sent to the actors whole, else each imports all of these files' imports."""

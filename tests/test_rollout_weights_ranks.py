@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pushes import HERE
+from temper.rollout.weights.bucket_ways import BucketReceiver
+from temper.rollout.weights.buckets import Named
 
 from learner.bucket_publisher import BucketPublisher
 from orchestrator.cluster.this_machine import free_port
-from rollout.weights.bucket_ways import BucketReceiver
-from rollout.weights.buckets import Named
 
 CPU = torch.device("cpu")
 PIECES: dict[str, tuple[int, ...]] = {f"w{number}": (16,) for number in range(12)}

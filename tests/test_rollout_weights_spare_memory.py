@@ -6,9 +6,8 @@ import os
 import pytest
 import torch
 from process_memory import MB, resident
-
-from rollout.weights import spare_memory
-from rollout.weights.spare_memory import give_back
+from temper.rollout.weights import spare_memory
+from temper.rollout.weights.spare_memory import give_back
 
 PIECES = 2000
 FLOATS = 25_000  # 100 kB, which malloc takes from a heap

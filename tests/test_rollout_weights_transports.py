@@ -11,16 +11,16 @@ import pytest
 import torch
 from pushes import HERE, Nothing, PlainSender, empty_push, held
 from temper.envs.core.pulse import WorkerDied
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.delivery import Delivery, Offered
+from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
+from temper.rollout.weights.receiver import WeightReceiver
+from temper.rollout.weights.transports.catalog import TRANSPORTS
+from temper.rollout.weights.transports.shared_memory import SharedMemory
+from temper.rollout.weights.transports.transport import Audience, Memory, SegmentTransport
 from test_rollout_weights_push import Weights, nudged, publisher, same, weights
 
 from learner.config import LearnerConfig
-from rollout.trajectory import WeightVersion
-from rollout.weights.delivery import Delivery, Offered
-from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
-from rollout.weights.receiver import WeightReceiver
-from rollout.weights.transports.catalog import TRANSPORTS
-from rollout.weights.transports.shared_memory import SharedMemory
-from rollout.weights.transports.transport import Audience, Memory, SegmentTransport
 
 
 class Files(SegmentTransport[str]):

@@ -16,6 +16,7 @@ from model_families import tokenizer_of
 from safetensors.torch import load_file
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.source import open_source
+from temper.rollout.tokenizer import load_tokenizer
 from transformers import (
     AutoModelForCausalLM,
     Gemma3ForCausalLM,
@@ -32,7 +33,6 @@ from transformers import (
 from learner.models.fresh import padded_size
 from learner.models.loading import read_model
 from learner.models.logprobs import token_logprobs
-from rollout.tokenizer import load_tokenizer
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 64,

@@ -116,7 +116,7 @@ ROOMS = {
 """The sub-packages and modules of a package, lowest first; each imports itself and those before it. Entries of a tuple
 within stand side by side and do not know each other."""
 MOST_FILES = 16
-LEARNER_TAKES = ("rollout.trajectory", "rollout.expert_choices", "rollout.token_arrays", "rollout.weights")
+LEARNER_TAKES = ("temper.rollout.trajectory", "temper.rollout.expert_choices", "temper.rollout.token_arrays", "temper.rollout.weights")
 """All that `learner` knows of `rollout`: what was sampled, and how weights are handed over."""
 HOMES = {
     "ray": (
@@ -237,12 +237,12 @@ LATE_IMPORTS = {
         "orchestrator.tracking.sinks.wandb_sink.WandbSink",
     ],
     "orchestrator/cli/serve_command.py": [
-        "rollout.budget.config.ThoughtConfig",
-        "rollout.engines.vllm_settings.prepare_environment",
-        "rollout.serving.server.ServerConfig",
-        "rollout.serving.server.serve",
+        "temper.rollout.budget.config.ThoughtConfig",
+        "temper.rollout.engines.vllm_settings.prepare_environment",
+        "temper.rollout.serving.server.ServerConfig",
+        "temper.rollout.serving.server.serve",
     ],
-    "rollout/episodes/worker.py": ["rollout.engines.vllm_engine.VllmEngine"],
+    "rollout/episodes/worker.py": ["temper.rollout.engines.vllm_engine.VllmEngine"],
 }
 """Imports that stand inside a function because they take long and only one process needs them, never for a circle."""
 LONGEST_FILE = 500

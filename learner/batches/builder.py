@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from temper.rollout.trajectory import Group
+
 from learner.batches.micro_batches import TrainBatch, make_batch
 from learner.batches.pairs import Pair, make_pair_batch
 from learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
 from learner.config import LearnerConfig
 from learner.losses.config import Aggregation, LossConfig
-from rollout.trajectory import Group
 
 
 def samples_by(loss: LossConfig, groups: Sequence[Group]) -> list[TrainingSample]:

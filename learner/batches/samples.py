@@ -10,12 +10,23 @@ from itertools import groupby, pairwise
 from types import MappingProxyType
 
 import numpy as np
+from temper.rollout.expert_choices import Choices
+from temper.rollout.token_arrays import (
+    Floats,
+    Ids,
+    Integers,
+    Marks,
+    Truths,
+    as_ids,
+    as_marks,
+    every,
+    joined,
+    same_values,
+)
+from temper.rollout.trajectory import Group, Ticket, Trajectory, TurnFault, WeightVersion
 
 from learner.batches.pass_experts import joined_choices
 from learner.losses.advantages import batch_advantages
-from rollout.expert_choices import Choices
-from rollout.token_arrays import Floats, Ids, Integers, Marks, Truths, as_ids, as_marks, every, joined, same_values
-from rollout.trajectory import Group, Ticket, Trajectory, TurnFault, WeightVersion
 
 UNTRAINED, UNKNOWN = np.bool_(False), np.float32(np.nan)
 NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})

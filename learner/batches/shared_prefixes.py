@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from rollout.token_arrays import Ids, Integers
+from temper.rollout.token_arrays import Ids, Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-
-from rollout.weights.host_memory import available_bytes
+from temper.rollout.weights.host_memory import available_bytes
 
 
 class Aside:

@@ -23,6 +23,7 @@ import deepspeed
 from deepspeed.ops import __compatible_ops__ as compatible_ops
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+from temper.rollout.weights.process_group import GroupMember, interface_towards, open_store
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -36,7 +37,6 @@ from learner.models.loading import cast
 from learner.models.noise import train_without_noise
 from learner.models.scorer import Scorer
 from learner.models.shareable import require_shareable
-from rollout.weights.process_group import GroupMember, interface_towards, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed

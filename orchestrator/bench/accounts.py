@@ -9,6 +9,10 @@ from pathlib import Path
 from statistics import median
 
 import psutil
+from temper.rollout.engines.engine_process import cpu_s
+from temper.rollout.episodes.begun_json import begun_to_json
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.trajectory import Group, WeightVersion
 
 from learner.trainer_group import TrainerGroup
 from orchestrator.bench.rollout import sample_groups
@@ -25,10 +29,6 @@ from orchestrator.session.run_supervision import LoopView, RunSupervision
 from orchestrator.settings.loop import RlConfig
 from orchestrator.ticket_ledger import Totals
 from orchestrator.tracking.tracker import Trackers
-from rollout.engines.engine_process import cpu_s
-from rollout.episodes.begun_json import begun_to_json
-from rollout.pool.pool import RolloutPool
-from rollout.trajectory import Group, WeightVersion
 
 LOOKS = 150
 BETWEEN_S = 0.03

@@ -11,6 +11,11 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.tokenizer import load_tokenizer, pad_id
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.manifest import wire_dtype
 
 from learner.batches.samples import samples_from_groups
 from learner.losses.config import LossConfig
@@ -25,11 +30,6 @@ from orchestrator.bench.training import bench_training
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import RlConfig
-from rollout.budget.rule import ThoughtTags
-from rollout.pool.pool import RolloutPool
-from rollout.tokenizer import load_tokenizer, pad_id
-from rollout.trajectory import WeightVersion
-from rollout.weights.manifest import wire_dtype
 
 REPEATS = 3
 STEPPED = 64

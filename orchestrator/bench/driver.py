@@ -19,6 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.tokenizer import load_tokenizer, pad_id
+from temper.rollout.trajectory import WeightVersion
+
 from learner.batches.builder import BatchBuilder
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
@@ -48,9 +52,6 @@ from orchestrator.session.run_supervision import LoopView, RunSupervision
 from orchestrator.settings.loop import RlConfig
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.tracking.tracker import Trackers
-from rollout.pool.pool import RolloutPool
-from rollout.tokenizer import load_tokenizer, pad_id
-from rollout.trajectory import WeightVersion
 
 PROCESSES, RANKS = 2, 2
 SKIPPED = 2

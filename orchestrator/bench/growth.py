@@ -16,6 +16,11 @@ import matplotlib
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
+from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.tokenizer import load_tokenizer, pad_id
+from temper.rollout.trajectory import WeightVersion
 
 from learner.batches.builder import BatchBuilder
 from learner.batches.samples import TrainingSample
@@ -30,11 +35,6 @@ from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.reporting.figures import COLOURS, STYLE, svg_file
 from orchestrator.settings.loop import RlConfig
-from rollout.episodes.worker import RolloutConfig
-from rollout.pool.pool import RolloutPool
-from rollout.token_arrays import tokens_of
-from rollout.tokenizer import load_tokenizer, pad_id
-from rollout.trajectory import WeightVersion
 
 PROMPTS = (4, 8, 16, 32)
 WORKERS = (1, 2)

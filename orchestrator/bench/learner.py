@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from transformers import PreTrainedModel
 from transformers import logging as transformers_logging
 
@@ -26,7 +27,6 @@ from learner.models.fresh import FreshModelConfig, make_model
 from learner.models.loading import read_model
 from learner.models.logprobs import token_logprobs
 from learner.models.shared_prompt import causal_logits
-from rollout.token_arrays import as_floats, as_ids, as_marks
 
 SHAPES = tuple(product((1, 4, 8, 16), (16, 64, 128, 512), (16, 64, 256)))
 """Answers of a group, tokens of the prompt, tokens of an answer."""

@@ -14,6 +14,10 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.tokenizer import load_tokenizer, pad_id
+from temper.rollout.trajectory import Group, WeightVersion
+
 from learner.batches.builder import BatchBuilder
 from learner.batches.micro_batches import TrainBatch
 from learner.batches.samples import samples_from_groups
@@ -28,9 +32,6 @@ from orchestrator.loop_sides import Rollouts
 from orchestrator.mixture import Mixture, open_mixture
 from orchestrator.pipeline.config import Config, settled_config
 from orchestrator.settings.loop import LoopConfig, RlConfig
-from rollout.pool.pool import RolloutPool
-from rollout.tokenizer import load_tokenizer, pad_id
-from rollout.trajectory import Group, WeightVersion
 
 STEPS = 5
 SKIPPED = 2

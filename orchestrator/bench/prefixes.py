@@ -12,11 +12,12 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.protocol import Engine, TurnRequest
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.trajectory import WeightVersion
+
 from learner.models.fresh import fresh_qwen3
-from rollout.engines.config import EngineConfig
-from rollout.engines.protocol import Engine, TurnRequest
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.trajectory import WeightVersion
 
 REPEATS = 3
 VOCABULARY = 288

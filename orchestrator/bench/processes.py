@@ -6,14 +6,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.trajectory import WeightVersion
+
 from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.bundles import reserve, wanted_by
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import make_rollout_pool
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.settings.run_config import RunConfig
-from rollout.pool.pool import RolloutPool
-from rollout.trajectory import WeightVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

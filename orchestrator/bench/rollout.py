@@ -8,17 +8,17 @@ from statistics import median
 
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import up_to
+from temper.rollout.engines.engine_process import cpu_s
+from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import Config
 from orchestrator.run.progress import Progress
 from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 from orchestrator.settings.loop import RlConfig
-from rollout.engines.engine_process import cpu_s
-from rollout.episodes.worker import RolloutConfig
-from rollout.pool.pool import RolloutPool
-from rollout.token_arrays import tokens_of
-from rollout.trajectory import Group, Ticket, WeightVersion
 
 GROUPS = 48
 REPEATS = 5

@@ -5,19 +5,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from temper.envs.core.pulse import Heart, Pulse
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.engines.replay_engine import ReplayEngine, read_recording
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.transports.shared_memory import SharedMemory
+from temper.rollout.weights.transports.transport import Audience
 
 from learner.batches.micro_batches import BatchShare
 from learner.losses.config import LossConfig
-from rollout.budget.rule import ThoughtTags
-from rollout.engines.protocol import Completion
-from rollout.engines.replay_engine import ReplayEngine, read_recording
-from rollout.episodes.renderer import Renderer
-from rollout.episodes.worker import RolloutConfig, RolloutWorker
-from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import WeightVersion
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.transports.shared_memory import SharedMemory
-from rollout.weights.transports.transport import Audience
 
 TOKENS_PER_S = 3000
 """Of an engine."""

@@ -14,6 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.tokenizer import load_tokenizer, pad_id
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.weights.delivery import Push
+
 from learner.batches.builder import BatchBuilder
 from learner.models.fresh import make_model
 from learner.trainer_group import TrainerGroup
@@ -25,12 +32,6 @@ from orchestrator.mixture import open_mixture
 from orchestrator.pipeline.config import Config, settled_config
 from orchestrator.settings.loop import RlConfig
 from orchestrator.stages.step_metrics import step_metrics
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.pool.pool import RolloutPool
-from rollout.tokenizer import load_tokenizer, pad_id
-from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.weights.delivery import Push
 
 CONFIG = Path("configs/demo.yaml")
 SETTINGS = (

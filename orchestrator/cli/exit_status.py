@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Callable
 
+from temper.rollout.pool.restarts import TooManyRestarts
+
 from orchestrator.cli.unread_output import is_unread
 from orchestrator.deadline import STOPPED, StuckError
 from orchestrator.run.checkpoint import DamagedCheckpointError
 from orchestrator.run.redaction import blanked
-from rollout.pool.restarts import TooManyRestarts
 
 FAULT = 1
 """Exit status of a fault of the machine, of a library or of what lies on the disk."""

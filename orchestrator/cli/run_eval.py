@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from temper.rollout.remote.server import ChatServer
+
 from orchestrator.cli.dry_run import show_dry_run
 from orchestrator.cli.eval_command import KEY_VARIABLE
 from orchestrator.cli.named_model import RUNS, newest_model, run_folder
@@ -32,7 +34,6 @@ from orchestrator.profiles.settled import settled
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.text import is_file, merged, overridden, read_text
-from rollout.remote.server import ChatServer
 
 Envs = Mapping[str, str | None]
 

@@ -109,11 +109,11 @@ def _serve(given: argparse.Namespace) -> int:
 def _serve_model(model: Path, given: argparse.Namespace) -> int:
     # Imported here: vLLM takes 10 s to import, no other command needs it in this process, and it reads its environment
     # while it is imported.
-    from rollout.engines.vllm_settings import prepare_environment
+    from temper.rollout.engines.vllm_settings import prepare_environment
 
     prepare_environment()
-    from rollout.budget.config import ThoughtConfig
-    from rollout.serving.server import ServerConfig, serve
+    from temper.rollout.budget.config import ThoughtConfig
+    from temper.rollout.serving.server import ServerConfig, serve
 
     options = {name: value for name, value in vars(given).items() if name in (*OPTIONS, "raw_prompts")}
     limits = {name: value for name, value in vars(given).items() if name in (*THOUGHT_OPTIONS, "announce")}

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ray
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.served_weights import ServedWeights
+from temper.rollout.trajectory import WeightVersion
 
 from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.rollout_actors import CONCURRENT_CALLS, RolloutActor
 from orchestrator.cluster.trainer_actors import HEALTH, TrainerActor
-from rollout.engines.protocol import Completion
-from rollout.episodes.worker import RolloutConfig, RolloutWorker
-from rollout.pool.pool import RolloutPool
-from rollout.pool.served_weights import ServedWeights
-from rollout.trajectory import WeightVersion
 
 
 def crowded_pool(

@@ -7,18 +7,18 @@ from typing import Any
 import ray
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import Pulse, WorkerDied
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.served_weights import ServedWeights
+from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.weights.delivery import Offered
+from temper.rollout.weights.manifest import WeightManifest
 
 from orchestrator.cluster.actors import await_actor, close_actor, placed
 from orchestrator.cluster.bundles import Bundle, Bundles
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.episodes.worker import RolloutConfig, RolloutWorker
-from rollout.pool.pool import RolloutPool
-from rollout.pool.served_weights import ServedWeights
-from rollout.pool.slot_keeper import Healing
-from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.weights.delivery import Offered
-from rollout.weights.manifest import WeightManifest
 
 CONCURRENT_CALLS = 4096
 

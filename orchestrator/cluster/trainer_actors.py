@@ -7,6 +7,10 @@ from typing import Any
 import ray
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import LearnerDied, Pulse
+from temper.rollout.weights.delivery import Offered
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.transports.cuda_ipc import CudaIpc
+from temper.rollout.weights.transports.transport import Audience
 
 from learner.batches.micro_batches import BatchShare
 from learner.config import LearnerConfig, OptimConfig
@@ -18,10 +22,6 @@ from orchestrator.cluster.bundles import Bundles
 from orchestrator.cluster.placement import Node
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from orchestrator.deadline import in_thread
-from rollout.weights.delivery import Offered
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.transports.cuda_ipc import CudaIpc
-from rollout.weights.transports.transport import Audience
 
 HEALTH = "health"
 """The group of calls with a thread of its own: a rank answers in it while its other thread computes."""

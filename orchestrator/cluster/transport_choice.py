@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 import ray
-
-from rollout.weights.transports.broadcast import Broadcast
-from rollout.weights.transports.catalog import AUTO, TRANSPORTS
-from rollout.weights.transports.ray_objects import RayObjects
-from rollout.weights.transports.shared_memory import SharedMemory
+from temper.rollout.weights.transports.broadcast import Broadcast
+from temper.rollout.weights.transports.catalog import AUTO, TRANSPORTS
+from temper.rollout.weights.transports.ray_objects import RayObjects
+from temper.rollout.weights.transports.shared_memory import SharedMemory
 
 STORE = "object_store_memory"
 """What Ray calls the room for objects on a machine, in bytes."""

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import Call
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.episodes.renderer import PARTS, Renderer
+from temper.rollout.formats.messages import one_call_a_turn
 from transformers import PreTrainedTokenizerBase
 
 from learner.batches.samples import TrainingSample
 from orchestrator.mixture import Draw, Mixture
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.episodes.renderer import PARTS, Renderer
-from rollout.formats.messages import one_call_a_turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from temper.envs.data.blocks import Blocks
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.rows import read_rows, usable_rows
+from temper.rollout.token_arrays import tokens_of
 
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.epoch_batches import Epochs
-from rollout.token_arrays import tokens_of
 
 T = TypeVar("T")
 ROWS, MALFORMED = "rows", "malformed and skipped"

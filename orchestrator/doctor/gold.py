@@ -13,6 +13,9 @@ from temper.envs.playback import Scored, score
 from temper.envs.source import distinct, open_source
 from temper.envs.task_rows import data_of
 from temper.rewards.verdict import correctness
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.formats.messages import THOUGHT
 
 from orchestrator.deadline import in_thread
 from orchestrator.doctor.finding import Finding, Level, failure, ok, warning
@@ -20,9 +23,6 @@ from orchestrator.doctor.prompts import to_download
 from orchestrator.doctor.subject import Subject
 from orchestrator.grading.envcheck import EnvReport, self_test
 from orchestrator.pipeline.start_checks import check_entry_points
-from rollout.episodes.episode import EpisodeLimits
-from rollout.episodes.renderer import Renderer
-from rollout.formats.messages import THOUGHT
 
 TASKS = 8
 """Tasks of each environment whose gold answers are played."""

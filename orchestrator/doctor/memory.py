@@ -4,6 +4,8 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
+from temper.rollout.weights.host_memory import available_bytes
+
 from orchestrator.cluster.hardware import Hardware
 from orchestrator.doctor.finding import Finding, failure, ok, warning
 from orchestrator.doctor.gpus import NOT_ASKED
@@ -12,7 +14,6 @@ from orchestrator.planning.limits import Limit, size
 from orchestrator.planning.plan import SHM
 from orchestrator.planning.planner import Planner
 from orchestrator.planning.run_limits import device_limits, main_memory_limit, push_limits, shm_limit
-from rollout.weights.host_memory import available_bytes
 
 MARGIN = 0.15
 """Share of a GPU by which a plan may be over it and the run fit all the same: activations and overheads are estimates."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator
 
+from temper.rollout.weights.weight_files import tensor_names
 from transformers import PretrainedConfig
 
 from orchestrator.doctor.finding import Finding, failure, ok, warning
@@ -9,7 +10,6 @@ from orchestrator.doctor.prompts import is_here
 from orchestrator.doctor.subject import Subject
 from orchestrator.pipeline.format_checks import format_notes
 from orchestrator.pipeline.start_checks import check_model
-from rollout.weights.weight_files import tensor_names
 
 HEAD = "lm_head.weight"
 EMBEDDING = "embed_tokens.weight"

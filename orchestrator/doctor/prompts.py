@@ -10,6 +10,8 @@ from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import is_on_hub
 from temper.envs.source import distinct, open_source
 from temper.envs.task_rows import all_rows, data_of, row_tasks
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.episodes.renderer import Renderer
 
 from orchestrator.doctor.finding import Finding, failure, ok, warning
 from orchestrator.doctor.subject import Subject
@@ -18,8 +20,6 @@ from orchestrator.pipeline.limit_checks import hang_notes, turn_notes
 from orchestrator.pipeline.overlap_check import find_overlaps
 from orchestrator.reporting.overlaps import EvaluationOverlap
 from orchestrator.stages.stage import StartCheck
-from rollout.episodes.episode import EpisodeLimits
-from rollout.episodes.renderer import Renderer
 
 GENERATED = 32
 """Tasks of an environment that are looked at where it generates them."""

@@ -7,6 +7,9 @@ from functools import cached_property
 from pathlib import Path
 
 from temper.envs.data.hub import cache_alone
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.weights.weight_files import require_whole
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
 from learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
@@ -22,9 +25,6 @@ from orchestrator.planning.model import planned_model
 from orchestrator.planning.plan import SHM
 from orchestrator.planning.planner import Planner
 from orchestrator.stages.stage import StageInstance
-from rollout.episodes.renderer import Renderer
-from rollout.tokenizer import load_tokenizer
-from rollout.weights.weight_files import require_whole
 
 
 @dataclass(frozen=True, kw_only=True)

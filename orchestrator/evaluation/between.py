@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Protocol
 
 from temper.envs.core.task import Task
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 from orchestrator.deadline import in_thread, together
 from orchestrator.evaluation.exam import heldout_tasks
@@ -26,7 +27,6 @@ from orchestrator.run.folder import evaluations_of, write_json
 from orchestrator.session.run import Run
 from orchestrator.session.run_supervision import EvaluationView
 from orchestrator.settings.loop import LoopConfig
-from rollout.trajectory import Group, Ticket, WeightVersion
 
 FIRST_TICKET = 10**10
 """Beyond the tickets of all stages."""

@@ -13,6 +13,9 @@ from temper.envs.core.setting import running, scheduled
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from temper.envs.source import GeneratedSource, distinct, open_source
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.sampling import Sampling
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 from orchestrator.deadline import Deadline, in_thread, together
 from orchestrator.evaluation.scores import attested, of_env, void_in_words
@@ -26,9 +29,6 @@ from orchestrator.reporting.budget_curve import (
 )
 from orchestrator.session.run import Run
 from orchestrator.settings.run_config import RunConfig
-from rollout.pool.pool import RolloutPool
-from rollout.sampling import Sampling
-from rollout.trajectory import Group, Ticket, WeightVersion
 
 T = TypeVar("T")
 FREE = Condition(thinking=UNLIMITED)

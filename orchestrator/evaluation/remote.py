@@ -15,6 +15,11 @@ from temper.envs.core.failure import in_words
 from temper.envs.core.task import Task
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
+from temper.rollout.remote.client import ChatClient
+from temper.rollout.remote.episodes import RemoteEpisodes
+from temper.rollout.remote.server import ChatServer
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.trajectory_json import write_groups
 
 from orchestrator.deadline import Deadline, in_thread, together, within
 from orchestrator.evaluation.exam import EvalConfig, heldout_tasks
@@ -26,11 +31,6 @@ from orchestrator.run.folder import RunDir, write_json
 from orchestrator.run.progress import Progress
 from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 from orchestrator.settings.run_config import RunConfig
-from rollout.remote.client import ChatClient
-from rollout.remote.episodes import RemoteEpisodes
-from rollout.remote.server import ChatServer
-from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.trajectory_json import write_groups
 
 NO_VERSION = WeightVersion(step=0)
 """Nobody knows which weights a server has."""

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from temper.rollout.sampling import PLAIN
+
 from orchestrator.reporting.intervals import accuracy_interval
-from rollout.sampling import PLAIN
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:

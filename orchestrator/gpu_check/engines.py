@@ -7,13 +7,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from temper.rollout.engines.config import EngineConfig, PrefixCaching, Runner
+from temper.rollout.engines.protocol import TurnRequest
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.trajectory import WeightVersion
+
 from orchestrator.gpu_check.machine import on_gpu
 from orchestrator.gpu_check.models import LARGE, attention_only, fresh
 from orchestrator.gpu_check.part import Report
-from rollout.engines.config import EngineConfig, PrefixCaching, Runner
-from rollout.engines.protocol import TurnRequest
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.trajectory import WeightVersion
 
 REPEATS = 3
 WAYS: tuple[PrefixCaching, ...] = ("on", "off")

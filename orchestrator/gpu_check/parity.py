@@ -4,6 +4,11 @@ import asyncio
 from pathlib import Path
 
 import torch
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.engines.config import Dtype, EngineConfig, Runner, Speculation
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.trajectory import WeightVersion
 
 from learner.models.fresh import byte_tokenizer
 from learner.models.loading import cast, read_model
@@ -11,11 +16,6 @@ from learner.models.scorer import Scorer
 from orchestrator.gpu_check.machine import device, on_gpu
 from orchestrator.gpu_check.models import MIDDLE, SMALL, fresh
 from orchestrator.gpu_check.part import Report
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.config import Dtype, EngineConfig, Runner, Speculation
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.trajectory import WeightVersion
 
 BOUNDS: dict[Dtype, float] = {"float32": 1e-3, "bfloat16": 5e-2}
 """Largest mean difference on a GPU in nats. On a CPU float32 is held to 1e-5 at every token."""

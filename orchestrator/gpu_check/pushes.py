@@ -3,9 +3,10 @@
 Broadcast goes by gloo between CPUs here: by NCCL it needs a GPU for each of its two ends.
 """
 
+from temper.rollout.weights.transports.catalog import TRANSPORTS
+
 from orchestrator.bench.push.bench import bench_push, usable_transports
 from orchestrator.gpu_check.part import Report
-from rollout.weights.transports.catalog import TRANSPORTS
 
 SHOWN = {
     "gb_per_s": ("published and received", "GB/s"),

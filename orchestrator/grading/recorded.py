@@ -12,16 +12,16 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import Mode, Thinking
 from temper.envs.play import Play
 from temper.envs.source import SizedSource, distinct, open_source
+from temper.rollout.episodes.episode import LIMITS
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import TOKEN_LIMITS, Stop
 
 from orchestrator.pipeline.config import Config, load_config
 from orchestrator.run.folder import RunDir
 from orchestrator.run.ledger import parse_row
 from orchestrator.run.row_file import parsed_lines
 from orchestrator.shaping import earned
-from rollout.episodes.episode import LIMITS
-from rollout.episodes.renderer import Renderer
-from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import TOKEN_LIMITS, Stop
 
 Row = dict[str, Any]
 

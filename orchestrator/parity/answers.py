@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.vllm_scoring import ScoringEngine
+from temper.rollout.expert_choices import Choices
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.trajectory import WeightVersion
 
 from orchestrator.parity.setup import Setup
 from orchestrator.run.progress import Progress
 from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
-from rollout.engines.protocol import Completion, TurnRequest
-from rollout.engines.vllm_scoring import ScoringEngine
-from rollout.expert_choices import Choices
-from rollout.sampling import PLAIN, Sampling
-from rollout.trajectory import WeightVersion
 
 Stream = dict[str, NDArray[np.float32]]
 """The hidden states of one sequence by the point between layers (`rollout/engines/runners/layer_recorder.py`), (P, D) each."""

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Literal
 
+from temper.rollout.sampling import PLAIN
+
 from orchestrator.parity.setup import Facts, Setup
-from rollout.sampling import PLAIN
 
 Change = Callable[[Setup], Setup]
 Side = Literal["engine", "learner", "sampling"]

@@ -7,9 +7,8 @@ from typing import Any
 
 from temper.envs.binding import BoundEnv
 from temper.envs.source import distinct, open_source
+from temper.rollout.episodes.renderer import Renderer
 from transformers import PreTrainedTokenizerBase
-
-from rollout.episodes.renderer import Renderer
 
 MOST = 8
 """Prompts that are asked."""

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from temper.rollout.weights.manifest import wire_dtype
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from orchestrator.parity.setup import Setup
-from rollout.weights.manifest import wire_dtype
 
 WEIGHTS = ".safetensors"
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from temper.rollout.engines.runners.layer_recorder import EMBEDDING, after_layer, inside_layer, layers_of
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from transformers import PreTrainedModel
 
 from learner.batches.micro_batches import make_batch
@@ -25,8 +27,6 @@ from learner.models.noise import train_without_noise
 from learner.models.scorer import Scorer
 from learner.update import current_logprobs
 from orchestrator.parity.answers import ScoredAnswer, Stream
-from rollout.engines.runners.layer_recorder import EMBEDDING, after_layer, inside_layer, layers_of
-from rollout.token_arrays import as_floats, as_ids, as_marks
 
 At = Callable[[str, torch.Tensor], torch.Tensor | None]
 """What is called with a point and the hidden states (1, P, D) there; returns what goes on in their place, or None."""

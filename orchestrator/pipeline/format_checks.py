@@ -8,11 +8,11 @@ from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
 from temper.envs.source import open_source
 from temper.envs.task_rows import data_of, row_tasks
+from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from transformers import PreTrainedTokenizerBase
 
 from orchestrator.pipeline.config import Config
 from orchestrator.stages.stage import StageInstance
-from rollout.episodes.round_trip import Needs, check_round_trip
 
 
 def format_notes(config: Config, ahead: list[StageInstance], tokenizer: PreTrainedTokenizerBase) -> list[str]:

@@ -8,14 +8,14 @@ from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
 from temper.envs.task_rows import data_of, row_tasks
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.worker import RolloutConfig
 from transformers import PreTrainedTokenizerBase
 
 from orchestrator.pipeline.config import Config
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.stages.stage import StageInstance
-from rollout.episodes.episode import EpisodeLimits
-from rollout.episodes.renderer import Renderer
-from rollout.episodes.worker import RolloutConfig
 
 SURELY_SHORT = 2
 """A prompt whose characters, this many times over, are fewer than the limit's tokens is not rendered to be counted."""

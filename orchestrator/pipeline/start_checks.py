@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 
 from temper.envs.catalog import env_class
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.weights.weight_files import require_whole
 
 from learner.config import LearnerConfig
 from learner.models.fresh import byte_tokenizer, parameter_count
@@ -15,8 +17,6 @@ from orchestrator.pipeline.limit_checks import hang_notes, limit_notes
 from orchestrator.settings.model_checks import check_thoughts
 from orchestrator.stages.stage import Role, StageInstance, StartCheck
 from orchestrator.tracking.sinks.config import require_usable
-from rollout.tokenizer import load_tokenizer
-from rollout.weights.weight_files import require_whole
 
 
 def check_before(

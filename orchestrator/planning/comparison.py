@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from temper.rollout.weights.weight_files import require_whole
+
 from orchestrator.planning.planner import Planner
 from orchestrator.planning.seconds.rates import Rates
 from orchestrator.planning.seconds.work import Work
 from orchestrator.run.checkpoint import steps
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsRow, read_metrics, step_rows
-from rollout.weights.weight_files import require_whole
 
 FILLING = 1
 """Steps at the start that are not counted where there are more: the engines begin with nothing in flight."""

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from temper.rollout.engines.config import EngineConfig
+
 from learner.config import LearnerConfig
 from orchestrator.planning.memory.engine_memory import EngineMemory
 from orchestrator.planning.memory.rank_memory import RankMemory
-from rollout.engines.config import EngineConfig
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 LEAST = 0.1

@@ -13,6 +13,7 @@ from typing import get_args
 
 import torch
 from temper.envs.data.hub import snapshot
+from temper.rollout.weights.manifest import WireDtype, layout
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -26,7 +27,6 @@ from learner.training_state import model_bytes, state_bytes
 from orchestrator.planning.memory.layers import Layer, layers_of
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.run_config import ModelConfig
-from rollout.weights.manifest import WireDtype, layout
 
 CONFIG = "config.json"
 PART = {"linear attention": "linear attention", "mamba": "Mamba", "attention": "attention", "mlp": "MLP"}

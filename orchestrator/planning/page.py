@@ -4,13 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from textwrap import wrap
 
+from temper.rollout.weights.host_memory import SPARE
+
 from orchestrator.planning.limits import Limit, size
 from orchestrator.planning.memory.engine_memory import EngineMemory
 from orchestrator.planning.memory.rank_memory import RankMemory
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.seconds.rates import Slowdown
 from orchestrator.planning.seconds.step_time import StepTime
-from rollout.weights.host_memory import SPARE
 
 WIDTHS = (14, 36)
 ROWS = (

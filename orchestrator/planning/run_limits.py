@@ -2,6 +2,8 @@
 
 import math
 
+from temper.rollout.weights.transports.catalog import AUTO, TRANSPORTS
+
 from orchestrator.cluster.hardware import GIB
 from orchestrator.planning.deadlines import deadline_limits
 from orchestrator.planning.limits import Limit, engine_limits, rank_limit, size
@@ -22,7 +24,6 @@ from orchestrator.planning.trials import (
     shorter_sequences,
     wider_engines,
 )
-from rollout.weights.transports.catalog import AUTO, TRANSPORTS
 
 LEAST_SHM = 2**30
 """What Ray's objects and the processes of an engine want of /dev/shm; a container has 64 MiB."""

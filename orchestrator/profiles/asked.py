@@ -5,12 +5,13 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any, TypeVar
 
+from temper.rollout.episodes.worker import RolloutConfig
+
 from learner.config import LearnerConfig
 from orchestrator.deadline import DeadlineConfig
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.settings.text import typed
 from orchestrator.stages.stage import Stage, all_stages
-from rollout.episodes.worker import RolloutConfig
 
 T = TypeVar("T", bool, int, float, str)
 Given = dict[str, Any]

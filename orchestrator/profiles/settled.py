@@ -12,6 +12,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from temper.rollout.weights.weight_files import require_whole
+
 from learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
 from learner.models.shape import ModelShape, read_shape, shape_of
 from orchestrator.cluster.hardware import Hardware, ask_hardware
@@ -25,7 +27,6 @@ from orchestrator.settings.chosen import ChosenConfig, ProfileName
 from orchestrator.settings.run_config import ModelConfig, RunConfig
 from orchestrator.settings.text import resolved, typed, written
 from orchestrator.stages.stage import all_stages
-from rollout.weights.weight_files import require_whole
 
 NAMES: tuple[ProfileName, ...] = get_args(ProfileName)
 CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)

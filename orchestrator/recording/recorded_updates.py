@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from temper.rollout.token_arrays import Floats, as_floats
 
 from orchestrator.recording.batch_head import head_of
-from rollout.token_arrays import Floats, as_floats
 
 PARTS = ("advantages", "factors")
 NOTHING = as_floats([])

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 
+from temper.rollout.trajectory import Group, Trajectory, WeightVersion
+
 from learner.token_records import TokenRecord
 from orchestrator.recording.trained_with import TrainedWith
-from rollout.trajectory import Group, Trajectory, WeightVersion
 
 COMPUTED_BY = ("torch", "transformers", "deepspeed")
 """The packages whose version decides on the last digits of what is computed."""

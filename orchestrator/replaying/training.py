@@ -8,6 +8,8 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import TypeVar
 
+from temper.rollout.weights.transports.catalog import AUTO
+
 from learner.config import LearnerConfig
 from learner.token_records import TokenRecord
 from learner.trainer_group import TrainerGroup
@@ -22,7 +24,6 @@ from orchestrator.replaying.other_type import in_type
 from orchestrator.run.checkpoint import size_of
 from orchestrator.run.folder import RunDir
 from orchestrator.settings.text import typed, written
-from rollout.weights.transports.catalog import AUTO
 
 T = TypeVar("T")
 StartRanks = Callable[[LearnerConfig], Awaitable[TrainerGroup]]

@@ -8,11 +8,11 @@ from typing import Any
 
 from temper.envs.core.thinking_mode import Mode, Thinking, up_to
 from temper.envs.source import content_key
+from temper.rollout.budget.config import Scope
+from temper.rollout.trajectory import Closed, Group, Trajectory, well_formed_share
 
 from orchestrator.reporting.intervals import accuracy_interval, standard_error
 from orchestrator.reporting.paired import TaskScore
-from rollout.budget.config import Scope
-from rollout.trajectory import Closed, Group, Trajectory, well_formed_share
 
 CLOSED = (Closed.ITSELF, Closed.LINE_END, Closed.ABRUPT, Closed.NEVER)
 ORDER = (Mode.OFF, Mode.LOW_EFFORT, Mode.BUDGET, Mode.UNLIMITED)

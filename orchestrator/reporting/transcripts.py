@@ -80,7 +80,7 @@ def _transcripts(file: Path) -> Iterator[Transcript]:
 
 
 def to_transcript(row: dict[str, Any], *, source: str) -> Transcript:
-    """Return a row of `trajectories/` (see `rollout.trajectory_json`) as people read it."""
+    """Return a row of `trajectories/` (see `temper.rollout.trajectory_json`) as people read it."""
     passages = [Passage(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
     versions = [version for turn in row["turns"] for version in turn["versions"]]
     for turn in row["turns"]:

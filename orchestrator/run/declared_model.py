@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from rollout.formats.generation_file import GENERATION, generation_text
-from rollout.tokenizer import DeclaredTurns, load_tokenizer
+from temper.rollout.formats.generation_file import GENERATION, generation_text
+from temper.rollout.tokenizer import DeclaredTurns, load_tokenizer
 
 TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 

@@ -20,11 +20,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+
 from orchestrator.mixture import Draw
 from orchestrator.run.folder import write_whole
 from orchestrator.run.row_file import RowFile, parsed_lines
 from orchestrator.ticket_ledger import TicketLedger, Totals
-from rollout.trajectory import Group, Ticket, WeightVersion
 
 Event = Literal["admitted", "reissued", "finished", "trained", "dropped", "failed", "step", "continued"]
 EVENTS: tuple[str, ...] = get_args(Event)

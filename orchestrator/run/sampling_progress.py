@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
 
+from temper.rollout.trajectory import Group
+
 from orchestrator.run.progress import Progress, clock_text
-from rollout.trajectory import Group
 
 TICK_S = 1.0
 """Seconds between two looks at whether a line is due."""

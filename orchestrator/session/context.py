@@ -5,6 +5,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from temper.rollout.trajectory import Group, WeightVersion
+from temper.rollout.trajectory_json import Training, write_groups
+
 from orchestrator.cluster.bundles import Bundles
 from orchestrator.cluster.session_logs import COPY_S, SessionLogs
 from orchestrator.deadline import StopFlag, in_thread
@@ -16,8 +19,6 @@ from orchestrator.run.progress import Progress
 from orchestrator.session.machine import Work
 from orchestrator.settings.run_config import RunConfig
 from orchestrator.tracking.tracker import Tracker
-from rollout.trajectory import Group, WeightVersion
-from rollout.trajectory_json import Training, write_groups
 
 
 class RunContext:

@@ -8,6 +8,11 @@ from typing import TypeVar
 
 from temper.envs.core.member import MemberNow
 from temper.envs.sandbox.sandbox import MIN_LEVEL
+from temper.rollout.engines.scratch_folder import remove_abandoned
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.restarts import TOGETHER_S, RestartLimit
+from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.trajectory import WeightVersion
 
 from orchestrator.cluster.bundles import gpus_taken
 from orchestrator.cluster.rollout_actors import make_rollout_pool
@@ -16,11 +21,6 @@ from orchestrator.run.checkpoint import size_of
 from orchestrator.session.context import RunContext
 from orchestrator.session.run_supervision import RunSupervision
 from orchestrator.shifts import SAMPLING, Shifts
-from rollout.engines.scratch_folder import remove_abandoned
-from rollout.pool.pool import RolloutPool
-from rollout.pool.restarts import TOGETHER_S, RestartLimit
-from rollout.pool.slot_keeper import Healing
-from rollout.trajectory import WeightVersion
 
 T = TypeVar("T")
 DELIVERIES = 2

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from temper.envs.core.member import Member, MemberNow
+from temper.rollout.trajectory import Group
 
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StuckError, in_thread
@@ -20,7 +21,6 @@ from orchestrator.supervision.diagnosis import FaultDiagnosis, FaultFolder
 from orchestrator.supervision.scale import SCALE_FILE, take_request
 from orchestrator.supervision.status import STATUS_FILE, EvaluationStatus, MemberStatus, RunStatus, TicketStatus
 from orchestrator.supervision.supervisor import Supervisor
-from rollout.trajectory import Group
 
 FAULT, HEALED, SCALED = "fault", "healed", "scaled"
 """The kinds of the events in metrics.jsonl."""

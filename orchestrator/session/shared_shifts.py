@@ -8,12 +8,12 @@ from time import monotonic
 from typing import TypeVar
 
 from temper.envs.core.member import Holding
+from temper.rollout.pool.pool import RolloutPool
 
 from learner.trainer_group import TrainerGroup
 from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.session.context import RunContext
 from orchestrator.shifts import Shift, Shifts
-from rollout.pool.pool import RolloutPool
 
 T = TypeVar("T")
 SHIFTS_FILE = "shifts.jsonl"

@@ -8,6 +8,11 @@ from time import monotonic
 
 from temper.envs.core.member import MemberNow
 from temper.envs.core.pulse import LearnerDied
+from temper.rollout.pool.restarts import RestartLimit
+from temper.rollout.tokenizer import load_tokenizer, pad_id
+from temper.rollout.weights.host_memory import available_bytes
+from temper.rollout.weights.manifest import wire_dtype
+from temper.rollout.weights.weight_files import require_whole
 
 from learner.batches.builder import BatchBuilder
 from learner.config import OptimConfig
@@ -24,11 +29,6 @@ from orchestrator.session.checkpoint_place import begin_with_room
 from orchestrator.session.checkpoint_writer import CheckpointWriter, scores
 from orchestrator.session.context import RunContext
 from orchestrator.shifts import LEARNING, Shifts
-from rollout.pool.restarts import RestartLimit
-from rollout.tokenizer import load_tokenizer, pad_id
-from rollout.weights.host_memory import available_bytes
-from rollout.weights.manifest import wire_dtype
-from rollout.weights.weight_files import require_whole
 
 SLOW_S = 5.0
 """How long a checkpoint may wait for the one before without a word, in seconds."""

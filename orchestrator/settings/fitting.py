@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.sampling import PLAIN, Sampling
+
 from learner.config import OptimConfig, require_together
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.run_config import RunConfig
-from rollout.episodes.worker import RolloutConfig
-from rollout.sampling import PLAIN, Sampling
 
 
 class Training(Protocol):

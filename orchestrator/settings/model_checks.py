@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtTags
-from rollout.episodes.renderer import Renderer
-from rollout.tokenizer import AS_IT_IS, DeclaredTurns, load_tokenizer
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.tokenizer import AS_IT_IS, DeclaredTurns, load_tokenizer
 
 
 def check_thoughts(

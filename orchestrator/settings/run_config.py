@@ -9,6 +9,9 @@ from temper.envs.binding import BoundEnv, EnvConfig, bind_all
 from temper.envs.core.bounds import not_negative, one_of
 from temper.envs.core.setting import Kind, identity, required, running, scheduled
 from temper.envs.sandbox.sandbox import SandboxConfig
+from temper.rollout.engines.config import HEAD_DTYPE
+from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.tokenizer import DeclaredTurns
 
 from learner.config import LearnerConfig
 from learner.models.fresh import FreshModelConfig
@@ -18,9 +21,6 @@ from orchestrator.settings.chosen import ChosenConfig, Placement, ProfileName
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.tracking.sinks.config import SINKS, TrackioConfig, WandbConfig
-from rollout.engines.config import HEAD_DTYPE
-from rollout.episodes.worker import RolloutConfig
-from rollout.tokenizer import DeclaredTurns
 
 USUAL_STAGES: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
 

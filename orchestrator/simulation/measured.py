@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from temper.rollout.weights.transports.catalog import transport_kind
+
 from orchestrator.planning.comparison import FILLING, mean_of, measured_work, with_all
 from orchestrator.planning.plan import planned_config
 from orchestrator.planning.planner import Planner
@@ -17,7 +19,6 @@ from orchestrator.planning.seconds.work import Work
 from orchestrator.run.folder import RunDir
 from orchestrator.run.metrics_log import MetricsRow, read_metrics
 from orchestrator.simulation.speeds import START_S, Speeds
-from rollout.weights.transports.catalog import transport_kind
 
 OF_ENGINES = ("engine/passes", "engine/sampled_tokens", "engine/busy_s")
 OF_LEARNING = ("rollout/answers", "rollout/tokens_per_s", "time/step_s", "time/learn_s", "time/batch_s")

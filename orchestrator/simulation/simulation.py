@@ -15,6 +15,11 @@ from pathlib import Path
 
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.restarts import TOGETHER_S, RestartLimit, TooManyRestarts
+from temper.rollout.pool.served_weights import ServedWeights
+from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.trajectory import WeightVersion
 
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, StuckError
@@ -27,11 +32,6 @@ from orchestrator.simulation.outcome import Outcome, Record, outcome_of
 from orchestrator.simulation.scenario import Scenario
 from orchestrator.simulation.virtual_time import run_virtually
 from orchestrator.simulation.worker import Fleet, SimulatedWorker
-from rollout.pool.pool import RolloutPool
-from rollout.pool.restarts import TOGETHER_S, RestartLimit, TooManyRestarts
-from rollout.pool.served_weights import ServedWeights
-from rollout.pool.slot_keeper import Healing
-from rollout.trajectory import WeightVersion
 
 START_DEADLINE = 3.0
 """How many times its planned start an engine may take: starts are not what is simulated."""

@@ -8,17 +8,17 @@ from typing import Any
 
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import Pulse, WorkerDied
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.token_arrays import Ids, as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
+from temper.rollout.weights.delivery import Offered
+from temper.rollout.weights.manifest import WeightManifest
 
 from orchestrator.simulation.engine import EngineModel
 from orchestrator.simulation.lengths import Lengths
 from orchestrator.simulation.meter import FleetMeter
 from orchestrator.simulation.speeds import Speeds
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.token_arrays import Ids, as_floats, as_ids, as_marks
-from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
-from rollout.weights.delivery import Offered
-from rollout.weights.manifest import WeightManifest
 
 PROMPT = as_ids((1,))
 KEPT = 8

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from temper.envs.core.task import Task
+from temper.rollout.sampling import Sampling
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 from orchestrator.deadline import Deadline, in_thread, together, within
 from orchestrator.failure_watch import FailureWatch
@@ -12,8 +14,6 @@ from orchestrator.mixture import Draw, Mixture
 from orchestrator.run.folder import write_whole
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import StageInstance
-from rollout.sampling import Sampling
-from rollout.trajectory import Group, Ticket, WeightVersion
 
 WAVE = 64
 """Groups that are sampled at once."""

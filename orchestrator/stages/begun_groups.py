@@ -4,10 +4,10 @@ import json
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from rollout.episodes.begun import BegunGroup
-from rollout.episodes.begun_json import begun_from_json, begun_to_json
-from rollout.sampling import sampling_to_json
-from rollout.trajectory import Ticket
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.begun_json import begun_from_json, begun_to_json
+from temper.rollout.sampling import sampling_to_json
+from temper.rollout.trajectory import Ticket
 
 Row = dict[str, Any]
 """What `begun_to_json` writes of a group."""

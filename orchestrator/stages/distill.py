@@ -10,6 +10,8 @@ from typing import ClassVar
 
 import transformers
 from temper.envs.core.setting import identity
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.weights.weight_files import require_whole
 from transformers import PreTrainedTokenizerBase
 
 from learner.losses.config import LossConfig
@@ -24,8 +26,6 @@ from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
-from rollout.tokenizer import load_tokenizer
-from rollout.weights.weight_files import require_whole
 
 
 @dataclass(frozen=True, kw_only=True)

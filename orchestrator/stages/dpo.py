@@ -11,6 +11,9 @@ from pathlib import Path
 from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.data.config import DataConfig, OnError
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.tokenizer import load_tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from learner.batches.pairs import Pair
@@ -29,9 +32,6 @@ from orchestrator.settings.fitting import fit_own_answers, lengths, require_at_l
 from orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import tell_data, train_supervised
-from rollout.budget.config import ThoughtConfig
-from rollout.sampling import PLAIN, Sampling
-from rollout.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,8 @@ is void, null too, where a token of it was sampled by other weights than those t
 import time
 from pathlib import Path
 
+from temper.rollout.trajectory import Group
+
 from orchestrator.evaluation.exam import EvalConfig, Exam, heldout_tasks, thinking_passes
 from orchestrator.evaluation.scores import asked_of_engines, env_result, of_env, result_json
 from orchestrator.reporting.budget_curve import BudgetPoint
@@ -21,7 +23,6 @@ from orchestrator.settings.fitting import require_drawn, require_room
 from orchestrator.settings.model_checks import check_thoughts
 from orchestrator.settings.run_config import RunConfig
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
-from rollout.trajectory import Group
 
 
 async def run_eval(run: Run, config: EvalConfig, instance: StageInstance) -> None:

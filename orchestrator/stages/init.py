@@ -3,13 +3,14 @@
 from functools import partial
 from pathlib import Path
 
+from temper.rollout.weights.weight_files import require_whole
+
 from learner.models.fresh import make_model
 from orchestrator.deadline import in_thread
 from orchestrator.run.checkpoint import begin, commit
 from orchestrator.run.declared_model import generation_file, write_declared
 from orchestrator.session.run import Run
 from orchestrator.stages.stage import Role, Stage, StageInstance
-from rollout.weights.weight_files import require_whole
 
 
 async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:

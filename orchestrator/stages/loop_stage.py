@@ -7,6 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.pool.pool import RolloutPool, nobody
+from temper.rollout.trajectory import Group, WeightVersion
+
 from learner.batches.micro_batches import TrainBatch
 from learner.trainer_group import TrainerGroup
 from orchestrator.band_watch import BandWatch
@@ -35,9 +39,6 @@ from orchestrator.stages.stage import StageInstance
 from orchestrator.stages.step_metrics import step_metrics
 from orchestrator.stages.step_records import records_of_step, training_rows
 from orchestrator.ticket_ledger import TicketLedger
-from rollout.episodes.begun import BegunGroup
-from rollout.pool.pool import RolloutPool, nobody
-from rollout.trajectory import Group, WeightVersion
 
 T = TypeVar("T")
 

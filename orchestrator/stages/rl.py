@@ -3,6 +3,8 @@
 from functools import partial
 from pathlib import Path
 
+from temper.rollout.trajectory import Group
+
 from learner.losses.advantages import has_signal
 from orchestrator.buffer import Buffer
 from orchestrator.reporting.stage_figures import Curve, StageFigures
@@ -14,7 +16,6 @@ from orchestrator.shaping import earned_rewards, require_buffer_fits
 from orchestrator.stages.loop_stage import LoopStage
 from orchestrator.stages.stage import Role, Stage, StageInstance
 from orchestrator.step_times import Phase
-from rollout.trajectory import Group
 
 
 async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:

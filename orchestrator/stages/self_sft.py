@@ -10,6 +10,10 @@ from pathlib import Path
 from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.core.thinking_mode import ThinkingMix
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.tokenizer import load_tokenizer
 
 from learner.config import OptimConfig
 from learner.models.shape import longest_sequence
@@ -22,10 +26,6 @@ from orchestrator.settings.fitting import fit_own_answers, lengths, require_at_l
 from orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
-from rollout.budget.rule import ThoughtTags
-from rollout.episodes.renderer import Renderer
-from rollout.sampling import PLAIN, Sampling
-from rollout.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,9 @@ from pathlib import Path
 
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.data.config import DataConfig, OnError
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.tokenizer import load_tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from learner.config import OptimConfig
@@ -19,9 +22,6 @@ from orchestrator.session.run import Run
 from orchestrator.settings.fitting import fit_supervised, lengths, require_at_least_1
 from orchestrator.stages.stage import Role, Stage, StageInstance, StartCheck
 from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
-from rollout.budget.config import ThoughtConfig
-from rollout.episodes.renderer import Renderer
-from rollout.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,12 @@ from statistics import fmean
 
 import numpy as np
 from temper.rewards.verdict import Outcome
+from temper.rollout.trajectory import Carried, Group, well_formed_share
 
 from learner.losses.advantages import differ
 from orchestrator.loop import StepReport
 from orchestrator.shaping import earned_rewards
 from orchestrator.slots import Occupancy
-from rollout.trajectory import Carried, Group, well_formed_share
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:

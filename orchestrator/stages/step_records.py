@@ -4,11 +4,11 @@ from collections.abc import Awaitable
 from typing import Any
 
 from temper.envs.core.pulse import LearnerDied
+from temper.rollout.trajectory import Group, WeightVersion
 
 from learner.token_records import TokenRecord
 from learner.trainer_group import TrainerGroup
 from orchestrator.deadline import Deadline, within
-from rollout.trajectory import Group, WeightVersion
 
 TRUNCATED = "truncated"
 """Why an answer that ran into a limit on tokens has no trained token, where such answers carry no loss."""

@@ -13,7 +13,7 @@ import msgspec
 from orchestrator.run.folder import RunDir
 
 Row = dict[str, Any]
-"""A line of `trajectories/`, as `rollout.trajectory_json` writes it."""
+"""A line of `trajectories/`, as `temper.rollout.trajectory_json` writes it."""
 Kind = Literal["step", "evaluation"]
 BETWEEN = re.compile(r"(?P<stage>.+)\.eval-(?P<step>\d+)")
 STEP = re.compile(r"(?P<stage>.+)-(?P<step>\d+)")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
-from rollout.budget.rule import ThoughtLimit
+from temper.rollout.budget.rule import ThoughtLimit
 
 BUDGET, GRACE, BEGUN, CLOSING = "thinking_budget", "thinking_grace", "thinking_begun", "thinking_closing"
 

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from temper.envs.core.turn_text import Tags
+from temper.rollout.formats.find import find_format
+from temper.rollout.formats.messages import in_mode
+from temper.rollout.formats.probe import ASKED, rendered
+from temper.rollout.formats.turn_format import opens_thought
+from temper.rollout.trajectory import Closed, Thought
 from transformers import PreTrainedTokenizerBase
-
-from rollout.formats.find import find_format
-from rollout.formats.messages import in_mode
-from rollout.formats.probe import ASKED, rendered
-from rollout.formats.turn_format import opens_thought
-from rollout.trajectory import Closed, Thought
 
 TOKENS_BEFORE = 32
 """How many tokens before the place of a forced closing are read at the least for what the model has already begun of it, and

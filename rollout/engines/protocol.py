@@ -7,12 +7,11 @@ from typing import Protocol
 
 from temper.envs.core.clock import Clock
 from temper.envs.core.member import Holding
-
-from rollout.budget.rule import ThoughtLimit
-from rollout.expert_choices import Choices
-from rollout.sampling import PLAIN, Sampling
-from rollout.trajectory import WeightVersion
-from rollout.weights.manifest import WeightManifest
+from temper.rollout.budget.rule import ThoughtLimit
+from temper.rollout.expert_choices import Choices
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.manifest import WeightManifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,12 @@ from time import monotonic
 
 import numpy as np
 from temper.envs.core.member import Holding
-
-from rollout.engines.protocol import Completion, EngineStats, TurnRequest
-from rollout.expert_choices import Choices
-from rollout.token_arrays import tokens_of
-from rollout.trajectory import TOKEN_LIMITS, Stop, WeightVersion
-from rollout.trajectory_json import turn_from_json
-from rollout.weights.manifest import WeightManifest
+from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
+from temper.rollout.expert_choices import Choices
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.trajectory import TOKEN_LIMITS, Stop, WeightVersion
+from temper.rollout.trajectory_json import turn_from_json
+from temper.rollout.weights.manifest import WeightManifest
 
 Recording = dict[tuple[int, ...], list[Completion]]
 """The completions of each prompt, in the order in which they are given."""

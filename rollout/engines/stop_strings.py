@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from rollout.engines.protocol import Completion
+from temper.rollout.engines.protocol import Completion
 
 TOKENS_PER_CHARACTER = 4
 """Most tokens of one character: one for each of its bytes."""

@@ -10,23 +10,26 @@ import numpy as np
 from temper.envs.core.failure import in_words
 from temper.envs.core.member import Holding
 from temper.envs.core.pulse import WorkerDied
-
-from rollout.budget.rule import ThoughtTags
-from rollout.engines.config import EngineConfig
-from rollout.engines.engine_process import EngineProcess
-from rollout.engines.protocol import Completion, EngineStats, TurnRequest
-from rollout.engines.scratch_folder import ScratchFolder
-from rollout.engines.stop_strings import ended_at_stop
-from rollout.engines.vllm_settings import limit_cpu, prepare_environment
-from rollout.expert_choices import Choices, padded
-from rollout.trajectory import WeightVersion
-from rollout.weights.adapted import AdaptedReceiver
-from rollout.weights.bucket_ways import BucketWays, ComingWeights
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.weight_files import require_whole
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.engine_process import EngineProcess
+from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
+from temper.rollout.engines.scratch_folder import ScratchFolder
+from temper.rollout.engines.stop_strings import ended_at_stop
+from temper.rollout.engines.vllm_settings import limit_cpu, prepare_environment
+from temper.rollout.expert_choices import Choices, padded
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.adapted import AdaptedReceiver
+from temper.rollout.weights.bucket_ways import BucketWays, ComingWeights
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.weight_files import require_whole
 
 prepare_environment(pushes=True)  # vLLM reads it while it is imported
 
+from temper.rollout.engines.request_params import completion, request_params
+from temper.rollout.engines.rollout_arguments import rollout_arguments
+from temper.rollout.engines.vllm_sleep import VllmSleep
+from temper.rollout.engines.vllm_stats import StatsRecorder, TurnClocks
 from vllm import SamplingParams, envs
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.inputs import TokensInput, tokens_input
@@ -34,11 +37,6 @@ from vllm.logprobs import FlatLogprobs
 from vllm.outputs import CompletionOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
-
-from rollout.engines.request_params import completion, request_params
-from rollout.engines.rollout_arguments import rollout_arguments
-from rollout.engines.vllm_sleep import VllmSleep
-from rollout.engines.vllm_stats import StatsRecorder, TurnClocks
 
 
 class VllmEngine:

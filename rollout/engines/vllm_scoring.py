@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
+from temper.rollout.engines.vllm_engine import VllmEngine
 from vllm import SamplingParams  # behind the engine, which sets the environment that vLLM reads while it is imported
 from vllm.logprobs import FlatLogprobs
-
-from rollout.engines.vllm_engine import VllmEngine
 
 
 class ScoringEngine(VllmEngine):

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from rollout.episodes.begun import BegunGroup
-from rollout.episodes.episode import EpisodeRunner
-from rollout.episodes.in_flight import Episode
-from rollout.trajectory import Group, Ticket, Trajectory
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.episode import EpisodeRunner
+from temper.rollout.episodes.in_flight import Episode
+from temper.rollout.trajectory import Group, Ticket, Trajectory
 
 
 class Attempt:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rollout.engines.protocol import Completion
-from rollout.trajectory import Group, Ticket, Times, Trajectory, Turn
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.trajectory import Group, Ticket, Times, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,12 +4,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from rollout.engines.protocol import Completion
-from rollout.episodes.begun import BegunEpisode, BegunGroup, BegunTurn
-from rollout.expert_choices import from_json, to_json
-from rollout.sampling import sampling_to_json
-from rollout.trajectory import Ticket, Times
-from rollout.trajectory_json import (
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.begun import BegunEpisode, BegunGroup, BegunTurn
+from temper.rollout.expert_choices import from_json, to_json
+from temper.rollout.sampling import sampling_to_json
+from temper.rollout.trajectory import Ticket, Times
+from temper.rollout.trajectory_json import (
     group_from_json,
     group_to_json,
     times_to_json,

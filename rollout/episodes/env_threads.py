@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 from temper.envs.core.clock import CURRENT, Clock, at_its_end
 from temper.envs.core.errors import EnvironmentFault, EpisodeTimeout
 from temper.envs.core.failure import in_words
-
-from rollout.episodes.stopwatch import Stopwatch
+from temper.rollout.episodes.stopwatch import Stopwatch
 
 T = TypeVar("T")
 Settle = Callable[[asyncio.Future[Any]], None]

@@ -18,17 +18,16 @@ from temper.envs.core.setting import running, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.play import MakeEnv, Play
-
-from rollout.engines.protocol import Completion
-from rollout.episodes.begun import BegunEpisode
-from rollout.episodes.env_threads import EnvThreads
-from rollout.episodes.in_flight import Episode
-from rollout.episodes.kept_turn import kept_turn, processed
-from rollout.episodes.renderer import Renderer
-from rollout.episodes.turn_sampler import SampledTurn, TurnSampler
-from rollout.sampling import PLAIN, Sampling
-from rollout.token_arrays import tokens_of
-from rollout.trajectory import TOKEN_LIMITS, Stop, Trajectory
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.begun import BegunEpisode
+from temper.rollout.episodes.env_threads import EnvThreads
+from temper.rollout.episodes.in_flight import Episode
+from temper.rollout.episodes.kept_turn import kept_turn, processed
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.turn_sampler import SampledTurn, TurnSampler
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.trajectory import TOKEN_LIMITS, Stop, Trajectory
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from temper.envs.core.clock import Clock
 from temper.envs.core.task import Task
 from temper.envs.play import Play
-
-from rollout.engines.protocol import Completion
-from rollout.episodes.begun import BegunEpisode, BegunTurn
-from rollout.episodes.stopwatch import Stopwatch
-from rollout.sampling import PLAIN, Sampling
-from rollout.trajectory import NO_TIME, Carried, Times, Turn
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.begun import BegunEpisode, BegunTurn
+from temper.rollout.episodes.stopwatch import Stopwatch
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.trajectory import NO_TIME, Carried, Times, Turn
 
 SoFar = Callable[[str], Completion | None]
 """Tells what the engine has sampled for the call of this name."""

@@ -6,11 +6,10 @@ import numpy as np
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
-
-from rollout.engines.protocol import Completion
-from rollout.episodes.turn_sampler import SampledTurn
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import Times, Turn, TurnFault
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.episodes.turn_sampler import SampledTurn
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Times, Turn, TurnFault
 
 
 def kept_turn(

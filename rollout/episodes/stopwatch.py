@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
-from rollout.trajectory import NO_TIME, Times
+from temper.rollout.trajectory import NO_TIME, Times
 
 Activity = Literal["queue_s", "generate_s", "step_s"]
 

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 
 from temper.envs.core.clock import Clock
 from temper.envs.core.thinking_mode import Thinking
-
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtLimit, ThoughtTags
-from rollout.engines.protocol import Completion, Engine, TurnRequest
-from rollout.sampling import PLAIN, Sampling
-from rollout.trajectory import Closed, Thought
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.engines.protocol import Completion, Engine, TurnRequest
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.trajectory import Closed, Thought
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,19 +10,18 @@ from temper.envs.core.member import Holding
 from temper.envs.core.pulse import Heart, Pulse, WorkerDied
 from temper.envs.core.setting import running
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
-
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.rule import ThoughtTags
-from rollout.engines.config import EngineConfig
-from rollout.engines.protocol import Engine, EngineStats, TurnRequest
-from rollout.episodes.attempt import Attempt
-from rollout.episodes.begun import BegunGroup
-from rollout.episodes.episode import EpisodeLimits, EpisodeRunner, sample_seed
-from rollout.episodes.renderer import Renderer
-from rollout.episodes.turn_sampler import TurnSampler
-from rollout.tokenizer import load_tokenizer
-from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.weights.manifest import WeightManifest
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.protocol import Engine, EngineStats, TurnRequest
+from temper.rollout.episodes.attempt import Attempt
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner, sample_seed
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.turn_sampler import TurnSampler
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.weights.manifest import WeightManifest
 
 MOST_HUNG = 256
 """Calls of environments that may hang in one worker, each with separate threads, before the worker ends."""
@@ -86,7 +85,7 @@ class RolloutWorker:
         """
         # Imported here, in the worker's own process: vLLM takes 10 to 20 s to import, and whoever only names this class
         # (the driver, a test with another engine) does not need it.
-        from rollout.engines.vllm_engine import VllmEngine
+        from temper.rollout.engines.vllm_engine import VllmEngine
 
         tokenizer = load_tokenizer(Path(model_dir))
         renderer = Renderer(tokenizer, self._config.thought)

@@ -6,9 +6,8 @@ Which entry is a model's is found out by what its chat template renders (`rollou
 from typing import Any
 
 from temper.envs.core.turn_text import OWN_TAGS, Tags
-
-from rollout.formats.call_syntax import CallSyntax, declared
-from rollout.formats.pythonic import calls_as_json
+from temper.rollout.formats.call_syntax import CallSyntax, declared
+from temper.rollout.formats.pythonic import calls_as_json
 
 WIDE_BAR, WIDE_SPACE = "\uff5c", "\u2581"
 """What DeepSeek's tags have in place of `|` and a space."""

@@ -13,12 +13,10 @@ from typing import Any
 import regex
 from temper.envs.core.task import Message
 from temper.envs.core.turn_text import Call, Tags
-from transformers import PreTrainedTokenizerBase
-
-from rollout.formats.call_syntax import CallSyntax, declared
-from rollout.formats.channels import CALL, CHANNEL_TAGS, END, NEXT_MESSAGE, RETURN, TURN_ENDS
-from rollout.formats.families import CALL_SYNTAXES, THOUGHT_TAGS
-from rollout.formats.probe import (
+from temper.rollout.formats.call_syntax import CallSyntax, declared
+from temper.rollout.formats.channels import CALL, CHANNEL_TAGS, END, NEXT_MESSAGE, RETURN, TURN_ENDS
+from temper.rollout.formats.families import CALL_SYNTAXES, THOUGHT_TAGS
+from temper.rollout.formats.probe import (
     ASKED,
     PROBE_CALLS,
     PROBE_TOOLS,
@@ -33,7 +31,8 @@ from rollout.formats.probe import (
     token_at,
     told,
 )
-from rollout.formats.turn_format import TurnFormat
+from temper.rollout.formats.turn_format import TurnFormat
+from transformers import PreTrainedTokenizerBase
 
 BRACKETS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 USUAL_CLOSING = "\n{tag}\n\n"

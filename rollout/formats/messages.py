@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from temper.envs.core.task import Message
-
-from rollout.formats.probe import call_id
-from rollout.formats.turn_format import TurnFormat
+from temper.rollout.formats.probe import call_id
+from temper.rollout.formats.turn_format import TurnFormat
 
 THOUGHT = "reasoning_content"
 """The field in which messages of ours have their thought."""

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from temper.envs.core.pulse import WorkerDied
-
-from rollout.episodes.begun import BegunGroup
-from rollout.pool.pool_worker import PoolWorker
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.pool.pool_worker import PoolWorker
 
 LOG = logging.getLogger(__name__)
 ANSWER_S = 20.0

@@ -13,16 +13,15 @@ from typing import TypeVar
 from temper.envs.core.clock import loop_time
 from temper.envs.core.member import Holding, MemberNow
 from temper.envs.core.pulse import WorkerDied
-
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.pool.groups_in_flight import newest
-from rollout.pool.pool_worker import PoolWorker
-from rollout.pool.served_weights import Newcomer, Served, ServedWeights
-from rollout.pool.slot_keeper import Healing, SlotKeeper
-from rollout.pool.worker_slot import WorkerSlot, WorkerState
-from rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
-from rollout.weights.delivery import Push
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.pool.groups_in_flight import newest
+from temper.rollout.pool.pool_worker import PoolWorker
+from temper.rollout.pool.served_weights import Newcomer, Served, ServedWeights
+from temper.rollout.pool.slot_keeper import Healing, SlotKeeper
+from temper.rollout.pool.worker_slot import WorkerSlot, WorkerState
+from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from temper.rollout.weights.delivery import Push
 
 T = TypeVar("T")
 _LOAD = attrgetter("load")

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Protocol
 
 from temper.envs.core.member import Holding, Member
-
-from rollout.engines.protocol import EngineStats
-from rollout.episodes.begun import BegunGroup
-from rollout.trajectory import Group, Ticket, WeightVersion
-from rollout.weights.delivery import WeightTaker
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.weights.delivery import WeightTaker
 
 
 class PoolWorker(Member, WeightTaker, Protocol):

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from temper.envs.core.pulse import WorkerDied
-
-from rollout.pool.pool_worker import PoolWorker
-from rollout.trajectory import WeightVersion
-from rollout.weights.delivery import Offered, Push, WeightTaker
-from rollout.weights.manifest import WeightManifest
+from temper.rollout.pool.pool_worker import PoolWorker
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.delivery import Offered, Push, WeightTaker
+from temper.rollout.weights.manifest import WeightManifest
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

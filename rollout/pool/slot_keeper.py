@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from temper.envs.core.clock import loop_time
 from temper.envs.core.failure import in_words
 from temper.envs.core.pulse import ProcessDied, WorkerDied
-
-from rollout.pool.pool_worker import PoolWorker
-from rollout.pool.restarts import RestartLimit
-from rollout.pool.served_weights import Served, ServedWeights
-from rollout.pool.worker_slot import WorkerSlot, WorkerState
-from rollout.trajectory import WeightVersion
-from rollout.weights.manifest import NoLongerHeld
+from temper.rollout.pool.pool_worker import PoolWorker
+from temper.rollout.pool.restarts import RestartLimit
+from temper.rollout.pool.served_weights import Served, ServedWeights
+from temper.rollout.pool.worker_slot import WorkerSlot, WorkerState
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.manifest import NoLongerHeld
 
 JOINS = 10
 JOIN_AGAIN_S = 2.0

@@ -9,10 +9,9 @@ from enum import Enum
 from temper.envs.core.failure import FailureKind
 from temper.envs.core.member import MemberNow, MemberState
 from temper.envs.core.pulse import WorkerDied
-
-from rollout.pool.pool_worker import PoolWorker
-from rollout.pool.served_weights import Newcomer
-from rollout.trajectory import Group
+from temper.rollout.pool.pool_worker import PoolWorker
+from temper.rollout.pool.served_weights import Newcomer
+from temper.rollout.trajectory import Group
 
 BROKEN_AFTER = 3
 """After so many groups in a row of which the engine generated no answer it is taken for dead."""

@@ -28,12 +28,11 @@ from temper.envs.core.turn_text import (
     turn_text,
     writable,
 )
-
-from rollout.budget.request_args import BUDGET
-from rollout.formats.probe import modes
-from rollout.remote.client import Refused, ServerFault
-from rollout.sampling import Sampling
-from rollout.trajectory import Closed, Thought
+from temper.rollout.budget.request_args import BUDGET
+from temper.rollout.formats.probe import modes
+from temper.rollout.remote.client import Refused, ServerFault
+from temper.rollout.sampling import Sampling
+from temper.rollout.trajectory import Closed, Thought
 
 THOUGHTS = ("reasoning_content", "reasoning")
 """Where servers put a thought."""

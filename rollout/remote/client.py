@@ -11,8 +11,7 @@ from typing import Any
 
 import httpx
 from temper.envs.core.errors import EnvError, EpisodeTimeout, PromptTooLong
-
-from rollout.remote.server import ChatServer
+from temper.rollout.remote.server import ChatServer
 
 REPEATED = (408, 429)
 """Statuses after which the same request may be answered, beside those of a fault of the server (5xx)."""

@@ -18,16 +18,15 @@ from temper.envs.core.failure import FailureKind, failure_of
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.play import MakeEnv, Play
-
-from rollout.episodes.env_threads import EnvThreads
-from rollout.episodes.episode import LIMITS, EpisodeLimits, sample_seed
-from rollout.episodes.kept_turn import turn_faults
-from rollout.episodes.stopwatch import Stopwatch
-from rollout.remote.chat_messages import ChatTurn, read_turn, request_body
-from rollout.remote.client import ChatClient
-from rollout.sampling import Sampling
-from rollout.token_arrays import as_floats, as_ids, as_marks
-from rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn
+from temper.rollout.episodes.env_threads import EnvThreads
+from temper.rollout.episodes.episode import LIMITS, EpisodeLimits, sample_seed
+from temper.rollout.episodes.kept_turn import turn_faults
+from temper.rollout.episodes.stopwatch import Stopwatch
+from temper.rollout.remote.chat_messages import ChatTurn, read_turn, request_body
+from temper.rollout.remote.client import ChatClient
+from temper.rollout.sampling import Sampling
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn
 
 T = TypeVar("T")
 

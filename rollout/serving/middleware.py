@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
-from rollout.budget.request_args import RefusedRequest
-from rollout.escaping import Escaper
-from rollout.serving.request import ThinkingRules, rewritten
-from rollout.serving.served_requests import CHAT, CONVERSATIONS, READS, read_conversation, require_served
+from temper.rollout.budget.request_args import RefusedRequest
+from temper.rollout.escaping import Escaper
+from temper.rollout.serving.request import ThinkingRules, rewritten
+from temper.rollout.serving.served_requests import CHAT, CONVERSATIONS, READS, read_conversation, require_served
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

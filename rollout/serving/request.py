@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from temper.envs.core.thinking_mode import LOW_EFFORT, up_to
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.request_args import BUDGET, GRACE, RefusedRequest, check_extra_args, shown
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.episodes.renderer import Renderer, with_notice
+from temper.rollout.formats.messages import in_mode
+from temper.rollout.formats.probe import modes
 from transformers import PreTrainedTokenizerBase
-
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.request_args import BUDGET, GRACE, RefusedRequest, check_extra_args, shown
-from rollout.budget.rule import ThoughtTags
-from rollout.episodes.renderer import Renderer, with_notice
-from rollout.formats.messages import in_mode
-from rollout.formats.probe import modes
 
 THINKING, LOW = "thinking", "low"
 Body = dict[str, Any]

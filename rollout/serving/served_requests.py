@@ -9,8 +9,8 @@ import json
 from http import HTTPStatus
 from typing import Any
 
-from rollout.budget.request_args import RefusedRequest
-from rollout.escaping import Escaper
+from temper.rollout.budget.request_args import RefusedRequest
+from temper.rollout.escaping import Escaper
 
 CHAT = "/v1/chat/completions"
 CONVERSATIONS = (CHAT, f"{CHAT}/batch", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")

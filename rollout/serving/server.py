@@ -11,6 +11,22 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.request_args import CLOSING
+from temper.rollout.engines.rollout_arguments import THOUGHT_PROCESSORS
+from temper.rollout.engines.runners.choice import chosen_runner, set_runner
+from temper.rollout.engines.scratch_folder import ScratchFolder
+from temper.rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
+from temper.rollout.engines.vllm_worker import WorkerExtension
+from temper.rollout.escaping import Escaper
+from temper.rollout.formats.find import find_format
+from temper.rollout.formats.generation_file import GENERATION, generation_text
+from temper.rollout.formats.turn_format import TurnFormat
+from temper.rollout.serving.family_parser import reasoning_parser, tool_parser
+from temper.rollout.serving.middleware import ThinkingMiddleware
+from temper.rollout.serving.request import ThinkingRules, thinking_rules
+from temper.rollout.serving.served_requests import CHAT
+from temper.rollout.tokenizer import load_tokenizer
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
 from vllm.entrypoints.launchers.app import build_app
@@ -19,23 +35,6 @@ from vllm.entrypoints.launchers.launcher import serve_http, setup_server
 from vllm.logger import configure_logging_from_args
 from vllm.triton_utils import HAS_TRITON
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-
-from rollout.budget.config import ThoughtConfig
-from rollout.budget.request_args import CLOSING
-from rollout.engines.rollout_arguments import THOUGHT_PROCESSORS
-from rollout.engines.runners.choice import chosen_runner, set_runner
-from rollout.engines.scratch_folder import ScratchFolder
-from rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
-from rollout.engines.vllm_worker import WorkerExtension
-from rollout.escaping import Escaper
-from rollout.formats.find import find_format
-from rollout.formats.generation_file import GENERATION, generation_text
-from rollout.formats.turn_format import TurnFormat
-from rollout.serving.family_parser import reasoning_parser, tool_parser
-from rollout.serving.middleware import ThinkingMiddleware
-from rollout.serving.request import ThinkingRules, thinking_rules
-from rollout.serving.served_requests import CHAT
-from rollout.tokenizer import load_tokenizer
 
 READY_CHECK_S = 0.05
 """Seconds between two looks at whether the server listens."""

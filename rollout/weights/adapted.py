@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-
-from rollout.weights.host_memory import MappedFiles
-from rollout.weights.manifest import Adapted, WeightManifest, WholeWeightsNeeded
-from rollout.weights.receiver import WeightReceiver
-from rollout.weights.segment import LocalWeights, require_footer, tensors
+from temper.rollout.weights.host_memory import MappedFiles
+from temper.rollout.weights.manifest import Adapted, WeightManifest, WholeWeightsNeeded
+from temper.rollout.weights.receiver import WeightReceiver
+from temper.rollout.weights.segment import LocalWeights, require_footer, tensors
 
 DOWN, UP = ".lora_A", ".lora_B"
 """What follows the name of a weight in those of its adapter's two matrices: A, with a row for each rank, and B."""

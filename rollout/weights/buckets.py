@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
-
-from rollout.weights.checksum import tensor_checksum
-from rollout.weights.manifest import FOOTER_BYTES, WeightManifest, require_shape, unknown_weight, wire_dtype
-from rollout.weights.segment import contents, require_footer, tensor_view, tensors, write_footer
+from temper.rollout.weights.checksum import tensor_checksum
+from temper.rollout.weights.manifest import FOOTER_BYTES, WeightManifest, require_shape, unknown_weight, wire_dtype
+from temper.rollout.weights.segment import contents, require_footer, tensor_view, tensors, write_footer
 
 BUCKET_BYTES = 2**26
 """Most bytes of a bucket, but for one of a single tensor that is larger. Each end holds two; by gloo larger ones are slower."""

@@ -7,11 +7,10 @@ from typing import Protocol
 
 from temper.envs.core.failure import in_words
 from temper.envs.core.pulse import ProcessDied, WorkerDied
-
-from rollout.trajectory import WeightVersion
-from rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
-from rollout.weights.transports.catalog import transport_kind
-from rollout.weights.transports.transport import Audience
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
+from temper.rollout.weights.transports.catalog import transport_kind
+from temper.rollout.weights.transports.transport import Audience
 
 Offered = Awaitable[object]
 """An offer (see `Transport`) on its way: nobody between the two ends looks into it, or waits for it."""

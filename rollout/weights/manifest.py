@@ -8,8 +8,7 @@ from math import prod
 from typing import Any, Literal
 
 import torch
-
-from rollout.trajectory import WeightVersion
+from temper.rollout.trajectory import WeightVersion
 
 ALIGNMENT = 64
 """Every tensor of a segment starts at a multiple of this, in bytes, so that its view is aligned for any dtype."""

@@ -3,14 +3,13 @@
 from typing import Any
 
 import numpy as np
-
-from rollout.weights.checksum import checksum
-from rollout.weights.delta import apply_changes
-from rollout.weights.host_memory import HostMemory
-from rollout.weights.manifest import WeightDelta, WeightManifest, WholeWeightsNeeded, wire_dtype
-from rollout.weights.segment import LocalWeights, clear_footer, contents, verify, write_footer
-from rollout.weights.transports.catalog import open_transport
-from rollout.weights.transports.transport import Placed, SegmentTransport
+from temper.rollout.weights.checksum import checksum
+from temper.rollout.weights.delta import apply_changes
+from temper.rollout.weights.host_memory import HostMemory
+from temper.rollout.weights.manifest import WeightDelta, WeightManifest, WholeWeightsNeeded, wire_dtype
+from temper.rollout.weights.segment import LocalWeights, clear_footer, contents, verify, write_footer
+from temper.rollout.weights.transports.catalog import open_transport
+from temper.rollout.weights.transports.transport import Placed, SegmentTransport
 
 
 class WeightReceiver:

@@ -9,11 +9,10 @@ from math import prod
 from typing import Any
 
 import torch
-
-from rollout.weights import gpu_memory
-from rollout.weights.checksum import CHECKSUM_BYTES, tensor_checksum
-from rollout.weights.host_memory import MappedFiles
-from rollout.weights.manifest import FOOTER_BYTES, WeightManifest, wire_dtype
+from temper.rollout.weights import gpu_memory
+from temper.rollout.weights.checksum import CHECKSUM_BYTES, tensor_checksum
+from temper.rollout.weights.host_memory import MappedFiles
+from temper.rollout.weights.manifest import FOOTER_BYTES, WeightManifest, wire_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

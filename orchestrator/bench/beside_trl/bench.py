@@ -26,6 +26,8 @@ from rich.table import Table
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.task import Task
 from temper.envs.source import GeneratedSource
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.tokenizer import load_tokenizer
 
 from learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
 from orchestrator.bench.beside_trl.loop_side import (
@@ -38,8 +40,6 @@ from orchestrator.bench.beside_trl.loop_side import (
 )
 from orchestrator.bench.beside_trl.trl_side import Part, TrlSide, TrlWork, trl_is_there
 from orchestrator.mixture import Mixture
-from rollout.episodes.renderer import Renderer
-from rollout.tokenizer import load_tokenizer
 
 LAGS = (0, 1)
 TRL_PROMPTS = 256

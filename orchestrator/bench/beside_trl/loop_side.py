@@ -10,6 +10,13 @@ from pathlib import Path
 import psutil
 from temper.envs.binding import EnvConfig
 from temper.envs.sandbox.sandbox import SandboxConfig
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.engine_process import cpu_s
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.tokenizer import load_tokenizer, pad_id
+from temper.rollout.trajectory import Group, WeightVersion
 
 from learner.batches.builder import BatchBuilder
 from learner.config import LearnerConfig, OptimConfig
@@ -22,13 +29,6 @@ from orchestrator.loop import StepReport
 from orchestrator.mixture import Mixture
 from orchestrator.settings.loop import RlConfig
 from orchestrator.settings.run_config import RunConfig
-from rollout.engines.config import EngineConfig
-from rollout.engines.engine_process import cpu_s
-from rollout.episodes.episode import EpisodeLimits
-from rollout.episodes.worker import RolloutConfig
-from rollout.pool.pool import RolloutPool
-from rollout.tokenizer import load_tokenizer, pad_id
-from rollout.trajectory import Group, WeightVersion
 
 ANSWERS, ANSWER_TOKENS = 64, 64
 """Answers of a step, and most tokens of one."""

@@ -19,6 +19,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.token_arrays import as_floats
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.manifest import WireDtype
+from temper.rollout.weights.transports.catalog import TRANSPORTS, carries_buckets
+from temper.rollout.weights.transports.transport import Transport
 
 from learner.batches.micro_batches import make_batch
 from learner.batches.samples import TrainingSample
@@ -29,13 +36,6 @@ from learner.worker import TrainerWorker
 from orchestrator.bench.push.buckets import HERE, ROUNDS, bench_buckets, copy_seconds
 from orchestrator.bench.push.segments import bench_segments, publisher
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
-from rollout.engines.config import EngineConfig
-from rollout.engines.vllm_engine import VllmEngine
-from rollout.token_arrays import as_floats
-from rollout.trajectory import WeightVersion
-from rollout.weights.manifest import WireDtype
-from rollout.weights.transports.catalog import TRANSPORTS, carries_buckets
-from rollout.weights.transports.transport import Transport
 
 SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
 """Width and number of layers of the named tensors."""

@@ -7,13 +7,13 @@ from multiprocessing.connection import Connection
 from statistics import median
 
 import torch
+from temper.rollout.engines.vllm_settings import KEEP_FREED
+from temper.rollout.weights.bucket_ways import BucketReceiver
+from temper.rollout.weights.transports.transport import Audience
 
 from learner.bucket_publisher import BucketPublisher
 from orchestrator.bench.push.other_end import ANSWER_S, OtherEnd
 from orchestrator.cluster.this_machine import LOOPBACK
-from rollout.engines.vllm_settings import KEEP_FREED
-from rollout.weights.bucket_ways import BucketReceiver
-from rollout.weights.transports.transport import Audience
 
 ROUNDS = 4
 """Pushes measured, after those that allocate the memory."""

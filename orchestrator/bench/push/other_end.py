@@ -4,7 +4,7 @@ import multiprocessing
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.manifest import WeightManifest
 
 ANSWER_S = 60.0
 """How long it may take to take a push, in seconds; the first one with the start of the process."""

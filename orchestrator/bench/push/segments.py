@@ -7,14 +7,14 @@ from multiprocessing.connection import Connection
 from statistics import median
 
 import torch
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.receiver import WeightReceiver
+from temper.rollout.weights.transports.catalog import open_transport
+from temper.rollout.weights.transports.ray_objects import RayObjects
 
 from learner.publisher import WeightPublisher
 from orchestrator.bench.push.buckets import HERE, ROUNDS, copy_seconds
 from orchestrator.bench.push.other_end import OtherEnd
-from rollout.weights.manifest import WeightManifest
-from rollout.weights.receiver import WeightReceiver
-from rollout.weights.transports.catalog import open_transport
-from rollout.weights.transports.ray_objects import RayObjects
 
 Receive = Callable[[WeightManifest, object], float]
 

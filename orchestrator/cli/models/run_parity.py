@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.weights.weight_files import require_whole
 from transformers import PreTrainedTokenizerBase
 
 from learner.models.kernels import training_device
@@ -27,10 +31,6 @@ from orchestrator.run.progress import Progress
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.text import merged, overridden
-from rollout.episodes.renderer import Renderer
-from rollout.sampling import PLAIN, Sampling
-from rollout.tokenizer import load_tokenizer
-from rollout.weights.weight_files import require_whole
 
 LOG = Path(RUNS) / "parity.log"
 WIDTH = 130

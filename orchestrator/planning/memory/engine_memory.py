@@ -8,8 +8,9 @@ which has pages of its own for a sequence (`vllm/v1/core/kv_cache_utils.py`, `vl
 
 from dataclasses import dataclass
 
+from temper.rollout.engines.config import EngineConfig
+
 from orchestrator.planning.model import PlannedModel
-from rollout.engines.config import EngineConfig
 
 FLOAT32 = 4
 BLOCK_GPU, BLOCK_CPU = 16, 128

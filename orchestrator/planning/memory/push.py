@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from temper.rollout.weights.transports.catalog import TRANSPORTS
+
 from orchestrator.cluster.transport_choice import Choice, Ground, choose
-from rollout.weights.transports.catalog import TRANSPORTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from temper.envs.core.clock import loop_time
+from temper.rollout.tokenizer import load_tokenizer, pad_id
+from temper.rollout.trajectory import Group, WeightVersion
 
 from learner.batches.builder import BatchBuilder
 from learner.models.fresh import make_model
@@ -24,8 +26,6 @@ from orchestrator.planning.seconds.rates import Rates, Slowdown
 from orchestrator.planning.seconds.steady import SteadySampling, steady_sampling
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.stages.stage import StageInstance
-from rollout.tokenizer import load_tokenizer, pad_id
-from rollout.trajectory import Group, WeightVersion
 
 LEARNT = 2
 """Steps of the learner that are counted, alone and beside the engines."""

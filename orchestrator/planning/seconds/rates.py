@@ -9,6 +9,8 @@ operations a parameter and token forward, 4 backward (Kaplan et al., "Scaling La
 import math
 from dataclasses import dataclass
 
+from temper.rollout.engines.config import EngineConfig
+
 from learner.bucket_publisher import MOST_SENDERS
 from learner.config import LearnerConfig
 from orchestrator.planning.assumptions import Assumptions
@@ -17,7 +19,6 @@ from orchestrator.planning.memory.engine_memory import EngineMemory
 from orchestrator.planning.memory.push import PushPlan
 from orchestrator.planning.model import PlannedModel
 from orchestrator.planning.seconds.work import Work
-from rollout.engines.config import EngineConfig
 
 FLOAT32 = 4
 DENSE, EXPERTS = 0.3, 0.1

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 
 from temper.envs.core.clock import loop_time
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 from orchestrator.mixture import Mixture
 from orchestrator.run.progress import Progress
 from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
-from rollout.pool.pool import RolloutPool
-from rollout.trajectory import Group, Ticket, WeightVersion
 
 
 class SteadySampling:

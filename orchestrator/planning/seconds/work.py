@@ -3,9 +3,10 @@
 import math
 from dataclasses import dataclass
 
+from temper.rollout.episodes.episode import EpisodeLimits
+
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.settings.loop import LoopConfig
-from rollout.episodes.episode import EpisodeLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from rollout.engines.config import EngineConfig, Runner
-from rollout.engines.vllm_settings import ON_CPU
-from rollout.weights.weight_files import tensor_names
+from temper.rollout.engines.config import EngineConfig, Runner
+from temper.rollout.engines.vllm_settings import ON_CPU
+from temper.rollout.weights.weight_files import tensor_names
 
 RunnerName = Literal["v1", "v2"]
 SHORTEST, LONGEST = 2, 4

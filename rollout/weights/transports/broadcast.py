@@ -3,7 +3,7 @@
 Neither end holds a segment: `rollout/weights/bucket_ways.py` has both ends of the way of a bucket.
 """
 
-from rollout.weights.transports.transport import Transport
+from temper.rollout.weights.transports.transport import Transport
 
 
 class Broadcast(Transport):

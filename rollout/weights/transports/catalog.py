@@ -3,12 +3,11 @@
 from typing import Any
 
 import torch
-
-from rollout.weights.transports.broadcast import Broadcast
-from rollout.weights.transports.cuda_ipc import CudaIpc
-from rollout.weights.transports.ray_objects import RayObjects
-from rollout.weights.transports.shared_memory import SharedMemory
-from rollout.weights.transports.transport import SegmentTransport, Transport
+from temper.rollout.weights.transports.broadcast import Broadcast
+from temper.rollout.weights.transports.cuda_ipc import CudaIpc
+from temper.rollout.weights.transports.ray_objects import RayObjects
+from temper.rollout.weights.transports.shared_memory import SharedMemory
+from temper.rollout.weights.transports.transport import SegmentTransport, Transport
 
 TRANSPORTS: dict[str, type[Transport]] = {
     SharedMemory.name: SharedMemory,

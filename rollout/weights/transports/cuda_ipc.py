@@ -1,9 +1,8 @@
 """For engines on the learner's GPU: they read its memory there (CUDA IPC)."""
 
 import torch
-
-from rollout.weights.gpu_memory import GpuMemory, open_segment
-from rollout.weights.transports.transport import Audience, Memory, Placed, SegmentTransport
+from temper.rollout.weights.gpu_memory import GpuMemory, open_segment
+from temper.rollout.weights.transports.transport import Audience, Memory, Placed, SegmentTransport
 
 
 class CudaIpc(SegmentTransport[str]):

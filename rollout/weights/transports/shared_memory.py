@@ -1,9 +1,8 @@
 """For engines on the learner's host: they map its memory."""
 
 import torch
-
-from rollout.weights.host_memory import MappedFiles
-from rollout.weights.transports.transport import Audience, Placed, SegmentTransport
+from temper.rollout.weights.host_memory import MappedFiles
+from temper.rollout.weights.transports.transport import Audience, Placed, SegmentTransport
 
 
 class SharedMemory(SegmentTransport[str]):

@@ -6,8 +6,7 @@ from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
-
-from rollout.weights.host_memory import HostMemory
+from temper.rollout.weights.host_memory import HostMemory
 
 OfferT = TypeVar("OfferT")
 Medium = Literal["main memory", "GPU memory", "object store", "network"]
