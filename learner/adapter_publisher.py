@@ -5,11 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from temper.learner.publisher import WeightPublisher
 from temper.rollout.weights.adapted import DOWN, UP, WithBase
 from temper.rollout.weights.manifest import Adapted, WeightManifest, require_held
 from temper.rollout.weights.transports.transport import Audience, SegmentTransport
-
-from learner.publisher import WeightPublisher
 
 Gathered = Iterable[dict[str, torch.Tensor]]
 

@@ -4,16 +4,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from temper.envs.core.pulse import Heart
+from temper.learner.adapter_publisher import AdapterPublisher
+from temper.learner.bucket_publisher import BucketPublisher
+from temper.learner.config import LearnerConfig
+from temper.learner.engine.deepspeed_engine import DeepSpeedEngine
+from temper.learner.models.adapters import adapter_shapes
+from temper.learner.publisher import WeightPublisher
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest, wire_dtype
 from temper.rollout.weights.transports.catalog import carries_buckets, open_transport, transport_kind
 from temper.rollout.weights.transports.transport import Audience, SegmentTransport
-
-from learner.adapter_publisher import AdapterPublisher
-from learner.bucket_publisher import BucketPublisher
-from learner.config import LearnerConfig
-from learner.engine.deepspeed_engine import DeepSpeedEngine
-from learner.models.adapters import adapter_shapes
-from learner.publisher import WeightPublisher
 
 
 class RankPushes:

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, saved_buffers
+from temper.learner.engine.piece import Piece, bytes_piece, file_piece
+from temper.learner.models.adapters import is_adapter
+from temper.learner.training_state import STATE_FOLDER, CheckpointFacts, model_bytes, state_bytes
 from temper.rollout.weights.host_memory import SPARE, available_bytes
 from transformers import PreTrainedModel
-
-from learner.engine.deepspeed_engine import DeepSpeedEngine, saved_buffers
-from learner.engine.piece import Piece, bytes_piece, file_piece
-from learner.models.adapters import is_adapter
-from learner.training_state import STATE_FOLDER, CheckpointFacts, model_bytes, state_bytes
 
 HEADERS_BYTES = 2**20
 """Of a checkpoint's files, and its small ones, at the most."""

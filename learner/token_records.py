@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from temper.learner.batches.micro_batches import MicroBatch
+from temper.learner.losses.corrections import LeftOut
+from temper.learner.losses.policy import TokenTerms
 from temper.rollout.token_arrays import Floats
-
-from learner.batches.micro_batches import MicroBatch
-from learner.losses.corrections import LeftOut
-from learner.losses.policy import TokenTerms
 
 DIGITS = 5
 """Digits behind the point of what is written: a gap of log-probabilities below them is one of float32's own."""

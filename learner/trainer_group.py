@@ -8,15 +8,14 @@ from typing import Protocol, TypeVar
 
 from temper.envs.core.member import Holding, Member, MemberNow, MemberState
 from temper.envs.core.pulse import LearnerDied
+from temper.learner.batches.micro_batches import BatchShare, TrainBatch
+from temper.learner.config import OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.token_records import TokenRecord
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push, WeightSender
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports.transport import Audience
-
-from learner.batches.micro_batches import BatchShare, TrainBatch
-from learner.config import OptimConfig
-from learner.losses.config import LossConfig
-from learner.token_records import TokenRecord
 
 T = TypeVar("T")
 Shares = object

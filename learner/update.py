@@ -10,19 +10,18 @@ from statistics import fmean
 
 import torch
 import torch.distributed
-
-from learner.batches.micro_batches import MicroBatch
-from learner.batches.pass_experts import PassExperts
-from learner.batches.samples import TrainingSample
-from learner.engine.deepspeed_engine import DeepSpeedEngine
-from learner.engine.frozen_model import Reference
-from learner.losses.advantages import EPSILON
-from learner.losses.config import LossConfig
-from learner.losses.dpo import pair_loss
-from learner.losses.kl import ESTIMATES, distillation_advantages, penalised_advantages
-from learner.losses.policy import Loss, PolicyTerms, nll_loss, policy_loss
-from learner.models.expert_replay import ExpertReplay
-from learner.models.scorer import Scorer, Scores
+from temper.learner.batches.micro_batches import MicroBatch
+from temper.learner.batches.pass_experts import PassExperts
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.engine.deepspeed_engine import DeepSpeedEngine
+from temper.learner.engine.frozen_model import Reference
+from temper.learner.losses.advantages import EPSILON
+from temper.learner.losses.config import LossConfig
+from temper.learner.losses.dpo import pair_loss
+from temper.learner.losses.kl import ESTIMATES, distillation_advantages, penalised_advantages
+from temper.learner.losses.policy import Loss, PolicyTerms, nll_loss, policy_loss
+from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.scorer import Scorer, Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

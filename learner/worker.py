@@ -12,29 +12,31 @@ import psutil
 import torch
 from temper.envs.core.member import Holding
 from temper.envs.core.pulse import Heart, Pulse
-from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
-from temper.rollout.weights.transports.catalog import transport_kind
-from temper.rollout.weights.transports.transport import Audience
-from transformers import logging as transformers_logging
-
-from learner.batches.micro_batches import BatchShare
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig
-from learner.engine.aside import device_bytes
-from learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
-from learner.engine.frozen_model import FrozenModel, Reference, UnadaptedModel
-from learner.engine.optimizer import freeze, learning_rate
-from learner.imports_kept import keep_imports
-from learner.losses.config import LossConfig
-from learner.models.adapters import add_adapters, load_adapters
-from learner.models.expert_replay import ExpertReplay
-from learner.models.experts import prepare_routers
-from learner.models.loading import read_model, read_tokenizer, recompute
-from learner.rank_pushes import RankPushes
-from learner.saving import Unwritten, checkpoint_bytes, checkpoint_pieces, has_room, random_file, read_random_states
-from learner.token_records import TokenRecord, records_of
-from learner.training_state import STATE_FOLDER, CheckpointFacts
-from learner.update import (
+from temper.learner.batches.micro_batches import BatchShare
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.engine.aside import device_bytes
+from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
+from temper.learner.engine.frozen_model import FrozenModel, Reference, UnadaptedModel
+from temper.learner.engine.optimizer import freeze, learning_rate
+from temper.learner.imports_kept import keep_imports
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.adapters import add_adapters, load_adapters
+from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.experts import prepare_routers
+from temper.learner.models.loading import read_model, read_tokenizer, recompute
+from temper.learner.rank_pushes import RankPushes
+from temper.learner.saving import (
+    Unwritten,
+    checkpoint_bytes,
+    checkpoint_pieces,
+    has_room,
+    random_file,
+    read_random_states,
+)
+from temper.learner.token_records import TokenRecord, records_of
+from temper.learner.training_state import STATE_FOLDER, CheckpointFacts
+from temper.learner.update import (
     NOTHING_FIXED,
     Fixed,
     fixed_before_updates,
@@ -44,6 +46,10 @@ from learner.update import (
     sum_over_ranks,
     token_logprobs_of,
 )
+from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
+from temper.rollout.weights.transports.catalog import transport_kind
+from temper.rollout.weights.transports.transport import Audience
+from transformers import logging as transformers_logging
 
 
 class TrainerWorker:

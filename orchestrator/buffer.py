@@ -24,10 +24,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
+from temper.learner.losses.advantages import differ
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
 
-from learner.losses.advantages import differ
 from orchestrator.buffer_state import BufferState, HeldTicket
 from orchestrator.deadline import in_thread
 from orchestrator.mixture import Mixture

@@ -34,12 +34,12 @@ from typing import Any, TypeVar
 
 from temper.envs.core.clock import loop_time
 from temper.envs.core.pulse import LearnerDied
+from temper.learner.batches.micro_batches import TrainBatch
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
 
-from learner.batches.micro_batches import TrainBatch
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, in_thread, within
 from orchestrator.loop_sides import Evaluations, Learner, Rollouts

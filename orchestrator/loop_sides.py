@@ -2,12 +2,11 @@
 
 from typing import Protocol
 
+from temper.learner.batches.micro_batches import TrainBatch
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
-
-from learner.batches.micro_batches import TrainBatch
 
 
 class Rollouts(Protocol):

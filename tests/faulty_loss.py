@@ -4,9 +4,8 @@ import os
 from pathlib import Path
 
 import torch
-
-from learner.losses.ratios import bounded_exp
-from learner.losses.surrogates import Clip, Surrogate, Tokens
+from temper.learner.losses.ratios import bounded_exp
+from temper.learner.losses.surrogates import Clip, Surrogate, Tokens
 
 VARIABLE = "FAULTY_LOSS"
 

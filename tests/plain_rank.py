@@ -8,16 +8,16 @@ from typing import Any
 
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import Pulse
+from temper.learner.batches.micro_batches import BatchShare
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.token_records import TokenRecord
+from temper.learner.trainer_group import Shares, TrainerGroup
+from temper.learner.worker import TrainerWorker
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports.transport import Audience
 
-from learner.batches.micro_batches import BatchShare
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.token_records import TokenRecord
-from learner.trainer_group import Shares, TrainerGroup
-from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 
@@ -36,7 +36,7 @@ class Elsewhere:
 
     def __init__(self, config: LearnerConfig, rank: int, port: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["learner.worker"])
+        context.set_forkserver_preload(["temper.learner.worker"])
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=work, args=(theirs, config, rank, port), daemon=True)
         self.process.start()

@@ -11,12 +11,12 @@ from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.envs.core.turn_text import call_message, parse_turn, turn_text
 from temper.envs.play import Play
 from temper.envs.source import open_source
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import write_groups
 from viewed_run import training
 
-from learner.models.fresh import byte_tokenizer
 from orchestrator.pipeline.config import load_config
 from orchestrator.run.folder import RunDir, RunState
 

@@ -12,6 +12,7 @@ from typing import Any
 import tiny_models
 import torch
 from model_families import tokenizer_of
+from temper.learner.models.fresh import hybrid_config, padded_size
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -23,8 +24,6 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
-
-from learner.models.fresh import hybrid_config, padded_size
 
 ROOT = Path(__file__).resolve().parent.parent
 

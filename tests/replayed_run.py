@@ -9,6 +9,8 @@ from typing import Any
 from plain_rank import plain_ranks
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
@@ -16,8 +18,6 @@ from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, Tur
 from temper.rollout.weights.delivery import Push
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from learner.batches.builder import BatchBuilder
-from learner.trainer_group import TrainerGroup
 from orchestrator.deadline import StopFlag
 from orchestrator.mixture import Mixture
 from orchestrator.pipeline.config import load_config

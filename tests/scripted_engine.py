@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from temper.envs.catalog import make_env
 from temper.envs.core.task import Task
 from temper.envs.play import MakeEnv
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.engines.protocol import Completion, TurnRequest
@@ -14,8 +15,6 @@ from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.trajectory import Trajectory
-
-from learner.models.fresh import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

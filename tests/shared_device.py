@@ -6,14 +6,13 @@ from typing import Any
 from plain_pool import Worker
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import Pulse
+from temper.learner.batches.micro_batches import BatchShare
+from temper.learner.losses.config import LossConfig
+from temper.learner.trainer_group import Shares
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports.transport import Audience
-
-from learner.batches.micro_batches import BatchShare
-from learner.losses.config import LossConfig
-from learner.trainer_group import Shares
 
 WEIGHTS, CACHE, STATES = 2, 5, 6
 ROOM = WEIGHTS + STATES

@@ -19,12 +19,12 @@ from temper.envs.core.errors import EnvError
 from temper.envs.core.failure import FailureKind, failure_of
 from temper.envs.core.task import Task
 from temper.envs.source import GeneratedSource
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import samples_from_groups
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
 from temper.rollout.trajectory_json import group_lines
 
-from learner.batches.micro_batches import make_batch
-from learner.batches.samples import samples_from_groups
 from orchestrator.buffer import Dropped, Occupancy
 from orchestrator.loop import StepReport
 from orchestrator.stages.step_metrics import step_metrics

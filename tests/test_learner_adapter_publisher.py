@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 from pushes import accepted, held, offered, received
+from temper.learner.adapter_publisher import AdapterPublisher
 from temper.rollout.weights.adapted import AdaptedReceiver, WithBase
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 from temper.rollout.weights.transports.catalog import open_transport
-
-from learner.adapter_publisher import AdapterPublisher
 
 Shapes = dict[str, tuple[int, ...]]
 BASE: Shapes = {"a.weight": (40, 50), "a.bias": (40,), "b.weight": (8, 40), "norm": (8,)}

@@ -1,9 +1,9 @@
 """The builder of batches: what the learner's settings say is what a batch has, for samples and for pairs."""
 
-from learner.batches.builder import BatchBuilder
-from learner.batches.pairs import Pair
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.batches.pairs import Pair
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig
 
 
 def sample(*ids: int) -> TrainingSample:

@@ -5,12 +5,11 @@ import numpy as np
 import pytest
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.learner.batches.micro_batches import MicroBatch, make_batch
+from temper.learner.batches.samples import TrainingSample, samples_from_groups
 from temper.rollout.sampling import Sampling
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
-
-from learner.batches.micro_batches import MicroBatch, make_batch
-from learner.batches.samples import TrainingSample, samples_from_groups
 
 NAN = float("nan")
 

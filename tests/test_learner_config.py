@@ -2,11 +2,11 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses import advantages, kl, surrogates
+from temper.learner.losses import config as loss_config
+from temper.learner.losses.config import LossConfig
 
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses import advantages, kl, surrogates
-from learner.losses import config as loss_config
-from learner.losses.config import LossConfig
 from orchestrator.pipeline.config import load_config
 from orchestrator.settings.text import typed
 

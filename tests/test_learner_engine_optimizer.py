@@ -2,12 +2,11 @@ import math
 
 import pytest
 import torch
+from temper.learner.config import LearnerConfig, OptimConfig, require_together
+from temper.learner.engine.deepspeed_engine import GuardedMuon
+from temper.learner.engine.optimizer import GuardedAdamW, learning_rate, muon_groups, parameter_groups
 from tiny_models import DENSE
 from transformers import LlamaConfig, LlamaForCausalLM
-
-from learner.config import LearnerConfig, OptimConfig, require_together
-from learner.engine.deepspeed_engine import GuardedMuon
-from learner.engine.optimizer import GuardedAdamW, learning_rate, muon_groups, parameter_groups
 
 
 def tiny_llama() -> LlamaForCausalLM:

@@ -1,8 +1,15 @@
 import math
 
 import pytest
-
-from learner.losses.advantages import ADVANTAGES, batch_advantages, batch_normalised, dr_grpo, grpo, has_signal, rloo
+from temper.learner.losses.advantages import (
+    ADVANTAGES,
+    batch_advantages,
+    batch_normalised,
+    dr_grpo,
+    grpo,
+    has_signal,
+    rloo,
+)
 
 EVEN = [[5, 5], [5, 5]]
 """Trained tokens of two answers in two groups."""

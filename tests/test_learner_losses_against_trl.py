@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.losses.config import LossConfig
+from temper.learner.losses.corrections import Correction, kept_weights
+from temper.learner.losses.dpo import dpo_loss
+from temper.learner.losses.policy import Loss, PolicyTerms, policy_loss
+from temper.learner.models.fresh import byte_tokenizer
+from temper.learner.models.logprobs import token_entropies, token_logprobs
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from transformers import PreTrainedModel
-
-from learner.batches.micro_batches import make_batch
-from learner.batches.samples import TrainingSample
-from learner.losses.config import LossConfig
-from learner.losses.corrections import Correction, kept_weights
-from learner.losses.dpo import dpo_loss
-from learner.losses.policy import Loss, PolicyTerms, policy_loss
-from learner.models.fresh import byte_tokenizer
-from learner.models.logprobs import token_entropies, token_logprobs
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("trl") is None, reason="TRL is not installed; requirements/dev.txt has it"

@@ -5,15 +5,14 @@ from functools import partial
 
 import pytest
 import torch
-
-from learner.batches.micro_batches import make_batch
-from learner.batches.samples import TrainingSample
-from learner.losses.config import LossConfig
-from learner.losses.corrections import Correction, LeftOut
-from learner.losses.dpo import dpo_loss
-from learner.losses.kl import distillation_advantages, k1, k2, k3
-from learner.losses.policy import KlPenalty, Loss, PolicyTerms, policy_loss
-from learner.losses.surrogates import SURROGATES, Clip, Surrogate, Tokens
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.losses.config import LossConfig
+from temper.learner.losses.corrections import Correction, LeftOut
+from temper.learner.losses.dpo import dpo_loss
+from temper.learner.losses.kl import distillation_advantages, k1, k2, k3
+from temper.learner.losses.policy import KlPenalty, Loss, PolicyTerms, policy_loss
+from temper.learner.losses.surrogates import SURROGATES, Clip, Surrogate, Tokens
 
 NAN = float("nan")
 FREE = Clip(low=1.0, high=math.inf)

@@ -2,11 +2,10 @@ import math
 
 import pytest
 import torch
-
-from learner.losses.corrections import Correction
-from learner.losses.policy import PolicyTerms, nll_loss, policy_loss
-from learner.losses.surrogates import Clip
-from learner.models.logprobs import token_entropies, token_logprobs
+from temper.learner.losses.corrections import Correction
+from temper.learner.losses.policy import PolicyTerms, nll_loss, policy_loss
+from temper.learner.losses.surrogates import Clip
+from temper.learner.models.logprobs import token_entropies, token_logprobs
 
 NAN = float("nan")
 PLAIN = PolicyTerms(clip=Clip(low=0.2, high=0.28), correction=Correction(cap=2.0))

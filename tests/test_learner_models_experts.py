@@ -10,19 +10,12 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
-from temper.rollout.expert_choices import Choices
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks, tokens_of
-from test_learner_models_shared_prompt import gradients, loaded, tokens
-from torch import nn
-from torch.nn import functional
-from transformers import PreTrainedModel
-
-from learner.batches.micro_batches import MicroBatch, make_batch
-from learner.batches.pass_experts import PassExperts, PassRow, joined_choices
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig
-from learner.models.expert_replay import ExpertReplay
-from learner.models.experts import (
+from temper.learner.batches.micro_batches import MicroBatch, make_batch
+from temper.learner.batches.pass_experts import PassExperts, PassRow, joined_choices
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig
+from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.experts import (
     find_routers,
     load_entropy,
     load_max,
@@ -31,7 +24,13 @@ from learner.models.experts import (
     softmax_router_weights,
     unused,
 )
-from learner.models.shared_prompt import causal_logits
+from temper.learner.models.shared_prompt import causal_logits
+from temper.rollout.expert_choices import Choices
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks, tokens_of
+from test_learner_models_shared_prompt import gradients, loaded, tokens
+from torch import nn
+from torch.nn import functional
+from transformers import PreTrainedModel
 
 MAKERS = [tiny_models.nemotron_h_moe, tiny_models.qwen3_moe]
 LAYERS, EXPERTS, CHOSEN = 2, 8, 2

@@ -1,10 +1,10 @@
 """The type of a layer, by the names of its tensors or of its classes."""
 
 import torch
+from temper.learner.config import LearnerConfig
+from temper.learner.models.layer_types import type_of_modules, types_of_tensors
 from transformers import Qwen3MoeConfig
 
-from learner.config import LearnerConfig
-from learner.models.layer_types import type_of_modules, types_of_tensors
 from orchestrator.planning.model import counted
 
 

@@ -1,7 +1,6 @@
 import pytest
 import torch
-
-from learner.models.mamba_scan import chunk_scan
+from temper.learner.models.mamba_scan import chunk_scan
 
 
 def recurrence(x, dt, a, b, c, d):

@@ -8,6 +8,19 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
+from temper.learner.batches.packing import batch_cost, cheapest_plan, micro_batch_size, plain_plan
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.batches.shared_prefixes import Prompts, SharedPrefix, shared_length
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models import mamba_scan
+from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.loading import read_model
+from temper.learner.models.logprobs import token_logprobs
+from temper.learner.models.shareable import require_shareable
+from temper.learner.models.shared_prompt import causal_logits
+from temper.learner.worker import TrainerWorker
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from test_learner_worker import in_processes, weights_of
 from transformers import (
@@ -18,20 +31,6 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3NextConfig,
 )
-
-from learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
-from learner.batches.packing import batch_cost, cheapest_plan, micro_batch_size, plain_plan
-from learner.batches.samples import TrainingSample
-from learner.batches.shared_prefixes import Prompts, SharedPrefix, shared_length
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.models import mamba_scan
-from learner.models.fresh import FreshModelConfig, make_model
-from learner.models.loading import read_model
-from learner.models.logprobs import token_logprobs
-from learner.models.shareable import require_shareable
-from learner.models.shared_prompt import causal_logits
-from learner.worker import TrainerWorker
 
 VOCABULARY = 260
 LONGEST = 10**6

@@ -7,12 +7,11 @@ import resource
 import pytest
 import torch
 from pushes import accepted, held, offered, received
+from temper.learner.publisher import WeightPublisher
 from temper.rollout.weights.host_memory import HostMemory
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports.shared_memory import SharedMemory
-
-from learner.publisher import WeightPublisher
 
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.bias": torch.tensor([0.5]), "c": torch.tensor(-2.0)}
 SHAPES = {name: tuple(tensor.shape) for name, tensor in WEIGHTS.items()}

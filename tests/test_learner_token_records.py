@@ -7,15 +7,15 @@ import pytest
 import torch
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import samples_from_groups
+from temper.learner.losses.corrections import Correction
+from temper.learner.losses.policy import PolicyTerms, policy_loss
+from temper.learner.losses.surrogates import Clip
+from temper.learner.token_records import TokenRecord, records_of
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
-from learner.batches.micro_batches import make_batch
-from learner.batches.samples import samples_from_groups
-from learner.losses.corrections import Correction
-from learner.losses.policy import PolicyTerms, policy_loss
-from learner.losses.surrogates import Clip
-from learner.token_records import TokenRecord, records_of
 from orchestrator.stages.step_records import training_rows
 
 MU = -1.0

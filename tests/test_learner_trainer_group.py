@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import LearnerDied
-
-from learner.batches.micro_batches import BatchShare, make_batch
-from learner.batches.samples import TrainingSample
-from learner.config import OptimConfig
-from learner.losses.config import LossConfig
-from learner.trainer_group import Shares, TrainerGroup
+from temper.learner.batches.micro_batches import BatchShare, make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.trainer_group import Shares, TrainerGroup
 
 NOTHING = Holding()
 

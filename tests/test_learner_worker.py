@@ -15,6 +15,12 @@ import torch
 from pushes import received
 from safetensors.torch import load_file
 from temper.envs.core.member import Holding
+from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig, ZeroStage
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.logprobs import token_logprobs
+from temper.learner.worker import TrainerWorker
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
 from transformers import (
@@ -27,13 +33,6 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-
-from learner.batches.micro_batches import TrainBatch, make_batch
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig, ZeroStage
-from learner.losses.config import LossConfig
-from learner.models.logprobs import token_logprobs
-from learner.worker import TrainerWorker
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
 POLICY = LossConfig()
@@ -164,7 +163,7 @@ def in_processes(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["learner.worker"])
+    context.set_forkserver_preload(["temper.learner.worker"])
     with context.Pool(ranks) as pool:
         calls = [(rank, port, *arguments) for rank in range(ranks)]
         return pool.starmap_async(scenario, calls, chunksize=1).get(seconds)

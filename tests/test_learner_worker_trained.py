@@ -9,18 +9,18 @@ import torch
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file
+from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
+from temper.learner.engine.optimizer import freeze
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.adapters import ADAPTER, add_adapters, merged
+from temper.learner.models.logprobs import token_logprobs
+from temper.learner.models.mamba_scan import match_engine
+from temper.learner.saving import HEADERS_BYTES
+from temper.learner.training_state import STATE_FOLDER
+from temper.learner.worker import TrainerWorker
 from test_learner_worker import POLICY, STEPS, batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 from transformers import AutoModelForCausalLM
 
-from learner.config import LearnerConfig, LoraConfig, OptimConfig
-from learner.engine.optimizer import freeze
-from learner.losses.config import LossConfig
-from learner.models.adapters import ADAPTER, add_adapters, merged
-from learner.models.logprobs import token_logprobs
-from learner.models.mamba_scan import match_engine
-from learner.saving import HEADERS_BYTES
-from learner.training_state import STATE_FOLDER
-from learner.worker import TrainerWorker
 from orchestrator.run.checkpoint import size_of
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, weight_decay=0.01)

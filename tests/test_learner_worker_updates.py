@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from temper.learner.batches.micro_batches import BatchShare, MicroBatch, TrainBatch, make_batch
+from temper.learner.batches.samples import TrainingSample, mini_batches
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.update import Fixed, over_updates, with_divergence
+from temper.learner.worker import TrainerWorker
 from temper.rollout.token_arrays import Floats, as_floats, as_ids, as_marks, tokens_of
 from test_learner_worker import batch, broken_batch, in_processes, policy_sequences, tiny_nemotron, weights_of
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from learner.batches.micro_batches import BatchShare, MicroBatch, TrainBatch, make_batch
-from learner.batches.samples import TrainingSample, mini_batches
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.update import Fixed, over_updates, with_divergence
-from learner.worker import TrainerWorker
 from orchestrator.pipeline.config import load_config
 from orchestrator.settings.loop import RlConfig
 from orchestrator.stages.distill import DistillConfig

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from temper.learner.losses.config import LossConfig
 from test_orchestrator_loop import ToldRun, ToldTrainer, told_folder
 
-from learner.losses.config import LossConfig
 from orchestrator.band_watch import REMEDIES, Band, BandsConfig, BandWatch, OutOfBand
 from orchestrator.buffer import Buffer
 from orchestrator.pipeline.config import load_config

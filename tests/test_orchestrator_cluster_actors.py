@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
 from temper.envs.core.pulse import LearnerDied, WorkerDied
+from temper.learner.config import LearnerConfig
 
-from learner.config import LearnerConfig
 from orchestrator.cluster.actors import await_actor
 from orchestrator.cluster.trainer_actors import allocator_options
 

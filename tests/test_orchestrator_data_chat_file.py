@@ -9,9 +9,9 @@ import pytest
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
 from temper.envs.data.blocks import BLOCK, Blocks
 from temper.envs.data.config import DataConfig, OnError
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 
-from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import ChatFile, parse_chat
 from orchestrator.data.row_intake import RowIntake, counts_text

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig
+from temper.learner.batches.pairs import Pair
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, TurnFault, WeightVersion
 from test_orchestrator_data_rejection_sampling import DRAW, TOKENIZER, ids_of, mixture, spoken, trajectory, two_turns
 
-from learner.batches.pairs import Pair
-from learner.batches.samples import TrainingSample
-from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import DialogueTokenizer
 from orchestrator.data.epoch_batches import EpochBatches
 from orchestrator.data.preference_rows import PreferenceFile, parse_preference, read_preferences

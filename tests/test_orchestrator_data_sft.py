@@ -11,12 +11,12 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from temper.envs.core.turn_text import call_message
 from temper.envs.data.config import OnError
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 
-from learner.batches.samples import TrainingSample
-from learner.models.fresh import byte_tokenizer
 from orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer
 from orchestrator.data.chat_file import parse_chat
 from orchestrator.data.row_intake import limit_name

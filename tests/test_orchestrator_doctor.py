@@ -15,11 +15,11 @@ import pytest
 import tiny_models
 from temper.envs.core.errors import EpisodeTimeout
 from temper.envs.sandbox.seal_probe import KERNEL
+from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
 from test_orchestrator_grading_envcheck import SOUND
 from test_system_documents_env import block
 from two_nodes import Nodes
 
-from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
 from orchestrator.__main__ import main
 from orchestrator.cluster.hardware import Hardware, Machine
 from orchestrator.cluster.node_facts import NodeFacts, NodeSeen, ask_nodes, checksum, listen, reach

@@ -11,14 +11,14 @@ from ledger_rows import read_ledger
 from pushes import empty_push
 from temper.envs.core.member import MemberNow
 from temper.envs.core.pulse import LearnerDied
+from temper.learner.batches.micro_batches import TrainBatch
+from temper.learner.token_records import TokenRecord
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
 from test_orchestrator_loop import Rollouts, told_folder
 from test_orchestrator_reporting_budget_curve import Tracked
 from test_orchestrator_session import HealthyLearner
 
-from learner.batches.micro_batches import TrainBatch
-from learner.token_records import TokenRecord
 from orchestrator.audit.audit import audit
 from orchestrator.deadline import StopFlag
 from orchestrator.pipeline.config import load_config

@@ -15,6 +15,9 @@ from pushes import empty_push
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.pulse import LearnerDied
 from temper.envs.core.task import Task
+from temper.learner.batches.micro_batches import TrainBatch
+from temper.learner.models.fresh import byte_tokenizer
+from temper.learner.token_records import TokenRecord
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
@@ -22,9 +25,6 @@ from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Tu
 from temper.rollout.weights.delivery import Push
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from learner.batches.micro_batches import TrainBatch
-from learner.models.fresh import byte_tokenizer
-from learner.token_records import TokenRecord
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import Deadline, StopFlag, StuckError
 from orchestrator.loop import Loop, StepReport

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from temper.learner.config import LearnerConfig
+from temper.learner.models.fresh import byte_tokenizer, make_model
+from temper.learner.models.loading import read_model
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.runners.layer_recorder import EMBEDDING
 from temper.rollout.sampling import PLAIN, Sampling
 
-from learner.config import LearnerConfig
-from learner.models.fresh import byte_tokenizer, make_model
-from learner.models.loading import read_model
 from orchestrator.__main__ import main
 from orchestrator.cli.models.run_parity import config_of, sampling_of
 from orchestrator.cluster.this_machine import ROOT

@@ -11,13 +11,13 @@ import tiny_models
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from temper.learner.config import LearnerConfig
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.runners.layer_recorder import LayerRecorder
 from temper.rollout.engines.vllm_worker import WorkerExtension
 from temper.rollout.sampling import PLAIN
 from temper.rollout.weights.manifest import wire_dtype
 
-from learner.config import LearnerConfig
 from orchestrator.parity import search
 from orchestrator.parity.answers import Answered, ScoredAnswer
 from orchestrator.parity.causes import Cause

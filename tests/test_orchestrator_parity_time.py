@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 import tiny_models
+from temper.learner.models.fresh import make_model
 from test_orchestrator_parity_faults import FACTS, SETUP, Noted, answered
 
-from learner.models.fresh import make_model
 from orchestrator.__main__ import main
 from orchestrator.parity import search
 from orchestrator.parity.answers import Answered

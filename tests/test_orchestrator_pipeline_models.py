@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import tiny_models
 from temper.envs.core.thinking_mode import ThinkingMix
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.episodes.worker import RolloutConfig
 
-from learner.models.fresh import byte_tokenizer
 from orchestrator.data.sft import SftDataConfig
 from orchestrator.pipeline.config import Config, load_config, usual_sections
 from orchestrator.pipeline.start_checks import check_model

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 from public_models import NANO_9B, NANO_30B, PUBLIC, qwen3
+from temper.learner.config import LearnerConfig, LoraConfig
+from temper.learner.engine.optimizer import freeze
+from temper.learner.models import mamba_scan
+from temper.learner.models.adapters import add_adapters
+from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model
+from temper.learner.models.loading import read_model
+from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config, Qwen3MoeConfig
 
-from learner.config import LearnerConfig, LoraConfig
-from learner.engine.optimizer import freeze
-from learner.models import mamba_scan
-from learner.models.adapters import add_adapters
-from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model
-from learner.models.loading import read_model
-from learner.saving import HEADERS_BYTES, checkpoint_bytes
 from orchestrator.__main__ import main
 from orchestrator.cluster.hardware import Hardware, Machine
 from orchestrator.doctor.finding import Level

@@ -8,11 +8,11 @@ from statistics import fmean
 
 import pytest
 from public_models import NANO_9B, PUBLIC
+from temper.learner.config import LearnerConfig
+from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
 from temper.rollout.episodes.episode import EpisodeLimits
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from learner.config import LearnerConfig
-from learner.saving import HEADERS_BYTES, checkpoint_bytes
 from orchestrator.planning.answer import answer_plan
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import named_site

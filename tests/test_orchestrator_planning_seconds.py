@@ -9,14 +9,14 @@ import pytest
 from plain_pool import TASK, Worker, pool_of, settle
 from temper.envs.core.pulse import WorkerDied
 from temper.envs.core.task import Task
+from temper.learner.batches.micro_batches import TrainBatch
+from temper.learner.losses.config import LossConfig
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import Healing
 from temper.rollout.trajectory import Group, WeightVersion
 
-from learner.batches.micro_batches import TrainBatch
-from learner.losses.config import LossConfig
 from orchestrator.bench.processes import Processes
 from orchestrator.mixture import Mixture
 from orchestrator.planning.seconds.probe import Probe

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 from public_models import NANO_9B, NANO_30B
+from temper.learner.config import LoraConfig
 
-from learner.config import LoraConfig
 from orchestrator.planning.answer import answer_plan
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import named_site

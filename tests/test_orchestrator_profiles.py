@@ -9,10 +9,10 @@ import tiny_models
 import torch
 from run_folders import with_checkpoint
 from temper.envs.core.setting import Kind, kind_of
+from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
+from temper.learner.models.shape import ModelShape, read_shape, shape_of
 from temper.rollout.weights.weight_files import require_whole
 
-from learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
-from learner.models.shape import ModelShape, read_shape, shape_of
 from orchestrator.cluster.hardware import Hardware, Machine, this_machine, told_by_torch, visible, with_gpus
 from orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from orchestrator.pipeline.continuation import check_continuation

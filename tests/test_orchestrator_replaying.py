@@ -17,10 +17,10 @@ from replayed_run import train
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
+from temper.learner.batches.builder import samples_by
+from temper.learner.models.layer_types import types_of_tensors
 from temper.rollout.trajectory import Turn
 
-from learner.batches.builder import samples_by
-from learner.models.layer_types import types_of_tensors
 from orchestrator.__main__ import main
 from orchestrator.explaining.update_shares import shares_of, shares_of_batch
 from orchestrator.recording.batch_file import read_batch, write_batch

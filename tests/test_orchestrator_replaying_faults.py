@@ -20,12 +20,12 @@ import tiny_models
 from plain_rank import plain_ranks
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
+from temper.learner.config import LearnerConfig
+from temper.learner.saving import HEADERS_BYTES
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.trajectory import Turn, WeightVersion
 from temper.rollout.weights.delivery import Push
 
-from learner.config import LearnerConfig
-from learner.saving import HEADERS_BYTES
-from learner.trainer_group import TrainerGroup
 from orchestrator.__main__ import main
 from orchestrator.deadline import DeadlineConfig, StuckError
 from orchestrator.recording import keeper as keeping

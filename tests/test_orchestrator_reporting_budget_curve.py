@@ -12,6 +12,7 @@ import pytest
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rewards.verdict import CORRECT, Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import (
@@ -28,7 +29,6 @@ from temper.rollout.trajectory import (
     WeightVersion,
 )
 
-from learner.models.fresh import byte_tokenizer
 from orchestrator.deadline import StopFlag
 from orchestrator.evaluation.exam import EvalConfig, further_passes
 from orchestrator.evaluation.scores import env_result

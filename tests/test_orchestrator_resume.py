@@ -24,6 +24,9 @@ from pushes import empty_push
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.batches.micro_batches import TrainBatch
+from temper.learner.token_records import TokenRecord
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
@@ -31,9 +34,6 @@ from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, Wei
 from temper.rollout.weights.delivery import Push
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from learner.batches.builder import BatchBuilder
-from learner.batches.micro_batches import TrainBatch
-from learner.token_records import TokenRecord
 from orchestrator.buffer import Buffer
 from orchestrator.deadline import Deadline, StopFlag
 from orchestrator.mixture import Mixture

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from temper.learner.engine.piece import bytes_piece, copied, file_piece
 
-from learner.engine.piece import bytes_piece, copied, file_piece
 from orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, steps
 from orchestrator.run.retention import Retention
 

@@ -8,13 +8,13 @@ import pytest
 import yaml
 from model_families import tokenizer_of
 from temper.envs.core.turn_text import BadCall, Call, Tags
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.generation_file import generation_text
 from temper.rollout.tokenizer import DeclaredTurns, load_tokenizer
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from learner.models.fresh import byte_tokenizer
 from orchestrator.pipeline.config import load_config
 from orchestrator.run.declared_model import generation_file, write_declared
 from orchestrator.settings.run_config import ModelConfig

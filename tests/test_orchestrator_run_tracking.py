@@ -389,7 +389,7 @@ def test_neither_driver_nor_ranks_tell_anybody_that_mlflow_is_used() -> None:
         "import importlib, sys; importlib.import_module(sys.argv[1]); from mlflow.telemetry import utils, get_telemetry_client;"
         "print(utils._is_ci_env_or_testing(), utils.is_telemetry_disabled(), get_telemetry_client())"
     )
-    for module in ("orchestrator.tracking.mlflow.run", "learner.engine.deepspeed_engine"):
+    for module in ("orchestrator.tracking.mlflow.run", "temper.learner.engine.deepspeed_engine"):
         command = [sys.executable, "-c", program, module]
         found = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=120, check=True)
         assert found.stdout.splitlines()[-1] == "False True None", module  # off, and not because this is a test

@@ -12,13 +12,13 @@ import pytest
 from run_folders import with_checkpoint
 from temper.envs.core.member import MemberNow
 from temper.envs.core.pulse import LearnerDied
+from temper.learner.config import OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.pool.restarts import TooManyRestarts
 from temper.rollout.trajectory import WeightVersion
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from learner.config import OptimConfig
-from learner.losses.config import LossConfig
-from learner.models.fresh import byte_tokenizer
 from orchestrator.deadline import StopFlag, StopRequested, StuckError
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.runner import finish, healed

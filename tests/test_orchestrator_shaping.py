@@ -8,15 +8,15 @@ import pytest
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.batches.samples import samples_from_groups
+from temper.learner.config import LearnerConfig
+from temper.learner.losses.advantages import differ
+from temper.learner.losses.config import LossConfig
 from temper.rewards.verdict import CORRECT, Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
-from learner.batches.builder import BatchBuilder
-from learner.batches.samples import samples_from_groups
-from learner.config import LearnerConfig
-from learner.losses.advantages import differ
-from learner.losses.config import LossConfig
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.mixture import Mixture
 from orchestrator.shaping import ShapingConfig, shaped

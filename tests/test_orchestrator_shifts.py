@@ -12,6 +12,7 @@ from plain_pool import TICKET, settle
 from shared_device import STATES, WEIGHTS, Device, SharingRank, SharingWorker
 from temper.envs.core.member import MemberState
 from temper.envs.core.pulse import WorkerDied
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import Healing
@@ -19,7 +20,6 @@ from temper.rollout.trajectory import WeightVersion
 from test_orchestrator_loop import LIMIT, SlowSource, no_batches, nothing
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from learner.trainer_group import TrainerGroup
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StopFlag, StuckError
 from orchestrator.loop import Loop, StepReport

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.fresh import byte_tokenizer
+from temper.learner.update import micro_batch_loss
+from temper.learner.worker import TrainerWorker
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import WeightVersion
 from test_orchestrator_buffer import group, mixture
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from learner.batches.micro_batches import TrainBatch, make_batch
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.models.fresh import byte_tokenizer
-from learner.update import micro_batch_loss
-from learner.worker import TrainerWorker
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.cluster.this_machine import free_port
 from orchestrator.pipeline.config import Config, load_config

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from temper.envs.core.setting import identity, scheduled
 from temper.envs.data.config import DataConfig
-from learner.config import OptimConfig
+from temper.learner.config import OptimConfig
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.settings.fitting import fit_training
 from orchestrator.session.run import Run

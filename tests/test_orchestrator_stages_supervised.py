@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from temper.envs.core.pulse import LearnerDied
+from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.samples import TrainingSample
 from test_orchestrator_session import HealthyLearner, on_a_run
 
-from learner.batches.micro_batches import TrainBatch, make_batch
-from learner.batches.samples import TrainingSample
 from orchestrator.deadline import StopRequested
 from orchestrator.pipeline.config import load_config
 from orchestrator.pipeline.runner import healed

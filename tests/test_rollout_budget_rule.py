@@ -2,12 +2,11 @@
 
 import pytest
 from temper.envs.core.turn_text import OWN_TAGS, split_turn
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags
 from temper.rollout.trajectory import Closed
 from transformers import PreTrainedTokenizerBase
-
-from learner.models.fresh import byte_tokenizer
 
 ONE_TOKEN = byte_tokenizer()
 CLOSE = ONE_TOKEN.convert_tokens_to_ids("</think>")

@@ -12,6 +12,9 @@ import tiny_models
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.envs.source import open_source
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.worker import TrainerWorker
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.config import EngineConfig
@@ -26,9 +29,6 @@ from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Carried, Group, Ticket, Trajectory, WeightVersion
 
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig
-from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 
 TOLERANCE = 1e-4

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import tiny_models
 import torch
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.worker import TrainerWorker
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.bucket_ways import BucketWays
@@ -15,8 +17,6 @@ from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, open_store
 from test_rollout_engines_vllm import CONFIG, ENDS, TOLERANCE, Setup
 
-from learner.config import LearnerConfig, OptimConfig
-from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 CPU = torch.device("cpu")

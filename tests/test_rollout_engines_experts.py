@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import tiny_models
 from pushes import loaded
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.models.fresh import byte_tokenizer
+from temper.learner.worker import TrainerWorker
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import WeightVersion
 from test_rollout_engines_vllm import CONFIG, TOLERANCE, Setup
 
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig
-from learner.models.fresh import byte_tokenizer
-from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 
 ENDS = (byte_tokenizer().eos_token_id,)

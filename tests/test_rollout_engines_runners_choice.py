@@ -9,6 +9,7 @@ import pytest
 import tiny_models
 import torch
 from safetensors.torch import save_file
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.config import EngineConfig, Runner
 from temper.rollout.engines.protocol import Completion, TurnRequest
@@ -16,8 +17,6 @@ from temper.rollout.engines.runners.choice import RunnerName, chosen_runner, dra
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import WeightVersion
-
-from learner.models.fresh import byte_tokenizer
 
 CONFIG = EngineConfig(max_model_len=256, max_sequences=32)
 TEXT = (

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.request_args import CLOSING, extra_args
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.runners.draft_sampler import DraftSampler
@@ -19,8 +20,6 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveD
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
-
-from learner.models.fresh import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 TAGS = ThoughtTags(TOKENIZER)

@@ -10,6 +10,11 @@ import tiny_models
 import torch
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import samples_from_groups
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.worker import TrainerWorker
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Completion, TurnRequest
@@ -20,11 +25,6 @@ from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from transformers import AutoModelForCausalLM
 
-from learner.batches.micro_batches import make_batch
-from learner.batches.samples import samples_from_groups
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})

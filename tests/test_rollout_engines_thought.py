@@ -9,6 +9,12 @@ from pathlib import Path
 import pytest
 import tiny_models
 from pushes import loaded
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.fresh import byte_tokenizer
+from temper.learner.worker import TrainerWorker
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
@@ -17,12 +23,6 @@ from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import WeightVersion
 
-from learner.batches.micro_batches import make_batch
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.models.fresh import byte_tokenizer
-from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 
 ENDS = (byte_tokenizer().eos_token_id,)

@@ -19,6 +19,12 @@ from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.pulse import WorkerDied
 from temper.envs.core.task import Task
 from temper.envs.source import open_source
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import TrainingSample, samples_from_groups
+from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.fresh import byte_tokenizer
+from temper.learner.worker import TrainerWorker
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.engines.config import Dtype, EngineConfig
@@ -35,12 +41,6 @@ from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, Wei
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from learner.batches.micro_batches import make_batch
-from learner.batches.samples import TrainingSample, samples_from_groups
-from learner.config import LearnerConfig, LoraConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.models.fresh import byte_tokenizer
-from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import free_port
 
 ENDS = (byte_tokenizer().eos_token_id,)

@@ -16,6 +16,7 @@ from temper.envs.core.errors import SandboxError
 from temper.envs.core.task import Task
 from temper.envs.play import MakeEnv
 from temper.envs.source import open_source
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.engines.protocol import Completion
@@ -27,8 +28,6 @@ from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.trajectory_json import group_lines
 from transformers import PreTrainedTokenizerBase
-
-from learner.models.fresh import byte_tokenizer
 
 TOKENIZER: PreTrainedTokenizerBase = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

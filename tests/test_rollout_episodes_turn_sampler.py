@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.protocol import Completion, TurnRequest
@@ -12,8 +13,6 @@ from temper.rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Closed, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
-
-from learner.models.fresh import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()
 TAGS = ThoughtTags(TOKENIZER)

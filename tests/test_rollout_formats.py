@@ -8,14 +8,13 @@ from model_families import NEMOTRON_NANO_V2, tokenizer_of
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import OWN_TAGS, BadCall, Call, parse_calls, parse_turn
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.formats.families import CALL_SYNTAXES
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.typed import typed
-
-from learner.models.fresh import byte_tokenizer
 
 ALL = Needs(tools=True, system=True)
 TEXT = Needs()

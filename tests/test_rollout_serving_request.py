@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from model_families import tokenizer_of
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.request_args import RefusedRequest, check_extra_args
 from temper.rollout.escaping import BREAK, Escaper
 from temper.rollout.serving.middleware import MOST_BYTES, ThinkingMiddleware
 from temper.rollout.serving.request import ThinkingRules, rewritten, thinking_rules
 from temper.rollout.serving.served_requests import CHAT, CONVERSATIONS, RAW_PROMPTS
-
-from learner.models.fresh import byte_tokenizer
 
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
 CLOSING = "\n</think>\n"

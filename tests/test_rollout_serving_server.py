@@ -20,11 +20,11 @@ import pytest
 import tiny_models
 from chat_server import ChatServerDouble
 from openai import BadRequestError, OpenAI
+from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Closed
 
-from learner.models.fresh import byte_tokenizer
 from orchestrator.__main__ import main
 from orchestrator.cli.named_model import model_directory
 from orchestrator.cli.serve_command import require_key

@@ -13,6 +13,9 @@ import pytest
 import torch
 from pushes import HERE, PlainSender
 from temper.envs.core.pulse import Heart, WorkerDied
+from temper.learner.bucket_publisher import BucketPublisher, sender_of
+from temper.learner.config import LearnerConfig
+from temper.learner.rank_pushes import RankPushes
 from temper.rollout.engines.config import SLOWEST_PUSH, EngineConfig
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.bucket_ways import BucketReceiver, BucketSender, BucketWays
@@ -31,9 +34,6 @@ from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
 from temper.rollout.weights.process_group import ALONE_S, GroupMember, ProcessGroup, connected, open_store
 from test_rollout_weights_push import SHAPES, Weights, nudged, same, weights
 
-from learner.bucket_publisher import BucketPublisher, sender_of
-from learner.config import LearnerConfig
-from learner.rank_pushes import RankPushes
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 CPU = torch.device("cpu")

@@ -17,6 +17,10 @@ from pushes import held
 from ray.cluster_utils import Cluster
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.learner.bucket_publisher import BucketPublisher
+from temper.learner.config import LearnerConfig
+from temper.learner.publisher import WeightPublisher
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit
@@ -29,10 +33,6 @@ from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports.transport import Audience
 from test_rollout_weights_push import SHAPES, Weights, nudged, publisher, same, weights
 
-from learner.bucket_publisher import BucketPublisher
-from learner.config import LearnerConfig
-from learner.publisher import WeightPublisher
-from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.actors import at_place
 from orchestrator.cluster.bundles import cluster_nodes, gpus_taken, reserve
 from orchestrator.cluster.placement import NoRoomError, Wanted

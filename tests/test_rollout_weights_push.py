@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from pushes import HERE, accepted, held, offered
+from temper.learner.config import LearnerConfig
+from temper.learner.publisher import WeightPublisher
 from temper.rollout.weights.checksum import KEYS, PIECE_ROWS, checksum, device_checksum
 from temper.rollout.weights.delta import BLOCK, apply_changes, changes
 from temper.rollout.weights.manifest import WholeWeightsNeeded, wire_dtype
@@ -16,9 +18,6 @@ from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.segment import map_segment, require_footer
 from temper.rollout.weights.transports.catalog import open_transport
 from temper.rollout.weights.transports.cuda_ipc import CudaIpc
-
-from learner.config import LearnerConfig
-from learner.publisher import WeightPublisher
 
 SHAPES = {"a.weight": (40, 50), "b.bias": (7,), "c": ()}
 BY_HAND = ("shared_memory", "ray")

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pushes import HERE
+from temper.learner.bucket_publisher import BucketPublisher
 from temper.rollout.weights.bucket_ways import BucketReceiver
 from temper.rollout.weights.buckets import Named
 
-from learner.bucket_publisher import BucketPublisher
 from orchestrator.cluster.this_machine import free_port
 
 CPU = torch.device("cpu")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from pushes import HERE, Nothing, PlainSender, empty_push, held
 from temper.envs.core.pulse import WorkerDied
+from temper.learner.config import LearnerConfig
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
@@ -19,8 +20,6 @@ from temper.rollout.weights.transports.catalog import TRANSPORTS
 from temper.rollout.weights.transports.shared_memory import SharedMemory
 from temper.rollout.weights.transports.transport import Audience, Memory, SegmentTransport
 from test_rollout_weights_push import Weights, nudged, publisher, same, weights
-
-from learner.config import LearnerConfig
 
 
 class Files(SegmentTransport[str]):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from temper.learner.losses.advantages import batch_advantages, has_signal
+from temper.learner.losses.config import LossConfig
+from temper.learner.losses.policy import PolicyTerms, policy_loss
 
-from learner.losses.advantages import batch_advantages, has_signal
-from learner.losses.config import LossConfig
-from learner.losses.policy import PolicyTerms, policy_loss
 from orchestrator.pipeline.config import load_config
 from orchestrator.settings.loop import RlConfig
 
@@ -70,7 +70,7 @@ def test_the_example_trains_by_its_own_loss_and_advantage(mine: Path) -> None:
     assert logprobs_BT.grad[0].tolist() == pytest.approx([0.0, -2.0, 1.0])
 
 
-OWN = "from learner.losses.surrogates import Surrogate\ndef f(tokens, *, clip):\n"
+OWN = "from temper.learner.losses.surrogates import Surrogate\ndef f(tokens, *, clip):\n"
 
 
 @pytest.mark.parametrize(

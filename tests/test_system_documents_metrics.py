@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from metric_names import PLACES, explained, unexplained
+from temper.learner.losses.config import LossConfig
+from temper.learner.losses.dpo import dpo_loss
+from temper.learner.losses.policy import PolicyTerms, policy_loss
 from test_orchestrator_stages_step_metrics import answer, group, measured
 
-from learner.losses.config import LossConfig
-from learner.losses.dpo import dpo_loss
-from learner.losses.policy import PolicyTerms, policy_loss
 from orchestrator.evaluation.scores import env_result
 
 ROOT = Path(__file__).resolve().parent.parent

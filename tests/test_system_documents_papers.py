@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from temper.learner.losses.advantages import ADVANTAGES
+from temper.learner.losses.config import LossConfig
+from temper.learner.losses.surrogates import SURROGATES
 from test_system_documents import ROOT, SOURCES, text
 
-from learner.losses.advantages import ADVANTAGES
-from learner.losses.config import LossConfig
-from learner.losses.surrogates import SURROGATES
 from orchestrator.pipeline.config import Config, load_config
 
 PAGE = "docs/algorithms.md"

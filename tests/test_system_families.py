@@ -16,6 +16,9 @@ from model_families import tokenizer_of
 from safetensors.torch import load_file
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.source import open_source
+from temper.learner.models.fresh import padded_size
+from temper.learner.models.loading import read_model
+from temper.learner.models.logprobs import token_logprobs
 from temper.rollout.tokenizer import load_tokenizer
 from transformers import (
     AutoModelForCausalLM,
@@ -29,10 +32,6 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
-
-from learner.models.fresh import padded_size
-from learner.models.loading import read_model
-from learner.models.logprobs import token_logprobs
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 64,

@@ -227,7 +227,7 @@ LATE_IMPORTS = {
         "orchestrator.simulation.study.Asked",
         "orchestrator.simulation.study.ground_of",
     ],
-    "orchestrator/cluster/trainer_actors.py": ["learner.worker.TrainerWorker"],
+    "orchestrator/cluster/trainer_actors.py": ["temper.learner.worker.TrainerWorker"],
     "orchestrator/tracking/mlflow/tracker.py": [
         "orchestrator.tracking.mlflow.run.MlflowRun",
         "orchestrator.tracking.mlflow.stage_runs.StageRuns",

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.pairs import Pair, make_pair_batch
+from temper.learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
+from temper.learner.config import LearnerConfig
+from temper.learner.losses.config import Aggregation, LossConfig
 from temper.rollout.trajectory import Group
-
-from learner.batches.micro_batches import TrainBatch, make_batch
-from learner.batches.pairs import Pair, make_pair_batch
-from learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
-from learner.config import LearnerConfig
-from learner.losses.config import Aggregation, LossConfig
 
 
 def samples_by(loss: LossConfig, groups: Sequence[Group]) -> list[TrainingSample]:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from temper.learner.batches.packing import BatchPlan, MicroBatchPlan, cheapest_plan
+from temper.learner.batches.pass_experts import PassExperts, pass_experts
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.batches.shared_prefixes import Prompts, shared_prefixes
+from temper.learner.losses.config import Aggregation
 from temper.rollout.trajectory import WeightVersion
-
-from learner.batches.packing import BatchPlan, MicroBatchPlan, cheapest_plan
-from learner.batches.pass_experts import PassExperts, pass_experts
-from learner.batches.samples import TrainingSample
-from learner.batches.shared_prefixes import Prompts, shared_prefixes
-from learner.losses.config import Aggregation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ the list of all samples.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from learner.batches.shared_prefixes import SharedPrefix
+from temper.learner.batches.shared_prefixes import SharedPrefix
 
 PASS_TOKENS = 96
 """What a pass through the model costs beside its tokens, in tokens: operations take time however small they are. Measured

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from learner.batches.micro_batches import TrainBatch, planned_batch
-from learner.batches.packing import cheapest_pair_plan
-from learner.batches.samples import TrainingSample
-from learner.batches.shared_prefixes import shared_length
+from temper.learner.batches.micro_batches import TrainBatch, planned_batch
+from temper.learner.batches.packing import cheapest_pair_plan
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.batches.shared_prefixes import shared_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

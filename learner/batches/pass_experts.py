@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from temper.learner.batches.packing import MicroBatchPlan
 from temper.rollout.expert_choices import UNRECORDED, Choices
-
-from learner.batches.packing import MicroBatchPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

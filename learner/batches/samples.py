@@ -10,6 +10,8 @@ from itertools import groupby, pairwise
 from types import MappingProxyType
 
 import numpy as np
+from temper.learner.batches.pass_experts import joined_choices
+from temper.learner.losses.advantages import batch_advantages
 from temper.rollout.expert_choices import Choices
 from temper.rollout.token_arrays import (
     Floats,
@@ -24,9 +26,6 @@ from temper.rollout.token_arrays import (
     same_values,
 )
 from temper.rollout.trajectory import Group, Ticket, Trajectory, TurnFault, WeightVersion
-
-from learner.batches.pass_experts import joined_choices
-from learner.losses.advantages import batch_advantages
 
 UNTRAINED, UNKNOWN = np.bool_(False), np.float32(np.nan)
 NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})

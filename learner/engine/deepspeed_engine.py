@@ -23,20 +23,19 @@ import deepspeed
 from deepspeed.ops import __compatible_ops__ as compatible_ops
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+from temper.learner.config import LearnerConfig, OptimConfig, require_together
+from temper.learner.engine.device_memory import DeviceMemory
+from temper.learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
+from temper.learner.engine.optimizer_state import OptimizerState
+from temper.learner.engine.piece import Piece, copied, file_piece
+from temper.learner.models.adapters import adapter_names, is_adapter, merged, merged_names, unmerged
+from temper.learner.models.loading import cast
+from temper.learner.models.noise import train_without_noise
+from temper.learner.models.scorer import Scorer
+from temper.learner.models.shareable import require_shareable
 from temper.rollout.weights.process_group import GroupMember, interface_towards, open_store
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
-
-from learner.config import LearnerConfig, OptimConfig, require_together
-from learner.engine.device_memory import DeviceMemory
-from learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
-from learner.engine.optimizer_state import OptimizerState
-from learner.engine.piece import Piece, copied, file_piece
-from learner.models.adapters import adapter_names, is_adapter, merged, merged_names, unmerged
-from learner.models.loading import cast
-from learner.models.noise import train_without_noise
-from learner.models.scorer import Scorer
-from learner.models.shareable import require_shareable
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed

@@ -3,8 +3,7 @@
 from typing import Any
 
 import torch
-
-from learner.engine.aside import Aside, memory_of, nbytes, reachable
+from temper.learner.engine.aside import Aside, memory_of, nbytes, reachable
 
 
 class DeviceMemory:

@@ -5,17 +5,21 @@ from typing import Any
 
 import deepspeed
 import torch
+from temper.learner.batches.pass_experts import PassExperts
+from temper.learner.config import LearnerConfig
+from temper.learner.engine.aside import Aside, memory_of, nbytes, reachable
+from temper.learner.engine.deepspeed_engine import (
+    DeepSpeedEngine,
+    free_partitions,
+    offload_param,
+    register_convolutions,
+)
+from temper.learner.models.adapters import without_adapters
+from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.loading import cast
+from temper.learner.models.noise import train_without_noise
+from temper.learner.models.scorer import Scorer
 from transformers import PreTrainedModel
-
-from learner.batches.pass_experts import PassExperts
-from learner.config import LearnerConfig
-from learner.engine.aside import Aside, memory_of, nbytes, reachable
-from learner.engine.deepspeed_engine import DeepSpeedEngine, free_partitions, offload_param, register_convolutions
-from learner.models.adapters import without_adapters
-from learner.models.expert_replay import ExpertReplay
-from learner.models.loading import cast
-from learner.models.noise import train_without_noise
-from learner.models.scorer import Scorer
 
 FOLDER = "frozen"
 """A separate folder for files of parameters: DeepSpeed empties the folder that it is given."""

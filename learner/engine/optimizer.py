@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from temper.learner.config import OptimConfig
 from transformers import PreTrainedModel
-
-from learner.config import OptimConfig
 
 
 class GradientGuard:

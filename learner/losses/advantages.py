@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from learner.losses.own_functions import imported, is_own, tried
+from temper.learner.losses.own_functions import imported, is_own, tried
 
 WithinGroup = Callable[[list[float]], list[float]]
 """What is done to the rewards of one group."""

@@ -5,12 +5,11 @@ from typing import Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import identity
+from temper.learner.losses.advantages import ADVANTAGES, OVER_THE_BATCH, require_advantage
+from temper.learner.losses.kl import KlEstimate
+from temper.learner.losses.own_functions import OWN, is_own
+from temper.learner.losses.surrogates import SURROGATES, require_surrogate, usual_clip
 from temper.rollout.trajectory import TurnFault
-
-from learner.losses.advantages import ADVANTAGES, OVER_THE_BATCH, require_advantage
-from learner.losses.kl import KlEstimate
-from learner.losses.own_functions import OWN, is_own
-from learner.losses.surrogates import SURROGATES, require_surrogate, usual_clip
 
 Objective = Literal["policy", "nll", "distill", "dpo"]
 Aggregation = Literal["token", "sequence", "constant"]

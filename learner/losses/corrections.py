@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
-
-from learner.losses.ratios import bounded_exp, sequence_means
+from temper.learner.losses.ratios import bounded_exp, sequence_means
 
 
 class LeftOut(IntEnum):

@@ -5,8 +5,7 @@ preferred answer first (`learner/batches/pairs.py`).
 """
 
 import torch
-
-from learner.losses.policy import Loss
+from temper.learner.losses.policy import Loss
 
 
 def dpo_loss(

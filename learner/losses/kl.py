@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-
-from learner.losses.ratios import MAX_LOG_RATIO
+from temper.learner.losses.ratios import MAX_LOG_RATIO
 
 
 def k1(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:

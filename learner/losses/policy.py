@@ -8,12 +8,11 @@ padding). Entries where the weight is 0 are never read, they may be NaN.
 from dataclasses import dataclass, field, replace
 
 import torch
-
-from learner.losses.config import LossConfig
-from learner.losses.corrections import Correction, kept_weights, left_out, token_factors
-from learner.losses.kl import ESTIMATES, KlEstimate, penalised_advantages
-from learner.losses.ratios import bounded_exp
-from learner.losses.surrogates import Clip, Tokens, surrogate_function
+from temper.learner.losses.config import LossConfig
+from temper.learner.losses.corrections import Correction, kept_weights, left_out, token_factors
+from temper.learner.losses.kl import ESTIMATES, KlEstimate, penalised_advantages
+from temper.learner.losses.ratios import bounded_exp
+from temper.learner.losses.surrogates import Clip, Tokens, surrogate_function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

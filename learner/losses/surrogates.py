@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-
-from learner.losses.own_functions import imported, is_own, tried
-from learner.losses.ratios import bounded_exp, sequence_means
+from temper.learner.losses.own_functions import imported, is_own, tried
+from temper.learner.losses.ratios import bounded_exp, sequence_means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +144,7 @@ def require_surrogate(name: str) -> None:
         "loss.surrogate", name, "function(tokens, clip=clip)", lambda f: f(tokens, clip=Clip(low=0.2, high=0.2))
     )
     wanted = (
-        f"loss.surrogate={name!r} must return a learner.losses.surrogates.Surrogate whose tensors have the shape of its "
+        f"loss.surrogate={name!r} must return a temper.learner.losses.surrogates.Surrogate whose tensors have the shape of its "
         f"tokens"
     )
     if not isinstance(result, Surrogate):

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import torch
+from temper.learner.config import Recomputed
+from temper.learner.models import mamba_scan
+from temper.learner.models.kernels import Device, require_kernels, training_device
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
-
-from learner.config import Recomputed
-from learner.models import mamba_scan
-from learner.models.kernels import Device, require_kernels, training_device
 
 TOKENIZER_FILES = (
     "tokenizer*",

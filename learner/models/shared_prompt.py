@@ -9,10 +9,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.models.prompt_cache import prompt_cache
 from transformers import PreTrainedConfig
-
-from learner.batches.shared_prefixes import Prompts
-from learner.models.prompt_cache import prompt_cache
 
 AS_IT_IS = nullcontext()
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from statistics import median
 
 import psutil
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.engines.engine_process import cpu_s
 from temper.rollout.episodes.begun_json import begun_to_json
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.trajectory import Group, WeightVersion
 
-from learner.trainer_group import TrainerGroup
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.deadline import StopFlag

@@ -11,16 +11,16 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
+from temper.learner.batches.samples import samples_from_groups
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.fresh import make_model
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.manifest import wire_dtype
 
-from learner.batches.samples import samples_from_groups
-from learner.losses.config import LossConfig
-from learner.models.fresh import make_model
-from learner.trainer_group import TrainerGroup
 from orchestrator.bench.accounts import bench_accounts
 from orchestrator.bench.envs import bench_steps
 from orchestrator.bench.loop import bench_loop

@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.models.fresh import make_model
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import WeightVersion
 
-from learner.batches.builder import BatchBuilder
-from learner.models.fresh import make_model
-from learner.trainer_group import TrainerGroup
 from orchestrator.bench.loop import run_steps
 from orchestrator.bench.stand_ins import (
     SEQUENCES,

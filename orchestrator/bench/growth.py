@@ -16,18 +16,18 @@ import matplotlib
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import WeightVersion
 
-from learner.batches.builder import BatchBuilder
-from learner.batches.samples import TrainingSample
-from learner.config import OptimConfig
-from learner.losses.config import LossConfig
-from learner.models.fresh import FreshModelConfig, make_model
-from learner.trainer_group import TrainerGroup
 from orchestrator.bench.loop import batch_of
 from orchestrator.bench.processes import started
 from orchestrator.bench.rollout import sample_groups

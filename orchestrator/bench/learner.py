@@ -16,17 +16,16 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
+from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.models import mamba_scan
+from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.loading import read_model
+from temper.learner.models.logprobs import token_logprobs
+from temper.learner.models.shared_prompt import causal_logits
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from transformers import PreTrainedModel
 from transformers import logging as transformers_logging
-
-from learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
-from learner.batches.samples import TrainingSample
-from learner.models import mamba_scan
-from learner.models.fresh import FreshModelConfig, make_model
-from learner.models.loading import read_model
-from learner.models.logprobs import token_logprobs
-from learner.models.shared_prompt import causal_logits
 
 SHAPES = tuple(product((1, 4, 8, 16), (16, 64, 128, 512), (16, 64, 256)))
 """Answers of a group, tokens of the prompt, tokens of an answer."""

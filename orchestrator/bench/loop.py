@@ -14,15 +14,15 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.batches.micro_batches import TrainBatch
+from temper.learner.batches.samples import samples_from_groups
+from temper.learner.models.fresh import make_model
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import Group, WeightVersion
 
-from learner.batches.builder import BatchBuilder
-from learner.batches.micro_batches import TrainBatch
-from learner.batches.samples import samples_from_groups
-from learner.models.fresh import make_model
-from learner.trainer_group import TrainerGroup
 from orchestrator.bench.processes import started
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.buffer import Buffer, VersionCell

@@ -12,12 +12,11 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from temper.learner.models.fresh import fresh_qwen3
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Engine, TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.trajectory import WeightVersion
-
-from learner.models.fresh import fresh_qwen3
 
 REPEATS = 3
 VOCABULARY = 288

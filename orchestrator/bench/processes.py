@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.trajectory import WeightVersion
 
-from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.bundles import reserve, wanted_by
 from orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from orchestrator.cluster.rollout_actors import make_rollout_pool

@@ -16,13 +16,13 @@ from statistics import median
 
 from rich.console import Console
 from rich.table import Table
+from temper.learner.batches.micro_batches import BatchShare, make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.worker import TrainerWorker
 
-from learner.batches.micro_batches import BatchShare, make_batch
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.models.fresh import FreshModelConfig, make_model
-from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from orchestrator.run.checkpoint import begin, commit, place, size_of
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 from rich.console import Console
 from rich.table import Table
-
-from learner.models.mamba_scan import REFERENCE, chunk_scan
+from temper.learner.models.mamba_scan import REFERENCE, chunk_scan
 
 CHUNKS = (8, 16, 32, 64, 128, 256)
 BATCH, LENGTH, HEADS, CHANNELS, STATE = 8, 256, 8, 32, 32

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from temper.envs.core.pulse import Heart, Pulse
+from temper.learner.batches.micro_batches import BatchShare
+from temper.learner.losses.config import LossConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.engines.replay_engine import ReplayEngine, read_recording
@@ -15,9 +17,6 @@ from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports.shared_memory import SharedMemory
 from temper.rollout.weights.transports.transport import Audience
-
-from learner.batches.micro_batches import BatchShare
-from learner.losses.config import LossConfig
 
 TOKENS_PER_S = 3000
 """Of an engine."""

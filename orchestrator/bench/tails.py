@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.models.fresh import make_model
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.pool.pool import RolloutPool
@@ -21,9 +24,6 @@ from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
 
-from learner.batches.builder import BatchBuilder
-from learner.models.fresh import make_model
-from learner.trainer_group import TrainerGroup
 from orchestrator.bench.loop import run_steps
 from orchestrator.bench.processes import started
 from orchestrator.buffer import Buffer, VersionCell

@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models import mamba_scan
+from temper.learner.worker import TrainerWorker
 from transformers import AutoModelForCausalLM
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from learner.batches.micro_batches import make_batch
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.models import mamba_scan
-from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 REPEATS = 4

@@ -7,16 +7,16 @@ from typing import Any
 import ray
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import LearnerDied, Pulse
+from temper.learner.batches.micro_batches import BatchShare
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.token_records import TokenRecord
+from temper.learner.trainer_group import Shares, TrainerGroup
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports.cuda_ipc import CudaIpc
 from temper.rollout.weights.transports.transport import Audience
 
-from learner.batches.micro_batches import BatchShare
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.token_records import TokenRecord
-from learner.trainer_group import Shares, TrainerGroup
 from orchestrator.cluster.actors import at_node, await_actor, close_actor, ended_on_failure, host_of, placed
 from orchestrator.cluster.bundles import Bundles
 from orchestrator.cluster.placement import Node
@@ -36,7 +36,7 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
 
     `engine_processes` is how many an engine has. Where a machine was lost they wait until all bundles have one again.
     """
-    from learner.worker import TrainerWorker  # takes seconds, and most commands start no ranks
+    from temper.learner.worker import TrainerWorker  # takes seconds, and most commands start no ranks
 
     placed_ranks = await bundles.ranks()
     host, port = await _rendezvous([node for _, node in placed_ranks])

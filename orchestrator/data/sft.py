@@ -11,8 +11,8 @@ from temper.envs.core.setting import identity, scheduled
 from temper.envs.core.task import Message
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
 from temper.envs.data.config import OnError
+from temper.learner.batches.samples import TrainingSample
 
-from learner.batches.samples import TrainingSample
 from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from orchestrator.data.epoch_batches import positions
 from orchestrator.data.row_intake import fits

@@ -6,9 +6,9 @@ import subprocess
 from collections.abc import Iterator
 
 import torch
+from temper.learner.models.kernels import Device, require_kernels
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
-from learner.models.kernels import Device, require_kernels
 from orchestrator.cluster.hardware import ASK_S, Hardware, Machine, chosen_of
 from orchestrator.cluster.placement import Node, Wanted, lacking
 from orchestrator.doctor.finding import Finding, failure, ok, warning

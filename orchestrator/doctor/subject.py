@@ -7,13 +7,13 @@ from functools import cached_property
 from pathlib import Path
 
 from temper.envs.data.hub import cache_alone
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
+from temper.learner.models.shape import ModelShape, longest_sequence, read_shape
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.weight_files import require_whole
 from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
 
-from learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
-from learner.models.shape import ModelShape, longest_sequence, read_shape
 from orchestrator.cluster.hardware import Hardware, Machine, this_machine
 from orchestrator.cluster.placement import Wanted
 from orchestrator.pipeline.config import Config, settled_config, unsettled_config

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 import torch
+from temper.learner.models import mamba_scan
+from temper.learner.models.kernels import kernel_of
+from temper.learner.models.loading import read_model
 from transformers import PreTrainedModel
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from learner.models import mamba_scan
-from learner.models.kernels import kernel_of
-from learner.models.loading import read_model
 from orchestrator.gpu_check.machine import device, on_gpu, seconds
 from orchestrator.gpu_check.models import MIDDLE, SMALL, fresh
 from orchestrator.gpu_check.part import Report

@@ -5,12 +5,12 @@ those of attention's scores and of the scan.
 """
 
 import torch
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.worker import TrainerWorker
 
-from learner.batches.micro_batches import make_batch
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.worker import TrainerWorker
 from orchestrator.cluster.this_machine import LOOPBACK, free_port
 from orchestrator.gpu_check.machine import on_gpu, peak_flops, peak_gib, seconds
 from orchestrator.gpu_check.models import LARGE, SMALL, fresh

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
+from temper.learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
 
 SMALL = FreshModelConfig()
 MIDDLE = FreshModelConfig(

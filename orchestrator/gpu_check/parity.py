@@ -4,15 +4,15 @@ import asyncio
 from pathlib import Path
 
 import torch
+from temper.learner.models.fresh import byte_tokenizer
+from temper.learner.models.loading import cast, read_model
+from temper.learner.models.scorer import Scorer
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.config import Dtype, EngineConfig, Runner, Speculation
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.trajectory import WeightVersion
 
-from learner.models.fresh import byte_tokenizer
-from learner.models.loading import cast, read_model
-from learner.models.scorer import Scorer
 from orchestrator.gpu_check.machine import device, on_gpu
 from orchestrator.gpu_check.models import MIDDLE, SMALL, fresh
 from orchestrator.gpu_check.part import Report

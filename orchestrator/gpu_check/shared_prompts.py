@@ -4,14 +4,14 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.models import mamba_scan
+from temper.learner.models.loading import cast, read_model, recompute
+from temper.learner.models.logprobs import token_logprobs
+from temper.learner.models.shared_prompt import causal_logits
 from transformers import PreTrainedModel
 
-from learner.batches.micro_batches import TrainBatch, make_batch
-from learner.batches.samples import TrainingSample
-from learner.models import mamba_scan
-from learner.models.loading import cast, read_model, recompute
-from learner.models.logprobs import token_logprobs
-from learner.models.shared_prompt import causal_logits
 from orchestrator.bench.learner import group_of_answers
 from orchestrator.gpu_check.machine import device, on_gpu, peak_gib, seconds
 from orchestrator.gpu_check.models import MIDDLE, SMALL, attention_only, fresh

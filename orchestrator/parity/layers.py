@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from temper.learner.models.layer_types import type_of_modules
 from temper.rollout.engines.runners.layer_recorder import EMBEDDING, after_layer, inside_layer, layers_of
 from transformers import PreTrainedModel
 
-from learner.models.layer_types import type_of_modules
 from orchestrator.parity.answers import ScoredAnswer, Stream, Watched
 from orchestrator.parity.trainer import Trainer, first_part
 

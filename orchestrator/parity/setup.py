@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from temper.learner.config import LearnerConfig
+from temper.learner.models.shape import WITHOUT_STATE
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.sampling import PLAIN, Sampling
-
-from learner.config import LearnerConfig
-from learner.models.shape import WITHOUT_STATE
 
 USUAL = {"mamba_ssm_cache_dtype": "float32", "kv_cache_dtype": "auto"}
 """vLLM's own settings as they are where nothing is given (`rollout/engines/vllm_settings.py`)."""

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.pass_experts import PassExperts
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig
+from temper.learner.models.expert_replay import ExpertReplay
+from temper.learner.models.kernels import training_device
+from temper.learner.models.loading import cast, read_model, recompute
+from temper.learner.models.logprobs import token_logprobs
+from temper.learner.models.noise import train_without_noise
+from temper.learner.models.scorer import Scorer
+from temper.learner.update import current_logprobs
 from temper.rollout.engines.runners.layer_recorder import EMBEDDING, after_layer, inside_layer, layers_of
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from transformers import PreTrainedModel
 
-from learner.batches.micro_batches import make_batch
-from learner.batches.pass_experts import PassExperts
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig
-from learner.models.expert_replay import ExpertReplay
-from learner.models.kernels import training_device
-from learner.models.loading import cast, read_model, recompute
-from learner.models.logprobs import token_logprobs
-from learner.models.noise import train_without_noise
-from learner.models.scorer import Scorer
-from learner.update import current_logprobs
 from orchestrator.parity.answers import ScoredAnswer, Stream
 
 At = Callable[[str, torch.Tensor], torch.Tensor | None]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.presets.catalog import preset_of
+from temper.learner.models.shape import longest_sequence
 
-from learner.models.shape import longest_sequence
 from orchestrator.pipeline.config import KNOWN, SHARED
 from orchestrator.profiles.asked import found
 from orchestrator.run.folder import RunDir

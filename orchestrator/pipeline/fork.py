@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from temper.envs.core.setting import Kind
+from temper.learner.training_state import CheckpointFacts
 
-from learner.training_state import CheckpointFacts
 from orchestrator.pipeline.config import Config, save_config, settled_config
 from orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
 from orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify

@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 
 from temper.envs.catalog import env_class
+from temper.learner.config import LearnerConfig
+from temper.learner.models.fresh import byte_tokenizer, parameter_count
+from temper.learner.models.shape import longest_sequence
+from temper.learner.training_state import model_bytes, state_bytes
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.weight_files import require_whole
 
-from learner.config import LearnerConfig
-from learner.models.fresh import byte_tokenizer, parameter_count
-from learner.models.shape import longest_sequence
-from learner.training_state import model_bytes, state_bytes
 from orchestrator.pipeline.config import Config
 from orchestrator.pipeline.format_checks import format_notes
 from orchestrator.pipeline.limit_checks import hang_notes, limit_notes

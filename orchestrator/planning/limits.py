@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from temper.learner.config import LearnerConfig
 from temper.rollout.engines.config import EngineConfig
 
-from learner.config import LearnerConfig
 from orchestrator.planning.memory.engine_memory import EngineMemory
 from orchestrator.planning.memory.rank_memory import RankMemory
 

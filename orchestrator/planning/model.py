@@ -13,24 +13,24 @@ from typing import get_args
 
 import torch
 from temper.envs.data.hub import snapshot
+from temper.learner.config import LearnerConfig
+from temper.learner.engine.optimizer import freeze
+from temper.learner.models.adapters import add_adapters, merged_names
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config
+from temper.learner.models.layer_types import types_of_tensors
+from temper.learner.models.shape import ModelShape, read_shape
+from temper.learner.training_state import model_bytes, state_bytes
 from temper.rollout.weights.manifest import WireDtype, layout
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from learner.config import LearnerConfig
-from learner.engine.optimizer import freeze
-from learner.models.adapters import add_adapters, merged_names
-from learner.models.fresh import byte_tokenizer, hybrid_config
-from learner.models.layer_types import types_of_tensors
-from learner.models.shape import ModelShape, read_shape
-from learner.training_state import model_bytes, state_bytes
 from orchestrator.planning.memory.layers import Layer, layers_of
 from orchestrator.settings.model_source import ModelSource
 from orchestrator.settings.run_config import ModelConfig
 
 CONFIG = "config.json"
 PART = {"linear attention": "linear attention", "mamba": "Mamba", "attention": "attention", "mlp": "MLP"}
-"""Parts of a model by the type of their layer (`learner.models.layer_types`). Embedding and output layer, routed experts and
+"""Parts of a model by the type of their layer (`temper.learner.models.layer_types`). Embedding and output layer, routed experts and
 those that every token goes to (an MLP) are told apart; all else is `norms and routers`.
 """
 REST = "norms and routers"
@@ -64,7 +64,7 @@ class PlannedModel:
     saved_bytes: int
     """Bytes of the tensors that a checkpoint has of the model itself."""
     state_bytes: int
-    """Bytes of those that it has of the training state, at the most (`learner.training_state.state_bytes`)."""
+    """Bytes of those that it has of the training state, at the most (`temper.learner.training_state.state_bytes`)."""
 
     @property
     def checkpoint_bytes(self) -> int:

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from learner.config import LearnerConfig
+from temper.learner.config import LearnerConfig
+
 from orchestrator.cluster.hardware import GIB, ask_hardware
 from orchestrator.pipeline.config import Config, given_text, make_config
 from orchestrator.planning.assumptions import Assumptions

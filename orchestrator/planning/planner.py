@@ -4,7 +4,8 @@ from dataclasses import replace
 from functools import cache, cached_property
 from typing import Any
 
-from learner.config import LearnerConfig, OptimConfig
+from temper.learner.config import LearnerConfig, OptimConfig
+
 from orchestrator.cluster.bundles import wanted_by
 from orchestrator.cluster.hardware import GIB
 from orchestrator.cluster.placement import Node

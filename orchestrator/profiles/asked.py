@@ -5,9 +5,9 @@ from dataclasses import asdict
 from functools import cache
 from typing import Any, TypeVar
 
+from temper.learner.config import LearnerConfig
 from temper.rollout.episodes.worker import RolloutConfig
 
-from learner.config import LearnerConfig
 from orchestrator.deadline import DeadlineConfig
 from orchestrator.settings.supervision import SupervisionConfig
 from orchestrator.settings.text import typed

@@ -6,7 +6,8 @@ that a block keeps (Korthikanti et al., "Reducing Activation Recomputation in La
 attention's scores, which fused kernels don't keep).
 """
 
-from learner.config import Offload
+from temper.learner.config import Offload
+
 from orchestrator.profiles.asked import ProfiledSettings, stages_with
 from orchestrator.profiles.place import Place, power_of_two
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from learner.models.shape import ModelShape
+from temper.learner.models.shape import ModelShape
+
 from orchestrator.cluster.hardware import Hardware, Machine
 from orchestrator.profiles.asked import ProfiledSettings
 from orchestrator.settings.chosen import ProfileName

@@ -12,10 +12,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
+from temper.learner.models.shape import ModelShape, read_shape, shape_of
 from temper.rollout.weights.weight_files import require_whole
 
-from learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
-from learner.models.shape import ModelShape, read_shape, shape_of
 from orchestrator.cluster.hardware import Hardware, ask_hardware
 from orchestrator.profiles.asked import Given, ProfiledSettings, found, placed, usual_value, without
 from orchestrator.profiles.learning import choose_learning

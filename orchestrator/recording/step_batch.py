@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 
+from temper.learner.token_records import TokenRecord
 from temper.rollout.trajectory import Group, Trajectory, WeightVersion
 
-from learner.token_records import TokenRecord
 from orchestrator.recording.trained_with import TrainedWith
 
 COMPUTED_BY = ("torch", "transformers", "deepspeed")

@@ -3,9 +3,10 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from learner.batches.builder import BatchBuilder
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.text import typed
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
+from temper.learner.engine.optimizer_state import MASTER, SHARDS, STEP
+from temper.learner.models.loading import read_model
+from temper.learner.training_state import FACTS, STATE_FOLDER, CheckpointFacts
 from transformers import PreTrainedModel
-
-from learner.engine.deepspeed_engine import ADAPTERS_FILE
-from learner.engine.optimizer_state import MASTER, SHARDS, STEP
-from learner.models.loading import read_model
-from learner.training_state import FACTS, STATE_FOLDER, CheckpointFacts
 
 MASTERS_FILE = SHARDS.replace("*", "masters")
 

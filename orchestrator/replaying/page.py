@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from rich.console import Console
 from rich.table import Table
+from temper.learner.models.layer_types import TYPES
 
-from learner.models.layer_types import TYPES
 from orchestrator.replaying.chain import Chain
 from orchestrator.replaying.replay import Changed, Replay, StepCompared, Verdict
 from orchestrator.replaying.tokens import OneToken, TokensCompared

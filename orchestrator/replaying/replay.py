@@ -7,7 +7,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from learner.token_records import TokenRecord
+from temper.learner.token_records import TokenRecord
+
 from orchestrator.recording.batch_file import read_batch
 from orchestrator.recording.step_batch import StepBatch, packages_here
 from orchestrator.recording.trained_with import TrainedWith

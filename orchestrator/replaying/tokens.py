@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from temper.learner.batches.builder import samples_by
+from temper.learner.losses.config import LossConfig
+from temper.learner.losses.corrections import LeftOut
+from temper.learner.token_records import TokenRecord
 
-from learner.batches.builder import samples_by
-from learner.losses.config import LossConfig
-from learner.losses.corrections import LeftOut
-from learner.token_records import TokenRecord
 from orchestrator.recording.step_batch import StepBatch
 from orchestrator.viewing.token_bytes import TokenBytes
 

@@ -8,11 +8,11 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import TypeVar
 
+from temper.learner.config import LearnerConfig
+from temper.learner.token_records import TokenRecord
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.weights.transports.catalog import AUTO
 
-from learner.config import LearnerConfig
-from learner.token_records import TokenRecord
-from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.bundles import Bundles, reserve
 from orchestrator.cluster.placement import Wanted
 from orchestrator.cluster.ray_cluster import start_ray

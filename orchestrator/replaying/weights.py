@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
+from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
+from temper.learner.engine.optimizer_state import SHARDS
+from temper.learner.models.layer_types import layer_of, types_of_tensors
+from temper.learner.models.loading import file_names
+from temper.learner.training_state import STATE_FOLDER
 
-from learner.engine.deepspeed_engine import ADAPTERS_FILE
-from learner.engine.optimizer_state import SHARDS
-from learner.models.layer_types import layer_of, types_of_tensors
-from learner.models.loading import file_names
-from learner.training_state import STATE_FOLDER
 from orchestrator.replaying.training import Start
 
 MASTER = "master/"

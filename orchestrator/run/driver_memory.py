@@ -9,7 +9,7 @@ batch: 25 MB more a step; with two it is flat from the fourth step on.
 import ctypes
 import gc
 
-from learner.imports_kept import keep_imports
+from temper.learner.imports_kept import keep_imports
 
 M_ARENA_MAX = -8
 """The number of malloc's parameter in glibc's malloc.h."""

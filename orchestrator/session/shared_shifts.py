@@ -8,9 +8,9 @@ from time import monotonic
 from typing import TypeVar
 
 from temper.envs.core.member import Holding
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.pool.pool import RolloutPool
 
-from learner.trainer_group import TrainerGroup
 from orchestrator.deadline import Deadline, in_thread, within
 from orchestrator.session.context import RunContext
 from orchestrator.shifts import Shift, Shifts

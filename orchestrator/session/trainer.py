@@ -8,16 +8,16 @@ from time import monotonic
 
 from temper.envs.core.member import MemberNow
 from temper.envs.core.pulse import LearnerDied
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.config import OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.weights.host_memory import available_bytes
 from temper.rollout.weights.manifest import wire_dtype
 from temper.rollout.weights.weight_files import require_whole
 
-from learner.batches.builder import BatchBuilder
-from learner.config import OptimConfig
-from learner.losses.config import LossConfig
-from learner.trainer_group import TrainerGroup
 from orchestrator.cluster.bundles import Bundles, gpus_taken
 from orchestrator.cluster.trainer_actors import start_trainer_group
 from orchestrator.cluster.transport_choice import Ground, choose

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from temper.learner.config import OptimConfig, require_together
 from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.sampling import PLAIN, Sampling
 
-from learner.config import OptimConfig, require_together
 from orchestrator.settings.loop import LoopConfig
 from orchestrator.settings.run_config import RunConfig
 

@@ -6,12 +6,12 @@ from typing import ClassVar
 from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.core.thinking_mode import ThinkingMix
+from temper.learner.config import OptimConfig
+from temper.learner.losses.advantages import OVER_THE_BATCH
+from temper.learner.losses.config import LossConfig
+from temper.learner.losses.own_functions import is_own
 from temper.rollout.sampling import Sampling
 
-from learner.config import OptimConfig
-from learner.losses.advantages import OVER_THE_BATCH
-from learner.losses.config import LossConfig
-from learner.losses.own_functions import is_own
 from orchestrator.band_watch import Band, BandsConfig
 from orchestrator.shaping import ShapingConfig
 

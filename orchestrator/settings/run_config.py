@@ -9,12 +9,12 @@ from temper.envs.binding import BoundEnv, EnvConfig, bind_all
 from temper.envs.core.bounds import not_negative, one_of
 from temper.envs.core.setting import Kind, identity, required, running, scheduled
 from temper.envs.sandbox.sandbox import SandboxConfig
+from temper.learner.config import LearnerConfig
+from temper.learner.models.fresh import FreshModelConfig
 from temper.rollout.engines.config import HEAD_DTYPE
 from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.tokenizer import DeclaredTurns
 
-from learner.config import LearnerConfig
-from learner.models.fresh import FreshModelConfig
 from orchestrator.deadline import DeadlineConfig
 from orchestrator.run.retention import CheckpointConfig
 from orchestrator.settings.chosen import ChosenConfig, Placement, ProfileName

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from temper.learner.batches.micro_batches import TrainBatch
 from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports.transport import Audience
 
-from learner.batches.micro_batches import TrainBatch
 from orchestrator.simulation.meter import FleetMeter
 from orchestrator.simulation.speeds import Speeds
 

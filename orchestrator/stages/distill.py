@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import transformers
 from temper.envs.core.setting import identity
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.fresh import padded_size
+from temper.learner.models.shareable import require_shareable
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.weight_files import require_whole
 from transformers import PreTrainedTokenizerBase
 
-from learner.losses.config import LossConfig
-from learner.models.fresh import padded_size
-from learner.models.shareable import require_shareable
 from orchestrator.band_watch import Band, BandsConfig
 from orchestrator.buffer import Buffer
 from orchestrator.reporting.stage_figures import Curve, StageFigures

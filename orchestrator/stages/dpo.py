@@ -11,15 +11,15 @@ from pathlib import Path
 from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.data.config import DataConfig, OnError
+from temper.learner.batches.pairs import Pair
+from temper.learner.config import OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.shape import longest_sequence
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from learner.batches.pairs import Pair
-from learner.config import OptimConfig
-from learner.losses.config import LossConfig
-from learner.models.shape import longest_sequence
 from orchestrator.data.chat_data import DialogueTokenizer
 from orchestrator.data.epoch_batches import EpochBatches, positions
 from orchestrator.data.preference_rows import PreferenceFile

@@ -3,9 +3,9 @@
 from functools import partial
 from pathlib import Path
 
+from temper.learner.models.fresh import make_model
 from temper.rollout.weights.weight_files import require_whole
 
-from learner.models.fresh import make_model
 from orchestrator.deadline import in_thread
 from orchestrator.run.checkpoint import begin, commit
 from orchestrator.run.declared_model import generation_file, write_declared

@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from temper.learner.batches.micro_batches import TrainBatch
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.pool.pool import RolloutPool, nobody
 from temper.rollout.trajectory import Group, WeightVersion
 
-from learner.batches.micro_batches import TrainBatch
-from learner.trainer_group import TrainerGroup
 from orchestrator.band_watch import BandWatch
 from orchestrator.buffer import Buffer, VersionCell
 from orchestrator.buffer_state import HeldGroup, SavedGroup, state_from_json

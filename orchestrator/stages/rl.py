@@ -3,9 +3,9 @@
 from functools import partial
 from pathlib import Path
 
+from temper.learner.losses.advantages import has_signal
 from temper.rollout.trajectory import Group
 
-from learner.losses.advantages import has_signal
 from orchestrator.buffer import Buffer
 from orchestrator.reporting.stage_figures import Curve, StageFigures
 from orchestrator.session.run import Run

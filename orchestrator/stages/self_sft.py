@@ -10,13 +10,13 @@ from pathlib import Path
 from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.core.thinking_mode import ThinkingMix
+from temper.learner.config import OptimConfig
+from temper.learner.models.shape import longest_sequence
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
 
-from learner.config import OptimConfig
-from learner.models.shape import longest_sequence
 from orchestrator.data.rejection_sampling import RejectionSampledData
 from orchestrator.data.self_answers import answer_lines, read_answers
 from orchestrator.deadline import in_thread

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.data.config import DataConfig, OnError
+from temper.learner.config import OptimConfig
+from temper.learner.models.shape import longest_sequence
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from learner.config import OptimConfig
-from learner.models.shape import longest_sequence
 from orchestrator.data.chat_data import Demonstrations, DialogueTokenizer
 from orchestrator.data.chat_file import ChatFile
 from orchestrator.data.row_intake import RowIntake, limit_name

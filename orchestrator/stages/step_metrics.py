@@ -5,10 +5,10 @@ from dataclasses import asdict
 from statistics import fmean
 
 import numpy as np
+from temper.learner.losses.advantages import differ
 from temper.rewards.verdict import Outcome
 from temper.rollout.trajectory import Carried, Group, well_formed_share
 
-from learner.losses.advantages import differ
 from orchestrator.loop import StepReport
 from orchestrator.shaping import earned_rewards
 from orchestrator.slots import Occupancy

@@ -4,10 +4,10 @@ from collections.abc import Awaitable
 from typing import Any
 
 from temper.envs.core.pulse import LearnerDied
+from temper.learner.token_records import TokenRecord
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.trajectory import Group, WeightVersion
 
-from learner.token_records import TokenRecord
-from learner.trainer_group import TrainerGroup
 from orchestrator.deadline import Deadline, within
 
 TRUNCATED = "truncated"

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from learner.batches.micro_batches import TrainBatch
-from learner.batches.samples import TrainingSample
-from learner.losses.config import LossConfig
-from learner.trainer_group import TrainerGroup
+from temper.learner.batches.micro_batches import TrainBatch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.losses.config import LossConfig
+from temper.learner.trainer_group import TrainerGroup
+
 from orchestrator.data.row_intake import ROWS, counts_text
 from orchestrator.deadline import in_thread, within
 from orchestrator.run.metrics_log import read_metrics

@@ -26,10 +26,10 @@ from rich.table import Table
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.task import Task
 from temper.envs.source import GeneratedSource
+from temper.learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
 
-from learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
 from orchestrator.bench.beside_trl.loop_side import (
     ANSWER_TOKENS,
     ANSWERS,

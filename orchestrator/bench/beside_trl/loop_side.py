@@ -10,6 +10,9 @@ from pathlib import Path
 import psutil
 from temper.envs.binding import EnvConfig
 from temper.envs.sandbox.sandbox import SandboxConfig
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.trainer_group import TrainerGroup
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.engine_process import cpu_s
 from temper.rollout.episodes.episode import EpisodeLimits
@@ -18,9 +21,6 @@ from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import Group, WeightVersion
 
-from learner.batches.builder import BatchBuilder
-from learner.config import LearnerConfig, OptimConfig
-from learner.trainer_group import TrainerGroup
 from orchestrator.bench.beside_trl.trl_side import Part
 from orchestrator.bench.loop import run_steps
 from orchestrator.bench.processes import started

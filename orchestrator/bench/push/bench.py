@@ -19,6 +19,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.worker import TrainerWorker
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.token_arrays import as_floats
@@ -27,12 +33,6 @@ from temper.rollout.weights.manifest import WireDtype
 from temper.rollout.weights.transports.catalog import TRANSPORTS, carries_buckets
 from temper.rollout.weights.transports.transport import Transport
 
-from learner.batches.micro_batches import make_batch
-from learner.batches.samples import TrainingSample
-from learner.config import LearnerConfig, OptimConfig
-from learner.losses.config import LossConfig
-from learner.models.fresh import FreshModelConfig, make_model
-from learner.worker import TrainerWorker
 from orchestrator.bench.push.buckets import HERE, ROUNDS, bench_buckets, copy_seconds
 from orchestrator.bench.push.segments import bench_segments, publisher
 from orchestrator.cluster.this_machine import LOOPBACK, free_port

@@ -7,11 +7,11 @@ from multiprocessing.connection import Connection
 from statistics import median
 
 import torch
+from temper.learner.bucket_publisher import BucketPublisher
 from temper.rollout.engines.vllm_settings import KEEP_FREED
 from temper.rollout.weights.bucket_ways import BucketReceiver
 from temper.rollout.weights.transports.transport import Audience
 
-from learner.bucket_publisher import BucketPublisher
 from orchestrator.bench.push.other_end import ANSWER_S, OtherEnd
 from orchestrator.cluster.this_machine import LOOPBACK
 

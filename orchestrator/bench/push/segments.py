@@ -7,12 +7,12 @@ from multiprocessing.connection import Connection
 from statistics import median
 
 import torch
+from temper.learner.publisher import WeightPublisher
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports.catalog import open_transport
 from temper.rollout.weights.transports.ray_objects import RayObjects
 
-from learner.publisher import WeightPublisher
 from orchestrator.bench.push.buckets import HERE, ROUNDS, copy_seconds
 from orchestrator.bench.push.other_end import OtherEnd
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from temper.learner.models.kernels import training_device
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.weight_files import require_whole
 from transformers import PreTrainedTokenizerBase
 
-from learner.models.kernels import training_device
 from orchestrator.cli.named_model import RUNS, newest_model, run_folder
 from orchestrator.parity.prompts import Prompt, env_prompts, file_prompts, own_prompts, require_room
 from orchestrator.parity.report import tables, to_json

@@ -8,7 +8,8 @@ copy of the weights of its own. That is what a rank's tensors were measured to b
 
 from dataclasses import dataclass
 
-from learner.config import LearnerConfig, OptimConfig
+from temper.learner.config import LearnerConfig, OptimConfig
+
 from orchestrator.planning.model import PlannedModel
 
 FLOAT32 = 4

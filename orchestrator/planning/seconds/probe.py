@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 
 from temper.envs.core.clock import loop_time
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.models.fresh import make_model
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import Group, WeightVersion
 
-from learner.batches.builder import BatchBuilder
-from learner.models.fresh import make_model
 from orchestrator.bench.processes import Processes, started
 from orchestrator.bench.rollout import sample_groups
 from orchestrator.deadline import in_thread

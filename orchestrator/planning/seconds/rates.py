@@ -9,10 +9,10 @@ operations a parameter and token forward, 4 backward (Kaplan et al., "Scaling La
 import math
 from dataclasses import dataclass
 
+from temper.learner.bucket_publisher import MOST_SENDERS
+from temper.learner.config import LearnerConfig
 from temper.rollout.engines.config import EngineConfig
 
-from learner.bucket_publisher import MOST_SENDERS
-from learner.config import LearnerConfig
 from orchestrator.planning.assumptions import Assumptions
 from orchestrator.planning.cards import Card
 from orchestrator.planning.memory.engine_memory import EngineMemory
