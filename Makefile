@@ -6,7 +6,7 @@ MINUTES ?= 30
 # Where the tests of faults leave what they saw.
 SEEN := runs/faults
 PY := .venv/bin/python
-PACKAGES := rewards envs rollout learner orchestrator
+PACKAGES := $(addprefix -p temper.,rewards envs rollout learner orchestrator)
 # A target for each line of the list of stages.
 STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/registry.py)
 
@@ -23,25 +23,25 @@ setup:  ## make .venv: the GPU stack where nvidia-smi answers, else the CPU stac
 	@bash requirements/install.sh
 
 demo: setup  ## set up, train the demo model on three environments, print where the report is
-	@$(PY) -m orchestrator run configs/demo.yaml $(ARGS)
+	@$(PY) -m temper.orchestrator run configs/demo.yaml $(ARGS)
 	@echo "report: $$(ls -t runs/*/report.html | head -n 1)"
 
 budget-demo: setup  ## train under thinking budgets and without, SEED=1, and compare
-	@$(PY) -m orchestrator run configs/budget_demo.yaml name=budgets-$(SEED) seed=$(SEED) $(ARGS)
-	@$(PY) -m orchestrator run configs/budget_demo.yaml name=free-$(SEED) seed=$(SEED) \
+	@$(PY) -m temper.orchestrator run configs/budget_demo.yaml name=budgets-$(SEED) seed=$(SEED) $(ARGS)
+	@$(PY) -m temper.orchestrator run configs/budget_demo.yaml name=free-$(SEED) seed=$(SEED) \
 	  sft.thoughts.thinking.budget=0 rl.thinking.budget=0 $(ARGS)
-	@$(PY) -m orchestrator compare --runs "under budgets=runs/budgets-$(SEED)" \
+	@$(PY) -m temper.orchestrator compare --runs "under budgets=runs/budgets-$(SEED)" \
 	  --runs "without=runs/free-$(SEED)" --out runs/budget-demo-$(SEED).html
 
 $(STAGES): setup
-	@$(PY) -m orchestrator $@ $(CONFIG) $(ARGS)
+	@$(PY) -m temper.orchestrator $@ $(CONFIG) $(ARGS)
 
 ui: setup  ## open MLflow's pages on the newest runs and their charts, on http://127.0.0.1:5000
 	@mkdir -p runs
-	@$(PY) -m orchestrator ui $(ARGS)
+	@$(PY) -m temper.orchestrator ui $(ARGS)
 
 submit: setup  ## submit CONFIG as a job to a Ray cluster, or to a local one
-	@$(PY) -m orchestrator submit $(CONFIG) $(ARGS)
+	@$(PY) -m temper.orchestrator submit $(CONFIG) $(ARGS)
 
 test: setup  ## set up, run the tests, three files at a time (they wait for processes a lot): a quarter of an hour
 	@$(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -60,31 +60,32 @@ soak: setup  ## run the demo's loop under random faults, MINUTES=30 SEED=1, and 
 check: setup  ## ruff (rules and format) and mypy
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
-	@.venv/bin/mypy $(PACKAGES) requirements tests
+	@MYPYPATH=.types:tests .venv/bin/mypy $(PACKAGES)
+	@MYPYPATH=.types:tests .venv/bin/mypy requirements tests
 
 bench: setup  ## measure rollout, learner, weight push and loop with the model of CONFIG, and the loop beside TRL
-	@$(PY) -m orchestrator bench $(CONFIG) $(ARGS)
-	@$(PY) -m orchestrator.bench.prefixes
-	@$(PY) -m orchestrator.bench.tails
-	@$(PY) -m orchestrator.bench.driver
-	@$(PY) -m orchestrator.bench.cpu
-	@$(PY) -m orchestrator.bench.beside_trl
+	@$(PY) -m temper.orchestrator bench $(CONFIG) $(ARGS)
+	@$(PY) -m temper.orchestrator.tools.bench.prefixes
+	@$(PY) -m temper.orchestrator.tools.bench.tails
+	@$(PY) -m temper.orchestrator.tools.bench.driver
+	@$(PY) -m temper.orchestrator.tools.bench.cpu
+	@$(PY) -m temper.orchestrator.tools.bench.beside_trl
 
 bench-growth: setup  ## measure how the cost of a step grows, with figures in runs/bench
-	@$(PY) -m orchestrator bench-growth $(CONFIG) $(ARGS)
+	@$(PY) -m temper.orchestrator bench-growth $(CONFIG) $(ARGS)
 
 bench-envs: setup  ## measure grading and the sandbox; ARGS="--data code=humaneval.jsonl"
-	@$(PY) -m orchestrator bench-envs $(ARGS)
+	@$(PY) -m temper.orchestrator bench-envs $(ARGS)
 
 gpu-check: setup  ## verify and measure what only a GPU can show, write docs/gpu.md: 15 minutes and compiling; small without a GPU
-	@$(PY) -m orchestrator.gpu_check $(ARGS)
+	@$(PY) -m temper.orchestrator.tools.gpu_check $(ARGS)
 
 scaling: setup  ## simulate the studies of docs/scaling.md and write its tables and pictures: some minutes
-	@$(PY) -m orchestrator.simulation.scaling $(ARGS)
+	@$(PY) -m temper.orchestrator.tools.preflight.simulation.scaling $(ARGS)
 
 settings: setup  ## write docs/settings.md, the page of all settings, and docs/settings.schema.json for editors
-	@page=$$($(PY) -m orchestrator config --reference) && printf '%s\n' "$$page" > docs/settings.md
-	@schema=$$($(PY) -m orchestrator config --schema) && printf '%s\n' "$$schema" > docs/settings.schema.json
+	@page=$$($(PY) -m temper.orchestrator config --reference) && printf '%s\n' "$$page" > docs/settings.md
+	@schema=$$($(PY) -m temper.orchestrator config --schema) && printf '%s\n' "$$schema" > docs/settings.schema.json
 
 site: setup  ## build the pages of docs/ as one site in runs/site, with MkDocs, which uv fetches
 	@.venv/bin/uvx --from mkdocs==1.6.1 mkdocs build --quiet --strict --site-dir runs/site

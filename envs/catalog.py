@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import gymnasium
+
 from temper.envs.airline import env as airline
 from temper.envs.coding import env as coding
 from temper.envs.core.definition import EnvDefinition
@@ -87,15 +88,8 @@ def _own(module: str) -> EnvDefinition:
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise ValueError(
         f"unknown environment {module!r}; there are {', '.join(ENVIRONMENTS)}{hint}; "
-        f"for one of your own give the name of a module that defines ENVIRONMENT{_hidden(module)}"
+        f"for one of your own give the name of a module that defines ENVIRONMENT"
     )
-
-
-def _hidden(module: str) -> str:
-    """Return the end of a message about a module that was not found, where a package of ours hides the user's."""
-    package = module.partition(".")[0]
-    hides = package in ("rewards", "envs", "rollout", "learner", "orchestrator")
-    return f"; {package} is a package of Temper's own: give a folder of yours another name" if hides else ""
 
 
 def _imported(module: str) -> ModuleType:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import gymnasium
+
 from temper.envs.catalog import make_env
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.errors import EnvironmentFault

@@ -1,4 +1,5 @@
-"""The environments as gymnasium knows them: `import temper.envs.registration`, then `gymnasium.make("temper/math-v0", level=2)`.
+"""The environments as gymnasium knows them: `import temper.envs.registration`, then `gymnasium.make("temper/math-v0",
+level=2)`.
 
 `reset` draws a task, or takes one as `options={"task": task}`. `step` takes the text of a turn, by default without a thought.
 """
@@ -9,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import gymnasium
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import ENVIRONMENTS, drawing_env
 from temper.envs.core.task import Task

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium import spaces
+
 from temper.envs.core.step_result import GymStep, StepResult, to_gymnasium
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
@@ -162,7 +163,9 @@ class TaskEnv(gymnasium.Env[str, str]):
     def end(self, judged: Verdict, *, truncated: bool = False) -> StepResult:
         """End the episode: the reward is the weighted sum of the parts; `truncated` where a limit ends it."""
         if not isinstance(judged, Verdict):
-            raise ValueError(f"end takes a Verdict, such as verdict(True) of temper.rewards.verdict, not {judged!r:.100}")
+            raise ValueError(
+                f"end takes a Verdict, such as verdict(True) of temper.rewards.verdict, not {judged!r:.100}"
+            )
         assert self.task is not None
         settings, self.task = self.task.env.settings, None
         if settings.length_limit is not None:

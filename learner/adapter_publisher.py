@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+
 from temper.learner.publisher import WeightPublisher
 from temper.rollout.weights.adapted import DOWN, UP, WithBase
 from temper.rollout.weights.manifest import Adapted, WeightManifest, require_held

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import torch
 import torch.distributed as dist
+
 from temper.rollout.weights.bucket_ways import BucketSender, BucketWays
 from temper.rollout.weights.buckets import BUCKET_BYTES, buckets_of
 from temper.rollout.weights.manifest import WeightManifest, require_held

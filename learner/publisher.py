@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+
 from temper.rollout.weights.checksum import checksum, tensor_checksum
 from temper.rollout.weights.delta import changes
 from temper.rollout.weights.manifest import (

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
 from temper.learner.engine.deepspeed_engine import DeepSpeedEngine, saved_buffers
 from temper.learner.engine.piece import Piece, bytes_piece, file_piece
 from temper.learner.models.adapters import is_adapter
 from temper.learner.training_state import STATE_FOLDER, CheckpointFacts, model_bytes, state_bytes
 from temper.rollout.weights.host_memory import SPARE, available_bytes
-from transformers import PreTrainedModel
 
 HEADERS_BYTES = 2**20
 """Of a checkpoint's files, and its small ones, at the most."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
 from temper.learner.batches.micro_batches import MicroBatch
 from temper.learner.losses.corrections import LeftOut
 from temper.learner.losses.policy import TokenTerms

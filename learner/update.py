@@ -10,6 +10,7 @@ from statistics import fmean
 
 import torch
 import torch.distributed
+
 from temper.learner.batches.micro_batches import MicroBatch
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.batches.samples import TrainingSample

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil
 import torch
+from transformers import logging as transformers_logging
+
 from temper.envs.core.member import Holding
 from temper.envs.core.pulse import Heart, Pulse
 from temper.learner.batches.micro_batches import BatchShare
@@ -49,7 +51,6 @@ from temper.learner.update import (
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
 from temper.rollout.weights.transports.catalog import transport_kind
 from temper.rollout.weights.transports.transport import Audience
-from transformers import logging as transformers_logging
 
 
 class TrainerWorker:

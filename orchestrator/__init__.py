@@ -1,4 +1,4 @@
-"""Orchestrator: wires everything. Read `orchestrator/loop.py` first.
+"""Orchestrator: wires everything. Read `orchestrator/loop/loop.py` first.
 
 From the bottom up; each room imports itself and those above it in this list:
 

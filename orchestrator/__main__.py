@@ -1,34 +1,34 @@
-"""The command line: `temper COMMAND ...`, or `python -m orchestrator COMMAND ...` in the repository."""
+"""The command line: `temper COMMAND ...`, or `python -m temper.orchestrator COMMAND ...` in the repository."""
 
 import argparse
 import sys
 import tomllib
 from functools import partial
 
-from orchestrator.cli.compare_command import add_compare_command
-from orchestrator.cli.completion_command import add_completion_command
-from orchestrator.cli.config_command import add_config_command
-from orchestrator.cli.doctor_command import add_doctor_command
-from orchestrator.cli.environments.env_commands import add_env_commands
-from orchestrator.cli.environments.new_env_command import add_new_env_command
-from orchestrator.cli.environments.presets_command import add_presets_command
-from orchestrator.cli.environments.regrade_command import add_regrade_command
-from orchestrator.cli.eval_command import is_override
-from orchestrator.cli.exit_status import exit_status
-from orchestrator.cli.looking.audit_command import add_audit_command
-from orchestrator.cli.looking.explain_command import add_explain_command
-from orchestrator.cli.looking.replay_command import add_replay_command
-from orchestrator.cli.looking.status_command import add_status_commands
-from orchestrator.cli.looking.ui_command import add_ui_command
-from orchestrator.cli.looking.view_command import add_view_command
-from orchestrator.cli.models.parity_command import add_parity_command
-from orchestrator.cli.planning.plan_command import add_plan_command
-from orchestrator.cli.planning.simulate_command import add_simulate_command
-from orchestrator.cli.run_arguments import add_run_commands
-from orchestrator.cli.serve_command import add_serve_command
-from orchestrator.cli.unread_output import ends_unread
-from orchestrator.cluster.module_search import module_folder, search_last
-from orchestrator.cluster.this_machine import ROOT
+from temper.orchestrator.cli.audit_command import add_audit_command
+from temper.orchestrator.cli.compare_command import add_compare_command
+from temper.orchestrator.cli.completion_command import add_completion_command
+from temper.orchestrator.cli.config_command import add_config_command
+from temper.orchestrator.cli.doctor_command import add_doctor_command
+from temper.orchestrator.cli.env_commands import add_env_commands
+from temper.orchestrator.cli.eval_command import is_override
+from temper.orchestrator.cli.exit_status import exit_status
+from temper.orchestrator.cli.explain_command import add_explain_command
+from temper.orchestrator.cli.new_env_command import add_new_env_command
+from temper.orchestrator.cli.parity_command import add_parity_command
+from temper.orchestrator.cli.plan_command import add_plan_command
+from temper.orchestrator.cli.presets_command import add_presets_command
+from temper.orchestrator.cli.regrade_command import add_regrade_command
+from temper.orchestrator.cli.replay_command import add_replay_command
+from temper.orchestrator.cli.run_arguments import add_run_commands
+from temper.orchestrator.cli.serve_command import add_serve_command
+from temper.orchestrator.cli.simulate_command import add_simulate_command
+from temper.orchestrator.cli.status_command import add_status_commands
+from temper.orchestrator.cli.ui_command import add_ui_command
+from temper.orchestrator.cli.unread_output import ends_unread
+from temper.orchestrator.cli.view_command import add_view_command
+from temper.orchestrator.cluster.module_search import module_folder, search_last
+from temper.orchestrator.cluster.this_machine import ROOT
 
 EPILOG = """examples:
   temper run configs/demo.yaml

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from orchestrator.gpu_check.part import PARTS, Needs
+from temper.orchestrator.tools.gpu_check.part import PARTS, Needs
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK, MAMBA = ROOT / "requirements" / "gpu.txt", ROOT / "requirements" / "mamba.txt"
@@ -274,8 +274,9 @@ def command(folder: Path, parts: Sequence[str], *, installs: bool) -> str:
         ]
     if parts:
         without = "" if "first_runner" in parts else "--without-vllm "
-        check = f"python3 -m orchestrator.gpu_check {without}--only {' '.join(parts)} --patience 5"
-        lines.append(f"PYTHONPATH=$kept/site {check}")
+        check = f"python3 -m temper.orchestrator.tools.gpu_check {without}--only {' '.join(parts)} --patience 5"
+        lines.append("mkdir -p .types && ln -sfn .. .types/temper")
+        lines.append(f"PYTHONPATH=.types:$kept/site {check}")
     return "\n".join(lines)
 
 

@@ -172,6 +172,13 @@ install_fused() {
     install -r "$fused"
 }
 
+# The checkout is the package `temper`: .types has a link to it by that name, and .venv looks there.
+link_package() {
+    mkdir -p .types
+    ln -sfn .. .types/temper
+    echo "$PWD/.types" >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/temper.pth"
+}
+
 [ -f "$lock" ] || fail "STACK=$stack has no lock file $lock; STACK is cpu or gpu"
 fuse=no
 [ "$stack" = cpu ] || [ -z "${FUSED:-}" ] || fuse=yes
@@ -202,6 +209,7 @@ if [ $base = yes ]; then
     [ "$stack" = cpu ] || install_mamba
     compile_bytecode
     ln -sf ../../requirements/temper "$venv/bin/temper"
+    link_package
     [ ! -s "$log" ] || echo "setup: what the installers warned of is in $log"
     echo "setup: the command is $venv/bin/temper; '. $venv/bin/activate' makes that 'temper'"
     echo "$wanted" >"$stamp"

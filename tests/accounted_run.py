@@ -8,21 +8,20 @@ from pathlib import Path
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.buffer_state import state_from_json
+from temper.orchestrator.loop.loop import StepReport
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.step_times import StepClock
+from temper.orchestrator.run.checkpoint import begin, commit, latest, step_of
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.ledger import Ledger
+from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_loop
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.trajectory_json import write_groups
-
-from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.buffer_state import state_from_json
-from orchestrator.loop import StepReport
-from orchestrator.mixture import Mixture
-from orchestrator.run.checkpoint import begin, commit, latest, step_of
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.ledger import Ledger
-from orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_loop
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.stages.step_metrics import step_metrics
-from orchestrator.step_times import StepClock
 
 STAGE = "rl"
 EVERY = 5

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium
+
 from temper.envs.catalog import environment, make_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from bound import bound
+
 from temper.envs.core.task import Task
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.remote.client import ChatClient

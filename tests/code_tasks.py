@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from bound import bound
+
 from temper.envs.coding.env import CodeEnv, configure
 from temper.envs.core.row_format import load_row
 from temper.envs.core.step_result import GymStep

@@ -16,6 +16,8 @@ from pathlib import Path
 from bound import bound
 from gold_engine import Family
 from model_families import tokenizer_of
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from temper.envs.core.turn_text import Call, call_message, parse_turn
@@ -27,7 +29,6 @@ from temper.envs.tool_use import lookups
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.trajectory import Closed, Stop, Trajectory
-from transformers import PreTrainedTokenizerBase
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "models.md"

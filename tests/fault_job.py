@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.run.metrics_log import MetricsRow, read_metrics, step_rows
+from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics, step_rows
 
 TINY = """
 stages: [init, sft, eval, rl]
@@ -155,7 +155,7 @@ class Runs:
     ) -> Job:
         """Start a run, or let it go on. `before` is a command that runs the driver, and `environment` is added to its own."""
         log = self.folder / f"{name}-{len(self.jobs)}.log"
-        command = [*(before or []), sys.executable, "-m", "orchestrator", "run", str(self.config)]
+        command = [*(before or []), sys.executable, "-m", "temper.orchestrator", "run", str(self.config)]
         command += [f"runs_dir={self.folder}", f"name={name}", *overrides]
         given = os.environ.get("PYTHONPATH")
         path = os.pathsep.join([str(Path(__file__).parent), str(Path.cwd()), *([given] if given else [])])

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import torch
+
 from temper.learner.losses.ratios import bounded_exp
 from temper.learner.losses.surrogates import Clip, Surrogate, Tokens
 

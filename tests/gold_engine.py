@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.task import Message, Task
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
@@ -13,7 +15,6 @@ from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.formats.messages import one_call_a_turn
 from temper.rollout.trajectory import Trajectory
-from transformers import PreTrainedTokenizerBase
 
 ROOM = EpisodeLimits(turn_tokens=4_000, total_tokens=400_000, timeout_s=600)
 """Limits that no gold episode meets: a token is a byte."""

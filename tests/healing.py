@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 from fault_job import Job, rows
 
-from orchestrator.run.metrics_log import MetricsRow, read_metrics
-from orchestrator.supervision.status import MemberStatus, read_status
+from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
+from temper.orchestrator.session.status import MemberStatus, read_status
 
 WORKER, ENGINE, RANK = "ray::RolloutWorker", "VLLM::EngineCore", "ray::TrainerWorker"
 MEMBERS = {WORKER: "rollout worker", ENGINE: "rollout worker", RANK: "the learner's rank"}
@@ -80,7 +80,7 @@ def workers(job: Job) -> list[MemberStatus]:
 def scale(job: Job, number: int) -> float:
     """Ask the run for so many rollout workers; return the seconds until so many serve, and there is no other one."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "orchestrator", "scale", str(job.run), "--rollout-workers", str(number)]
+    command = [sys.executable, "-m", "temper.orchestrator", "scale", str(job.run), "--rollout-workers", str(number)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -94,7 +94,7 @@ def scale(job: Job, number: int) -> float:
 
 def audited(run: Path) -> str:
     """Return what an audit that found nothing says in the end; fail with its table where it found something."""
-    command = [sys.executable, "-m", "orchestrator", "audit", str(run)]
+    command = [sys.executable, "-m", "temper.orchestrator", "audit", str(run)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip().splitlines()[-1].rpartition(": ")[2]

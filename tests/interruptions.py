@@ -11,6 +11,7 @@ import numpy as np
 from bound import bound
 from held_engine import HeldEngine, Said
 from scripted_engine import RENDERER, ROOM, TAGS
+
 from temper.envs.catalog import make_env
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task

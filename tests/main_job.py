@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-from orchestrator.run.metrics_log import MetricsRow, read_metrics, step_rows
+from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics, step_rows
 
 DEMO = Path("configs/demo.yaml")
 SMALL = [
@@ -32,7 +32,17 @@ DEADLINE_S = 400.0
 
 
 def command(runs: Path, *overrides: str) -> list[str]:
-    return [sys.executable, "-m", "orchestrator", "run", str(DEMO), f"runs_dir={runs}", "name=job", *SMALL, *overrides]
+    return [
+        sys.executable,
+        "-m",
+        "temper.orchestrator",
+        "run",
+        str(DEMO),
+        f"runs_dir={runs}",
+        "name=job",
+        *SMALL,
+        *overrides,
+    ]
 
 
 def finish(job: "subprocess.Popen[str]") -> tuple[int, str]:

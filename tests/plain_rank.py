@@ -14,11 +14,10 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.token_records import TokenRecord
 from temper.learner.trainer_group import Shares, TrainerGroup
 from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports.transport import Audience
-
-from orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 
 class Here:

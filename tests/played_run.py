@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from viewed_run import training
+
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
@@ -12,13 +14,11 @@ from temper.envs.core.turn_text import call_message, parse_turn, turn_text
 from temper.envs.play import Play
 from temper.envs.source import open_source
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.folder import RunDir, RunState
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import write_groups
-from viewed_run import training
-
-from orchestrator.pipeline.config import load_config
-from orchestrator.run.folder import RunDir, RunState
 
 CONFIG = "name: played\nseed: 5\nstages: [init, rl]\nenvs: {math: {tools: [calculator, python]}}\n"
 SLEEP_S = 0.3

@@ -8,11 +8,12 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from temper.envs.presets import tool_use
-from temper.envs.presets.catalog import PRESETS
 from tiny_airline import write_airline
 from tiny_shop import write_shop
 from tiny_simulators import FILES, dialogue
+
+from temper.envs.presets import tool_use
+from temper.envs.presets.catalog import PRESETS
 
 Row = dict[str, Any]
 BOXED = "\nPlease reason step by step, and put your final answer within \\boxed{}."

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
+
 from temper.rollout.engines.protocol import Engine
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.adapted import AdaptedReceiver, read_weights

@@ -12,7 +12,6 @@ from typing import Any
 import tiny_models
 import torch
 from model_families import tokenizer_of
-from temper.learner.models.fresh import hybrid_config, padded_size
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -24,6 +23,8 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+
+from temper.learner.models.fresh import hybrid_config, padded_size
 
 ROOT = Path(__file__).resolve().parent.parent
 

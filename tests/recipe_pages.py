@@ -19,12 +19,12 @@ from typing import Any
 import yaml
 from public_models import PUBLIC
 
-from orchestrator.cluster.hardware import Hardware, Machine
-from orchestrator.planning.assumptions import Assumptions
-from orchestrator.planning.cards import Site
-from orchestrator.planning.limits import size
-from orchestrator.planning.plan import Plan, make_plan, planned_config, site_of
-from orchestrator.planning.planner import Planner
+from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.cards import Site
+from temper.orchestrator.tools.preflight.plan.limits import size
+from temper.orchestrator.tools.preflight.plan.plan import Plan, make_plan, planned_config, site_of
+from temper.orchestrator.tools.preflight.plan.planner import Planner
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "recipes.md"

@@ -7,27 +7,27 @@ from pathlib import Path
 from typing import Any
 
 from plain_rank import plain_ranks
+from test_orchestrator_reporting_budget_curve import Tracked
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.loop.deadline import StopFlag
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.engines import Engines
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.stages.stage import StageInstance, all_stages
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 from temper.rollout.weights.delivery import Push
-from test_orchestrator_reporting_budget_curve import Tracked
-
-from orchestrator.deadline import StopFlag
-from orchestrator.mixture import Mixture
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.progress import Progress
-from orchestrator.session.engines import Engines
-from orchestrator.session.run import Run
-from orchestrator.session.trainer import Trainer
-from orchestrator.stages.stage import StageInstance, all_stages
 
 DEMO = Path("configs/demo.yaml")
 SETTINGS = [

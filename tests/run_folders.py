@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from orchestrator.run.folder import RunDir
+from temper.orchestrator.run.folder import RunDir
 
 
 def with_checkpoint(folder: RunDir, name: str, step: int = 1, *, done: bool = False) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.run.metrics_log import read_metrics
 
 SAME_OF_A_TURN = ("context_ids", "sampled_ids", "forced", "text")
 SAME_OF_AN_ANSWER = ("reward", "parts", "outcome", "stop", "failure")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plain_pool import Worker
+
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import Pulse
 from temper.learner.batches.micro_batches import BatchShare

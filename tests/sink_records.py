@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.run.metrics_log import read_metrics
-from orchestrator.tracking.metric_names import shown_name
+from temper.orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.tracking.metric_names import shown_name
 
 Points = dict[str, dict[int, float]]
 """By the name of a metric, its value at each step."""

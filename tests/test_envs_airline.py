@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from bound import bound
+from tiny_airline import ANN, BOB, DAY, FLIGHTS, NEXT, RESERVATIONS, USERS, write_airline
+
 from temper.envs.airline.database import Database, fresh
 from temper.envs.airline.domain import DOMAIN
 from temper.envs.airline.env import ENVIRONMENT
@@ -18,7 +20,6 @@ from temper.envs.playback import score
 from temper.envs.service import gold
 from temper.envs.service.env import with_folder
 from temper.envs.service.tools import Refusal
-from tiny_airline import ANN, BOB, DAY, FLIGHTS, NEXT, RESERVATIONS, USERS, write_airline
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "tau_airline"
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_shop import write_shop
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import ENVIRONMENTS, make_env
 from temper.envs.core.env_ref import CHAT, EnvSettings
@@ -17,9 +19,7 @@ from temper.envs.data.config import DataConfig
 from temper.envs.playback import score
 from temper.envs.source import open_source
 from temper.envs.task_rows import row_tasks
-from tiny_shop import write_shop
-
-from orchestrator.pipeline.config import load_config, make_config
+from temper.orchestrator.pipeline.config import load_config, make_config
 
 LAKE = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}, "max_steps": 9})
 

@@ -3,9 +3,8 @@
 from importlib import import_module
 from pathlib import Path
 
-from temper.envs.catalog import ENVIRONMENTS
-
 import envs
+from temper.envs.catalog import ENVIRONMENTS
 
 ROOM = Path(envs.__file__).parent
 MODULES = [

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from code_tasks import play, reward, task_of
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.coding.gold import corruptions, gold
 from temper.envs.core.errors import GraderError

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from code_tasks import play, task_of
+
 from temper.envs.coding.checks import run_checks
 from temper.envs.sandbox.sandbox import shared_sandbox
 from temper.envs.sandbox.sealed_process import Limits

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from code_tasks import play, reward, task_of
+
 from temper.envs.coding import checks
 from temper.envs.coding.gold import gold
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from code_tasks import play, reward, task_of
+
 from temper.envs.coding.gold import corruptions, gold
 from temper.rewards.program_output import json_equal, same_output
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from bound import bound
 from code_tasks import play, task_of
+
 from temper.envs.coding.env import ENVIRONMENT, CodeEnv
 from temper.envs.coding.exercises import generate
 from temper.envs.core.thinking_mode import OFF, UNLIMITED

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 from run_folders import with_checkpoint
-from temper.envs.binding import EnvConfig
-from temper.envs.core.setting import Kind, identity, kind_of, kinds, running, scheduled
 from tiny_shop import write_shop
 
-from orchestrator.pipeline.config import KINDS, Config, flat_config, load_config
-from orchestrator.pipeline.continuation import check_continuation, reached
-from orchestrator.pipeline.data_files import content
-from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import MetricsRow, read_metrics
+from temper.envs.binding import EnvConfig
+from temper.envs.core.setting import Kind, identity, kind_of, kinds, running, scheduled
+from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config
+from temper.orchestrator.pipeline.continuation import check_continuation, reached
+from temper.orchestrator.pipeline.data_files import content
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
 
 DEMO = Path("configs/demo.yaml")
 

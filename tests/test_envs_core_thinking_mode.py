@@ -4,10 +4,10 @@ import random
 from collections import Counter
 
 import pytest
+
 from temper.envs.binding import EnvConfig, bind_all
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Mode, Thinking, ThinkingMix, up_to
-
-from orchestrator.mixture import Draw, open_mixture
+from temper.orchestrator.loop.mixture import Draw, open_mixture
 
 EVERY = ThinkingMix(budget=0.4, low_effort=0.1, no_thought=0.2, budgets=[8, 16])
 

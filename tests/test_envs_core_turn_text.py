@@ -1,6 +1,7 @@
 """Reading a turn: thought, answer, tool calls; and the calculator."""
 
 import pytest
+
 from temper.envs.core.turn_text import BadCall, Call, call_message, parse_calls, parse_turn, turn_text
 from temper.envs.tools.calculator import calculate
 

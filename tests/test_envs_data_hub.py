@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hub_server import served
+
 from temper.envs.presets.catalog import PRESETS
 
 ROWS = "".join(json.dumps({"problem": f"{n}+1?", "solution": f"#### {n + 1}"}) + "\n" for n in range(3)).encode()
@@ -39,10 +40,10 @@ from pathlib import Path
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.presets.catalog import with_preset
 from temper.envs.source import distinct, open_source
-from orchestrator.settings.text import typed
+from temper.orchestrator.config.text import typed
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import read_rows
-from orchestrator.settings.model_source import ModelSource
+from temper.orchestrator.config.model_source import ModelSource
 
 def answer(kind, said):
     try:
@@ -55,13 +56,13 @@ def answer(kind, said):
             tasks = distinct(open_source(bind("it", settings), split="heldout", seed=1), None)
             return [task.messages[-1]["content"] for task in tasks]
         if kind == "dry run":
-            from orchestrator.pipeline.config import given_text  # takes long
-            from orchestrator.pipeline.preview import lines, preview_of
+            from temper.orchestrator.pipeline.config import given_text  # takes long
+            from temper.orchestrator.pipeline.preview import lines, preview_of
 
             found, _ = preview_of(given_text(Path("configs/demo.yaml"), said))
             return lines(found), [path.name for path in Path(os.environ["HF_HOME"]).rglob("snapshots/*/*")]
-        from orchestrator.pipeline.config import load_config  # takes long
-        from orchestrator.pipeline.data_files import content
+        from temper.orchestrator.pipeline.config import load_config  # takes long
+        from temper.orchestrator.pipeline.data_files import content
 
         return content(load_config(Path("configs/demo.yaml"), said))
     except (FileNotFoundError, ValueError) as error:

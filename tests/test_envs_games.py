@@ -9,6 +9,7 @@ import pytest
 from bound import bound
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import configured, drawing_env, environment, make_env
 from temper.envs.core.definition import EnvDefinition

@@ -4,6 +4,7 @@ import socket
 import time
 
 import pytest
+
 from temper.envs.core.errors import GraderError
 from temper.envs.mathematics.env import grade
 from temper.envs.mathematics.grader import ANSWER_S, GOLD_S, MathGrader

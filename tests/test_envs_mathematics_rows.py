@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from bound import made
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.prompts import USUAL
 from temper.envs.core.row_format import load_row

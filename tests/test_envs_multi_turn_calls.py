@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_simulators import ASKED, SOURCE, dialogue, write_simulators
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import configured
 from temper.envs.core.errors import EnvironmentFault
@@ -23,11 +25,9 @@ from temper.envs.multi_turn_calls.simulators import WALL_S, Scene, Simulators
 from temper.envs.play import Play
 from temper.envs.playback import Scored, score
 from temper.envs.source import open_source
+from temper.orchestrator.tools.debug.grading.envcheck import self_test
+from temper.orchestrator.tools.debug.grading.tasks import read_tasks
 from temper.rewards.verdict import Outcome
-from tiny_simulators import ASKED, SOURCE, dialogue, write_simulators
-
-from orchestrator.grading.envcheck import self_test
-from orchestrator.grading.tasks import read_tasks
 
 DONE = "Done."
 DOCS = ("mkdir", {"name": "docs"})

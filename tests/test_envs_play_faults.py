@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from scripted_engine import RENDERER, ROOM, ScriptedEngine, play, runner_of
+
 from temper.envs.binding import BoundEnv, EnvConfig
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.env_ref import EnvRef
@@ -21,14 +22,13 @@ from temper.envs.core.task import Task
 from temper.envs.source import GeneratedSource
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import samples_from_groups
+from temper.orchestrator.loop.buffer import Dropped, Occupancy
+from temper.orchestrator.loop.loop import StepReport
+from temper.orchestrator.loop.step_times import Phase, StepTimes
+from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
 from temper.rollout.trajectory_json import group_lines
-
-from orchestrator.buffer import Dropped, Occupancy
-from orchestrator.loop import StepReport
-from orchestrator.stages.step_metrics import step_metrics
-from orchestrator.step_times import Phase, StepTimes
 
 TASK = Task(env=EnvRef(name="own"), key="1", messages=({"role": "user", "content": "2+2=?"},), spec={})
 Returned = Any

@@ -24,6 +24,7 @@ from preset_rows import (
     contest,
     packed,
 )
+
 from temper.envs.binding import BoundEnv, EnvConfig, bind
 from temper.envs.coding.io_tests import unpacked
 from temper.envs.core.task import Task
@@ -34,9 +35,8 @@ from temper.envs.playback import score
 from temper.envs.presets.catalog import PRESETS, with_preset
 from temper.envs.presets.preset import Preset
 from temper.envs.source import distinct, open_source
-
-from orchestrator.pipeline.config import make_config
-from orchestrator.settings.text import typed
+from temper.orchestrator.config.text import typed
+from temper.orchestrator.pipeline.config import make_config
 
 
 def bound(name: str, **given: Any) -> BoundEnv:

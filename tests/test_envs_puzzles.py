@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from bound import bound
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import configured, make_env
 from temper.envs.core.definition import USUAL_CHANCE

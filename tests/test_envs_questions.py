@@ -6,13 +6,13 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+
 import temper.envs.questions
 from temper.envs.catalog import ENVIRONMENTS, make_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.turn_text import turn_text
 from temper.envs.source import content_key, split_of
-
-from orchestrator.grading.envcheck import self_test
+from temper.orchestrator.tools.debug.grading.envcheck import self_test
 
 KINDS = [
     import_module(f"temper.envs.questions.{path.stem}").ENVIRONMENT.id

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 from bound import bound
+from tokenizers import Tokenizer, models, pre_tokenizers
+
 from temper.envs.catalog import configured
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.playback import score
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 
 def made(seed: int = 0, level: int = 1, **options: Any) -> Task:

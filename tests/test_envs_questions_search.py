@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from bound import bound
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import configured, environment, make_env
 from temper.envs.core.row_format import load_row

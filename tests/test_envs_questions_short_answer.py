@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from bound import bound
+
 from temper.envs.catalog import environment
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from bound import bound, made
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import environment
 from temper.envs.core.row_format import load_row

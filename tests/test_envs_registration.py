@@ -6,8 +6,9 @@ from typing import Any
 
 import gymnasium
 import pytest
-import temper.envs.registration
 from gymnasium.utils.env_checker import check_env
+
+import temper.envs.registration
 from temper.envs.catalog import ENVIRONMENTS
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task

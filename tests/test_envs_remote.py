@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium
 import pytest
 from bound import bound, made
+
 from temper.envs.catalog import configured, make_env
 from temper.envs.core.failure import FailureKind
 from temper.envs.core.task import Task

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from bound import bound
+from tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
+
 from temper.envs.catalog import configured
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.task import Task
@@ -19,9 +21,7 @@ from temper.envs.retail.env import ENVIRONMENT, RetailEnv
 from temper.envs.service import gold
 from temper.envs.service.domain import outputs_in, says
 from temper.envs.service.env import USER_REPLY, with_folder
-from tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
-
-from orchestrator.grading.tasks import read_tasks
+from temper.orchestrator.tools.debug.grading.tasks import read_tasks
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from bound import bound
+
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import call_message, turn_text

@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_shop import ADDRESS, NEW_ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
+
 from temper.envs.core.turn_text import BadCall, Call
 from temper.envs.retail.database import Database, open_shop
 from temper.envs.retail.tools import TOOLS
 from temper.envs.service.tools import Refusal
-from tiny_shop import ADDRESS, NEW_ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from temper.envs.core.errors import SandboxError
 from temper.envs.sandbox import literals
 from temper.envs.sandbox.sandbox import Sandbox, sandbox_report

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+
 from temper.envs.core.errors import SandboxError
 from temper.envs.sandbox.conformance.run import ATTACKS, KNOWN, Target
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from temper.envs.core.errors import SandboxError
 from temper.envs.sandbox.probe import GROUPS
 from temper.envs.sandbox.sandbox import Sandbox
@@ -80,7 +81,8 @@ def test_without_namespaces_the_level_is_2_and_a_warning_says_why() -> None:
     assert done.stdout.splitlines()[0] == "42", done.stderr
     assert "sandbox level 2 of 3" in done.stdout
     assert (
-        "WARNING:temper.envs.sandbox.sandbox:the sandbox can't make namespaces, so it is of level 2 at most: " in done.stderr
+        "WARNING:temper.envs.sandbox.sandbox:the sandbox can't make namespaces, so it is of level 2 at most: "
+        in done.stderr
     )
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from temper.envs.coding.env import judge
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.sandbox.sandbox import Sandbox

@@ -4,6 +4,7 @@ import errno
 import struct
 
 import pytest
+
 from temper.envs.sandbox import seal as seal
 
 OTHER_ARCHITECTURE = 0x40000003

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from temper.envs.service.published import convert
 
 TASKS = """

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_airline import write_airline
+from tiny_shop import write_shop
+
 from temper.envs.airline.database import fresh as fresh_airline
 from temper.envs.airline.database import open_airline
 from temper.envs.retail.database import fresh as fresh_shop
 from temper.envs.retail.database import open_shop
 from temper.envs.service.records import Database
-from tiny_airline import write_airline
-from tiny_shop import write_shop
 
 THREADS = 8
 SERVICES = pytest.mark.parametrize(

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_airline import ANN, DAY, write_airline
+from tiny_shop import write_shop
+
 from temper.envs.airline.database import fresh as fresh_airline
 from temper.envs.airline.tools import TOOLS as AIRLINE
 from temper.envs.core.turn_text import Call
 from temper.envs.retail.database import fresh as fresh_shop
 from temper.envs.retail.tools import TOOLS as SHOP
 from temper.envs.service.tools import Refusal
-from tiny_airline import ANN, DAY, write_airline
-from tiny_shop import write_shop
 
 NUMBERS = (int("9" + "0" * 4299), -int("9" * 4300), 10**400, 10**13, 1e308, -1e308, float("inf"), float("nan"))
 PAYMENT = {"payment_id": "credit_card_1", "amount": 0.5}

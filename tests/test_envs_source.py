@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from temper.envs.binding import EnvConfig, bind, bind_all
 from temper.envs.catalog import environment
 from temper.envs.data.config import DataConfig
 from temper.envs.data.split import split_of
 from temper.envs.source import RowSource, distinct, open_source
-
-from orchestrator.data.chat_data import Demonstrations
-from orchestrator.mixture import open_mixture
+from temper.orchestrator.data.chat_data import Demonstrations
+from temper.orchestrator.loop.mixture import open_mixture
 
 ENV_IDS = ("math", "code", "tool_use")
 Writer = Callable[[bytes], DataConfig]

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from temper.envs.binding import BoundEnv, EnvConfig, bind
 from temper.envs.core.setting import Kind, kind_of
 from temper.envs.data.blocks import BLOCK
@@ -13,10 +14,9 @@ from temper.envs.data.overlap import DropOverlap, OverlapIndex, PromptText, prom
 from temper.envs.data.split import SplitConfig
 from temper.envs.source import RowSource, distinct, open_source
 from temper.envs.streamed import StreamedSource
-
-from orchestrator.pipeline.config import KINDS, load_config
-from orchestrator.pipeline.overlap_check import find_overlaps
-from orchestrator.reporting.overlaps import read_overlaps, write_overlaps
+from temper.orchestrator.pipeline.config import KINDS, load_config
+from temper.orchestrator.pipeline.overlap_check import find_overlaps
+from temper.orchestrator.pipeline.overlaps import read_overlaps, write_overlaps
 
 REAL = Path("../shared/data/gsm8k_train.jsonl")
 LONG = "A farmer sells {n} eggs on each of the seven days of a week and keeps the rest for his own kitchen. How many?"

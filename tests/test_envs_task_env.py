@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from bound import bound, made
 from gymnasium.utils.env_checker import check_env
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import drawing_env, environment, make_env
 from temper.envs.core.definition import EnvDefinition

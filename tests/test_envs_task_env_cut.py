@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from bound import bound
 from scripted_engine import RENDERER, ROOM, play
+from tiny_shop import write_shop
+
 from temper.envs.catalog import configured, environment
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import call_message, turn_text
@@ -17,7 +19,6 @@ from temper.envs.service.env import with_folder
 from temper.rewards.verdict import Outcome
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.trajectory import Stop
-from tiny_shop import write_shop
 
 NO_CLOSING = "I think and think"
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})

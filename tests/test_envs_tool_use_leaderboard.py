@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import parse_calls

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from bound import made
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import make_env
 from temper.envs.core.step_result import StepResult
@@ -13,9 +14,8 @@ from temper.envs.core.turn_text import ParsedTurn, call_message, parse_turn, tur
 from temper.envs.play import Play
 from temper.envs.source import open_source
 from temper.envs.task_env import TaskEnv
-
-from orchestrator.grading.tasks import generated_tasks
-from orchestrator.new_env.tools import env as template
+from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
+from temper.orchestrator.tools.new_env.tools import env as template
 
 
 def task_with(tools: list[str], env_id: str = "math") -> Task:

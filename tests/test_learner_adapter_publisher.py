@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pushes import accepted, held, offered, received
+
 from temper.learner.adapter_publisher import AdapterPublisher
 from temper.rollout.weights.adapted import AdaptedReceiver, WithBase
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded

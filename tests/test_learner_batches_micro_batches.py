@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.learner.batches.micro_batches import MicroBatch, make_batch

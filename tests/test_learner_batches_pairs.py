@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from transformers import PreTrainedModel
+
 from temper.learner.batches.micro_batches import MicroBatch, TrainBatch
 from temper.learner.batches.pairs import Pair, make_pair_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.dpo import pair_loss
 from temper.learner.models.logprobs import token_logprobs
-from transformers import PreTrainedModel
 
 PAD = 0
 BETA = 0.3

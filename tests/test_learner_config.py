@@ -2,13 +2,13 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses import advantages, kl, surrogates
 from temper.learner.losses import config as loss_config
 from temper.learner.losses.config import LossConfig
-
-from orchestrator.pipeline.config import load_config
-from orchestrator.settings.text import typed
+from temper.orchestrator.config.text import typed
+from temper.orchestrator.pipeline.config import load_config
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo.yaml"
 

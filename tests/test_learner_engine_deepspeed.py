@@ -11,6 +11,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.zero.partition_parameters import Init
 from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
+
 from temper.learner.config import LearnerConfig, OptimConfig, ZeroStage
 from temper.learner.engine.deepspeed_engine import _config as deepspeed_config
 

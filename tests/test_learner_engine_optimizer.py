@@ -2,11 +2,12 @@ import math
 
 import pytest
 import torch
+from tiny_models import DENSE
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from temper.learner.config import LearnerConfig, OptimConfig, require_together
 from temper.learner.engine.deepspeed_engine import GuardedMuon
 from temper.learner.engine.optimizer import GuardedAdamW, learning_rate, muon_groups, parameter_groups
-from tiny_models import DENSE
-from transformers import LlamaConfig, LlamaForCausalLM
 
 
 def tiny_llama() -> LlamaForCausalLM:

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+
 from temper.learner.losses.advantages import (
     ADVANTAGES,
     batch_advantages,

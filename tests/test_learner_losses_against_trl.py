@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from transformers import PreTrainedModel
+
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.config import LossConfig
@@ -16,7 +18,6 @@ from temper.learner.losses.policy import Loss, PolicyTerms, policy_loss
 from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.models.logprobs import token_entropies, token_logprobs
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from transformers import PreTrainedModel
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("trl") is None, reason="TRL is not installed; requirements/dev.txt has it"

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.config import LossConfig

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import tiny_models
+from test_learner_batches_pairs import LENGTHS, pair, pairs
+from test_learner_worker import in_processes
+
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.batches.pairs import make_pair_batch
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
-from test_learner_batches_pairs import LENGTHS, pair, pairs
-from test_learner_worker import in_processes
 
 OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0, eps=1e-4)
 DPO = LossConfig(objective="dpo", beta=0.3)

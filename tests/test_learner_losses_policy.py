@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+
 from temper.learner.losses.corrections import Correction
 from temper.learner.losses.policy import PolicyTerms, nll_loss, policy_loss
 from temper.learner.losses.surrogates import Clip

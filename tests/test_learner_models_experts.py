@@ -10,6 +10,11 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+from test_learner_models_shared_prompt import gradients, loaded, tokens
+from torch import nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
 from temper.learner.batches.micro_batches import MicroBatch, make_batch
 from temper.learner.batches.pass_experts import PassExperts, PassRow, joined_choices
 from temper.learner.batches.samples import TrainingSample
@@ -27,10 +32,6 @@ from temper.learner.models.experts import (
 from temper.learner.models.shared_prompt import causal_logits
 from temper.rollout.expert_choices import Choices
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks, tokens_of
-from test_learner_models_shared_prompt import gradients, loaded, tokens
-from torch import nn
-from torch.nn import functional
-from transformers import PreTrainedModel
 
 MAKERS = [tiny_models.nemotron_h_moe, tiny_models.qwen3_moe]
 LAYERS, EXPERTS, CHOSEN = 2, 8, 2

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.nemotron_h import modeling_nemotron_h
+
 from temper.learner.models import mamba_scan
 from temper.learner.models.fresh import FreshModelConfig, make_model
 from temper.learner.models.kernels import kernel_of, references, require_kernels
 from temper.learner.models.loading import read_model
-from transformers import Qwen3Config, Qwen3ForCausalLM
-from transformers.models.nemotron_h import modeling_nemotron_h
 
 SMALL = FreshModelConfig(pattern="M*", hidden_size=16, mamba_heads=2)
 no_kernels = pytest.mark.skipif(importlib.util.find_spec("mamba_ssm") is not None, reason="mamba-ssm is installed")

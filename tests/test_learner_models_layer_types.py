@@ -1,11 +1,11 @@
 """The type of a layer, by the names of its tensors or of its classes."""
 
 import torch
-from temper.learner.config import LearnerConfig
-from temper.learner.models.layer_types import type_of_modules, types_of_tensors
 from transformers import Qwen3MoeConfig
 
-from orchestrator.planning.model import counted
+from temper.learner.config import LearnerConfig
+from temper.learner.models.layer_types import type_of_modules, types_of_tensors
+from temper.orchestrator.tools.preflight.plan.model import counted
 
 
 def test_a_gated_delta_net_is_linear_attention_and_a_mixer_with_the_same_tensors_mamba() -> None:

@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from temper.learner.models.mamba_scan import chunk_scan
 
 

@@ -5,13 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from temper.learner.batches.shared_prefixes import Prompts
-from temper.learner.config import Recomputed
-from temper.learner.models import mamba_scan
-from temper.learner.models.loading import read_model, recompute
-from temper.learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
-from temper.learner.models.scorer import Scorer
-from temper.learner.models.shared_prompt import causal_logits
 from tiny_models import gemma2, llama, nemotron_h, qwen3, qwen3_tied
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
@@ -26,6 +19,14 @@ from transformers import (
     Qwen3Config,
     RecurrentGemmaConfig,
 )
+
+from temper.learner.batches.shared_prefixes import Prompts
+from temper.learner.config import Recomputed
+from temper.learner.models import mamba_scan
+from temper.learner.models.loading import read_model, recompute
+from temper.learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
+from temper.learner.models.scorer import Scorer
+from temper.learner.models.shared_prompt import causal_logits
 
 FAMILIES = {"nemotron_h": nemotron_h, "qwen3": qwen3, "llama": llama, "tied": qwen3_tied}
 V, D, N = 37, 8, 23

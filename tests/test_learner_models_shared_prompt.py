@@ -8,6 +8,16 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from test_learner_worker import in_processes, weights_of
+from transformers import (
+    FalconH1Config,
+    NemotronHConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3NextConfig,
+)
+
 from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
 from temper.learner.batches.packing import batch_cost, cheapest_plan, micro_batch_size, plain_plan
 from temper.learner.batches.samples import TrainingSample
@@ -22,15 +32,6 @@ from temper.learner.models.shareable import require_shareable
 from temper.learner.models.shared_prompt import causal_logits
 from temper.learner.worker import TrainerWorker
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from test_learner_worker import in_processes, weights_of
-from transformers import (
-    FalconH1Config,
-    NemotronHConfig,
-    PreTrainedModel,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3NextConfig,
-)
 
 VOCABULARY = 260
 LONGEST = 10**6

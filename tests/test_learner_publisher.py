@@ -7,6 +7,7 @@ import resource
 import pytest
 import torch
 from pushes import accepted, held, offered, received
+
 from temper.learner.publisher import WeightPublisher
 from temper.rollout.weights.host_memory import HostMemory
 from temper.rollout.weights.manifest import WeightManifest

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.learner.batches.micro_batches import make_batch
@@ -13,10 +14,9 @@ from temper.learner.losses.corrections import Correction
 from temper.learner.losses.policy import PolicyTerms, policy_loss
 from temper.learner.losses.surrogates import Clip
 from temper.learner.token_records import TokenRecord, records_of
+from temper.orchestrator.stages.step_records import training_rows
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
-
-from orchestrator.stages.step_records import training_rows
 
 MU = -1.0
 GUARDED = PolicyTerms(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import LearnerDied
 from temper.learner.batches.micro_batches import BatchShare, make_batch

@@ -14,15 +14,6 @@ import pytest
 import torch
 from pushes import received
 from safetensors.torch import load_file
-from temper.envs.core.member import Holding
-from temper.learner.batches.micro_batches import TrainBatch, make_batch
-from temper.learner.batches.samples import TrainingSample
-from temper.learner.config import LearnerConfig, OptimConfig, ZeroStage
-from temper.learner.losses.config import LossConfig
-from temper.learner.models.logprobs import token_logprobs
-from temper.learner.worker import TrainerWorker
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -33,6 +24,16 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from temper.envs.core.member import Holding
+from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig, ZeroStage
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.logprobs import token_logprobs
+from temper.learner.worker import TrainerWorker
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
 POLICY = LossConfig()

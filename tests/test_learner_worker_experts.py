@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from temper.learner.batches.samples import TrainingSample
-from temper.learner.config import LearnerConfig
-from temper.learner.losses.config import LossConfig
-from temper.learner.worker import TrainerWorker
 from test_learner_models_experts import CHOSEN, EXPERTS, LAYERS, MAKERS, answers, perturbed
 from test_learner_models_shared_prompt import LONGEST, OPTIM, assert_trained_alike, batch
 from test_learner_worker import in_processes, weights_of
 from transformers import AutoModelForCausalLM
+
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.worker import TrainerWorker
 
 POLICY = LossConfig(error_guard=0.0)
 NEAR = LossConfig(error_guard=0.0, kl_coefficient=0.1)

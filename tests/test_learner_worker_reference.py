@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import tiny_models
 import torch
+from test_learner_worker import in_processes, tensor_bytes
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
+
 from temper.learner.batches.micro_batches import TrainBatch, make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig, ZeroStage
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.loading import read_model
 from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from test_learner_worker import in_processes, tensor_bytes
-from transformers import Qwen3Config, Qwen3ForCausalLM
-from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
-
-from orchestrator.cluster.this_machine import free_port
 
 OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0)
 NEAR = LossConfig(kl_coefficient=0.5, entropy_bonus=0.01)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_learner_worker import POLICY, STEPS, batch, in_processes, tiny_nemotron, weights_of
+
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.training_state import STATE_FOLDER
 from temper.learner.worker import TrainerWorker
-from test_learner_worker import POLICY, STEPS, batch, in_processes, tiny_nemotron, weights_of
 
 ADAM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
 MUON = OptimConfig(kind="muon", learning_rate=2e-3, muon_learning_rate=0.01, warmup_steps=2)

@@ -9,6 +9,9 @@ import torch
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file
+from test_learner_worker import POLICY, STEPS, batch, in_processes, policy_sequences, tiny_nemotron, weights_of
+from transformers import AutoModelForCausalLM
+
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.engine.optimizer import freeze
 from temper.learner.losses.config import LossConfig
@@ -18,10 +21,7 @@ from temper.learner.models.mamba_scan import match_engine
 from temper.learner.saving import HEADERS_BYTES
 from temper.learner.training_state import STATE_FOLDER
 from temper.learner.worker import TrainerWorker
-from test_learner_worker import POLICY, STEPS, batch, in_processes, policy_sequences, tiny_nemotron, weights_of
-from transformers import AutoModelForCausalLM
-
-from orchestrator.run.checkpoint import size_of
+from temper.orchestrator.run.checkpoint import size_of
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, weight_decay=0.01)
 FROZEN = LearnerConfig(zero_stage=1, frozen=["embeddings", r"mixer\.A_log$"])

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from test_learner_worker import batch, broken_batch, in_processes, policy_sequences, tiny_nemotron, weights_of
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
 from temper.learner.batches.micro_batches import BatchShare, MicroBatch, TrainBatch, make_batch
 from temper.learner.batches.samples import TrainingSample, mini_batches
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.update import Fixed, over_updates, with_divergence
 from temper.learner.worker import TrainerWorker
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.stages.distill import DistillConfig
 from temper.rollout.token_arrays import Floats, as_floats, as_ids, as_marks, tokens_of
-from test_learner_worker import batch, broken_batch, in_processes, policy_sequences, tiny_nemotron, weights_of
-from transformers import AutoModelForCausalLM, PreTrainedModel
-
-from orchestrator.pipeline.config import load_config
-from orchestrator.settings.loop import RlConfig
-from orchestrator.stages.distill import DistillConfig
 
 DEMO = Path(__file__).parents[1] / "configs" / "demo.yaml"
 EPOCHS = 2

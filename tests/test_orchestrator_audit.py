@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from accounted_run import EVERY, Past, accounted_run
 
-from orchestrator.__main__ import main
-from orchestrator.audit.audit import audit
-from orchestrator.audit.finding import Finding, Kind
-from orchestrator.run.checkpoint import MANIFEST, file_sha256
-from orchestrator.run.folder import RunDir, RunState, write_json
-from orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.checkpoint import MANIFEST, file_sha256
+from temper.orchestrator.run.folder import RunDir, RunState, write_json
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.tools.debug.audit.audit import audit
+from temper.orchestrator.tools.debug.audit.finding import Finding, Kind
 
 
 @pytest.fixture(scope="module")

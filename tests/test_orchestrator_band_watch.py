@@ -7,23 +7,23 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from temper.learner.losses.config import LossConfig
 from test_orchestrator_loop import ToldRun, ToldTrainer, told_folder
 
-from orchestrator.band_watch import REMEDIES, Band, BandsConfig, BandWatch, OutOfBand
-from orchestrator.buffer import Buffer
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.reporting.record import Event, read_run
-from orchestrator.reporting.report import write_report
-from orchestrator.run.metrics_log import ALARM, MetricsLog, read_metrics
-from orchestrator.run.progress import Progress
-from orchestrator.session.context import skipped_steps
-from orchestrator.settings.loop import RlConfig
-from orchestrator.skip_watch import NothingTrained, SkipWatch
-from orchestrator.stages import rl
-from orchestrator.stages.distill import DistillConfig
-from orchestrator.stages.loop_stage import LoopStage
+from temper.learner.losses.config import LossConfig
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.evaluation.record import Event, read_run
+from temper.orchestrator.loop.band_watch import REMEDIES, Band, BandsConfig, BandWatch, OutOfBand
+from temper.orchestrator.loop.buffer import Buffer
+from temper.orchestrator.loop.skip_watch import NothingTrained, SkipWatch
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.metrics_log import ALARM, MetricsLog, read_metrics
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.context import skipped_steps
+from temper.orchestrator.stages import rl
+from temper.orchestrator.stages.distill import DistillConfig
+from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.tools.inspect.report.report import write_report
 
 ENTROPY = BandsConfig(entropy=Band(low=0.2, high=2.0, stop_after=3))
 

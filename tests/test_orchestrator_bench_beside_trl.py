@@ -7,23 +7,23 @@ import numpy as np
 import pytest
 from plain_pool import Worker, pool_of
 from pushes import empty_push
+
 from temper.envs.core.member import MemberNow
 from temper.envs.task_env import last_user_text
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.loop.mixture import Draw
+from temper.orchestrator.tools.bench.beside_trl.bench import ANSWERS, WORKS, figures_of, mixture_of, trl_work
+from temper.orchestrator.tools.bench.beside_trl.loop_side import SKIPPED, LoopSide
+from temper.orchestrator.tools.bench.beside_trl.trl_side import Part, TrlSide, TrlWork, trl_is_there
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from temper.rollout.weights.delivery import Push
-
-from orchestrator.bench.beside_trl.bench import ANSWERS, WORKS, figures_of, mixture_of, trl_work
-from orchestrator.bench.beside_trl.loop_side import SKIPPED, LoopSide
-from orchestrator.bench.beside_trl.trl_side import Part, TrlSide, TrlWork, trl_is_there
-from orchestrator.mixture import Draw
-from orchestrator.settings.loop import RlConfig
 
 SHORT, LONG = WORKS
 TINY = FreshModelConfig(pattern="M*", hidden_size=32, intermediate_size=32, attention_heads=2, mamba_heads=2)

@@ -3,9 +3,9 @@
 from multiprocessing.connection import Connection
 
 import pytest
-from temper.rollout.weights.manifest import WeightManifest
 
-from orchestrator.bench.push.other_end import OtherEnd
+from temper.orchestrator.tools.bench.push.other_end import OtherEnd
+from temper.rollout.weights.manifest import WeightManifest
 
 MANIFEST = WeightManifest.of({"weight": (2, 3)}, dtype="float32", transport="shared_memory", version=1)
 

@@ -9,20 +9,20 @@ from functools import partial
 from statistics import fmean
 
 import pytest
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.buffer_state import BufferState, saved_groups, state_from_json
+from temper.orchestrator.loop.loop import StepReport
+from temper.orchestrator.loop.mixture import Draw, Mixture
+from temper.orchestrator.loop.slots import Occupancy, SlotState
+from temper.orchestrator.loop.step_times import Phase, StepTimes
+from temper.orchestrator.loop.ticket_ledger import TicketLedger, Totals
+from temper.orchestrator.stages.rl import teaches
+from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
-
-from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.buffer_state import BufferState, saved_groups, state_from_json
-from orchestrator.loop import StepReport
-from orchestrator.mixture import Draw, Mixture
-from orchestrator.slots import Occupancy, SlotState
-from orchestrator.stages.rl import teaches
-from orchestrator.stages.step_metrics import step_metrics
-from orchestrator.step_times import Phase, StepTimes
-from orchestrator.ticket_ledger import TicketLedger, Totals
 
 
 class Numbered:

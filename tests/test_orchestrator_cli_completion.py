@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.__main__ import main
+from temper.orchestrator.__main__ import main
 
 ASK = 'source "$1"; shift; COMP_WORDS=(temper "$@"); COMP_CWORD=$#; _temper; echo "${COMPREPLY[*]}"'
 

@@ -9,19 +9,19 @@ import pytest
 import tiny_models
 import yaml
 from chat_server import KEY, Body, ChatServerDouble, told
+
 from temper.envs.data.config import DataConfig
 from temper.envs.presets.catalog import PRESETS
-
-from orchestrator.__main__ import main, parser
-from orchestrator.cli.compare_command import parse_groups
-from orchestrator.cli.eval_command import environments, presets, read_escapes
-from orchestrator.cli.eval_command import told as said_of_settings
-from orchestrator.cli.run_eval import config_of
-from orchestrator.evaluation.exam import EvalConfig
-from orchestrator.pipeline.config import Config, load_config, save_config
-from orchestrator.pipeline.eval_config import slug
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.settings.model_source import ModelSource
+from temper.orchestrator.__main__ import main, parser
+from temper.orchestrator.cli.compare_command import parse_groups
+from temper.orchestrator.cli.eval_command import environments, presets, read_escapes
+from temper.orchestrator.cli.eval_command import told as said_of_settings
+from temper.orchestrator.cli.run_eval import config_of
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.evaluation.exam import EvalConfig
+from temper.orchestrator.pipeline.config import Config, load_config, save_config
+from temper.orchestrator.pipeline.eval_config import slug
+from temper.orchestrator.run.folder import RunDir, RunState
 
 DEMO = Path(__file__).resolve().parent.parent / "configs" / "demo.yaml"
 

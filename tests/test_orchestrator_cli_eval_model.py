@@ -10,11 +10,11 @@ import pytest
 import tiny_models
 import torch
 from safetensors.torch import load_file, save_file
+
 from temper.envs.mathematics.rows import REQUEST
+from temper.orchestrator.__main__ import main
 from temper.rollout.engines.vllm_settings import engine_arguments, limit_cpu, prepare_environment
 from temper.rollout.tokenizer import load_tokenizer
-
-from orchestrator.__main__ import main
 
 GSM8K = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "gsm8k_labelled.jsonl"
 TOKENS, END, LONGEST = 24, "87", 200

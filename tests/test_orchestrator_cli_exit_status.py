@@ -4,12 +4,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from temper.rollout.pool.restarts import TooManyRestarts
 
-from orchestrator.__main__ import main
-from orchestrator.cli.exit_status import exit_status
-from orchestrator.deadline import StuckError
-from orchestrator.run.checkpoint import DamagedCheckpointError
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.cli.exit_status import exit_status
+from temper.orchestrator.loop.deadline import StuckError
+from temper.orchestrator.run.checkpoint import DamagedCheckpointError
+from temper.rollout.pool.restarts import TooManyRestarts
 
 
 def raising(error: BaseException) -> Callable[[], int]:

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from orchestrator.__main__ import main, parser
+from temper.orchestrator.__main__ import main, parser
 
 EXAMPLE = re.compile(r"^ +(?:eval \"\$\()?temper ((?:.*\\\n)*.*)", re.MULTILINE)
 ROOT = parser()

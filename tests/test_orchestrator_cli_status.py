@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from orchestrator.__main__ import main
-from orchestrator.cli.looking import status_command
-from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.supervision.scale import SCALE_FILE, ask_for_workers, take_request
-from orchestrator.supervision.status import EvaluationStatus, MemberStatus, RunStatus, TicketStatus, read_status
-from orchestrator.watching.facts import gather
-from orchestrator.watching.terminal import facts_table
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.cli import status_command
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.session.scale import SCALE_FILE, ask_for_workers, take_request
+from temper.orchestrator.session.status import EvaluationStatus, MemberStatus, RunStatus, TicketStatus, read_status
+from temper.orchestrator.tools.inspect.status.facts import gather
+from temper.orchestrator.tools.inspect.status.terminal import facts_table
 
 WORKER = MemberStatus(
     name="rollout worker 0",

@@ -15,12 +15,12 @@ import psutil
 import pytest
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from orchestrator.cli.submit import named_server, passed_on, run_command, run_job, stop_wait_s
-from orchestrator.cluster import ray_jobs
-from orchestrator.cluster.module_search import FOLDER
-from orchestrator.cluster.ray_jobs import Job, JobServer, end_session, local_head
-from orchestrator.cluster.this_machine import LOOPBACK, ROOT
-from orchestrator.pipeline.config import unsettled_config
+from temper.orchestrator.cli.submit import named_server, passed_on, run_command, run_job, stop_wait_s
+from temper.orchestrator.cluster import ray_jobs
+from temper.orchestrator.cluster.module_search import FOLDER
+from temper.orchestrator.cluster.ray_jobs import Job, JobServer, end_session, local_head
+from temper.orchestrator.cluster.this_machine import LOOPBACK, ROOT
+from temper.orchestrator.pipeline.config import unsettled_config
 
 STOPPABLE = """
 import signal, sys, time
@@ -103,7 +103,7 @@ def test_a_stop_may_take_as_long_as_the_runs_own_deadlines_allow() -> None:
 SUBMITTED = """
 import shlex, sys
 from pathlib import Path
-from orchestrator.cluster.ray_jobs import Job, local_head
+from temper.orchestrator.cluster.ray_jobs import Job, local_head
 command = shlex.join([sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"])
 with local_head() as server:
     write = lambda text: print(text, flush=True)
@@ -138,7 +138,7 @@ def test_a_local_run_keeps_its_results_in_the_callers_folder(tmp_path: Path, mon
     monkeypatch.setenv("PYTHONPATH", "/mine")
     command = run_command(ROOT / "configs" / "demo.yaml", ["seed=2"], local=True)
     assert command[:4] == ["env", f"{FOLDER}={tmp_path}", "PYTHONPATH=/mine", "PYTHONSAFEPATH="]
-    assert command[5:9] == ["-m", "orchestrator", "run", "configs/demo.yaml"]
+    assert command[5:9] == ["-m", "temper.orchestrator", "run", "configs/demo.yaml"]
     assert command[9:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
 
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
+
 from temper.envs.core.pulse import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
-
-from orchestrator.cluster.actors import await_actor
-from orchestrator.cluster.trainer_actors import allocator_options
+from temper.orchestrator.cluster.actors import await_actor
+from temper.orchestrator.cluster.trainer_actors import allocator_options
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What a run wants of a cluster, and what lacks where it has no room."""
 
-from orchestrator.cluster.placement import Node, Wanted, in_order, lacking
+from temper.orchestrator.cluster.placement import Node, Wanted, in_order, lacking
 
 NODES = [
     Node(name="a", address="10.0.0.1", gpus=8, free=2),

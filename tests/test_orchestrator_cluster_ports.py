@@ -3,7 +3,7 @@
 import socket
 from pathlib import Path
 
-from orchestrator.cluster.this_machine import LOOPBACK, free_ports
+from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

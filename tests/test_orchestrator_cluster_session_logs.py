@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cluster import session_logs
-from orchestrator.cluster.session_logs import SessionLogs
+from temper.orchestrator.cluster import session_logs
+from temper.orchestrator.cluster.session_logs import SessionLogs
 
 
 def printed(folder: Path, name: str, text: str, *, age_s: float = 0.0) -> Path:

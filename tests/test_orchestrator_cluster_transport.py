@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.cluster.transport_choice import Ground, choose
+from temper.orchestrator.cluster.transport_choice import Ground, choose
 
 ALONE = Ground(machines=1, gpus=0, shared=False, memory=10**9, object_store=10**8)
 TWO_MACHINES = replace(ALONE, machines=2)

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
 from temper.envs.data.blocks import BLOCK, Blocks
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
+from temper.orchestrator.data.chat_file import ChatFile, parse_chat
+from temper.orchestrator.data.row_intake import RowIntake, counts_text
+from temper.orchestrator.data.sft import SftData, SftDataConfig
+from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.stages.sft import SftConfig
 from temper.rollout.budget.config import ThoughtConfig
-
-from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
-from orchestrator.data.chat_file import ChatFile, parse_chat
-from orchestrator.data.row_intake import RowIntake, counts_text
-from orchestrator.data.sft import SftData, SftDataConfig
-from orchestrator.pipeline.config import Config, load_config
-from orchestrator.stages.sft import SftConfig
 
 TOKENIZER = byte_tokenizer()
 TOKENS = DialogueTokenizer.of(TOKENIZER, ThoughtConfig())

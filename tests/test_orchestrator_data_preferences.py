@@ -6,24 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_orchestrator_data_rejection_sampling import DRAW, TOKENIZER, ids_of, mixture, spoken, trajectory, two_turns
+
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig
 from temper.learner.batches.pairs import Pair
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.data.chat_data import DialogueTokenizer
+from temper.orchestrator.data.epoch_batches import EpochBatches
+from temper.orchestrator.data.preference_rows import PreferenceFile, parse_preference, read_preferences
+from temper.orchestrator.data.row_intake import RowIntake
+from temper.orchestrator.data.self_answers import pair_lines, read_pairs
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.stages.dpo import DpoConfig
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, TurnFault, WeightVersion
-from test_orchestrator_data_rejection_sampling import DRAW, TOKENIZER, ids_of, mixture, spoken, trajectory, two_turns
-
-from orchestrator.data.chat_data import DialogueTokenizer
-from orchestrator.data.epoch_batches import EpochBatches
-from orchestrator.data.preference_rows import PreferenceFile, parse_preference, read_preferences
-from orchestrator.data.row_intake import RowIntake
-from orchestrator.data.self_answers import pair_lines, read_pairs
-from orchestrator.pipeline.config import load_config
-from orchestrator.stages.dpo import DpoConfig
 
 ASKED = [{"role": "user", "content": "6*7=?"}]
 ROW = {

@@ -4,21 +4,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from temper.envs.binding import EnvConfig, bind_all
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import ThinkingMix
 from temper.envs.core.turn_text import CLOSE_THOUGHT
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.data.rejection_sampling import RejectionSampledData
+from temper.orchestrator.data.self_answers import SelfAnswer, answer_lines, read_answers, sample_of, worth_imitating
+from temper.orchestrator.loop.mixture import Draw, Mixture, open_mixture
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
-
-from orchestrator.data.rejection_sampling import RejectionSampledData
-from orchestrator.data.self_answers import SelfAnswer, answer_lines, read_answers, sample_of, worth_imitating
-from orchestrator.mixture import Draw, Mixture, open_mixture
 
 TOKENIZER = byte_tokenizer()
 TAGS = ThoughtTags(TOKENIZER)

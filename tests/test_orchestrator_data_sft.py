@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+
 from temper.envs.binding import EnvConfig, bind_all
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
@@ -13,15 +14,14 @@ from temper.envs.core.turn_text import call_message
 from temper.envs.data.config import OnError
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer
+from temper.orchestrator.data.chat_file import parse_chat
+from temper.orchestrator.data.row_intake import limit_name
+from temper.orchestrator.data.sft import SftData, SftDataConfig, in_rounds, under_mode
+from temper.orchestrator.loop.mixture import open_mixture
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
-
-from orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer
-from orchestrator.data.chat_file import parse_chat
-from orchestrator.data.row_intake import limit_name
-from orchestrator.data.sft import SftData, SftDataConfig, in_rounds, under_mode
-from orchestrator.mixture import open_mixture
 
 TOKENIZER = byte_tokenizer()
 CALL = {

@@ -13,36 +13,42 @@ from threading import Event
 
 import pytest
 import tiny_models
-from temper.envs.core.errors import EpisodeTimeout
-from temper.envs.sandbox.seal_probe import KERNEL
-from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
 from test_orchestrator_grading_envcheck import SOUND
 from test_system_documents_env import block
 from two_nodes import Nodes
 
-from orchestrator.__main__ import main
-from orchestrator.cluster.hardware import Hardware, Machine
-from orchestrator.cluster.node_facts import NodeFacts, NodeSeen, ask_nodes, checksum, listen, reach
-from orchestrator.cluster.placement import Wanted
-from orchestrator.cluster.ray_cluster import ray
-from orchestrator.cluster.this_machine import ROOT, free_port
-from orchestrator.doctor.check import Check, examined
-from orchestrator.doctor.checks import CHECKS, examine, start_notes
-from orchestrator.doctor.disk import check_room, check_speed, measured
-from orchestrator.doctor.finding import Finding, Level, failure, of_error, ok
-from orchestrator.doctor.gpus import check_devices, check_driver, check_kernels, gpus_in_use, read_driver
-from orchestrator.doctor.memory import check_available, check_memory, check_pushes, check_shm
-from orchestrator.doctor.nodes import check_head, check_nodes
-from orchestrator.doctor.packages import check_versions, read_lock
-from orchestrator.doctor.sandbox import check_isolation, tried
-from orchestrator.doctor.store import check_store
-from orchestrator.doctor.subject import Subject, read_subject
-from orchestrator.doctor.system_limits import check_open_files, check_ports
-from orchestrator.pipeline.config import Config, load_config
-from orchestrator.planning.assumptions import Assumptions
-from orchestrator.planning.cards import Site
-from orchestrator.planning.model import planned_model
-from orchestrator.planning.planner import Planner
+from temper.envs.core.errors import EpisodeTimeout
+from temper.envs.sandbox.seal_probe import KERNEL
+from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.cluster.node_facts import NodeFacts, NodeSeen, ask_nodes, checksum, listen, reach
+from temper.orchestrator.cluster.placement import Wanted
+from temper.orchestrator.cluster.ray_cluster import ray
+from temper.orchestrator.cluster.this_machine import ROOT, free_port
+from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.tools.preflight.doctor.check import Check, examined
+from temper.orchestrator.tools.preflight.doctor.checks import CHECKS, examine, start_notes
+from temper.orchestrator.tools.preflight.doctor.disk import check_room, check_speed, measured
+from temper.orchestrator.tools.preflight.doctor.finding import Finding, Level, failure, of_error, ok
+from temper.orchestrator.tools.preflight.doctor.gpus import (
+    check_devices,
+    check_driver,
+    check_kernels,
+    gpus_in_use,
+    read_driver,
+)
+from temper.orchestrator.tools.preflight.doctor.memory import check_available, check_memory, check_pushes, check_shm
+from temper.orchestrator.tools.preflight.doctor.nodes import check_head, check_nodes
+from temper.orchestrator.tools.preflight.doctor.packages import check_versions, read_lock
+from temper.orchestrator.tools.preflight.doctor.sandbox import check_isolation, tried
+from temper.orchestrator.tools.preflight.doctor.store import check_store
+from temper.orchestrator.tools.preflight.doctor.subject import Subject, read_subject
+from temper.orchestrator.tools.preflight.doctor.system_limits import check_open_files, check_ports
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.cards import Site
+from temper.orchestrator.tools.preflight.plan.model import planned_model
+from temper.orchestrator.tools.preflight.plan.planner import Planner
 
 DEMO = Path("configs/demo.yaml")
 GIB = 2**30

@@ -5,16 +5,16 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+from test_orchestrator_reporting_budget_curve import RolloutPool, answer, evaluated, group, task_under, turn
+
 from temper.envs.core.thinking_mode import UNLIMITED, up_to
 from temper.envs.source import content_key
+from temper.orchestrator.evaluation.budget_curve import task_scores
+from temper.orchestrator.evaluation.record import read_evaluations
+from temper.orchestrator.evaluation.scores import attested, env_result, is_of
 from temper.rewards.verdict import Outcome, Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Ticket, Trajectory, Turn, WeightVersion
-from test_orchestrator_reporting_budget_curve import RolloutPool, answer, evaluated, group, task_under, turn
-
-from orchestrator.evaluation.scores import attested, env_result, is_of
-from orchestrator.reporting.budget_curve import task_scores
-from orchestrator.reporting.record import read_evaluations
 
 
 def under(version: int, *, last: int | None = None) -> Turn:

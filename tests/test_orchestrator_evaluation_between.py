@@ -13,33 +13,33 @@ import pytest
 from plain_pool import Worker, pool_of, settle
 from pushes import empty_push
 from scripted_engine import RENDERER, TAGS, ScriptedEngine
+from test_orchestrator_evaluation import as_before, under
+from test_orchestrator_loop import LIMIT, Learner, SlowSource, nothing
+from test_orchestrator_reporting_budget_curve import Tracked, answer
+
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.evaluation.between import FIRST_TICKET, StepEvaluations, evaluations_between
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.deadline import Deadline, StopFlag, StopRequested, StuckError
+from temper.orchestrator.loop.failure_watch import TooManyFailures
+from temper.orchestrator.loop.interfaces import Evaluations
+from temper.orchestrator.loop.loop import Loop, StepReport
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.phases import Shift, Shifts
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.run.retention import CheckpointConfig
+from temper.orchestrator.session.checkpoint_writer import scores
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.tools.debug.audit.audit import audit
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Offered, Push
 from temper.rollout.weights.manifest import WeightManifest
-from test_orchestrator_evaluation import as_before, under
-from test_orchestrator_loop import LIMIT, Learner, SlowSource, nothing
-from test_orchestrator_reporting_budget_curve import Tracked, answer
-
-from orchestrator.audit.audit import audit
-from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.deadline import Deadline, StopFlag, StopRequested, StuckError
-from orchestrator.evaluation.between import FIRST_TICKET, StepEvaluations, evaluations_between
-from orchestrator.failure_watch import TooManyFailures
-from orchestrator.loop import Loop, StepReport
-from orchestrator.loop_sides import Evaluations
-from orchestrator.mixture import Mixture
-from orchestrator.pipeline.config import load_config
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.metrics_log import MetricsRow, read_metrics
-from orchestrator.run.progress import Progress
-from orchestrator.run.retention import CheckpointConfig
-from orchestrator.session.checkpoint_writer import scores
-from orchestrator.session.run import Run
-from orchestrator.settings.loop import RlConfig
-from orchestrator.shifts import Shift, Shifts
 
 EVERY = "rl.eval_every=2"
 

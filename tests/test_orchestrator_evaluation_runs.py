@@ -8,7 +8,7 @@ from fault_job import SYNCHRONOUS, Job, rows, runs
 from healing import audited
 from same_trajectories import compare_runs, largest_loss_gap
 
-from orchestrator.run.checkpoint import steps
+from temper.orchestrator.run.checkpoint import steps
 
 STEPS, EVERY = 6, 2
 RUN = ["stages=[init,rl]", f"rl.steps={STEPS}", "rl.groups_per_step=2", "checkpoints.keep=1", *SYNCHRONOUS]

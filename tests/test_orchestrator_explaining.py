@@ -11,17 +11,17 @@ import pytest
 from safetensors.numpy import save_file
 from viewed_run import write_viewed_run
 
-from orchestrator.__main__ import main
-from orchestrator.explaining.bends import Bend, bends_of
-from orchestrator.explaining.courses import Course, courses_of
-from orchestrator.explaining.evidence import Evidence
-from orchestrator.explaining.explanation import Explanation, MetricBend, bends_in, explain
-from orchestrator.explaining.sentences import sentences
-from orchestrator.explaining.signatures import SIGNATURES, diagnoses
-from orchestrator.explaining.update_shares import shares_of, update_sum_of
-from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import MetricsLog, MetricsRow
-from orchestrator.viewing.recorded_file import chosen_file
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow
+from temper.orchestrator.tools.inspect.explain.bends import Bend, bends_of
+from temper.orchestrator.tools.inspect.explain.courses import Course, courses_of
+from temper.orchestrator.tools.inspect.explain.evidence import Evidence
+from temper.orchestrator.tools.inspect.explain.explanation import Explanation, MetricBend, bends_in, explain
+from temper.orchestrator.tools.inspect.explain.sentences import sentences
+from temper.orchestrator.tools.inspect.explain.signatures import SIGNATURES, diagnoses
+from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, update_sum_of
+from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
 
 STEPS = 40
 LIMIT = 0.05 / 50

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from fault_job import Runs, runs
 
-from orchestrator.explaining.explanation import Explanation, explain
-from orchestrator.run.folder import RunDir
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.inspect.explain.explanation import Explanation, explain
 
 LONGEST_S = 1200.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S + 60)]

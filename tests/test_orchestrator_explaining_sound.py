@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from viewed_run import write_viewed_run
 
-from orchestrator.explaining.bends import bends_of
-from orchestrator.explaining.courses import courses_of
-from orchestrator.explaining.evidence import Evidence
-from orchestrator.explaining.explanation import Explanation, explain
-from orchestrator.explaining.sentences import sentences
-from orchestrator.explaining.signatures import Diagnosis, diagnoses
-from orchestrator.explaining.update_shares import update_sum
-from orchestrator.pipeline.stage_list import settings_of
-from orchestrator.run.metrics_log import MetricsLog, MetricsRow
+from temper.orchestrator.pipeline.stage_list import settings_of
+from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow
+from temper.orchestrator.tools.inspect.explain.bends import bends_of
+from temper.orchestrator.tools.inspect.explain.courses import courses_of
+from temper.orchestrator.tools.inspect.explain.evidence import Evidence
+from temper.orchestrator.tools.inspect.explain.explanation import Explanation, explain
+from temper.orchestrator.tools.inspect.explain.sentences import sentences
+from temper.orchestrator.tools.inspect.explain.signatures import Diagnosis, diagnoses
+from temper.orchestrator.tools.inspect.explain.update_shares import update_sum
 
 STEPS = 40
 NOISE = np.random.default_rng(0).standard_normal((3, STEPS))

@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.orchestrator.loop.failure_watch import FailureWatch, TooManyFailures
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
-
-from orchestrator.failure_watch import FailureWatch, TooManyFailures
 
 TASK = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={})
 ENGINE = Failure(kind=FailureKind.ENGINE, message="EngineFault: the engine is dead")

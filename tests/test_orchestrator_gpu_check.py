@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gpu_check.__main__ import check, main
-from orchestrator.gpu_check.kernels import largest
-from orchestrator.gpu_check.page import HEAD, page, said, section
-from orchestrator.gpu_check.part import PARTS, Figure, Outcome, Part, Report
-from orchestrator.gpu_check.running import Clock, ended, run_apart, run_here
+from temper.orchestrator.tools.gpu_check.__main__ import check, main
+from temper.orchestrator.tools.gpu_check.kernels import largest
+from temper.orchestrator.tools.gpu_check.page import HEAD, page, said, section
+from temper.orchestrator.tools.gpu_check.part import PARTS, Figure, Outcome, Part, Report
+from temper.orchestrator.tools.gpu_check.running import Clock, ended, run_apart, run_here
 
 KERNELS, *_ = PARTS
 AT_ONCE = 1e-4
@@ -21,7 +21,7 @@ AT_ONCE = 1e-4
 
 def test_the_parts_have_fifteen_minutes_together_and_a_file_each() -> None:
     assert sum(part.seconds for part in PARTS) <= 15 * 60
-    folder = Path("orchestrator/gpu_check")
+    folder = Path("orchestrator/tools/gpu_check")
     assert [part.name for part in PARTS if not (folder / f"{part.name}.py").is_file()] == []
 
 
@@ -104,8 +104,8 @@ def test_parts_are_chosen_by_name_and_by_what_they_need(
         found[part.name] = patience
         return Outcome(name=part.name)
 
-    monkeypatch.setattr("orchestrator.gpu_check.__main__.run_apart", run_nothing)
-    monkeypatch.setattr("orchestrator.gpu_check.__main__.PAGE", None)
+    monkeypatch.setattr("temper.orchestrator.tools.gpu_check.__main__.run_apart", run_nothing)
+    monkeypatch.setattr("temper.orchestrator.tools.gpu_check.__main__.PAGE", None)
     assert main([*arguments, "--small"]) == 0
     assert list(found) == run
     assert set(found.values()) == {5.0 if "--patience" in arguments else 1.0}
@@ -167,10 +167,10 @@ def test_the_page_in_docs_has_every_part() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("needs", ["none", "deepspeed"])
 def test_parts_need_no_library_that_they_do_not_name(needs: str) -> None:
-    names = [f"orchestrator.gpu_check.{part.name}" for part in PARTS if part.needs == needs]
+    names = [f"temper.orchestrator.tools.gpu_check.{part.name}" for part in PARTS if part.needs == needs]
     absent = {"vllm", "ray", "gymnasium", "omegaconf", "mamba_ssm"}
     absent |= {"deepspeed", "mlflow"} if needs == "none" else set()  # DeepSpeed imports MLflow
-    program = f"import sys, {', '.join(names)}, orchestrator.gpu_check.__main__; print({absent} & sys.modules.keys())"
+    program = f"import sys, {', '.join(names)}, temper.orchestrator.tools.gpu_check.__main__; print({absent} & sys.modules.keys())"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     assert ran.stdout.strip() == "set()"
 
@@ -179,6 +179,15 @@ def test_parts_need_no_library_that_they_do_not_name(needs: str) -> None:
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_every_part_runs_in_a_small_form_on_a_cpu(part: Part, tmp_path: Path) -> None:
     file = tmp_path / "gpu.md"
-    command = [sys.executable, "-m", "orchestrator.gpu_check", "--small", "--only", part.name, "--page", str(file)]
+    command = [
+        sys.executable,
+        "-m",
+        "temper.orchestrator.tools.gpu_check",
+        "--small",
+        "--only",
+        part.name,
+        "--page",
+        str(file),
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=4 * part.seconds + 960, check=False)
     assert ran.returncode == 0, file.read_text(encoding="utf-8") if file.is_file() else ran.stderr

@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 
 import pytest
-from temper.envs.catalog import environment
 from tiny_shop import write_shop
 
-from orchestrator.__main__ import main
-from orchestrator.grading.envcheck import self_test
-from orchestrator.grading.tasks import generated_tasks
+from temper.envs.catalog import environment
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.tools.debug.grading.envcheck import self_test
+from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
 
 NEEDS_PUZZLES = pytest.param(
     "reasoning_gym",

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
 from temper.envs.playback import score, turns_of
-
-from orchestrator.__main__ import main
-from orchestrator.grading.scoring_pool import ScoringPool
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.tools.debug.grading.scoring_pool import ScoringPool
 
 MATH = [{"question": f"What is {n}+1?", "answer": f"So\n#### {n + 1}"} for n in range(20)]
 CALLS = [

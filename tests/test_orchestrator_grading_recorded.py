@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from temper.envs.core.task import Task
 from temper.envs.source import open_source
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.folder import RunDir, RunState
 from temper.rewards.verdict import Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import write_groups
-
-from orchestrator.__main__ import main
-from orchestrator.pipeline.config import load_config
-from orchestrator.run.folder import RunDir, RunState
 
 
 def answer(task: Task, text: str, reward: float, **parts: float) -> Trajectory:

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_shop import write_shop
+
 from temper.envs.catalog import configured, environment
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
 from temper.envs.retail.domain import DOMAIN
 from temper.envs.service import env as service
-from tiny_shop import write_shop
-
-from orchestrator.grading.finding import Finding
-from orchestrator.grading.reward_audit import FEWEST, audit
-from orchestrator.grading.tasks import generated_tasks
+from temper.orchestrator.tools.debug.grading.finding import Finding
+from temper.orchestrator.tools.debug.grading.reward_audit import FEWEST, audit
+from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
 
 NOTHING, AMONG_MANY, COPIED, ONE_ANSWER, OTHER_ANSWERS = range(5)
 CANCEL = {"name": "cancel_pending_order", "kwargs": {"order_id": "#W4", "reason": "no longer needed"}}

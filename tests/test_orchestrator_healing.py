@@ -9,28 +9,28 @@ from typing import Any
 import pytest
 from ledger_rows import read_ledger
 from pushes import empty_push
-from temper.envs.core.member import MemberNow
-from temper.envs.core.pulse import LearnerDied
-from temper.learner.batches.micro_batches import TrainBatch
-from temper.learner.token_records import TokenRecord
-from temper.rollout.trajectory import Group, Ticket, WeightVersion
-from temper.rollout.weights.delivery import Push
 from test_orchestrator_loop import Rollouts, told_folder
 from test_orchestrator_reporting_budget_curve import Tracked
 from test_orchestrator_session import HealthyLearner
 
-from orchestrator.audit.audit import audit
-from orchestrator.deadline import StopFlag
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.runner import healed
-from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.run.checkpoint import steps
-from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import read_metrics, step_rows
-from orchestrator.run.progress import Progress
-from orchestrator.session.run import Run
-from orchestrator.session.trainer import Trainer
-from orchestrator.stages import rl
+from temper.envs.core.member import MemberNow
+from temper.envs.core.pulse import LearnerDied
+from temper.learner.batches.micro_batches import TrainBatch
+from temper.learner.token_records import TokenRecord
+from temper.orchestrator.loop.deadline import StopFlag
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.runner import healed
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.checkpoint import steps
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.metrics_log import read_metrics, step_rows
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.stages import rl
+from temper.orchestrator.tools.debug.audit.audit import audit
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.weights.delivery import Push
 
 STEPS = 6
 SETTINGS = [

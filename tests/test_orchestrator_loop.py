@@ -12,39 +12,39 @@ from typing import Any
 
 import pytest
 from pushes import empty_push
+from test_orchestrator_reporting_budget_curve import Tracked
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.pulse import LearnerDied
 from temper.envs.core.task import Task
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.token_records import TokenRecord
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.deadline import Deadline, StopFlag, StuckError
+from temper.orchestrator.loop.loop import Loop, StepReport
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.skip_watch import NothingTrained
+from temper.orchestrator.loop.step_times import Phase
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.engines import Engines
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.stages import rl, self_sft
+from temper.orchestrator.stages.answer_sampling import sample_once
+from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.weights.delivery import Push
-from test_orchestrator_reporting_budget_curve import Tracked
-
-from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.deadline import Deadline, StopFlag, StuckError
-from orchestrator.loop import Loop, StepReport
-from orchestrator.mixture import Mixture
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.progress import Progress
-from orchestrator.session.engines import Engines
-from orchestrator.session.run import Run
-from orchestrator.session.trainer import Trainer
-from orchestrator.settings.loop import RlConfig
-from orchestrator.settings.run_config import RunConfig
-from orchestrator.skip_watch import NothingTrained
-from orchestrator.stages import rl, self_sft
-from orchestrator.stages.answer_sampling import sample_once
-from orchestrator.stages.loop_stage import LoopStage
-from orchestrator.stages.self_sft import SelfSftConfig
-from orchestrator.stages.step_metrics import step_metrics
-from orchestrator.step_times import Phase
 
 SLOW_S = 0.8
 LIMIT = Deadline(seconds=20, setting="rl.timeout_s")

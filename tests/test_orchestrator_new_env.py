@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.__main__ import main
-from orchestrator.new_env import writing
-from orchestrator.new_env.writing import FORMS, Form, write_env
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.tools.new_env import writing
+from temper.orchestrator.tools.new_env.writing import FORMS, Form, write_env
 
 TAKEN = {
     "math": "is an environment of Temper's own",

@@ -10,27 +10,27 @@ import numpy as np
 import pytest
 import tiny_models
 import torch
+
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, make_model
 from temper.learner.models.loading import read_model
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.cli.run_parity import config_of, sampling_of
+from temper.orchestrator.cluster.this_machine import ROOT
+from temper.orchestrator.pipeline.config import load_config, save_config
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.tools.debug.parity.answers import Answered, ScoredAnswer, Stream, Watched
+from temper.orchestrator.tools.debug.parity.causes import engine_causes, free_causes, with_all
+from temper.orchestrator.tools.debug.parity.gap import between, gap_of
+from temper.orchestrator.tools.debug.parity.layers import compare_layers
+from temper.orchestrator.tools.debug.parity.prompts import file_prompts, own_prompts
+from temper.orchestrator.tools.debug.parity.report import to_json, verdict
+from temper.orchestrator.tools.debug.parity.search import EXACT, EngineComparison, GapDiagnosis
+from temper.orchestrator.tools.debug.parity.setup import Facts, Setup, facts_of
+from temper.orchestrator.tools.debug.parity.trainer import Trainer
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.runners.layer_recorder import EMBEDDING
 from temper.rollout.sampling import PLAIN, Sampling
-
-from orchestrator.__main__ import main
-from orchestrator.cli.models.run_parity import config_of, sampling_of
-from orchestrator.cluster.this_machine import ROOT
-from orchestrator.parity.answers import Answered, ScoredAnswer, Stream, Watched
-from orchestrator.parity.causes import engine_causes, free_causes, with_all
-from orchestrator.parity.gap import between, gap_of
-from orchestrator.parity.layers import compare_layers
-from orchestrator.parity.prompts import file_prompts, own_prompts
-from orchestrator.parity.report import to_json, verdict
-from orchestrator.parity.search import EXACT, EngineComparison, GapDiagnosis
-from orchestrator.parity.setup import Facts, Setup, facts_of
-from orchestrator.parity.trainer import Trainer
-from orchestrator.pipeline.config import load_config, save_config
-from orchestrator.run.folder import RunDir, RunState
 
 EXACT_SETUP = Setup(engine=EngineConfig(max_model_len=512, max_sequences=64), learner=LearnerConfig())
 SHARP = replace(tiny_models.SMALL, initializer_range=0.2)

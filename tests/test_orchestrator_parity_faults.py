@@ -11,21 +11,21 @@ import tiny_models
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+
 from temper.learner.config import LearnerConfig
+from temper.orchestrator.tools.debug.parity import search
+from temper.orchestrator.tools.debug.parity.answers import Answered, ScoredAnswer
+from temper.orchestrator.tools.debug.parity.causes import Cause
+from temper.orchestrator.tools.debug.parity.gap import Gap, gap_of
+from temper.orchestrator.tools.debug.parity.prompts import require_room
+from temper.orchestrator.tools.debug.parity.report import tables, verdict
+from temper.orchestrator.tools.debug.parity.search import EngineComparison, GapDiagnosis, Gaps, Tried
+from temper.orchestrator.tools.debug.parity.setup import Facts, Setup
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.runners.layer_recorder import LayerRecorder
 from temper.rollout.engines.vllm_worker import WorkerExtension
 from temper.rollout.sampling import PLAIN
 from temper.rollout.weights.manifest import wire_dtype
-
-from orchestrator.parity import search
-from orchestrator.parity.answers import Answered, ScoredAnswer
-from orchestrator.parity.causes import Cause
-from orchestrator.parity.gap import Gap, gap_of
-from orchestrator.parity.prompts import require_room
-from orchestrator.parity.report import tables, verdict
-from orchestrator.parity.search import EngineComparison, GapDiagnosis, Gaps, Tried
-from orchestrator.parity.setup import Facts, Setup
 
 SETUP = Setup(engine=EngineConfig(max_model_len=512, dtype="bfloat16"), learner=LearnerConfig(bf16=True, zero_stage=1))
 FACTS = Facts(mamba=True, experts=True, gpu=True)

@@ -10,16 +10,16 @@ from pathlib import Path
 import psutil
 import pytest
 import tiny_models
-from temper.learner.models.fresh import make_model
 from test_orchestrator_parity_faults import FACTS, SETUP, Noted, answered
 
-from orchestrator.__main__ import main
-from orchestrator.parity import search
-from orchestrator.parity.answers import Answered
-from orchestrator.parity.causes import engine_causes, free_causes
-from orchestrator.parity.report import to_json
-from orchestrator.parity.setup import Setup
-from orchestrator.parity.time_limit import TRACKER, OutOfTime, at_most
+from temper.learner.models.fresh import make_model
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.tools.debug.parity import search
+from temper.orchestrator.tools.debug.parity.answers import Answered
+from temper.orchestrator.tools.debug.parity.causes import engine_causes, free_causes
+from temper.orchestrator.tools.debug.parity.report import to_json
+from temper.orchestrator.tools.debug.parity.setup import Setup
+from temper.orchestrator.tools.debug.parity.time_limit import TRACKER, OutOfTime, at_most
 
 
 def children() -> set[psutil.Process]:

@@ -4,17 +4,17 @@ import re
 from pathlib import Path
 
 import pytest
-from temper.envs.binding import EnvConfig
-from temper.rollout.sampling import Sampling
 
-from orchestrator.__main__ import main
-from orchestrator.pipeline.config import flat_config, load_config, save_config
-from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.settings.loop import RlConfig
-from orchestrator.settings.text import typed
-from orchestrator.stages.dpo import DpoConfig
-from orchestrator.stages.self_sft import SelfSftConfig
-from orchestrator.stages.stage import all_stages
+from temper.envs.binding import EnvConfig
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.text import typed
+from temper.orchestrator.pipeline.config import flat_config, load_config, save_config
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.stages.dpo import DpoConfig
+from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.stages.stage import all_stages
+from temper.rollout.sampling import Sampling
 
 CONFIGS = sorted(Path("configs").glob("*.yaml"))
 DEMO = Path("configs/demo.yaml")

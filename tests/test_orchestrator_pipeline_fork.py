@@ -9,19 +9,19 @@ import pytest
 import tiny_models
 from ledger_rows import read_ledger
 
-from orchestrator.__main__ import main
-from orchestrator.pipeline.config import load_config, save_config
-from orchestrator.pipeline.continuation import check_continuation
-from orchestrator.pipeline.fork import fork
-from orchestrator.pipeline.plan import plan
-from orchestrator.pipeline.preview import preview, preview_of_fork
-from orchestrator.reporting.record import read_run
-from orchestrator.reporting.report import summary
-from orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
-from orchestrator.run.folder import RunDir
-from orchestrator.run.ledger import Ledger
-from orchestrator.run.loop_state import GROUPS_FILE, STATE_FILE, LoopState
-from orchestrator.stages.sft import SftConfig
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.evaluation.record import read_run
+from temper.orchestrator.pipeline.config import load_config, save_config
+from temper.orchestrator.pipeline.continuation import check_continuation
+from temper.orchestrator.pipeline.fork import fork
+from temper.orchestrator.pipeline.plan import plan
+from temper.orchestrator.pipeline.preview import preview, preview_of_fork
+from temper.orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.ledger import Ledger
+from temper.orchestrator.run.loop_state import GROUPS_FILE, STATE_FILE, LoopState
+from temper.orchestrator.stages.sft import SftConfig
+from temper.orchestrator.tools.inspect.report.report import summary
 
 DEMO = Path("configs/demo.yaml")
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.data.config import DataConfig
-
-from orchestrator.pipeline.format_checks import needs_of
+from temper.orchestrator.pipeline.format_checks import needs_of
 
 
 def test_every_row_that_is_read_is_looked_at_for_system_texts(tmp_path: Path) -> None:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 from scripted_engine import TOKENIZER
+
 from temper.envs.binding import EnvConfig, bind_all
 from temper.envs.data.config import DataConfig
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.limit_checks import hang_notes, prompt_notes, turn_notes
+from temper.orchestrator.pipeline.runner import placed
+from temper.orchestrator.pipeline.start_checks import check_before
+from temper.orchestrator.stages.dpo import DpoConfig
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.worker import RolloutConfig
-
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.limit_checks import hang_notes, prompt_notes, turn_notes
-from orchestrator.pipeline.runner import placed
-from orchestrator.pipeline.start_checks import check_before
-from orchestrator.stages.dpo import DpoConfig
 
 DEMO = Path("configs/demo.yaml")
 LAKE = EnvConfig(kind="gym", options={"id": "FrozenLake-v1"})

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+
 from temper.envs.core.thinking_mode import ThinkingMix
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.data.sft import SftDataConfig
+from temper.orchestrator.pipeline.config import Config, load_config, usual_sections
+from temper.orchestrator.pipeline.start_checks import check_model
+from temper.orchestrator.stages.sft import SftConfig
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.episodes.worker import RolloutConfig
-
-from orchestrator.data.sft import SftDataConfig
-from orchestrator.pipeline.config import Config, load_config, usual_sections
-from orchestrator.pipeline.start_checks import check_model
-from orchestrator.settings.loop import RlConfig
-from orchestrator.stages.sft import SftConfig
 
 ENVS = load_config(Path("configs/demo.yaml"), []).envs
 BUDGETS = usual_sections() | {"rl": RlConfig(thinking=ThinkingMix(budget=0.5, budgets=[16]))}

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.pipeline.config import Config, flat_config, load_config, save_config
-from orchestrator.pipeline.plan import plan, single
-from orchestrator.pipeline.stage_list import instances
-from orchestrator.run.folder import RunState
-from orchestrator.stages.stage import all_stages
+from temper.orchestrator.pipeline.config import Config, flat_config, load_config, save_config
+from temper.orchestrator.pipeline.plan import plan, single
+from temper.orchestrator.pipeline.stage_list import instances
+from temper.orchestrator.run.folder import RunState
+from temper.orchestrator.stages.stage import all_stages
 
 DEMO = Path("configs/demo.yaml")
 TWICE = "stages=[init,sft,rl,eval,{rl: {name: rl_tools, shares: {tool_use: 1}, steps: 100}},rl,eval,eval]"

@@ -8,14 +8,14 @@ import pytest
 import tiny_models
 from run_folders import with_checkpoint
 
-from orchestrator.__main__ import main
-from orchestrator.cli.dry_run import NOT_PLANNED, dry_run
-from orchestrator.cluster.ray_cluster import ray
-from orchestrator.doctor.checks import start_notes
-from orchestrator.pipeline.config import given_text, load_config, settled_config
-from orchestrator.pipeline.continuation import check_continuation
-from orchestrator.pipeline.preview import lines, preview, preview_of
-from orchestrator.run.folder import RunDir
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.cli.dry_run import NOT_PLANNED, dry_run
+from temper.orchestrator.cluster.ray_cluster import ray
+from temper.orchestrator.pipeline.config import given_text, load_config, settled_config
+from temper.orchestrator.pipeline.continuation import check_continuation
+from temper.orchestrator.pipeline.preview import lines, preview, preview_of
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
 DEMO = Path("configs/demo.yaml")
 

@@ -8,8 +8,8 @@ import pytest
 PROGRAM = """
 import asyncio, os, signal, sys
 from types import SimpleNamespace
-from orchestrator.deadline import StopFlag
-from orchestrator.pipeline.runner import _stop_on_signals
+from temper.orchestrator.loop.deadline import StopFlag
+from temper.orchestrator.pipeline.runner import _stop_on_signals
 
 async def work():
     _stop_on_signals(StopFlag(), SimpleNamespace(note=lambda text: print(text, flush=True)))

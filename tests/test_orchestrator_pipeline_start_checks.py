@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import tiny_models
-from temper.rollout.weights.weight_files import require_whole
 
-from orchestrator.__main__ import main
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.continuation import check_continuation
-from orchestrator.run.folder import RunDir
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.continuation import check_continuation
+from temper.orchestrator.run.folder import RunDir
+from temper.rollout.weights.weight_files import require_whole
 
 DEMO = "configs/demo.yaml"
 ROW = '{"question": "What is 1 + 1?", "answer": "#### 2"}\n'

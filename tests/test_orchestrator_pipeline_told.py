@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.pipeline.config import Config, load_config
-from orchestrator.pipeline.told import tell_model, tell_tracker
-from orchestrator.run.folder import RunDir, RunState, write_json
-from orchestrator.settings.run_config import TrackingConfig
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.tracker import Trackers
+from temper.orchestrator.config.run_config import TrackingConfig
+from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.pipeline.told import tell_model, tell_tracker
+from temper.orchestrator.run.folder import RunDir, RunState, write_json
+from temper.orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking.tracker import Trackers
 
 
 class Told(Trackers):

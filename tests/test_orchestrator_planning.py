@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from public_models import NANO_9B, NANO_30B, PUBLIC, qwen3
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config, Qwen3MoeConfig
+
 from temper.learner.config import LearnerConfig, LoraConfig
 from temper.learner.engine.optimizer import freeze
 from temper.learner.models import mamba_scan
@@ -14,22 +16,20 @@ from temper.learner.models.adapters import add_adapters
 from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model
 from temper.learner.models.loading import read_model
 from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Qwen3Config, Qwen3MoeConfig
-
-from orchestrator.__main__ import main
-from orchestrator.cluster.hardware import Hardware, Machine
-from orchestrator.doctor.finding import Level
-from orchestrator.doctor.memory import check_shm
-from orchestrator.pipeline.config import save_config, settled_config
-from orchestrator.pipeline.limit_checks import hang_notes
-from orchestrator.pipeline.start_checks import checkpoint_size
-from orchestrator.planning.assumptions import Assumptions
-from orchestrator.planning.cards import Site, named_site
-from orchestrator.planning.memory.layers import layers_of
-from orchestrator.planning.model import counted, read_config
-from orchestrator.planning.page import page
-from orchestrator.planning.plan import Plan, make_plan, plan_of, planned_config
-from orchestrator.planning.planner import Planner
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.pipeline.config import save_config, settled_config
+from temper.orchestrator.pipeline.limit_checks import hang_notes
+from temper.orchestrator.pipeline.start_checks import checkpoint_size
+from temper.orchestrator.tools.preflight.doctor.finding import Level
+from temper.orchestrator.tools.preflight.doctor.memory import check_shm
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.cards import Site, named_site
+from temper.orchestrator.tools.preflight.plan.memory.layers import layers_of
+from temper.orchestrator.tools.preflight.plan.model import counted, read_config
+from temper.orchestrator.tools.preflight.plan.page import page
+from temper.orchestrator.tools.preflight.plan.plan import Plan, make_plan, plan_of, planned_config
+from temper.orchestrator.tools.preflight.plan.planner import Planner
 
 EIGHT = Path("configs/recipes/eight_gpus.yaml")
 BF16 = LearnerConfig(zero_stage=1, bf16=True)

@@ -8,28 +8,28 @@ from statistics import fmean
 
 import pytest
 from public_models import NANO_9B, PUBLIC
-from temper.learner.config import LearnerConfig
-from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
-from temper.rollout.episodes.episode import EpisodeLimits
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from orchestrator.planning.answer import answer_plan
-from orchestrator.planning.assumptions import Assumptions
-from orchestrator.planning.cards import named_site
-from orchestrator.planning.comparison import Compared, measured_work
-from orchestrator.planning.model import counted
-from orchestrator.planning.plan import planned_config
-from orchestrator.planning.planner import Planner
-from orchestrator.planning.run_limits import run_limits
-from orchestrator.planning.seconds.rates import learning
-from orchestrator.planning.seconds.work import work_of
-from orchestrator.planning.split import best_split
-from orchestrator.planning.trials import held, tried
-from orchestrator.run.metrics_log import read_metrics
-from orchestrator.simulation.lengths import LogNormal, with_mean
-from orchestrator.simulation.scenario import Scenario
-from orchestrator.simulation.simulation import simulate
-from orchestrator.simulation.speeds import Speeds
+from temper.learner.config import LearnerConfig
+from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
+from temper.orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.tools.preflight.plan.answer import answer_plan
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.cards import named_site
+from temper.orchestrator.tools.preflight.plan.comparison import Compared, measured_work
+from temper.orchestrator.tools.preflight.plan.model import counted
+from temper.orchestrator.tools.preflight.plan.plan import planned_config
+from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.orchestrator.tools.preflight.plan.run_limits import run_limits
+from temper.orchestrator.tools.preflight.plan.seconds.rates import learning
+from temper.orchestrator.tools.preflight.plan.seconds.work import work_of
+from temper.orchestrator.tools.preflight.plan.split import best_split
+from temper.orchestrator.tools.preflight.plan.trials import held, tried
+from temper.orchestrator.tools.preflight.simulation.lengths import LogNormal, with_mean
+from temper.orchestrator.tools.preflight.simulation.scenario import Scenario
+from temper.orchestrator.tools.preflight.simulation.simulation import simulate
+from temper.orchestrator.tools.preflight.simulation.speeds import Speeds
+from temper.rollout.episodes.episode import EpisodeLimits
 
 EIGHT = Path("configs/recipes/eight_gpus.yaml")
 

@@ -8,18 +8,18 @@ from typing import Any, get_args
 import pytest
 import torch
 from public_models import NANO_9B, NANO_30B, qwen3
-from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig, ZeroStage
-from temper.learner.models.fresh import FreshModelConfig, make_model
-from temper.learner.worker import TrainerWorker
 from test_learner_worker import POLICY, batch, in_processes
 from transformers import AutoConfig
 from vllm.model_executor.layers.mamba.mamba_utils import MambaStateDtypeCalculator, MambaStateShapeCalculator
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec, MambaSpec
 
-from orchestrator.planning.memory.engine_memory import pages_of
-from orchestrator.planning.memory.rank_memory import rank_memory
-from orchestrator.planning.model import counted, read_config
+from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig, ZeroStage
+from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.worker import TrainerWorker
+from temper.orchestrator.tools.preflight.plan.memory.engine_memory import pages_of
+from temper.orchestrator.tools.preflight.plan.memory.rank_memory import rank_memory
+from temper.orchestrator.tools.preflight.plan.model import counted, read_config
 
 LEARNERS = [
     LearnerConfig(ranks=2, zero_stage=stage, bf16=bf16, lora=LoraConfig(rank=rank))

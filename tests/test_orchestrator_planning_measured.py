@@ -28,7 +28,7 @@ RUNS = {
 @pytest.mark.parametrize("name", RUNS)
 def test_the_seconds_of_a_run_on_a_cpu_are_those_of_its_plan(name: str, tmp_path: Path) -> None:
     file, *given = RUNS[name]
-    command = [sys.executable, "-m", "orchestrator"]
+    command = [sys.executable, "-m", "temper.orchestrator"]
     run = [*command, "run", file, *given, "name=run", f"runs_dir={tmp_path}", "profile=cpu"]
     subprocess.run(run, check=True, timeout=900)
     compared = [*command, "plan", "--compare", str(tmp_path / "run"), "--probe", "--json"]

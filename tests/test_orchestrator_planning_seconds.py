@@ -7,28 +7,28 @@ from pathlib import Path
 
 import pytest
 from plain_pool import TASK, Worker, pool_of, settle
+
 from temper.envs.core.pulse import WorkerDied
 from temper.envs.core.task import Task
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.losses.config import LossConfig
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.tools.bench.processes import Processes
+from temper.orchestrator.tools.preflight.plan.seconds.probe import Probe
+from temper.orchestrator.tools.preflight.plan.seconds.rates import Rates, Slowdown
+from temper.orchestrator.tools.preflight.plan.seconds.steady import steady_sampling
+from temper.orchestrator.tools.preflight.plan.seconds.step_time import overlapped
+from temper.orchestrator.tools.preflight.simulation.learner import SimulatedLearner
+from temper.orchestrator.tools.preflight.simulation.meter import FleetMeter
+from temper.orchestrator.tools.preflight.simulation.speeds import Speeds
+from temper.orchestrator.tools.preflight.simulation.virtual_time import run_virtually
+from temper.orchestrator.tools.preflight.simulation.worker import Fleet, SimulatedWorker
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import Healing
 from temper.rollout.trajectory import Group, WeightVersion
-
-from orchestrator.bench.processes import Processes
-from orchestrator.mixture import Mixture
-from orchestrator.planning.seconds.probe import Probe
-from orchestrator.planning.seconds.rates import Rates, Slowdown
-from orchestrator.planning.seconds.steady import steady_sampling
-from orchestrator.planning.seconds.step_time import overlapped
-from orchestrator.settings.loop import RlConfig
-from orchestrator.simulation.learner import SimulatedLearner
-from orchestrator.simulation.meter import FleetMeter
-from orchestrator.simulation.speeds import Speeds
-from orchestrator.simulation.virtual_time import run_virtually
-from orchestrator.simulation.worker import Fleet, SimulatedWorker
 
 
 def steps_by_the_clock(engines_s: float, learner_s: float, slowdown: Slowdown) -> float:

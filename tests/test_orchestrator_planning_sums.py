@@ -7,19 +7,19 @@ from typing import Literal
 
 import pytest
 from public_models import NANO_9B, NANO_30B
-from temper.learner.config import LoraConfig
 
-from orchestrator.planning.answer import answer_plan
-from orchestrator.planning.assumptions import Assumptions
-from orchestrator.planning.cards import named_site
-from orchestrator.planning.page import page
-from orchestrator.planning.plan import make_plan, planned_config
-from orchestrator.planning.planner import Planner
-from orchestrator.planning.run_limits import run_limits
-from orchestrator.planning.seconds.rates import Rates, Slowdown, learning, prompt_seconds, pushing
-from orchestrator.planning.seconds.step_time import StepTime, step_time
-from orchestrator.planning.seconds.work import Work
-from orchestrator.planning.trials import tried
+from temper.learner.config import LoraConfig
+from temper.orchestrator.tools.preflight.plan.answer import answer_plan
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.cards import named_site
+from temper.orchestrator.tools.preflight.plan.page import page
+from temper.orchestrator.tools.preflight.plan.plan import make_plan, planned_config
+from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.orchestrator.tools.preflight.plan.run_limits import run_limits
+from temper.orchestrator.tools.preflight.plan.seconds.rates import Rates, Slowdown, learning, prompt_seconds, pushing
+from temper.orchestrator.tools.preflight.plan.seconds.step_time import StepTime, step_time
+from temper.orchestrator.tools.preflight.plan.seconds.work import Work
+from temper.orchestrator.tools.preflight.plan.trials import tried
 
 EIGHT, TWO = Path("configs/recipes/eight_gpus.yaml"), Path("configs/recipes/two_hosts.yaml")
 WORK = Work(

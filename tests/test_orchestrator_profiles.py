@@ -8,21 +8,21 @@ import pytest
 import tiny_models
 import torch
 from run_folders import with_checkpoint
+
 from temper.envs.core.setting import Kind, kind_of
 from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
 from temper.learner.models.shape import ModelShape, read_shape, shape_of
+from temper.orchestrator.cluster.hardware import Hardware, Machine, this_machine, told_by_torch, visible, with_gpus
+from temper.orchestrator.config.chosen import ProfileName
+from temper.orchestrator.config.text import overridden, read_text
+from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
+from temper.orchestrator.pipeline.continuation import check_continuation
+from temper.orchestrator.pipeline.profiles.asked import CHOSEN, usual_value
+from temper.orchestrator.pipeline.profiles.place import as_named, name_of
+from temper.orchestrator.pipeline.profiles.settled import choice, completed, model_in, settled, told
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.stages.stage import all_stages
 from temper.rollout.weights.weight_files import require_whole
-
-from orchestrator.cluster.hardware import Hardware, Machine, this_machine, told_by_torch, visible, with_gpus
-from orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
-from orchestrator.pipeline.continuation import check_continuation
-from orchestrator.profiles.asked import CHOSEN, usual_value
-from orchestrator.profiles.place import as_named, name_of
-from orchestrator.profiles.settled import choice, completed, model_in, settled, told
-from orchestrator.run.folder import RunDir
-from orchestrator.settings.chosen import ProfileName
-from orchestrator.settings.text import overridden, read_text
-from orchestrator.stages.stage import all_stages
 
 DEMO = Path("configs/demo.yaml")
 CPUS = Hardware(machines=(Machine(gpus=0, gpu_gib=0.0, memory_gib=24.0, cpus=2),))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from small_disk import SmallDisks
 
-from orchestrator.recording.batch_room import make_room
-from orchestrator.run.folder import RunDir
-from orchestrator.session.checkpoint_place import begin_with_room
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.recording.batch_room import make_room
+from temper.orchestrator.session.checkpoint_place import begin_with_room
 
 PAGE = 4096
 BATCH = 10 * PAGE

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from temper.envs.core.setting import identity, running, scheduled
 
-from orchestrator.__main__ import main
-from orchestrator.pipeline.config import KINDS, load_config, save_config
-from orchestrator.profiles.asked import CHOSEN
-from orchestrator.reference.catalog import all_settings
-from orchestrator.reference.explained import explain, explained
-from orchestrator.reference.readers import READERS, readers
-from orchestrator.reference.resolved_file import ResolvedFile, resolve
-from orchestrator.reference.settings_page import settings_page
-from orchestrator.settings.described import Setting, described
-from orchestrator.settings.field_text import class_text, field_texts
-from orchestrator.stages.stage import all_stages
+from temper.envs.core.setting import identity, running, scheduled
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.config.described import Setting, described
+from temper.orchestrator.config.field_text import class_text, field_texts
+from temper.orchestrator.pipeline.config import KINDS, load_config, save_config
+from temper.orchestrator.pipeline.profiles.asked import CHOSEN
+from temper.orchestrator.pipeline.reference.catalog import all_settings
+from temper.orchestrator.pipeline.reference.explained import explain, explained
+from temper.orchestrator.pipeline.reference.readers import READERS, readers
+from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, resolve
+from temper.orchestrator.pipeline.reference.settings_page import settings_page
+from temper.orchestrator.stages.stage import all_stages
 
 DEMO = Path("configs/demo.yaml")
 PLAIN = [one for one in all_settings().values() if not one.is_section]
@@ -261,7 +261,7 @@ HEAVY = (
 def test_a_setting_is_explained_without_what_only_runs_need() -> None:
     program = f"""
 import sys
-from orchestrator.__main__ import main
+from temper.orchestrator.__main__ import main
 main(["config", "{DEMO}", "--explain", "rl.max_lag"])
 print([name for name in {HEAVY} if name in sys.modules])
 """

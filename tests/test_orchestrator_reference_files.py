@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from orchestrator.__main__ import main
-from orchestrator.pipeline.config import load_config, save_config
-from orchestrator.reference.catalog import all_settings
-from orchestrator.reference.differences import differences
-from orchestrator.reference.editor_schema import editor_schema
-from orchestrator.reference.resolved_file import resolve, resolved_yaml
-from orchestrator.settings.described import REQUIRED
-from orchestrator.settings.text import parsed
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.config.described import REQUIRED
+from temper.orchestrator.config.text import parsed
+from temper.orchestrator.pipeline.config import load_config, save_config
+from temper.orchestrator.pipeline.reference.catalog import all_settings
+from temper.orchestrator.pipeline.reference.differences import differences
+from temper.orchestrator.pipeline.reference.editor_schema import editor_schema
+from temper.orchestrator.pipeline.reference.resolved_file import resolve, resolved_yaml
 
 DEMO = Path("configs/demo.yaml")
 CONFIGS = sorted(Path("configs").rglob("*.yaml"))

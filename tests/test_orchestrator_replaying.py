@@ -17,24 +17,24 @@ from replayed_run import train
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
+
 from temper.learner.batches.builder import samples_by
 from temper.learner.models.layer_types import types_of_tensors
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.checkpoint import DamagedCheckpointError
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.recording.batch_file import read_batch, write_batch
+from temper.orchestrator.run.recording.keeper import BatchKeeper
+from temper.orchestrator.tools.debug.replay.answer import replayed
+from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
+from temper.orchestrator.tools.debug.replay.other_type import in_type
+from temper.orchestrator.tools.debug.replay.page import print_replay
+from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest
+from temper.orchestrator.tools.debug.replay.training import Ranks, Start
+from temper.orchestrator.tools.debug.replay.weights import stored_compared
+from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, shares_of_batch
+from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
 from temper.rollout.trajectory import Turn
-
-from orchestrator.__main__ import main
-from orchestrator.explaining.update_shares import shares_of, shares_of_batch
-from orchestrator.recording.batch_file import read_batch, write_batch
-from orchestrator.recording.keeper import BatchKeeper
-from orchestrator.replaying.answer import replayed
-from orchestrator.replaying.chain import chosen, replayable
-from orchestrator.replaying.other_type import in_type
-from orchestrator.replaying.page import print_replay
-from orchestrator.replaying.replay import Replay, ReplayRequest
-from orchestrator.replaying.training import Ranks, Start
-from orchestrator.replaying.weights import stored_compared
-from orchestrator.run.checkpoint import DamagedCheckpointError
-from orchestrator.run.folder import RunDir
-from orchestrator.viewing.recorded_file import chosen_file
 
 
 @pytest.fixture(scope="module")

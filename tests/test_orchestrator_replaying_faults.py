@@ -20,26 +20,26 @@ import tiny_models
 from plain_rank import plain_ranks
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
+
 from temper.learner.config import LearnerConfig
 from temper.learner.saving import HEADERS_BYTES
 from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.loop.deadline import DeadlineConfig, StuckError
+from temper.orchestrator.run.checkpoint import place, size_of, steps
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.recording import keeper as keeping
+from temper.orchestrator.run.recording.batch_file import read_batch, write_batch
+from temper.orchestrator.run.recording.keeper import BatchKeeper
+from temper.orchestrator.run.recording.step_batch import StepBatch
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.tools.debug.replay import answer
+from temper.orchestrator.tools.debug.replay.page import print_replay
+from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest, Verdict
+from temper.orchestrator.tools.debug.replay.tokens import OneToken, TokensCompared
+from temper.orchestrator.tools.debug.replay.training import deadlines_of
 from temper.rollout.trajectory import Turn, WeightVersion
 from temper.rollout.weights.delivery import Push
-
-from orchestrator.__main__ import main
-from orchestrator.deadline import DeadlineConfig, StuckError
-from orchestrator.recording import keeper as keeping
-from orchestrator.recording.batch_file import read_batch, write_batch
-from orchestrator.recording.keeper import BatchKeeper
-from orchestrator.recording.step_batch import StepBatch
-from orchestrator.replaying import answer
-from orchestrator.replaying.page import print_replay
-from orchestrator.replaying.replay import Replay, ReplayRequest, Verdict
-from orchestrator.replaying.tokens import OneToken, TokensCompared
-from orchestrator.replaying.training import deadlines_of
-from orchestrator.run.checkpoint import place, size_of, steps
-from orchestrator.run.folder import RunDir
-from orchestrator.session.trainer import Trainer
 
 LAST = 3
 
@@ -179,7 +179,7 @@ def test_expert_choices_take_a_byte_each_where_they_fit(run: RunDir, tmp_path: P
 def test_a_batch_of_the_first_format_is_read(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = with_experts(read_batch(run.batch_file("rl", 1)), 128)
     path = tmp_path / "a.safetensors"
-    monkeypatch.setattr("orchestrator.recording.batch_file.FORMAT", 1)
+    monkeypatch.setattr("temper.orchestrator.run.recording.batch_file.FORMAT", 1)
     write_batch(path, batch)
     arrays = load_file(path)
     save_file(arrays | {"experts": arrays["experts"].astype(np.int16) - 1}, path)

@@ -12,13 +12,13 @@ import tiny_models
 import torch
 from replayed_run import train
 from safetensors.torch import load_file, save_file
-from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
-from temper.learner.training_state import STATE_FOLDER
 from test_orchestrator_replaying import edited, page, replay
 
-from orchestrator.replaying.page import furthest_layers
-from orchestrator.replaying.weights import Moved, stored_compared
-from orchestrator.run.folder import RunDir
+from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
+from temper.learner.training_state import STATE_FOLDER
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.debug.replay.page import furthest_layers
+from temper.orchestrator.tools.debug.replay.weights import Moved, stored_compared
 
 
 @pytest.fixture(scope="module")

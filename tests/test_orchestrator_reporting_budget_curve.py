@@ -9,10 +9,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.evaluation.budget_curve import (
+    BudgetPoint,
+    Condition,
+    budget_conditions,
+    budget_curve,
+    median_free_thought,
+    overshoots,
+)
+from temper.orchestrator.evaluation.exam import EvalConfig, further_passes
+from temper.orchestrator.evaluation.intervals import wilson_interval
+from temper.orchestrator.evaluation.record import read_evaluations
+from temper.orchestrator.evaluation.scores import env_result
+from temper.orchestrator.loop.deadline import StopFlag
+from temper.orchestrator.loop.failure_watch import TooManyFailures
+from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.folder import RunDir, RunState, finite
+from temper.orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.engines import Engines
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages import eval as eval_stage
+from temper.orchestrator.stages import self_sft
+from temper.orchestrator.stages.answer_sampling import sample_once
+from temper.orchestrator.stages.eval import evaluate, next_order
+from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.tracking.tracker import Trackers
 from temper.rewards.verdict import CORRECT, Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import (
@@ -28,34 +56,6 @@ from temper.rollout.trajectory import (
     TurnFault,
     WeightVersion,
 )
-
-from orchestrator.deadline import StopFlag
-from orchestrator.evaluation.exam import EvalConfig, further_passes
-from orchestrator.evaluation.scores import env_result
-from orchestrator.failure_watch import TooManyFailures
-from orchestrator.pipeline.config import Config, load_config
-from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.reporting.budget_curve import (
-    BudgetPoint,
-    Condition,
-    budget_conditions,
-    budget_curve,
-    median_free_thought,
-    overshoots,
-)
-from orchestrator.reporting.intervals import wilson_interval
-from orchestrator.reporting.record import read_evaluations
-from orchestrator.run.folder import RunDir, RunState, finite
-from orchestrator.run.metrics_log import read_metrics
-from orchestrator.run.progress import Progress
-from orchestrator.session.engines import Engines
-from orchestrator.session.run import Run
-from orchestrator.stages import eval as eval_stage
-from orchestrator.stages import self_sft
-from orchestrator.stages.answer_sampling import sample_once
-from orchestrator.stages.eval import evaluate, next_order
-from orchestrator.stages.self_sft import SelfSftConfig
-from orchestrator.tracking.tracker import Trackers
 
 
 def turn(thought: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: bool = True) -> Turn:

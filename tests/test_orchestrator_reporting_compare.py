@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.__main__ import main
-from orchestrator.reporting.budget_curve import BudgetPoint
-from orchestrator.reporting.compare import claims, spread
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.evaluation.budget_curve import BudgetPoint
+from temper.orchestrator.tools.inspect.report.compare import claims, spread
 
 Points = list[dict[str, Any]]
 
@@ -219,7 +219,7 @@ def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_comparing_loads_no_heavy_library() -> None:
     code = (
-        "import sys; import orchestrator.__main__; "
+        "import sys; import temper.orchestrator.__main__; "
         "sys.exit(bool({'ray', 'vllm', 'torch', 'transformers', 'mlflow', 'deepspeed'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from orchestrator.evaluation.table import result_lines
-from orchestrator.reporting.intervals import accuracy_interval, paired_interval, standard_error, t95
-from orchestrator.reporting.paired import TaskScore, compare_tasks
-from orchestrator.reporting.record import EnvResult
+from temper.orchestrator.evaluation.intervals import accuracy_interval, paired_interval, standard_error, t95
+from temper.orchestrator.evaluation.paired import TaskScore, compare_tasks
+from temper.orchestrator.evaluation.record import EnvResult
+from temper.orchestrator.evaluation.table import result_lines
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 7, 29, 30, 31, 100, 5000])

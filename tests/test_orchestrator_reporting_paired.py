@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from orchestrator.__main__ import main
-from orchestrator.reporting.paired import (
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.evaluation.paired import (
     DIFFERENCES,
     FINEST,
     TaskScore,
@@ -25,9 +25,9 @@ from orchestrator.reporting.paired import (
     sign_flip_p,
     tasks_needed,
 )
-from orchestrator.reporting.pairs import step_pairs
-from orchestrator.reporting.record import read_run
-from orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.evaluation.record import read_run
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.tools.inspect.report.pairs import step_pairs
 
 DARWIN = (49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48)
 """Heights of crossed maize plants less those of their self-fertilised partners, in eighths of an inch."""

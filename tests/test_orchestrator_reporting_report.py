@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.reporting.budget_figures import ACCURACY, Panel, draw, panels_of
-from orchestrator.reporting.figures import smoothed
-from orchestrator.reporting.picture import result_svg
-from orchestrator.reporting.record import EnvResult, read_run
-from orchestrator.reporting.report import write_report
-from orchestrator.reporting.transcripts import pick_transcripts, to_transcript
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.stages.stage import all_figures
+from temper.orchestrator.evaluation.record import EnvResult, read_run
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.stages.stage import all_figures
+from temper.orchestrator.tools.inspect.report.budget_figures import ACCURACY, Panel, draw, panels_of
+from temper.orchestrator.tools.inspect.report.figures import smoothed
+from temper.orchestrator.tools.inspect.report.picture import result_svg
+from temper.orchestrator.tools.inspect.report.report import write_report
+from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts, to_transcript
 
 
 def row(**changes: Any) -> dict[str, Any]:

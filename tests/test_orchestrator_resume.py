@@ -21,36 +21,36 @@ from typing import Any
 import pytest
 from ledger_rows import read_ledger
 from pushes import empty_push
+from test_orchestrator_reporting_budget_curve import Tracked
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.token_records import TokenRecord
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.loop.buffer import Buffer
+from temper.orchestrator.loop.deadline import Deadline, StopFlag
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.checkpoint import begin, commit, latest, step_of
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.engines import Engines
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.stages import rl
+from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from temper.rollout.weights.delivery import Push
-from test_orchestrator_reporting_budget_curve import Tracked
-
-from orchestrator.buffer import Buffer
-from orchestrator.deadline import Deadline, StopFlag
-from orchestrator.mixture import Mixture
-from orchestrator.pipeline.config import Config, load_config
-from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.run.checkpoint import begin, commit, latest, step_of
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.metrics_log import read_metrics
-from orchestrator.run.progress import Progress
-from orchestrator.session.engines import Engines
-from orchestrator.session.run import Run
-from orchestrator.session.trainer import Trainer
-from orchestrator.settings.loop import RlConfig
-from orchestrator.settings.run_config import RunConfig
-from orchestrator.stages import rl
-from orchestrator.stages.loop_stage import LoopStage
-from orchestrator.stages.stage import StageInstance
 
 STEPS, PER_STEP, EVERY = 5, 2, 2
 LOAD_S = 0.02

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.run.checkpoint import (
+from temper.orchestrator.run.checkpoint import (
     MANIFEST,
     DamagedCheckpointError,
     begin,
@@ -23,7 +23,7 @@ from orchestrator.run.checkpoint import (
     steps,
     verify,
 )
-from orchestrator.run.folder import RunDir
+from temper.orchestrator.run.folder import RunDir
 
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir")
 """What the interpreter reports to audit hooks before a folder changes."""

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import yaml
 from model_families import tokenizer_of
+from transformers import GenerationConfig, PreTrainedTokenizerBase
+
 from temper.envs.core.turn_text import BadCall, Call, Tags
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.config.run_config import ModelConfig
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.declared_model import generation_file, write_declared
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.generation_file import generation_text
 from temper.rollout.tokenizer import DeclaredTurns, load_tokenizer
-from transformers import GenerationConfig, PreTrainedTokenizerBase
-
-from orchestrator.pipeline.config import load_config
-from orchestrator.run.declared_model import generation_file, write_declared
-from orchestrator.settings.run_config import ModelConfig
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {% if m.reasoning_content %}<why>{{ m.reasoning_content }}</why>{% endif %}"

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 from ledger_rows import read_ledger
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
+from temper.orchestrator.loop.mixture import Draw
+from temper.orchestrator.loop.ticket_ledger import TicketLedger, Totals
+from temper.orchestrator.run.ledger import Ledger, LedgerRow, copy_ledger
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
-
-from orchestrator.mixture import Draw
-from orchestrator.run.ledger import Ledger, LedgerRow, copy_ledger
-from orchestrator.ticket_ledger import TicketLedger, Totals
 
 TASK = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "content": "?"},), spec={})
 FAILED = Trajectory(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.mixture import Draw
-from orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_loop
+from temper.orchestrator.loop.mixture import Draw
+from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_loop
 
 STATE = LoopState(buffer={"tickets": []}, mixture={"drawn": {"math": 3}}, failures={}, version=7, ledger_rows=12)
 GROUP = {"held": "ready", "env": "math", "index": 2}

@@ -11,18 +11,18 @@ from stat import S_ISDIR
 
 import pytest
 from ledger_rows import read_ledger
-from temper.rollout.trajectory import Group, Ticket, WeightVersion
-from temper.rollout.trajectory_json import write_groups
 from test_orchestrator_reporting_budget_curve import Tracked
 from test_system_same_trajectories import TASK, answer
 
-from orchestrator.deadline import StopFlag
-from orchestrator.pipeline.config import load_config
-from orchestrator.run.folder import RunDir, write_whole
-from orchestrator.run.ledger import Ledger
-from orchestrator.run.metrics_log import MetricsLog, read_metrics
-from orchestrator.run.progress import Progress
-from orchestrator.session.context import RunContext
+from temper.orchestrator.loop.deadline import StopFlag
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.folder import RunDir, write_whole
+from temper.orchestrator.run.ledger import Ledger
+from temper.orchestrator.run.metrics_log import MetricsLog, read_metrics
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.context import RunContext
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.trajectory_json import write_groups
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from pathlib import Path
 PROGRAM = """
 import logging, os, subprocess, sys, warnings
 from pathlib import Path
-from orchestrator.cli.screen_options import set_log_level
-from orchestrator.run.noise import noise_to, warnings_to
+from temper.orchestrator.cli.screen_options import set_log_level
+from temper.orchestrator.run.noise import noise_to, warnings_to
 
 set_log_level(sys.argv[2] if len(sys.argv) > 2 else None)
 print("before")
@@ -18,7 +18,7 @@ with noise_to(Path(sys.argv[1])) as screen, warnings_to(lambda text: print("said
     subprocess.run(["sh", "-c", "echo of a child; echo and its errors >&2"], check=True)
     warnings.warn("deprecated")
     logging.getLogger("library").warning("of a library")
-    logging.getLogger("orchestrator.run.checkpoint").warning("a checkpoint is damaged")
+    logging.getLogger("temper.orchestrator.run.checkpoint").warning("a checkpoint is damaged")
     print("for people", file=screen)
 print("after")
 raise SystemExit("a fault")

@@ -3,7 +3,7 @@
 import io
 import os
 
-from orchestrator.run.progress import Progress, clock_text
+from temper.orchestrator.run.progress import Progress, clock_text
 
 
 class HandClock:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from run_folders import with_checkpoint
 
-from orchestrator.__main__ import main
-from orchestrator.pipeline.config import KINDS, flat_config, load_config, save_config
-from orchestrator.pipeline.continuation import check_continuation
-from orchestrator.reporting.report import write_report
-from orchestrator.run.folder import RunDir
-from orchestrator.run.redaction import BLANK, blanked, is_secret, redacted
-from orchestrator.stages.stage import all_figures
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.pipeline.config import KINDS, flat_config, load_config, save_config
+from temper.orchestrator.pipeline.continuation import check_continuation
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.redaction import BLANK, blanked, is_secret, redacted
+from temper.orchestrator.stages.stage import all_figures
+from temper.orchestrator.tools.inspect.report.report import write_report
 
 DEMO = Path("configs/demo.yaml")
 TOKEN = "hf_" + "aB3dE5gH7jK9" * 3

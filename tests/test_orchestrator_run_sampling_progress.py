@@ -5,9 +5,9 @@ import io
 
 import pytest
 
-from orchestrator.run import sampling_progress
-from orchestrator.run.progress import Progress
-from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
+from temper.orchestrator.run import sampling_progress
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 
 
 class HandClock:

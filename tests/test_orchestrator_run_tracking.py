@@ -17,11 +17,11 @@ import pytest
 from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
-from orchestrator.doctor.store import check_store
-from orchestrator.run.metrics_log import MetricsLog, read_metrics
-from orchestrator.tracking.mlflow.tracker import MlflowTracker
-from orchestrator.tracking.tracker import Ended
-from orchestrator.tracking.unsent_rows import UnsentRows
+from temper.orchestrator.run.metrics_log import MetricsLog, read_metrics
+from temper.orchestrator.tools.preflight.doctor.store import check_store
+from temper.orchestrator.tracking.mlflow.tracker import MlflowTracker
+from temper.orchestrator.tracking.tracker import Ended
+from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 TOLD_BY_MLFLOW = (
     *(
@@ -188,7 +188,7 @@ def test_a_run_reaches_a_local_store_with_all_that_it_has(tmp_path: Path, store:
     second.params({"key0": "w", "key1": "v", "new": "n"})
     log.event("rl", 3, "changed", {"key0": ["v", "w"]})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orchestrator.run.metrics_log.time.time", lambda: 1e9)
+        patch.setattr("temper.orchestrator.run.metrics_log.time.time", lambda: 1e9)
         for key in ("key2", "key3"):  # two of one millisecond are two
             log.event("rl", 3, "changed", {key: ["v", "w"]})
     log.append("rl", 4, {"loss": 4.0})
@@ -205,9 +205,9 @@ KILLED = """
 import sys
 from pathlib import Path
 from time import sleep
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.tracking.mlflow.tracker import MlflowTracker
-from orchestrator.tracking.tracker import Ended
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.tracking.mlflow.tracker import MlflowTracker
+from temper.orchestrator.tracking.tracker import Ended
 
 folder = Path(sys.argv[1])
 MlflowTracker(
@@ -389,7 +389,7 @@ def test_neither_driver_nor_ranks_tell_anybody_that_mlflow_is_used() -> None:
         "import importlib, sys; importlib.import_module(sys.argv[1]); from mlflow.telemetry import utils, get_telemetry_client;"
         "print(utils._is_ci_env_or_testing(), utils.is_telemetry_disabled(), get_telemetry_client())"
     )
-    for module in ("orchestrator.tracking.mlflow.run", "temper.learner.engine.deepspeed_engine"):
+    for module in ("temper.orchestrator.tracking.mlflow.run", "temper.learner.engine.deepspeed_engine"):
         command = [sys.executable, "-c", program, module]
         found = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=120, check=True)
         assert found.stdout.splitlines()[-1] == "False True None", module  # off, and not because this is a test

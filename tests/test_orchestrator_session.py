@@ -10,27 +10,27 @@ from typing import Any
 
 import pytest
 from run_folders import with_checkpoint
+from test_orchestrator_reporting_budget_curve import Tracked
+
 from temper.envs.core.member import MemberNow
 from temper.envs.core.pulse import LearnerDied
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.loop.deadline import StopFlag, StopRequested, StuckError
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.runner import finish, healed
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.checkpoint import DamagedCheckpointError, place, steps
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.engines import Engines as HeldEngines
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.stages.stage import StageInstance, all_stages
 from temper.rollout.pool.restarts import TooManyRestarts
 from temper.rollout.trajectory import WeightVersion
-from test_orchestrator_reporting_budget_curve import Tracked
-
-from orchestrator.deadline import StopFlag, StopRequested, StuckError
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.runner import finish, healed
-from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.run.checkpoint import DamagedCheckpointError, place, steps
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.metrics_log import read_metrics
-from orchestrator.run.progress import Progress
-from orchestrator.session.engines import Engines as HeldEngines
-from orchestrator.session.run import Run
-from orchestrator.session.trainer import Trainer
-from orchestrator.stages.stage import StageInstance, all_stages
 
 SHORT = ["deadlines.start_s=0.1", "deadlines.files_s=0.1", "deadlines.megabytes_per_s=1000000"]
 

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from orchestrator.deadline import StopFlag
-from orchestrator.pipeline.config import load_config
-from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import read_metrics
-from orchestrator.run.progress import Progress
-from orchestrator.session import machine_watch
-from orchestrator.session.context import RunContext
-from orchestrator.session.machine import Machine, Work
-from orchestrator.session.machine_watch import machine_watched
-from orchestrator.tracking.tracker import Trackers
+from temper.orchestrator.loop.deadline import StopFlag
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session import machine_watch
+from temper.orchestrator.session.context import RunContext
+from temper.orchestrator.session.machine import Machine, Work
+from temper.orchestrator.session.machine_watch import machine_watched
+from temper.orchestrator.tracking.tracker import Trackers
 
 
 def counters(folder: Path, *joules: float) -> None:

@@ -9,20 +9,20 @@ from typing import Any
 
 import psutil
 import pytest
+
 from temper.envs.core.member import MemberNow, Place
 from temper.envs.core.pulse import ProcessDied, Pulse
-
-from orchestrator.deadline import StopFlag, StuckError
-from orchestrator.pipeline.config import load_config
-from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import read_metrics
-from orchestrator.run.progress import Progress
-from orchestrator.session.context import RunContext
-from orchestrator.session.run_supervision import RunSupervision
-from orchestrator.supervision import diagnosis
-from orchestrator.supervision.scale import ask_for_workers
-from orchestrator.supervision.status import read_status
-from orchestrator.tracking.tracker import Trackers
+from temper.orchestrator.loop.deadline import StopFlag, StuckError
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session import diagnosis
+from temper.orchestrator.session.context import RunContext
+from temper.orchestrator.session.run_supervision import RunSupervision
+from temper.orchestrator.session.scale import ask_for_workers
+from temper.orchestrator.session.status import read_status
+from temper.orchestrator.tracking.tracker import Trackers
 
 
 class Worker:

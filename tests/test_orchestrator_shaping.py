@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
@@ -13,13 +14,12 @@ from temper.learner.batches.samples import samples_from_groups
 from temper.learner.config import LearnerConfig
 from temper.learner.losses.advantages import differ
 from temper.learner.losses.config import LossConfig
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.shaping import ShapingConfig, shaped
 from temper.rewards.verdict import CORRECT, Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Trajectory, Turn, TurnFault, WeightVersion
-
-from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.mixture import Mixture
-from orchestrator.shaping import ShapingConfig, shaped
 
 VERSION = WeightVersion(step=0)
 

@@ -3,16 +3,16 @@
 from pathlib import Path
 
 import pytest
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
+from temper.orchestrator.loop.shaping import ShapingConfig, earned_rewards, shaped
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.stages.rl import teaches
 from temper.rewards.length_shaping import overlong_penalty
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
-
-from orchestrator.pipeline.config import load_config
-from orchestrator.shaping import ShapingConfig, earned_rewards, shaped
-from orchestrator.stages.rl import teaches
 
 
 @pytest.mark.parametrize(("length", "penalty"), [(0, 0.0), (80, 0.0), (81, -0.1), (85, -0.5), (90, -1.0), (95, -1.0)])

@@ -10,26 +10,26 @@ from typing import Any, TypeVar
 import pytest
 from plain_pool import TICKET, settle
 from shared_device import STATES, WEIGHTS, Device, SharingRank, SharingWorker
+from test_orchestrator_loop import LIMIT, SlowSource, no_batches, nothing
+from test_orchestrator_reporting_budget_curve import Tracked
+
 from temper.envs.core.member import MemberState
 from temper.envs.core.pulse import WorkerDied
 from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.deadline import StopFlag, StuckError
+from temper.orchestrator.loop.loop import Loop, StepReport
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.phases import LEARNING, PUSHING, SAMPLING
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.context import RunContext
+from temper.orchestrator.session.shared_shifts import SHIFTS_FILE, SharedShifts
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import Healing
 from temper.rollout.trajectory import WeightVersion
-from test_orchestrator_loop import LIMIT, SlowSource, no_batches, nothing
-from test_orchestrator_reporting_budget_curve import Tracked
-
-from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.deadline import StopFlag, StuckError
-from orchestrator.loop import Loop, StepReport
-from orchestrator.mixture import Mixture
-from orchestrator.pipeline.config import load_config
-from orchestrator.run.folder import RunDir
-from orchestrator.run.progress import Progress
-from orchestrator.session.context import RunContext
-from orchestrator.session.shared_shifts import SHIFTS_FILE, SharedShifts
-from orchestrator.shifts import LEARNING, PUSHING, SAMPLING
 
 T = TypeVar("T")
 A_STEP = ["sample", "sample", "sleep", "learner whole", "learn", "learner weights", "load"]

@@ -12,32 +12,32 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+
 from temper.envs.core.clock import loop_time
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.supervision import SupervisionConfig
+from temper.orchestrator.loop.buffer import Buffer
+from temper.orchestrator.loop.deadline import Deadline, StuckError, in_thread, within
+from temper.orchestrator.loop.loop import Loop
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.pipeline.config import load_config, save_config
+from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.simulation.answer import table_text
+from temper.orchestrator.tools.preflight.simulation.engine import EngineModel
+from temper.orchestrator.tools.preflight.simulation.lengths import Lengths, LogNormal, Recorded, cut_mean, with_mean
+from temper.orchestrator.tools.preflight.simulation.measured import engine_pass, recorded_groups
+from temper.orchestrator.tools.preflight.simulation.meter import FleetMeter
+from temper.orchestrator.tools.preflight.simulation.outcome import Outcome
+from temper.orchestrator.tools.preflight.simulation.scaling import PAGE, STUDIES, run
+from temper.orchestrator.tools.preflight.simulation.scenario import Scenario
+from temper.orchestrator.tools.preflight.simulation.simulation import Parts, simulate
+from temper.orchestrator.tools.preflight.simulation.speeds import Speeds
+from temper.orchestrator.tools.preflight.simulation.study import ground_of
+from temper.orchestrator.tools.preflight.simulation.virtual_time import NothingLeft, run_virtually
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.weights.delivery import Delivery
-
-from orchestrator.__main__ import main
-from orchestrator.buffer import Buffer
-from orchestrator.deadline import Deadline, StuckError, in_thread, within
-from orchestrator.loop import Loop
-from orchestrator.mixture import Mixture
-from orchestrator.pipeline.config import load_config, save_config
-from orchestrator.planning.assumptions import Assumptions
-from orchestrator.run.metrics_log import MetricsLog, MetricsRow
-from orchestrator.settings.loop import RlConfig
-from orchestrator.settings.supervision import SupervisionConfig
-from orchestrator.simulation.answer import table_text
-from orchestrator.simulation.engine import EngineModel
-from orchestrator.simulation.lengths import Lengths, LogNormal, Recorded, cut_mean, with_mean
-from orchestrator.simulation.measured import engine_pass, recorded_groups
-from orchestrator.simulation.meter import FleetMeter
-from orchestrator.simulation.outcome import Outcome
-from orchestrator.simulation.scaling import PAGE, STUDIES, run
-from orchestrator.simulation.scenario import Scenario
-from orchestrator.simulation.simulation import Parts, simulate
-from orchestrator.simulation.speeds import Speeds
-from orchestrator.simulation.study import ground_of
-from orchestrator.simulation.virtual_time import NothingLeft, run_virtually
 
 PASS_S, LEARN_S, PUBLISH_S, LOAD_S, START_S = 0.01, 0.4, 0.5, 0.25, 2.0
 TOKENS = 100

@@ -7,11 +7,11 @@ from statistics import fmean
 
 import pytest
 
-from orchestrator.planning.assumptions import Assumptions
-from orchestrator.planning.comparison import FILLING
-from orchestrator.run.folder import RunDir
-from orchestrator.simulation.measured import steps_of
-from orchestrator.simulation.study import Asked, ground_of, run_study
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.comparison import FILLING
+from temper.orchestrator.tools.preflight.simulation.measured import steps_of
+from temper.orchestrator.tools.preflight.simulation.study import Asked, ground_of, run_study
 
 ERROR = 0.25
 """Of the step time, as a share of what was measured."""
@@ -29,7 +29,7 @@ RUNS = {"lag0": ("rl.max_lag=0",), "lag1": ("rl.max_lag=1",), "learner-bound": (
 @pytest.mark.parametrize("name", RUNS)
 def test_a_simulation_with_measured_durations_predicts_the_steps_of_its_run(name: str, tmp_path: Path) -> None:
     given = ["configs/demo.yaml", f"name={name}", f"runs_dir={tmp_path}", *SMALL, *RUNS[name]]
-    subprocess.run([sys.executable, "-m", "orchestrator", "run", *given], check=True, timeout=900)
+    subprocess.run([sys.executable, "-m", "temper.orchestrator", "run", *given], check=True, timeout=900)
     run = tmp_path / name
     ground = ground_of(run / "config.yaml", [], gpus=None, assumptions=Assumptions(), measured=run)
     (row,) = run_study(ground, Asked(steps=30))

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.__main__ import main
-from orchestrator.cluster.hardware import ask_hardware
-from orchestrator.pipeline.config import load_config, save_config, settled_config
-from orchestrator.planning.assumptions import Assumptions
-from orchestrator.planning.cards import Site
-from orchestrator.planning.comparison import measured_work
-from orchestrator.planning.plan import planned_config
-from orchestrator.planning.planner import Planner
-from orchestrator.planning.seconds.work import Work
-from orchestrator.run.metrics_log import MetricsLog, MetricsRow
-from orchestrator.simulation.measured import engine_pass
-from orchestrator.simulation.study import Ground, ground_of
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.cluster.hardware import ask_hardware
+from temper.orchestrator.pipeline.config import load_config, save_config, settled_config
+from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.cards import Site
+from temper.orchestrator.tools.preflight.plan.comparison import measured_work
+from temper.orchestrator.tools.preflight.plan.plan import planned_config
+from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.orchestrator.tools.preflight.plan.seconds.work import Work
+from temper.orchestrator.tools.preflight.simulation.measured import engine_pass
+from temper.orchestrator.tools.preflight.simulation.study import Ground, ground_of
 
 DEMO = Path("configs/demo.yaml")
 WHOLE = {

@@ -4,10 +4,10 @@ import random
 from typing import cast
 
 import pytest
-from temper.rollout.trajectory import Group, WeightVersion
 
-from orchestrator.mixture import Draw
-from orchestrator.slots import MISSING, HeldSlots, Slot, SlotState
+from temper.orchestrator.loop.mixture import Draw
+from temper.orchestrator.loop.slots import MISSING, HeldSlots, Slot, SlotState
+from temper.rollout.trajectory import Group, WeightVersion
 
 GROUP = cast(Group, object())
 VERSIONS = 6

@@ -6,11 +6,10 @@ from typing import Any
 
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.orchestrator.stages.begun_groups import BegunGroups, in_words
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.begun import BegunEpisode, BegunGroup, BegunTurn
 from temper.rollout.trajectory import NO_TIME, Stop, Ticket, Trajectory, WeightVersion
-
-from orchestrator.stages.begun_groups import BegunGroups, in_words
 
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
 

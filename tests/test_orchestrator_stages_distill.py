@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
+from test_orchestrator_buffer import group, mixture
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
 from temper.learner.batches.micro_batches import TrainBatch, make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
@@ -17,18 +20,15 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.update import micro_batch_loss
 from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import free_port
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.pipeline.stage_list import instances
+from temper.orchestrator.stages.distill import DistillConfig
+from temper.orchestrator.stages.stage import StartCheck
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import WeightVersion
-from test_orchestrator_buffer import group, mixture
-from transformers import AutoModelForCausalLM, PreTrainedModel
-
-from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.cluster.this_machine import free_port
-from orchestrator.pipeline.config import Config, load_config
-from orchestrator.pipeline.stage_list import instances
-from orchestrator.stages.distill import DistillConfig
-from orchestrator.stages.stage import StartCheck
 
 DEMO = Path("configs/demo.yaml")
 OPTIM = OptimConfig(learning_rate=1e-3, warmup_steps=0)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.__main__ import parser
-from orchestrator.stages.registry import HELP
-from orchestrator.stages.stage import TICKETS, Role, all_stages
+from temper.orchestrator.__main__ import parser
+from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.stages.stage import TICKETS, Role, all_stages
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST_LINE = '    "report": "write report.html and report.json",\n'
@@ -23,10 +23,10 @@ from pathlib import Path
 from temper.envs.core.setting import identity, scheduled
 from temper.envs.data.config import DataConfig
 from temper.learner.config import OptimConfig
-from orchestrator.reporting.stage_figures import Curve, StageFigures
-from orchestrator.settings.fitting import fit_training
-from orchestrator.session.run import Run
-from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
+from temper.orchestrator.stages.stage_figures import Curve, StageFigures
+from temper.orchestrator.config.fitting import fit_training
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +64,14 @@ import json
 from pathlib import Path
 
 from temper.envs.core.setting import kind_of
-from orchestrator.__main__ import parser
-from orchestrator.pipeline.config import KINDS, flat_config, load_config
-from orchestrator.pipeline.data_files import content
-from orchestrator.pipeline.runner import placed
-from orchestrator.pipeline.start_checks import check_before
-from orchestrator.reporting.report import write_report
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.stages.stage import all_figures
+from temper.orchestrator.__main__ import parser
+from temper.orchestrator.pipeline.config import KINDS, flat_config, load_config
+from temper.orchestrator.pipeline.data_files import content
+from temper.orchestrator.pipeline.runner import placed
+from temper.orchestrator.pipeline.start_checks import check_before
+from temper.orchestrator.tools.inspect.report.report import write_report
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.stages.stage import all_figures
 
 
 def refused(*overrides):
@@ -124,7 +124,7 @@ def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
     assert found["placed"] == 2  # it plays episodes, and trains
     assert found["drawn"]
     made = subprocess.run(["make", "-n", "echo"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20)
-    assert "-m orchestrator echo configs/demo.yaml" in made.stdout
+    assert "-m temper.orchestrator echo configs/demo.yaml" in made.stdout
 
 
 def test_no_two_stages_share_a_ticket_and_those_that_play_have_some() -> None:

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temper.rollout.sampling import Sampling
-from temper.rollout.trajectory import Group, Ticket
 from test_orchestrator_reporting_budget_curve import EVALUATION, RolloutPool, done
 
-from orchestrator.deadline import StuckError
-from orchestrator.evaluation.exam import EvalConfig
-from orchestrator.pipeline.config import Config
-from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.session.run import Run
-from orchestrator.stages import self_sft
-from orchestrator.stages.answer_sampling import sample_once
-from orchestrator.stages.eval import evaluate
-from orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.evaluation.exam import EvalConfig
+from temper.orchestrator.loop.deadline import StuckError
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages import self_sft
+from temper.orchestrator.stages.answer_sampling import sample_once
+from temper.orchestrator.stages.eval import evaluate
+from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.rollout.sampling import Sampling
+from temper.rollout.trajectory import Group, Ticket
 
 Sampled = Callable[[Run, Config], Coroutine[Any, Any, Path]]
 

@@ -3,17 +3,17 @@
 from dataclasses import replace
 
 from metric_names import unexplained
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.orchestrator.loop.loop import StepReport
+from temper.orchestrator.loop.slots import Dropped, Occupancy
+from temper.orchestrator.loop.step_times import Phase, StepTimes
+from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rewards.verdict import Verdict
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
-
-from orchestrator.loop import StepReport
-from orchestrator.slots import Dropped, Occupancy
-from orchestrator.stages.step_metrics import step_metrics
-from orchestrator.step_times import Phase, StepTimes
 
 TASK = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "content": "?"},), spec={})
 

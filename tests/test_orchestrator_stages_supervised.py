@@ -6,22 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_orchestrator_session import HealthyLearner, on_a_run
+
 from temper.envs.core.pulse import LearnerDied
 from temper.learner.batches.micro_batches import TrainBatch, make_batch
 from temper.learner.batches.samples import TrainingSample
-from test_orchestrator_session import HealthyLearner, on_a_run
-
-from orchestrator.deadline import StopRequested
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.runner import healed
-from orchestrator.pipeline.stage_list import single_instance
-from orchestrator.run.checkpoint import steps
-from orchestrator.run.metrics_log import read_metrics
-from orchestrator.session.run import Run
-from orchestrator.session.trainer import Trainer
-from orchestrator.stages.sft import SftConfig
-from orchestrator.stages.stage import StageInstance, all_stages
-from orchestrator.stages.supervised_loop import train_supervised
+from temper.orchestrator.loop.deadline import StopRequested
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.runner import healed
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.checkpoint import steps
+from temper.orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.stages.sft import SftConfig
+from temper.orchestrator.stages.stage import StageInstance, all_stages
+from temper.orchestrator.stages.supervised_loop import train_supervised
 
 CONFIG = SftConfig(steps=5, batch_size=2, checkpoint_every=2)
 SAMPLES = [TrainingSample.supervised(ids=range(n), trained_T=[False] + [True] * (n - 1)) for n in (5, 4)]

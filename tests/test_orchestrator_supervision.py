@@ -10,14 +10,14 @@ from time import monotonic, sleep
 
 import psutil
 import pytest
+
 from temper.envs.core.member import Member, Place
 from temper.envs.core.pulse import ProcessDied, Pulse
-
-from orchestrator.settings.supervision import SupervisionConfig
-from orchestrator.supervision.diagnosis import FaultDiagnosis, FaultFolder
-from orchestrator.supervision.examination import end, examine
-from orchestrator.supervision.supervisor import Supervisor
-from orchestrator.supervision.watch import AwakeClock
+from temper.orchestrator.config.supervision import SupervisionConfig
+from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder
+from temper.orchestrator.session.examination import end, examine
+from temper.orchestrator.session.supervisor import Supervisor
+from temper.orchestrator.session.watch import AwakeClock
 
 CONFIG = SupervisionConfig(pulse_s=1.0, silent_s=5.0, stalled_s=20.0)
 SLEEPER = """

@@ -19,13 +19,13 @@ from browsing import CHROMIUM, NONE_HERE, launched
 from mlflow.tracking import MlflowClient
 from test_orchestrator_tracking_shown import row
 
-from orchestrator.__main__ import main
-from orchestrator.reporting.run_note import run_note
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.tracking.mlflow.dashboard import runs_page
-from orchestrator.tracking.mlflow.tracker import MlflowTracker
-from orchestrator.tracking.tracker import Ended
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.pipeline.run_note import run_note
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.tracking.mlflow.dashboard import runs_page
+from temper.orchestrator.tracking.mlflow.tracker import MlflowTracker
+from temper.orchestrator.tracking.tracker import Ended
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -116,7 +116,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
-    command = [sys.executable, "-m", "orchestrator", "ui", "--runs-dir", str(runs), "--port", str(port), "--no-browser"]
+    command = [
+        sys.executable,
+        "-m",
+        "temper.orchestrator",
+        "ui",
+        "--runs-dir",
+        str(runs),
+        "--port",
+        str(port),
+        "--no-browser",
+    ]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent, env=environment
     )

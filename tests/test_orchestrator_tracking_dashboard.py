@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from orchestrator.tracking.mlflow.dashboard import runs_page
+from temper.orchestrator.tracking.mlflow.dashboard import runs_page
 
 ASKED: list[tuple[str, str | None]] = []
 """The host and the authorization of each request."""

@@ -13,13 +13,13 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, PERMISSION_DENIED
 from mlflow.tracking import MlflowClient
 
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.metric_names import GROUPS, shown_name
-from orchestrator.tracking.mlflow.episodes import called, episode_of, sampled_rows
-from orchestrator.tracking.mlflow.tracker import File, MlflowTracker
-from orchestrator.tracking.notes import LINE, merged_note
-from orchestrator.tracking.tracker import Ended
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking.metric_names import GROUPS, shown_name
+from temper.orchestrator.tracking.mlflow.episodes import called, episode_of, sampled_rows
+from temper.orchestrator.tracking.mlflow.tracker import File, MlflowTracker
+from temper.orchestrator.tracking.notes import LINE, merged_note
+from temper.orchestrator.tracking.tracker import Ended
 
 
 def row(env: str, *, reward: float | None, calls: int = 0) -> dict[str, Any]:

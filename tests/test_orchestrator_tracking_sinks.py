@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from sink_records import POINTS, expected, trackio_store, wandb_points, wandb_records
 
-from orchestrator.pipeline.config import load_config
-from orchestrator.pipeline.start_checks import check_before
-from orchestrator.run.folder import write_json
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.settings.run_config import TrackingConfig
-from orchestrator.tracking.sinks.config import SINKS, WandbConfig, is_installed
-from orchestrator.tracking.sinks.sink import SinkRun, without_links
-from orchestrator.tracking.sinks.tracker import SinkTracker
-from orchestrator.tracking.tracker import Ended
+from temper.orchestrator.config.run_config import TrackingConfig
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.start_checks import check_before
+from temper.orchestrator.run.folder import write_json
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.tracking.sinks.config import SINKS, WandbConfig, is_installed
+from temper.orchestrator.tracking.sinks.sink import SinkRun, without_links
+from temper.orchestrator.tracking.sinks.tracker import SinkTracker
+from temper.orchestrator.tracking.tracker import Ended
 
 needs_both = pytest.mark.skipif(
     not all(is_installed(name) for name in SINKS), reason="W&B or trackio is not installed; `make setup` installs both"

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from temper.rollout.trajectory_json import write_groups
 from viewed_run import HOSTILE, SPLIT, TOOL_SAYS, step_groups, tokenizer, training, write_viewed_run
 
-from orchestrator.__main__ import main
-from orchestrator.run.folder import RunDir
-from orchestrator.viewing.archive import Archive
-from orchestrator.viewing.page import document
-from orchestrator.viewing.recorded_file import Lines, Row, chosen_file, recorded_files
-from orchestrator.viewing.run_facts import tokenizer_of_run
-from orchestrator.viewing.server import ViewServer
-from orchestrator.viewing.table import columns_of
-from orchestrator.viewing.token_bytes import TokenBytes
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.inspect.viewer.archive import Archive
+from temper.orchestrator.tools.inspect.viewer.page import document
+from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, Row, chosen_file, recorded_files
+from temper.orchestrator.tools.inspect.viewer.run_facts import tokenizer_of_run
+from temper.orchestrator.tools.inspect.viewer.server import ViewServer
+from temper.orchestrator.tools.inspect.viewer.table import columns_of
+from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes
+from temper.rollout.trajectory_json import write_groups
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_a_piece_has_whole_groups_with_the_bytes_of_their_tokens(run: RunDir) ->
 def test_groups_stay_whole_where_a_file_has_several_pieces(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = Lines(run.trajectories / "eval-rl.jsonl")
     tickets = [row["ticket"] for row in lines.rows()]
-    monkeypatch.setattr("orchestrator.viewing.recorded_file.PIECE_BYTES", 10)
+    monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)
     assert lines.pieces(tickets) == [(0, 2), (2, 2), (4, 2)]
     assert [row["ticket"] for row in lines.some(2, 2)] == tickets[2:4]
 
@@ -157,7 +157,7 @@ def test_the_server_has_the_page_and_the_columns_of_each_file(server: ViewServer
 def test_a_piece_of_a_file_that_was_written_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_viewed_run(tmp_path / "tiny")
     path, (groups, rows) = run.trajectory_file("rl", 10), step_groups()
-    monkeypatch.setattr("orchestrator.viewing.recorded_file.PIECE_BYTES", 10)
+    monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)
     shelf = ViewServer(run)
     shelf.server_close()
 

@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 
 import pytest
 from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
-from temper.rollout.trajectory_json import write_groups
 from test_orchestrator_explaining import write_metrics
 from viewed_run import HOSTILE, SPLIT, step_groups, write_large_run, write_viewed_run
 
-from orchestrator.__main__ import main
-from orchestrator.explaining.explanation import explain
-from orchestrator.run.folder import RunDir
-from orchestrator.viewing.server import ViewServer
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.inspect.explain.explanation import explain
+from temper.orchestrator.tools.inspect.viewer.server import ViewServer
+from temper.rollout.trajectory_json import write_groups
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -182,7 +182,7 @@ def test_the_same_task_is_shown_of_two_evaluations(page: "Page", evaluation: str
 
 
 def test_the_command_serves_the_run_until_it_is_interrupted(page: "Page", run: RunDir) -> None:
-    command = [sys.executable, "-m", "orchestrator", "view", str(run.root)]
+    command = [sys.executable, "-m", "temper.orchestrator", "view", str(run.root)]
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began the tests behind `&`
     try:
         serving = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
@@ -209,7 +209,9 @@ def test_a_file_that_the_run_writes_again_is_read_again_and_never_shown_beside_i
     browser: "Browser", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, expect = write_viewed_run(tmp_path / "tiny"), sync_api.expect
-    monkeypatch.setattr("orchestrator.viewing.recorded_file.PIECE_BYTES", 10)  # a piece for each group
+    monkeypatch.setattr(
+        "temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10
+    )  # a piece for each group
     groups, rows = step_groups()
     told = "The run has written rl-10 again, so the table was read again: its rows are other answers."
     with ViewServer(run) as server, one_page(browser) as (page, errors):

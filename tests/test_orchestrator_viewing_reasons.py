@@ -12,8 +12,8 @@ import pytest
 from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
 from played_run import SLEEP_S, write_played_run
 
-from orchestrator.__main__ import main
-from orchestrator.run.folder import RunDir
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.folder import RunDir
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
-from temper.envs.core.thinking_mode import up_to
-from temper.rollout.trajectory import Group
-from temper.rollout.trajectory_json import write_groups
 from viewed_run import group, task, training, write_viewed_run
 
-from orchestrator.run.folder import RunDir
-from orchestrator.viewing.server import ViewServer
+from temper.envs.core.thinking_mode import up_to
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.inspect.viewer.server import ViewServer
+from temper.rollout.trajectory import Group
+from temper.rollout.trajectory_json import write_groups
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -165,7 +165,9 @@ def test_a_run_without_answers_and_a_file_without_any_say_so(page: "Page", run: 
 def test_a_server_that_has_ended_is_told_of_and_no_other_answer_is_shown(
     page: "Page", run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.viewing.recorded_file.PIECE_BYTES", 10)  # a piece for each group
+    monkeypatch.setattr(
+        "temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10
+    )  # a piece for each group
     server = ViewServer(run)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     visit(page, server)
@@ -197,7 +199,9 @@ def test_a_server_that_does_not_answer_is_told_of_until_it_does(
 def test_what_was_told_is_there_again_once_a_server_has_answered_several_questions(
     page: "Page", run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.viewing.recorded_file.PIECE_BYTES", 10)  # a piece for each group
+    monkeypatch.setattr(
+        "temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10
+    )  # a piece for each group
     server = ViewServer(run)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     visit(page, server)

@@ -14,14 +14,14 @@ import pytest
 from rich.console import Console
 from viewed_run import HOSTILE, write_viewed_run
 
-from orchestrator.__main__ import main
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.metrics_log import MetricsLog, MetricsRow
-from orchestrator.supervision.status import MemberStatus, RunStatus
-from orchestrator.viewing.loopback import LoopbackServer, PageAnswer
-from orchestrator.watching.facts import curves_of, gather, last_rows
-from orchestrator.watching.live_page import LivePage
-from orchestrator.watching.terminal import facts_table
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow
+from temper.orchestrator.session.status import MemberStatus, RunStatus
+from temper.orchestrator.tools.inspect.status.facts import curves_of, gather, last_rows
+from temper.orchestrator.tools.inspect.status.live_page import LivePage
+from temper.orchestrator.tools.inspect.status.terminal import facts_table
+from temper.orchestrator.tools.inspect.viewer.loopback import LoopbackServer, PageAnswer
 
 STATUS = RunStatus(
     pid=os.getpid(),

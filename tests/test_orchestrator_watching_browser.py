@@ -11,11 +11,11 @@ import pytest
 from browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
 from viewed_run import HOSTILE, write_viewed_run
 
-from orchestrator.run.folder import RunDir
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.supervision.status import MemberStatus, RunStatus
-from orchestrator.viewing.loopback import LoopbackServer, PageAnswer
-from orchestrator.watching.live_page import FACTS, LivePage
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.session.status import MemberStatus, RunStatus
+from temper.orchestrator.tools.inspect.status.live_page import FACTS, LivePage
+from temper.orchestrator.tools.inspect.viewer.loopback import LoopbackServer, PageAnswer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from temper.rewards.answers import boxes, equal_numbers, final_answer
 
 

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from temper.rewards.choices import chosen
 
 

@@ -1,6 +1,7 @@
 """What is said of an answer before any computer algebra."""
 
 import pytest
+
 from temper.rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
 
 

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import pytest
+
 from temper.rewards.foreign_values import JSON_TYPES, Language, foreign_value
 from temper.rewards.tool_calls import argument_fits
 

@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+
 from temper.rewards.instructions.following import MAX_CHARACTERS, following, loose_forms
 from temper.rewards.instructions.rules import IFBENCH, RULES, UNCHECKED, read_instruction
 

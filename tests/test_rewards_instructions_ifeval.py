@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from temper.rewards.instructions.rules import IFEVAL, UNCHECKED, read_instruction
 from temper.rewards.instructions.text_units import sentences
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+
 from temper.envs.core.turn_text import parse_turn
 from temper.rewards.answers import final_answer
 from temper.rewards.choices import chosen

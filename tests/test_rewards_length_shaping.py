@@ -1,6 +1,7 @@
 """Rewards for length, by hand."""
 
 import pytest
+
 from temper.rewards.length_shaping import effort_reward, length_rewards, relative_brevity, shortest_of_the_best
 
 

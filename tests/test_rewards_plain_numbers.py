@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import pytest
+
 from temper.rewards.plain_numbers import bare, number, plain_number, readable
 
 

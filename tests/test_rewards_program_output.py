@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+
 from temper.rewards.program_output import strictly_equal
 from temper.rewards.program_text import program_of
 from temper.rewards.verdict import Outcome, brevity, policy_fault, share_of, verdict, weighted

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+
 from temper.rewards.program_text import Block, blocks, program_of
 
 PROMPT = (

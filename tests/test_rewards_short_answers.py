@@ -1,6 +1,7 @@
 """Short answers: which text is the answer, what says the same, lists in any and in a given order."""
 
 import pytest
+
 from temper.rewards.short_answers import list_f1, says, short_answer, word_f1
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from temper.rewards.tool_calls import GoldCall, Schema, Schemas, argument_fits, match_calls, standard
 
 GOLD: list[GoldCall] = [{"area": {"base": [10], "height": [5], "unit": ["cm", "units", ""]}}]

@@ -1,6 +1,7 @@
 """Numbers with units: equal ones however they are written, and ones that are not."""
 
 import pytest
+
 from temper.rewards.units import PREFIXES, quantity, same_quantity
 
 

@@ -4,11 +4,12 @@ import random
 
 import pytest
 import torch
+from test_rollout_budget_rule import ONE_TOKEN, SPELT_OUT, opening_itself
+from transformers import PreTrainedTokenizerBase
+
 from temper.rollout.budget.limit_tables import token_bytes
 from temper.rollout.budget.limited_turns import CERTAIN, LimitedTurns
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
-from test_rollout_budget_rule import ONE_TOKEN, SPELT_OUT, opening_itself
-from transformers import PreTrainedTokenizerBase
 
 SIZE = 300
 """Tokens of the model, some more than its tokenizer has."""

@@ -1,12 +1,13 @@
 """Where a thought is closed by force, in tokens: by hand, with a tag of one token and with one of several."""
 
 import pytest
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.turn_text import OWN_TAGS, split_turn
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags
 from temper.rollout.trajectory import Closed
-from transformers import PreTrainedTokenizerBase
 
 ONE_TOKEN = byte_tokenizer()
 CLOSE = ONE_TOKEN.convert_tokens_to_ids("</think>")

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 import tiny_models
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.envs.source import open_source
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.config import EngineConfig
@@ -28,8 +30,6 @@ from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Carried, Group, Ticket, Trajectory, WeightVersion
-
-from orchestrator.cluster.this_machine import free_port
 
 TOLERANCE = 1e-4
 """Largest difference of a log-probability, in nats, in float32."""

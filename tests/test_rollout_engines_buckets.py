@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 import tiny_models
 import torch
+from test_rollout_engines_vllm import CONFIG, ENDS, TOLERANCE, Setup
+
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.bucket_ways import BucketWays
 from temper.rollout.weights.buckets import Buffers, packed
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, open_store
-from test_rollout_engines_vllm import CONFIG, ENDS, TOLERANCE, Setup
-
-from orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 CPU = torch.device("cpu")
 PROCESSES = 2

@@ -1,6 +1,7 @@
 """The memory of a cache on a CPU, given back and taken again."""
 
 import torch
+
 from temper.rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
 
 

@@ -1,6 +1,7 @@
 """The settings of an engine: what may be given to vLLM besides."""
 
 import pytest
+
 from temper.rollout.engines.config import EngineConfig
 
 

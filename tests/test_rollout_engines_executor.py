@@ -6,6 +6,7 @@ import pytest
 import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
 from temper.rollout.engines import vllm_settings
 
 TESTS = Path(__file__).parent

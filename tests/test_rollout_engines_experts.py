@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import tiny_models
 from pushes import loaded
+from test_rollout_engines_vllm import CONFIG, TOLERANCE, Setup
+
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import WeightVersion
-from test_rollout_engines_vllm import CONFIG, TOLERANCE, Setup
-
-from orchestrator.cluster.this_machine import free_port
 
 ENDS = (byte_tokenizer().eos_token_id,)
 SAMPLES = 12

@@ -4,6 +4,7 @@ import asyncio
 from time import monotonic
 
 import pytest
+
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.replay_engine import ReplayEngine
 

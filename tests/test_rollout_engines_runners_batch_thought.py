@@ -11,13 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import tiny_models
 import torch
+from test_rollout_budget_limited_turns import SIZE, chosen, drawn, forced_token
+from vllm import SamplingParams
+from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcRequestState
+
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.request_args import BUDGET, CLOSING, extra_args
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.runners.batch_thought_processor import BatchThoughtProcessor
-from test_rollout_budget_limited_turns import SIZE, chosen, drawn, forced_token
-from vllm import SamplingParams
-from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcRequestState
 
 SLOTS, LENGTH, DRAFTS = 12, 200, 3
 

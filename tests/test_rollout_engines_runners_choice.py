@@ -9,6 +9,7 @@ import pytest
 import tiny_models
 import torch
 from safetensors.torch import save_file
+
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.config import EngineConfig, Runner

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
-from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.request_args import CLOSING, extra_args
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
-from temper.rollout.engines.runners.draft_sampler import DraftSampler
-from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
 from test_rollout_budget_limited_turns import forced_token
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveDirectionality
 from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+from temper.learner.models.fresh import byte_tokenizer
+from temper.rollout.budget.request_args import CLOSING, extra_args
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.engines.runners.draft_sampler import DraftSampler
+from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
 
 TOKENIZER = byte_tokenizer()
 TAGS = ThoughtTags(TOKENIZER)

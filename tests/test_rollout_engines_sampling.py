@@ -8,6 +8,8 @@ from pathlib import Path
 
 import tiny_models
 import torch
+from transformers import AutoModelForCausalLM
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.learner.batches.micro_batches import make_batch
@@ -15,6 +17,7 @@ from temper.learner.batches.samples import samples_from_groups
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Completion, TurnRequest
@@ -23,9 +26,6 @@ from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
-from transformers import AutoModelForCausalLM
-
-from orchestrator.cluster.this_machine import free_port
 
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)

@@ -12,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+
 from temper.rollout.engines.scratch_folder import PREFIX, SHORT, ScratchFolder, remove_abandoned, scratch_base
 from temper.rollout.engines.vllm_settings import prepare_environment
 

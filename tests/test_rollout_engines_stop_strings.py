@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
+
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.engines.stop_strings import ended_at_stop
 

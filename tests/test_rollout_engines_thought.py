@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import tiny_models
 from pushes import loaded
+
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
@@ -22,8 +24,6 @@ from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import WeightVersion
-
-from orchestrator.cluster.this_machine import free_port
 
 ENDS = (byte_tokenizer().eos_token_id,)
 CONFIG = EngineConfig(max_model_len=256, max_sequences=64)

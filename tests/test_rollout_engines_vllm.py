@@ -13,6 +13,8 @@ import tiny_models
 import torch
 from pushes import loaded, offered
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.clock import Clock
 from temper.envs.core.env_ref import EnvRef
@@ -25,6 +27,7 @@ from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.engines.config import Dtype, EngineConfig
@@ -39,9 +42,6 @@ from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
-from transformers import AutoModelForCausalLM, PreTrainedModel
-
-from orchestrator.cluster.this_machine import free_port
 
 ENDS = (byte_tokenizer().eos_token_id,)
 CONFIG = EngineConfig(max_model_len=512, max_sequences=16)

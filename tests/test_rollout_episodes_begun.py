@@ -12,13 +12,6 @@ from code_tasks import task_of as code_task
 from held_engine import said_in
 from interruptions import interrupted, mathematics, own, same_but_for_versions
 from scripted_engine import play
-from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import configured, environment
-from temper.envs.core.task import Message, Task
-from temper.envs.core.thinking_mode import OFF
-from temper.envs.core.turn_text import turn_text
-from temper.envs.source import open_source
-from temper.rollout.trajectory import Carried
 from test_envs_coding_turns import ROW as CODE_ROW
 from test_envs_remote import CounterServer
 from test_envs_remote import server as server
@@ -26,6 +19,14 @@ from test_envs_remote import task_of as remote_task
 from test_envs_retail import CANCEL, DETAILS, row, say
 from test_envs_retail import task_of as shop_task
 from tiny_shop import write_shop
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured, environment
+from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.turn_text import turn_text
+from temper.envs.source import open_source
+from temper.rollout.trajectory import Carried
 
 
 def program(path: Path) -> tuple[Task, list[str]]:

@@ -25,6 +25,7 @@ from interruptions import (
     written_and_read,
 )
 from scripted_engine import RENDERER, TAGS, TOKENIZER, completion, play
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.thinking_mode import up_to
 from temper.rollout.budget.config import ThoughtConfig

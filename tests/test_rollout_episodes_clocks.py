@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from bound import bound
 from scripted_engine import ROOM, ScriptedEngine, completion, runner_of
+
 from temper.envs.core.clock import CURRENT, Clock, off_the_clock
 from temper.envs.core.env_ref import EnvRef, EnvSettings
 from temper.envs.core.failure import FailureKind

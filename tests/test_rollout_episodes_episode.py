@@ -10,6 +10,8 @@ from typing import Any
 import gymnasium
 import pytest
 from bound import bound
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import environment, make_env
 from temper.envs.core.errors import SandboxError
@@ -27,7 +29,6 @@ from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.trajectory_json import group_lines
-from transformers import PreTrainedTokenizerBase
 
 TOKENIZER: PreTrainedTokenizerBase = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

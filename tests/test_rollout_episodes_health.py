@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import pytest
 from bound import bound
 from scripted_engine import RENDERER, ROOM, TAGS, ScriptedEngine, runner_of
+from test_rollout_episodes_clocks import Waiting
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.pulse import WorkerDied
 from temper.envs.core.task import Task
@@ -19,7 +21,6 @@ from temper.rollout.engines.engine_process import EngineProcess, cpu_s
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.trajectory import Ticket, WeightVersion
-from test_rollout_episodes_clocks import Waiting
 
 T = TypeVar("T")
 TASK = bound(

@@ -4,18 +4,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
+from temper.orchestrator.data.chat_file import parse_chat
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
-
-from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
-from orchestrator.data.chat_file import parse_chat
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig

@@ -4,13 +4,14 @@ import json
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.escaping import BREAK, Escaper
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 WHOLE = """
 {%- macro said(content) -%}

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_rollout_episodes_episode import demonstration, play
+
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import samples_from_groups
 from temper.rollout.engines.protocol import Completion
@@ -13,7 +15,6 @@ from temper.rollout.expert_choices import Choices, first_recorded, from_json, pa
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
 from temper.rollout.trajectory_json import group_lines
-from test_rollout_episodes_episode import demonstration, play
 
 LAYERS, CHOSEN = 3, 2
 

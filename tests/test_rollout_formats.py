@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from model_families import NEMOTRON_NANO_V2, tokenizer_of
+
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import OWN_TAGS, BadCall, Call, parse_calls, parse_turn

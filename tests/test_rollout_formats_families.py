@@ -3,6 +3,7 @@
 import pytest
 from family_findings import HEAD, NAMES, PAGE, RETAIL, find, shop_gold
 from model_families import tokenizer_of
+
 from temper.rollout.episodes.renderer import Renderer
 
 TABLE = PAGE.read_text(encoding="utf-8").partition(f"| {' | '.join(HEAD)} |")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from family_findings import NAMES
 from model_families import tokenizer_of
+
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import Call, call_message

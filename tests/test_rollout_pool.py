@@ -5,6 +5,7 @@ from pathlib import Path
 
 from plain_pool import TASK, TICKET, Worker, pool_of, settle
 from pushes import empty_push
+
 from temper.envs.core.pulse import WorkerDied
 from temper.rollout.episodes.begun import BegunEpisode, BegunGroup
 from temper.rollout.trajectory import NO_TIME, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion

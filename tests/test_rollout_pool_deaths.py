@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 from plain_pool import TASK, TICKET, Worker, pool_of, settle
+
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.trajectory import FailureKind, Group, Ticket
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from plain_pool import TICKET, Worker, pool_of, settle
 from pushes import empty_push
+
 from temper.envs.core.pulse import LearnerDied, WorkerDied
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit, TooManyRestarts

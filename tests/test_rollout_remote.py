@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from bound import bound
 from chat_server import CALL, HANG_S, KEY, MATH, Body, ChatServerDouble, Say, asked, told
+
 from temper.envs.catalog import environment
 from temper.envs.core.failure import FailureKind
 from temper.envs.core.task import Message, Task

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 from chat_server import CALL, MATH, ChatServerDouble, asked, told
+
 from temper.envs.core.turn_text import BadCall, Call
+from temper.orchestrator.tools.inspect.report.transcripts import to_transcript
 from temper.rollout.remote.chat_messages import ChatTurn, read_turn
 from temper.rollout.remote.client import ServerFault
 from temper.rollout.sampling import PLAIN
 from temper.rollout.trajectory import Closed, Stop
 from temper.rollout.trajectory_json import group_lines
-
-from orchestrator.reporting.transcripts import to_transcript
 
 GET = Call(name="get", arguments={"key": "a"})
 GUESS = "Let me think. First guess \\boxed{4}. But let me check"

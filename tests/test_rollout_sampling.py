@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from plain_pool import TICKET
+
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.engines.stop_strings import ended_at_stop
 from temper.rollout.sampling import PLAIN, Sampling, sampling_from_json, sampling_to_json

@@ -5,16 +5,18 @@ from typing import Any
 
 import pytest
 from model_families import tokenizer_of
+
 from temper.rollout.engines.vllm_settings import prepare_environment
 
 prepare_environment()
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: E402
+from vllm.reasoning import ReasoningParserManager  # noqa: E402
+from vllm.tool_parsers import ToolParserManager  # noqa: E402
+
 from temper.rollout.episodes.renderer import Renderer  # noqa: E402
 from temper.rollout.formats.find import find_format  # noqa: E402
 from temper.rollout.formats.probe import PROBE_TOOLS, calling  # noqa: E402
 from temper.rollout.serving.family_parser import FAMILY, reasoning_parser, tool_parser  # noqa: E402
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: E402
-from vllm.reasoning import ReasoningParserManager  # noqa: E402
-from vllm.tool_parsers import ToolParserManager  # noqa: E402
 
 CALLING = ("qwen3", "nemotron_nano_v2", "nemotron_3_nano", "glm4moe", "gemma4_v5", "llama3_1", "mistral", "qwen2_5")
 

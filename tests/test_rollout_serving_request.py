@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from model_families import tokenizer_of
+
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.request_args import RefusedRequest, check_extra_args

@@ -20,15 +20,15 @@ import pytest
 import tiny_models
 from chat_server import ChatServerDouble
 from openai import BadRequestError, OpenAI
+
 from temper.learner.models.fresh import byte_tokenizer
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.cli.named_model import model_directory
+from temper.orchestrator.cli.serve_command import require_key
+from temper.orchestrator.run.folder import RunDir, RunState
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Closed
-
-from orchestrator.__main__ import main
-from orchestrator.cli.named_model import model_directory
-from orchestrator.cli.serve_command import require_key
-from orchestrator.run.folder import RunDir, RunState
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
@@ -131,7 +131,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "orchestrator", "serve", str(run), "--port", str(port), "--grace", "0"]
+    command = [sys.executable, "-m", "temper.orchestrator", "serve", str(run), "--port", str(port), "--grace", "0"]
     command += ["--raw-prompts"]
     temporary = Path(tempfile.mkdtemp(prefix="tf-", dir="/tmp"))  # on a short path, as sockets need one
     environment = os.environ | {"TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": str(run / "compiled")}

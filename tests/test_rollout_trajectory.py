@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import numpy as np
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 import torch
 from pushes import HERE, PlainSender
+from test_rollout_weights_push import SHAPES, Weights, nudged, same, weights
+
 from temper.envs.core.pulse import Heart, WorkerDied
 from temper.learner.bucket_publisher import BucketPublisher, sender_of
 from temper.learner.config import LearnerConfig
 from temper.learner.rank_pushes import RankPushes
+from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.engines.config import SLOWEST_PUSH, EngineConfig
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.bucket_ways import BucketReceiver, BucketSender, BucketWays
@@ -32,9 +35,6 @@ from temper.rollout.weights.buckets import (
 from temper.rollout.weights.delivery import Delivery, Offered
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
 from temper.rollout.weights.process_group import ALONE_S, GroupMember, ProcessGroup, connected, open_store
-from test_rollout_weights_push import SHAPES, Weights, nudged, same, weights
-
-from orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 CPU = torch.device("cpu")
 Shapes = dict[str, tuple[int, ...]]

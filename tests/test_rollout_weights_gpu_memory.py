@@ -5,6 +5,7 @@ from multiprocessing.connection import Connection
 
 import pytest
 import torch
+
 from temper.rollout.weights.checksum import checksum, tensor_checksum
 from temper.rollout.weights.gpu_memory import open_segment, segment_name
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from temper.rollout.weights.host_memory import available_bytes, group_limits, reserve
 
 MEMBER = {"memory.max": "0::/job\n", "memory.limit_in_bytes": "5:cpu:/\n4:cpu,memory:/job\n0::/\n"}

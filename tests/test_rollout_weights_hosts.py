@@ -15,12 +15,22 @@ import ray
 import torch
 from pushes import held
 from ray.cluster_utils import Cluster
+from test_rollout_weights_push import SHAPES, Weights, nudged, publisher, same, weights
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.learner.bucket_publisher import BucketPublisher
 from temper.learner.config import LearnerConfig
 from temper.learner.publisher import WeightPublisher
 from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.cluster.actors import at_place
+from temper.orchestrator.cluster.bundles import cluster_nodes, gpus_taken, reserve
+from temper.orchestrator.cluster.placement import NoRoomError, Wanted
+from temper.orchestrator.cluster.rollout_actors import RolloutActor
+from temper.orchestrator.cluster.this_machine import ROOT
+from temper.orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
+from temper.orchestrator.loop.deadline import Deadline, StuckError, within
+from temper.orchestrator.session.diagnosis import diagnose
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit
@@ -31,16 +41,6 @@ from temper.rollout.weights.bucket_ways import BucketReceiver, BucketWays
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports.transport import Audience
-from test_rollout_weights_push import SHAPES, Weights, nudged, publisher, same, weights
-
-from orchestrator.cluster.actors import at_place
-from orchestrator.cluster.bundles import cluster_nodes, gpus_taken, reserve
-from orchestrator.cluster.placement import NoRoomError, Wanted
-from orchestrator.cluster.rollout_actors import RolloutActor
-from orchestrator.cluster.this_machine import ROOT
-from orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
-from orchestrator.deadline import Deadline, StuckError, within
-from orchestrator.supervision.diagnosis import diagnose
 
 MODULES = (sys.modules[__name__], sys.modules["test_rollout_weights_push"], sys.modules["pushes"])
 """Sent to the actors whole, else each imports all of these files' imports."""

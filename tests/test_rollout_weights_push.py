@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from pushes import HERE, accepted, held, offered
+
 from temper.learner.config import LearnerConfig
 from temper.learner.publisher import WeightPublisher
 from temper.rollout.weights.checksum import KEYS, PIECE_ROWS, checksum, device_checksum

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from pushes import HERE
+
 from temper.learner.bucket_publisher import BucketPublisher
+from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.weights.bucket_ways import BucketReceiver
 from temper.rollout.weights.buckets import Named
-
-from orchestrator.cluster.this_machine import free_port
 
 CPU = torch.device("cpu")
 PIECES: dict[str, tuple[int, ...]] = {f"w{number}": (16,) for number in range(12)}

@@ -6,6 +6,7 @@ import os
 import pytest
 import torch
 from process_memory import MB, resident
+
 from temper.rollout.weights import spare_memory
 from temper.rollout.weights.spare_memory import give_back
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from pushes import HERE, Nothing, PlainSender, empty_push, held
+from test_rollout_weights_push import Weights, nudged, publisher, same, weights
+
 from temper.envs.core.pulse import WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.rollout.trajectory import WeightVersion
@@ -19,7 +21,6 @@ from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports.catalog import TRANSPORTS
 from temper.rollout.weights.transports.shared_memory import SharedMemory
 from temper.rollout.weights.transports.transport import Audience, Memory, SegmentTransport
-from test_rollout_weights_push import Weights, nudged, publisher, same, weights
 
 
 class Files(SegmentTransport[str]):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gpu_check.part import PARTS
 from requirements.carry import (
     LOCK,
     closure,
@@ -23,6 +22,7 @@ from requirements.carry import (
     wanted,
     write,
 )
+from temper.orchestrator.tools.gpu_check.part import PARTS
 
 PINS = pins_of(LOCK.read_text(encoding="utf-8"))
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from orchestrator.cli.submit import stop_wait_s
-from orchestrator.cluster.ray_jobs import STOP_WAIT
-from orchestrator.pipeline.config import unsettled_config
+from temper.orchestrator.cli.submit import stop_wait_s
+from temper.orchestrator.cluster.ray_jobs import STOP_WAIT
+from temper.orchestrator.pipeline.config import unsettled_config
 
 ROOT = Path(__file__).parent.parent
 PLACE = ROOT / "docs" / "clusters"

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from test_system_documents_env import block
 
-from orchestrator.cluster.module_search import FOLDER, worker_variables
+from temper.orchestrator.cluster.module_search import FOLDER, worker_variables
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPER = str(ROOT / "requirements" / "temper")
 HOSTILE = ("envs", "rewards", "rollout", "learner", "orchestrator", "random", "yaml", "types", "ray")
 ACTOR = """
 import random, subprocess, sys
-from orchestrator.cluster.module_search import search_last
+from temper.orchestrator.cluster.module_search import search_last
 search_last(sys.argv[1])
 import ray
-from orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 
 def seen():
     import backwards, envs, random, yaml

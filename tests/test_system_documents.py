@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from orchestrator.stages.registry import HELP
+from temper.orchestrator.stages.registry import HELP
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = (

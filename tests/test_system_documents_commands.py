@@ -23,11 +23,11 @@ from test_system_documents import DOCUMENTS, ROOT, text
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from orchestrator.__main__ import parser
-from orchestrator.cli.eval_command import is_override
-from orchestrator.pipeline.config import KNOWN, load_config
-from orchestrator.planning.cards import named_site
-from orchestrator.stages.registry import HELP
+from temper.orchestrator.__main__ import parser
+from temper.orchestrator.cli.eval_command import is_override
+from temper.orchestrator.pipeline.config import KNOWN, load_config
+from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.tools.preflight.plan.cards import named_site
 
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMANDS = (

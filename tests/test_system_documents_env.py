@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 from gymnasium.utils.env_checker import check_env
+
 from temper.envs.binding import bind_all
 from temper.envs.catalog import drawing_env, environment, make_env
 from temper.envs.core.turn_text import turn_text
 from temper.envs.playback import score
 from temper.envs.source import split_of
-
-from orchestrator.grading.envcheck import self_test
-from orchestrator.grading.tasks import generated_tasks
-from orchestrator.mixture import Mixture, open_mixture
-from orchestrator.pipeline.config import load_config
+from temper.orchestrator.loop.mixture import Mixture, open_mixture
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.tools.debug.grading.envcheck import self_test
+from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
 
 PAGE = Path(__file__).parents[1] / "docs" / "own_environment.md"
 MODULE = "backwards"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from temper.learner.losses.advantages import batch_advantages, has_signal
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.policy import PolicyTerms, policy_loss
-
-from orchestrator.pipeline.config import load_config
-from orchestrator.settings.loop import RlConfig
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.pipeline.config import load_config
 
 PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"
 NEEDED = ["name=mine", "envs.math.share=1.0"]

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from metric_names import PLACES, explained, unexplained
+from test_orchestrator_stages_step_metrics import answer, group, measured
+
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.dpo import dpo_loss
 from temper.learner.losses.policy import PolicyTerms, policy_loss
-from test_orchestrator_stages_step_metrics import answer, group, measured
-
-from orchestrator.evaluation.scores import env_result
+from temper.orchestrator.evaluation.scores import env_result
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = "".join(

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from test_system_documents import ROOT, SOURCES, text
+
 from temper.learner.losses.advantages import ADVANTAGES
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.surrogates import SURROGATES
-from test_system_documents import ROOT, SOURCES, text
-
-from orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.pipeline.config import Config, load_config
 
 PAGE = "docs/algorithms.md"
 DOCSTRINGS = " ".join(

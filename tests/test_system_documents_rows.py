@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from test_system_documents import text
+
 from temper.envs.catalog import ENVIRONMENTS, configured
 from temper.envs.core.row_format import RowFormat, load_row
-from test_system_documents import text
 
 LINE = re.compile(r"^\| `(\w+)` \| ((?:`\w+`(?:, )?)+) \| .+ \| `(\{.+\})` \|$", re.MULTILINE)
 SHOWN = [(name, re.findall(r"\w+", envs), json.loads(row)) for name, envs, row in LINE.findall(text("docs/data.md"))]

@@ -10,11 +10,11 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+
 from temper.envs.playback import score
 from temper.envs.source import open_source
-
-from orchestrator.__main__ import main
-from orchestrator.pipeline.config import load_config
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.pipeline.config import load_config
 
 PAGE = (Path(__file__).parents[1] / "docs" / "other_environments.md").read_text(encoding="utf-8")
 HERE = "http://127.0.0.1:8000"

@@ -14,12 +14,6 @@ from gold_engine import Family
 from main_job import finish, rows, start
 from model_families import tokenizer_of
 from safetensors.torch import load_file
-from temper.envs.binding import EnvConfig, bind
-from temper.envs.source import open_source
-from temper.learner.models.fresh import padded_size
-from temper.learner.models.loading import read_model
-from temper.learner.models.logprobs import token_logprobs
-from temper.rollout.tokenizer import load_tokenizer
 from transformers import (
     AutoModelForCausalLM,
     Gemma3ForCausalLM,
@@ -32,6 +26,13 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.source import open_source
+from temper.learner.models.fresh import padded_size
+from temper.learner.models.loading import read_model
+from temper.learner.models.logprobs import token_logprobs
+from temper.rollout.tokenizer import load_tokenizer
 
 SHAPE: dict[str, Any] = {
     "hidden_size": 64,
@@ -167,7 +168,14 @@ def test_eight_lines_train_a_model_of_a_family_on_mixed_tasks(name: str, tmp_pat
     assert len(text.splitlines()) == 8
     (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
 
-    command = [sys.executable, "-m", "orchestrator", "run", str(tmp_path / "run.yaml"), f"runs_dir={tmp_path}/runs"]
+    command = [
+        sys.executable,
+        "-m",
+        "temper.orchestrator",
+        "run",
+        str(tmp_path / "run.yaml"),
+        f"runs_dir={tmp_path}/runs",
+    ]
     status, output = finish(start(command))
     assert status == 0, output
     run = tmp_path / "runs" / name

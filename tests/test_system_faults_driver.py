@@ -18,7 +18,7 @@ from healing import audited
 from ledger_rows import read_ledger
 from same_trajectories import compare_runs, largest_loss_gap
 
-from orchestrator.deadline import STOPPED
+from temper.orchestrator.loop.deadline import STOPPED
 
 STEPS = 36
 ARGUMENTS = [*SYNCHRONOUS, "sft.steps=60", f"rl.steps={STEPS}"]

@@ -11,7 +11,7 @@ from fault_table import saw
 from healing import ENGINE, RANK, WORKER, audited, faults, heal, scale, steps_done, workers
 from ledger_rows import read_ledger
 
-from orchestrator.supervision.status import read_status
+from temper.orchestrator.session.status import read_status
 
 STEPS = 100
 SLOW, FAST = "8", "0.2"

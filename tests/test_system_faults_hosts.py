@@ -8,7 +8,7 @@ from fault_table import saw
 from healing import audited, steps_done
 from two_hosts import NoHostsError, two_hosts
 
-from orchestrator.supervision.status import MemberStatus, read_status
+from temper.orchestrator.session.status import MemberStatus, read_status
 
 TOLERANCE = 1e-4
 SFT, STEPS = 6, 20

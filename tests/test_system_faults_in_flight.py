@@ -11,9 +11,9 @@ from fault_job import Job, rows, runs
 from fault_table import saw
 from healing import audited
 
-from orchestrator.run.checkpoint import place, steps
-from orchestrator.run.loop_state import EPISODES_FILE
-from orchestrator.run.metrics_log import MetricsRow
+from temper.orchestrator.run.checkpoint import place, steps
+from temper.orchestrator.run.loop_state import EPISODES_FILE
+from temper.orchestrator.run.metrics_log import MetricsRow
 
 CONFIG = """
 stages: [init, rl]

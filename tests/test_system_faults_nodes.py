@@ -10,7 +10,7 @@ from fault_table import saw
 from healing import audited, faults, steps_done, workers
 from two_nodes import Nodes
 
-from orchestrator.supervision.status import read_status
+from temper.orchestrator.session.status import read_status
 
 STEPS = 80
 SLOW_S = 3.0

@@ -10,7 +10,7 @@ from fault_table import saw
 from healing import ENGINE, audited, faults
 from same_trajectories import compare_files
 
-from orchestrator.session.shared_shifts import SHIFTS_FILE
+from temper.orchestrator.session.shared_shifts import SHIFTS_FILE
 
 STEPS = 8
 ARGUMENTS = [

@@ -18,8 +18,8 @@ from healing import audited, steps_done
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 
-from orchestrator.run.metrics_log import MetricsRow
-from orchestrator.tracking.metric_names import shown_name
+from temper.orchestrator.run.metrics_log import MetricsRow
+from temper.orchestrator.tracking.metric_names import shown_name
 
 MANY = 2000
 """Steps, more than are made."""

@@ -116,7 +116,12 @@ ROOMS = {
 """The sub-packages and modules of a package, lowest first; each imports itself and those before it. Entries of a tuple
 within stand side by side and do not know each other."""
 MOST_FILES = 16
-LEARNER_TAKES = ("temper.rollout.trajectory", "temper.rollout.expert_choices", "temper.rollout.token_arrays", "temper.rollout.weights")
+LEARNER_TAKES = (
+    "temper.rollout.trajectory",
+    "temper.rollout.expert_choices",
+    "temper.rollout.token_arrays",
+    "temper.rollout.weights",
+)
 """All that `learner` knows of `rollout`: what was sampled, and how weights are handed over."""
 HOMES = {
     "ray": (
@@ -161,11 +166,11 @@ HOMES = {
     ),
     "wandb": ("orchestrator/tracking/sinks/wandb_sink.py",),
     "trackio": ("orchestrator/tracking/sinks/trackio_sink.py",),
-    "omegaconf": ("orchestrator/settings/text.py",),
+    "omegaconf": ("orchestrator/config/text.py",),
     "bm25s": ("envs/tools/corpus.py",),
     "jsonschema": ("rewards/json_schemas.py",),
-    "datasets": ("envs/data/folder.py", "envs/data/tables.py", "orchestrator/bench/beside_trl/trl_process.py"),
-    "trl": ("orchestrator/bench/beside_trl/trl_process.py",),
+    "datasets": ("envs/data/folder.py", "envs/data/tables.py", "orchestrator/tools/bench/beside_trl/trl_process.py"),
+    "trl": ("orchestrator/tools/bench/beside_trl/trl_process.py",),
     "huggingface_hub": ("envs/data/folder.py", "envs/data/hub.py"),
     "mamba_ssm": (),
 }
@@ -176,65 +181,65 @@ LATE_IMPORTS = {
     ],
     "envs/tools/corpus.py": ["bm25s"],
     "orchestrator/cli/compare_command.py": [
-        "orchestrator.reporting.compare.compare",
-        "orchestrator.reporting.compare.read_group",
-        "orchestrator.reporting.compare_page.write_comparison",
-        "orchestrator.reporting.pairs.compare_places",
-        "orchestrator.reporting.pairs.lines",
-        "orchestrator.run.folder.write_json",
+        "temper.orchestrator.tools.inspect.report.compare.compare",
+        "temper.orchestrator.tools.inspect.report.compare.read_group",
+        "temper.orchestrator.tools.inspect.report.compare_page.write_comparison",
+        "temper.orchestrator.tools.inspect.report.pairs.compare_places",
+        "temper.orchestrator.tools.inspect.report.pairs.lines",
+        "temper.orchestrator.run.folder.write_json",
     ],
     "orchestrator/cli/config_command.py": [
-        "orchestrator.reference.differences.differences",
-        "orchestrator.reference.editor_schema.editor_schema",
-        "orchestrator.reference.explained.explain",
-        "orchestrator.reference.resolved_file.resolve",
-        "orchestrator.reference.resolved_file.resolved_yaml",
-        "orchestrator.reference.settings_page.settings_page",
+        "temper.orchestrator.pipeline.reference.differences.differences",
+        "temper.orchestrator.pipeline.reference.editor_schema.editor_schema",
+        "temper.orchestrator.pipeline.reference.explained.explain",
+        "temper.orchestrator.pipeline.reference.resolved_file.resolve",
+        "temper.orchestrator.pipeline.reference.resolved_file.resolved_yaml",
+        "temper.orchestrator.pipeline.reference.settings_page.settings_page",
     ],
     "orchestrator/cli/doctor_command.py": [
-        "orchestrator.doctor.checks.examine",
-        "orchestrator.doctor.subject.read_subject",
+        "temper.orchestrator.tools.preflight.doctor.checks.examine",
+        "temper.orchestrator.tools.preflight.doctor.subject.read_subject",
     ],
-    "orchestrator/cli/environments/regrade_command.py": ["orchestrator.grading.recorded.regraded"],
-    "orchestrator/cli/completion_command.py": ["orchestrator.reference.words.words_of_settings"],
-    "orchestrator/cli/eval_command.py": ["orchestrator.cli.run_eval.run_eval"],
-    "orchestrator/cli/models/parity_command.py": ["orchestrator.cli.models.run_parity.run_parity"],
-    "orchestrator/cli/planning/plan_command.py": [
-        "orchestrator.planning.answer.answer_comparison",
-        "orchestrator.planning.answer.answer_plan",
-        "orchestrator.planning.assumptions.Assumptions",
+    "orchestrator/cli/regrade_command.py": ["temper.orchestrator.tools.debug.grading.recorded.regraded"],
+    "orchestrator/cli/completion_command.py": ["temper.orchestrator.pipeline.reference.words.words_of_settings"],
+    "orchestrator/cli/eval_command.py": ["temper.orchestrator.cli.run_eval.run_eval"],
+    "orchestrator/cli/parity_command.py": ["temper.orchestrator.cli.run_parity.run_parity"],
+    "orchestrator/cli/plan_command.py": [
+        "temper.orchestrator.tools.preflight.plan.answer.answer_comparison",
+        "temper.orchestrator.tools.preflight.plan.answer.answer_plan",
+        "temper.orchestrator.tools.preflight.plan.assumptions.Assumptions",
     ],
-    "orchestrator/cli/looking/explain_command.py": [
-        "orchestrator.explaining.explanation.explain",
-        "orchestrator.explaining.sentences.sentences",
+    "orchestrator/cli/explain_command.py": [
+        "temper.orchestrator.tools.inspect.explain.explanation.explain",
+        "temper.orchestrator.tools.inspect.explain.sentences.sentences",
     ],
-    "orchestrator/cli/looking/replay_command.py": [
-        "orchestrator.replaying.answer.answer_replay",
-        "orchestrator.replaying.answer.answer_replayable",
-        "orchestrator.replaying.replay.ReplayRequest",
+    "orchestrator/cli/replay_command.py": [
+        "temper.orchestrator.tools.debug.replay.answer.answer_replay",
+        "temper.orchestrator.tools.debug.replay.answer.answer_replayable",
+        "temper.orchestrator.tools.debug.replay.replay.ReplayRequest",
     ],
-    "orchestrator/cli/run_arguments.py": ["orchestrator.cli.run_commands.execute"],
+    "orchestrator/cli/run_arguments.py": ["temper.orchestrator.cli.run_commands.execute"],
     "orchestrator/cli/run_commands.py": [
-        "orchestrator.bench.all.bench",
-        "orchestrator.bench.all.print_bench",
-        "orchestrator.bench.growth.bench_growth",
-        "orchestrator.bench.growth.write_growth",
+        "temper.orchestrator.tools.bench.all.bench",
+        "temper.orchestrator.tools.bench.all.print_bench",
+        "temper.orchestrator.tools.bench.growth.bench_growth",
+        "temper.orchestrator.tools.bench.growth.write_growth",
     ],
-    "orchestrator/cli/planning/simulate_command.py": [
-        "orchestrator.planning.assumptions.Assumptions",
-        "orchestrator.simulation.answer.answer_simulation",
-        "orchestrator.simulation.speeds.START_S",
-        "orchestrator.simulation.study.Asked",
-        "orchestrator.simulation.study.ground_of",
+    "orchestrator/cli/simulate_command.py": [
+        "temper.orchestrator.tools.preflight.plan.assumptions.Assumptions",
+        "temper.orchestrator.tools.preflight.simulation.answer.answer_simulation",
+        "temper.orchestrator.tools.preflight.simulation.speeds.START_S",
+        "temper.orchestrator.tools.preflight.simulation.study.Asked",
+        "temper.orchestrator.tools.preflight.simulation.study.ground_of",
     ],
     "orchestrator/cluster/trainer_actors.py": ["temper.learner.worker.TrainerWorker"],
     "orchestrator/tracking/mlflow/tracker.py": [
-        "orchestrator.tracking.mlflow.run.MlflowRun",
-        "orchestrator.tracking.mlflow.stage_runs.StageRuns",
+        "temper.orchestrator.tracking.mlflow.run.MlflowRun",
+        "temper.orchestrator.tracking.mlflow.stage_runs.StageRuns",
     ],
     "orchestrator/tracking/sinks/process.py": [
-        "orchestrator.tracking.sinks.trackio_sink.TrackioSink",
-        "orchestrator.tracking.sinks.wandb_sink.WandbSink",
+        "temper.orchestrator.tracking.sinks.trackio_sink.TrackioSink",
+        "temper.orchestrator.tracking.sinks.wandb_sink.WandbSink",
     ],
     "orchestrator/cli/serve_command.py": [
         "temper.rollout.budget.config.ThoughtConfig",

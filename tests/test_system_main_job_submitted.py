@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from main_job import DEMO, SMALL, rows
 
-from orchestrator.cli.submit import submit
+from temper.orchestrator.cli.submit import submit
 
 
 @pytest.mark.timeout(600)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from recipe_pages import PAGE, RECIPES, ROOT, head_of, models_in, page, plan_of, results_of
 
-from orchestrator.planning.limits import size
+from temper.orchestrator.tools.preflight.plan.limits import size
 
 
 def test_the_page_is_what_heads_and_plans_say_and_no_limit_would_be_hit(tmp_path: Path) -> None:

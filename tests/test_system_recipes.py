@@ -17,20 +17,20 @@ from hub_server import served
 from recipe_hub import ROOT, call, stand_ins
 from recipe_pages import head_of
 from safetensors.torch import load, load_file
-from temper.envs.catalog import environment
-from temper.envs.source import content_key
 from test_envs_remote import CounterServer
 
-from orchestrator.grading.envcheck import self_test
-from orchestrator.run.metrics_log import read_metrics, step_rows
+from temper.envs.catalog import environment
+from temper.envs.source import content_key
+from temper.orchestrator.run.metrics_log import read_metrics, step_rows
+from temper.orchestrator.tools.debug.grading.envcheck import self_test
 
 RECIPES = sorted((ROOT / "configs" / "recipes").glob("*.yaml"))
 CHECK = """
 import json, sys
 from pathlib import Path
 from temper.envs.source import open_source
-from orchestrator.pipeline.config import settled_config
-from orchestrator.pipeline.start_checks import check_before
+from temper.orchestrator.pipeline.config import settled_config
+from temper.orchestrator.pipeline.start_checks import check_before
 
 found = {}
 for path, profile in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
@@ -140,7 +140,7 @@ def two_steps(recipe: str, stage: str, folder: Path, *overrides: str, sampled: b
     """
     file, repos = f"configs/recipes/{recipe}.yaml", stand_ins(folder / "models", sampled=sampled)
     with served(repos) as hub:
-        command = ("-m", "orchestrator", "run", file, f"runs_dir={folder}/runs", "name=two", *FEW, *TWO[stage])
+        command = ("-m", "temper.orchestrator", "run", file, f"runs_dir={folder}/runs", "name=two", *FEW, *TWO[stage])
         call(folder / "home", hub.endpoint, *command, *overrides, timeout=500)
     run = folder / "runs" / "two"
     steps = step_rows(read_metrics(run / "metrics.jsonl"), stage)
@@ -170,7 +170,7 @@ def test_a_recipe_samples_and_takes_two_steps_of_its_stages_on_a_cpu(recipe: str
 @pytest.mark.parametrize("name", FRESH)
 def test_a_configuration_for_a_fresh_model_takes_two_steps_of_its_stages_on_a_cpu(name: str, tmp_path: Path) -> None:
     file = ROOT / "configs" / f"{name}.yaml"
-    command = ("-m", "orchestrator", "run", str(file), f"runs_dir={tmp_path}", "name=two", *FEW, *FRESH[name])
+    command = ("-m", "temper.orchestrator", "run", str(file), f"runs_dir={tmp_path}", "name=two", *FEW, *FRESH[name])
     call(tmp_path / "home", "http://127.0.0.1:1", *command, timeout=500)
     rows = read_metrics(tmp_path / "two" / "metrics.jsonl")
     trained = {"sft", "rl"} & set(yaml.safe_load(file.read_text(encoding="utf-8"))["stages"])

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 from same_trajectories import compare_runs, main
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import write_groups
-
-from orchestrator.run.metrics_log import MetricsLog
 
 TASK = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={})
 

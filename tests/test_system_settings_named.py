@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.pipeline.config import KINDS
+from temper.orchestrator.pipeline.config import KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = ("rewards", "envs", "rollout", "learner", "orchestrator")

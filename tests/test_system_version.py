@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.__main__ import main
+from temper.orchestrator.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADING = re.compile(r"^## (\S+) - (\S+)$", re.MULTILINE)

@@ -21,14 +21,14 @@ from replayed_run import PlainTrainer
 from safetensors.torch import load_file
 from test_orchestrator_reporting_budget_curve import Tracked
 
-from orchestrator.__main__ import main
-from orchestrator.deadline import StopFlag
-from orchestrator.mixture import open_mixture
-from orchestrator.pipeline.config import Config, load_config, save_config
-from orchestrator.pipeline.runner import finish, healed
-from orchestrator.run.folder import RunDir
-from orchestrator.run.progress import Progress
-from orchestrator.session.run import Run
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.loop.deadline import StopFlag
+from temper.orchestrator.loop.mixture import open_mixture
+from temper.orchestrator.pipeline.config import Config, load_config, save_config
+from temper.orchestrator.pipeline.runner import finish, healed
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.run import Run
 
 CHATS = [
     {"messages": [{"role": "user", "content": f"Twice {n}?"}, {"role": "assistant", "content": f"It is {2 * n}."}]}
@@ -158,7 +158,7 @@ def test_two_steps_of_each_stage_are_taken_on_files_alone(files_alone: Path) -> 
 
 @pytest.mark.slow
 def test_two_steps_of_each_are_taken_and_told_of(files_alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, output = ended(start([sys.executable, "-m", "orchestrator", "run", str(files_alone)]))
+    status, output = ended(start([sys.executable, "-m", "temper.orchestrator", "run", str(files_alone)]))
     assert status == 0, output
     run = files_alone.parent / "runs" / "files"
     require_two_steps(run, files_alone.parent / "model")

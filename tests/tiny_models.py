@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import torch
-from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, make_model
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
@@ -18,6 +17,8 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+
+from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, make_model
 
 SMALL = FreshModelConfig(pattern="M-*-", hidden_size=64, intermediate_size=128, attention_heads=2, key_value_heads=1)
 DENSE = {

@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
+from temper.orchestrator.run.folder import RunDir, RunState
 from temper.rewards.verdict import Outcome, Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import write_groups
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-from orchestrator.run.folder import RunDir, RunState
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\"> <!-- &lt;b&gt; \u2028"
 SPLIT = "\u4e16\U0001f600"

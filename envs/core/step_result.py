@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+
 from temper.envs.core.errors import EnvironmentFault, GraderError
 from temper.envs.core.task import Message
 from temper.envs.core.turn_text import BadCall, Call

@@ -6,6 +6,7 @@ from typing import Any
 
 from datasets.data_files import EmptyDatasetError, get_data_patterns, resolve_pattern, sanitize_patterns
 from huggingface_hub import metadata_load
+
 from temper.envs.data.hub import CARD
 
 FILES = ("*.parquet", "*.jsonl", "*.json", "*.csv", "*.tsv")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+
 from temper.envs.core.row_format import Row
 from temper.envs.data.config import DataConfig
 from temper.envs.data.folder import patterns, split_files

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy
 from gymnasium import spaces
+
 from temper.rewards.answers import boxes
 
 Space = spaces.Space[Any]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 import gymnasium
+
 from temper.envs.core.bounds import only_known
 from temper.envs.games.actions import described
 from temper.envs.games.known_games import Game, GymGame, known_game

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
+
 from temper.envs.core.task import Task
 from temper.envs.data.split import digest
 from temper.envs.games.known_games import GymGame, drawing, known_game

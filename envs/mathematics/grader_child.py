@@ -8,7 +8,7 @@ worn (a check was slow or took much memory) is to be replaced. Whoever asked end
 does where nobody is left to.
 
 Workers read nothing but their libraries, and can't open sockets, fork or execute (`temper.envs.sandbox.seal`), which each of
-them tries out (`temper.envs.sandbox.seal_probe`). Where the mother is root she becomes nobody, if her libraries can then be read.
+them tries out (`envs.sandbox.seal_probe`). Where the mother is root she becomes nobody, if her libraries can then be read.
 """
 
 import json
@@ -19,16 +19,17 @@ import signal
 import socket
 import sys
 import time
+import types
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Add, preorder_traversal
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-sys.path.insert(0, ROOT)
+temper = sys.modules["temper"] = types.ModuleType(
+    "temper"
+)  # this file runs by its path, in a process that has no import path
+temper.__path__ = [os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))]
 from temper.envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
-
-sys.path.remove(ROOT)
 
 CPU_S = 10.0
 MEMORY_BYTES = 2 * 2**30

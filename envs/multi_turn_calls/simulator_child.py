@@ -19,15 +19,16 @@ import os
 import signal
 import sys
 import time
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-sys.path.insert(0, ROOT)
+temper = sys.modules["temper"] = types.ModuleType(
+    "temper"
+)  # this file runs by its path, in a process that has no import path
+temper.__path__ = [os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))]
 from temper.envs.multi_turn_calls.simulator_names import ERROR, MODULES, ROOM, STATELESS  # noqa: E402
 from temper.envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
-
-sys.path.remove(ROOT)
 
 MEMORY_BYTES = 2 * 2**30
 MISSING = object()

@@ -1,4 +1,4 @@
-"""reasoning-gym as seen from outside its process (`temper.envs.puzzles.library_child`): puzzles and scores by data set and seed."""
+"""reasoning-gym as seen from outside its process (`envs.puzzles.library_child`): puzzles and scores by data set and seed."""
 
 import threading
 from collections.abc import Mapping

@@ -19,6 +19,7 @@ import random
 import re
 import signal
 import sys
+import types
 from collections.abc import Callable
 from dataclasses import fields
 from fractions import Fraction
@@ -29,11 +30,11 @@ import reasoning_gym
 from reasoning_gym.factory import DATASETS
 from sympy.parsing.sympy_parser import parse_expr
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-sys.path.insert(0, ROOT)
+temper = sys.modules["temper"] = types.ModuleType(
+    "temper"
+)  # this file runs by its path, in a process that has no import path
+temper.__path__ = [os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))]
 from temper.envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
-
-sys.path.remove(ROOT)
 
 ALARM_S = 300
 SCORE_CPU_S = 4.0

@@ -26,6 +26,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from tokenizers import Tokenizer
+
 from temper.envs.core.bounds import fraction, one_of, only_known, positive
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import Row, RowFormat, has_fields
@@ -37,7 +39,6 @@ from temper.envs.questions.made_words import CONSONANTS, VOWELS
 from temper.envs.task_env import TaskEnv
 from temper.rewards.short_answers import short_answer
 from temper.rewards.verdict import verdict
-from tokenizers import Tokenizer
 
 RECALL = "recall"
 Kind = Literal["single", "many_keys", "many_values", "many_queries"]

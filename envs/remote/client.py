@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+
 from temper.envs.core.errors import EnvironmentFault
 
 TURNED_AWAY = (429, 503)

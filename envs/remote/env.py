@@ -1,6 +1,6 @@
 """Environments on a server, spoken to over HTTP (the protocol of NeMo-Gym's resource servers).
 
-Options: `url`, `protocol`, and those of `temper.envs.remote.client.Server`. Tasks are rows of data: `responses_create_params` with
+Options: `url`, `protocol`, and those of `envs.remote.client.Server`. Tasks are rows of data: `responses_create_params` with
 `input` (and `tools`), and whatever fields the server wants; the whole row goes to it.
 
 - `verify`: `POST /seed_session` with the row; each tool call of the model as `POST /<tool>` with its arguments, whose reply

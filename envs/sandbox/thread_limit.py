@@ -1,6 +1,6 @@
 """A limit on the threads of each program: the zygote is asked for every one.
 
-The filter of `temper.envs.sandbox.seal` allows threads and no processes, but a filter can't count. So a second filter reports each
+The filter of `envs.sandbox.seal` allows threads and no processes, but a filter can't count. So a second filter reports each
 `clone` to a listener (seccomp_unotify(2), Linux 5.5), which the fork hands to the zygote before any foreign code runs. The
 zygote lets the thread begin, or kills a program that asks for too many. Standard library only.
 """

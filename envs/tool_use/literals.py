@@ -1,4 +1,4 @@
-"""Literals of Java and JavaScript, as `temper.rewards.foreign_values` reads them: what a right call of these languages holds."""
+"""Literals of Java and JavaScript, as `rewards.foreign_values` reads them: what a right call of these languages holds."""
 
 import json
 from typing import Any

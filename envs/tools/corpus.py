@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from temper.envs.core.row_format import Row
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import read_rows

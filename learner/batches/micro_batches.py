@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from temper.learner.batches.packing import BatchPlan, MicroBatchPlan, cheapest_plan
 from temper.learner.batches.pass_experts import PassExperts, pass_experts
 from temper.learner.batches.samples import TrainingSample

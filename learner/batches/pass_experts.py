@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from temper.learner.batches.packing import MicroBatchPlan
 from temper.rollout.expert_choices import UNRECORDED, Choices
 

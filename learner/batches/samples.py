@@ -10,6 +10,7 @@ from itertools import groupby, pairwise
 from types import MappingProxyType
 
 import numpy as np
+
 from temper.learner.batches.pass_experts import joined_choices
 from temper.learner.losses.advantages import batch_advantages
 from temper.rollout.expert_choices import Choices

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from temper.rollout.token_arrays import Ids, Integers
 
 

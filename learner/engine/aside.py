@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+
 from temper.rollout.weights.host_memory import available_bytes
 
 

@@ -23,6 +23,9 @@ import deepspeed
 from deepspeed.ops import __compatible_ops__ as compatible_ops
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
 from temper.learner.config import LearnerConfig, OptimConfig, require_together
 from temper.learner.engine.device_memory import DeviceMemory
 from temper.learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
@@ -34,8 +37,6 @@ from temper.learner.models.noise import train_without_noise
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.shareable import require_shareable
 from temper.rollout.weights.process_group import GroupMember, interface_towards, open_store
-from transformers import PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed

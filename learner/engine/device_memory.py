@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+
 from temper.learner.engine.aside import Aside, memory_of, nbytes, reachable
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import deepspeed
 import torch
+from transformers import PreTrainedModel
+
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.config import LearnerConfig
 from temper.learner.engine.aside import Aside, memory_of, nbytes, reachable
@@ -19,7 +21,6 @@ from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.loading import cast
 from temper.learner.models.noise import train_without_noise
 from temper.learner.models.scorer import Scorer
-from transformers import PreTrainedModel
 
 FOLDER = "frozen"
 """A separate folder for files of parameters: DeepSpeed empties the folder that it is given."""

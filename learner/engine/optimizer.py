@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from temper.learner.config import OptimConfig
 from transformers import PreTrainedModel
+
+from temper.learner.config import OptimConfig
 
 
 class GradientGuard:

@@ -19,6 +19,7 @@ from deepspeed.utils import (
     safe_set_full_optimizer_state,
 )
 from safetensors import safe_open
+
 from temper.learner.engine.piece import Piece, copied, file_piece
 
 SHARD_BYTES = 2**30

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import torch
+
 from temper.learner.losses.ratios import bounded_exp, sequence_means
 
 

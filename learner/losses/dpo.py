@@ -5,6 +5,7 @@ preferred answer first (`learner/batches/pairs.py`).
 """
 
 import torch
+
 from temper.learner.losses.policy import Loss
 
 

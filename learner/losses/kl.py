@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
+
 from temper.learner.losses.ratios import MAX_LOG_RATIO
 
 

@@ -8,6 +8,7 @@ padding). Entries where the weight is 0 are never read, they may be NaN.
 from dataclasses import dataclass, field, replace
 
 import torch
+
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.corrections import Correction, kept_weights, left_out, token_factors
 from temper.learner.losses.kl import ESTIMATES, KlEstimate, penalised_advantages

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+
 from temper.learner.losses.own_functions import imported, is_own, tried
 from temper.learner.losses.ratios import bounded_exp, sequence_means
 

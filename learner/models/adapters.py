@@ -9,9 +9,10 @@ import peft
 import torch
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file
-from temper.rollout.weights.adapted import DOWN, UP
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
+
+from temper.rollout.weights.adapted import DOWN, UP
 
 ADAPTER = "default"
 BASE = "base_layer."

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed
+from transformers import PreTrainedModel
+
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.models.experts import Router, find_routers, load_entropy, load_max, unused
-from transformers import PreTrainedModel
 
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """What a router returns: logits (N, E), weights (N, K), indices (N, K)."""

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from temper.learner.config import LearnerConfig
 from transformers import PreTrainedModel
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeTopKRouter
+
+from temper.learner.config import LearnerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
 from temper.learner.config import Recomputed
 from temper.learner.models import mamba_scan
 from temper.learner.models.kernels import Device, require_kernels, training_device
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
 
 TOKENIZER_FILES = (
     "tokenizer*",

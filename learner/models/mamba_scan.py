@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from temper.learner.models.kernels import Device, kernel_of, training_device
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 from transformers.models.nemotron_h import modeling_nemotron_h
+
+from temper.learner.models.kernels import Device, kernel_of, training_device
 
 REFERENCE: Callable[..., Any] = modeling_nemotron_h.mamba2_chunk_scan
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn import functional
+from transformers import PreTrainedModel
+
 from temper.learner.batches.shared_prefixes import Prompts
 from temper.learner.models.logprobs import token_entropies, token_logprobs, vocabulary_scores
 from temper.learner.models.shared_prompt import causal_logits
-from torch.nn import functional
-from transformers import PreTrainedModel
 
 PROBE_TOKENS, PROBE_RANGE = 8, 100.0
 """Tokens of the pass that finds the source of a model's logits, and the size of the numbers that it puts there."""

@@ -9,9 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
+
 from temper.learner.batches.shared_prefixes import Prompts
 from temper.learner.models.prompt_cache import prompt_cache
-from transformers import PreTrainedConfig
 
 AS_IT_IS = nullcontext()
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from orchestrator.cli.named_model import path_of_run
+from temper.orchestrator.cli.named_model import path_of_run
 
 EPILOG = """example: two models on the tasks that both have answered; a run stands for its last evaluation
   temper compare runs/demo/eval/sft.json runs/demo/eval/rl.json
@@ -93,8 +93,8 @@ def _compare_tasks(given: argparse.Namespace) -> int:
         )
     if given.out is not None and given.out.suffix != ".json":
         raise ValueError(f"--out {given.out} must end in .json")
-    from orchestrator.reporting.pairs import compare_places, lines
-    from orchestrator.run.folder import write_json
+    from temper.orchestrator.run.folder import write_json
+    from temper.orchestrator.tools.inspect.report.pairs import compare_places, lines
 
     pair = compare_places(*given.evaluations)
     print("\n".join(lines(pair)))
@@ -107,8 +107,8 @@ def _compare_groups(given: argparse.Namespace) -> int:
     out = given.out or Path("compare.html")
     if out.suffix != ".html":
         raise ValueError(f"--out {out} must end in .html; the JSON goes beside it")
-    from orchestrator.reporting.compare import compare, read_group
-    from orchestrator.reporting.compare_page import write_comparison
+    from temper.orchestrator.tools.inspect.report.compare import compare, read_group
+    from temper.orchestrator.tools.inspect.report.compare_page import write_comparison
 
     named = parse_groups(given.runs)
     groups = [read_group(name, folders, label=given.label) for name, folders in named.items()]

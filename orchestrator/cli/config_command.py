@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from orchestrator.cli.named_model import path_of_run
+from temper.orchestrator.cli.named_model import path_of_run
 
 TEXT = "explain the settings, show what a configuration comes to, compare two"
 EPILOG = """examples:
@@ -42,11 +42,11 @@ def add_config_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 
 def _execute(given: argparse.Namespace) -> int:
     # Imported here: the settings stand beside what they configure, which takes 10 s to import.
-    from orchestrator.reference.differences import differences
-    from orchestrator.reference.editor_schema import editor_schema
-    from orchestrator.reference.explained import explain
-    from orchestrator.reference.resolved_file import resolve, resolved_yaml
-    from orchestrator.reference.settings_page import settings_page
+    from temper.orchestrator.pipeline.reference.differences import differences
+    from temper.orchestrator.pipeline.reference.editor_schema import editor_schema
+    from temper.orchestrator.pipeline.reference.explained import explain
+    from temper.orchestrator.pipeline.reference.resolved_file import resolve, resolved_yaml
+    from temper.orchestrator.pipeline.reference.settings_page import settings_page
 
     path, overrides = _files(given)
     if given.schema:

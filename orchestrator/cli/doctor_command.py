@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.cli.named_model import path_of_run
-from orchestrator.run.redaction import blanked
+from temper.orchestrator.cli.named_model import path_of_run
+from temper.orchestrator.run.redaction import blanked
 
 TEXT = "look for what may be wrong with this machine and a configuration; nothing is started or downloaded, and nothing stays"
 EPILOG = """examples:
@@ -43,8 +43,8 @@ def add_doctor_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 
 def _execute(given: argparse.Namespace) -> int:
     # Imported here: what looks at models and configurations takes 10 s to import.
-    from orchestrator.doctor.checks import examine
-    from orchestrator.doctor.subject import read_subject
+    from temper.orchestrator.tools.preflight.doctor.checks import examine
+    from temper.orchestrator.tools.preflight.doctor.subject import read_subject
 
     console, found = Console(highlight=False, soft_wrap=True), []
     for one in examine(read_subject(given.config, given.overrides)):

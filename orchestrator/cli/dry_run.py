@@ -5,14 +5,13 @@ import json
 from dataclasses import asdict, dataclass, replace
 
 from temper.envs.data.hub import cache_alone
-
-from orchestrator.doctor.checks import start_notes
-from orchestrator.doctor.subject import Subject
-from orchestrator.pipeline.config import Config
-from orchestrator.pipeline.preview import Preview, lines
-from orchestrator.planning.limits import Limit
-from orchestrator.planning.page import limit_lines
-from orchestrator.planning.run_limits import advised, run_limits
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.preview import Preview, lines
+from temper.orchestrator.tools.preflight.doctor.checks import start_notes
+from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tools.preflight.plan.limits import Limit
+from temper.orchestrator.tools.preflight.plan.page import limit_lines
+from temper.orchestrator.tools.preflight.plan.run_limits import advised, run_limits
 
 NOTHING = "nothing was started, written or downloaded (--dry-run)"
 NOT_PLANNED = "the limits of its plan, which goes by the hardware and the model"

@@ -4,10 +4,10 @@ import argparse
 import re
 from typing import Any
 
-from orchestrator.cli.environments.env_lines import env_lines
-from orchestrator.cli.screen_options import add_dry_run, add_screen_options, set_log_level
-from orchestrator.settings.data_option import DATA_OPTION
-from orchestrator.settings.text import is_file
+from temper.orchestrator.cli.env_lines import env_lines
+from temper.orchestrator.cli.screen_options import add_dry_run, add_screen_options, set_log_level
+from temper.orchestrator.config.data_option import DATA_OPTION
+from temper.orchestrator.config.text import is_file
 
 DESCRIPTION = """evaluate a model on tasks with known answers
 
@@ -233,6 +233,6 @@ def _execute(given: argparse.Namespace) -> int:
     require_read(given)
     set_log_level(given.log_level)
     # Imported here: Ray, MLflow and transformers take 10 s to import, and --help needs none of them.
-    from orchestrator.cli.run_eval import run_eval
+    from temper.orchestrator.cli.run_eval import run_eval
 
     return run_eval(given, told=told(given), envs=environments(given), presets=presets(given))

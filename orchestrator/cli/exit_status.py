@@ -3,12 +3,11 @@
 import sys
 from collections.abc import Callable
 
+from temper.orchestrator.cli.unread_output import is_unread
+from temper.orchestrator.loop.deadline import STOPPED, StuckError
+from temper.orchestrator.run.checkpoint import DamagedCheckpointError
+from temper.orchestrator.run.redaction import blanked
 from temper.rollout.pool.restarts import TooManyRestarts
-
-from orchestrator.cli.unread_output import is_unread
-from orchestrator.deadline import STOPPED, StuckError
-from orchestrator.run.checkpoint import DamagedCheckpointError
-from orchestrator.run.redaction import blanked
 
 FAULT = 1
 """Exit status of a fault of the machine, of a library or of what lies on the disk."""

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from orchestrator.run.folder import RunDir
-from orchestrator.settings.model_source import ModelSource
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.run.folder import RunDir
 
 RUNS = "runs"
 """Where runs lie that no configuration places."""

@@ -3,10 +3,10 @@
 import argparse
 from pathlib import Path
 
-from orchestrator.cli.eval_command import add_eval_command
-from orchestrator.cli.named_model import path_of_run
-from orchestrator.cli.screen_options import add_dry_run, add_screen_options
-from orchestrator.stages.registry import HELP
+from temper.orchestrator.cli.eval_command import add_eval_command
+from temper.orchestrator.cli.named_model import path_of_run
+from temper.orchestrator.cli.screen_options import add_dry_run, add_screen_options
+from temper.orchestrator.stages.registry import HELP
 
 RUN_EPILOG = """examples:
   temper {name} configs/demo.yaml
@@ -121,6 +121,6 @@ def _add_fork(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 
 def _execute(given: argparse.Namespace) -> int:
     # Imported here: Ray, DeepSpeed, MLflow and transformers take 10 s to import, and grading needs none of them.
-    from orchestrator.cli.run_commands import execute
+    from temper.orchestrator.cli.run_commands import execute
 
     return execute(given)

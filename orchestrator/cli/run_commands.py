@@ -5,16 +5,16 @@ import asyncio
 import sys
 from pathlib import Path
 
-from orchestrator.cli.dry_run import show_dry_run
-from orchestrator.cli.screen_options import require_dry_run, set_log_level
-from orchestrator.cli.submit import submit
-from orchestrator.doctor.checks import start_notes
-from orchestrator.mixture import open_mixture
-from orchestrator.pipeline.config import Config, given_text, settled_config, unsettled_config
-from orchestrator.pipeline.fork import fork
-from orchestrator.pipeline.preview import preview_of, preview_of_fork
-from orchestrator.pipeline.runner import run_pipeline
-from orchestrator.stages.registry import HELP
+from temper.orchestrator.cli.dry_run import show_dry_run
+from temper.orchestrator.cli.screen_options import require_dry_run, set_log_level
+from temper.orchestrator.cli.submit import submit
+from temper.orchestrator.loop.mixture import open_mixture
+from temper.orchestrator.pipeline.config import Config, given_text, settled_config, unsettled_config
+from temper.orchestrator.pipeline.fork import fork
+from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
+from temper.orchestrator.pipeline.runner import run_pipeline
+from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
 
 def execute(given: argparse.Namespace) -> int:
@@ -42,8 +42,8 @@ def execute(given: argparse.Namespace) -> int:
 
 def _measure(config: Config, *, growth: bool) -> None:
     # Imported here: DeepSpeed takes seconds, and a run's driver needs it in its ranks alone.
-    from orchestrator.bench.all import bench, print_bench
-    from orchestrator.bench.growth import bench_growth, write_growth
+    from temper.orchestrator.tools.bench.all import bench, print_bench
+    from temper.orchestrator.tools.bench.growth import bench_growth, write_growth
 
     mixture = open_mixture(config.environments, {}, split="train", seed=config.seed)
     if not growth:

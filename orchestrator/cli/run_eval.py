@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from temper.rollout.remote.server import ChatServer
-
-from orchestrator.cli.dry_run import show_dry_run
-from orchestrator.cli.eval_command import KEY_VARIABLE
-from orchestrator.cli.named_model import RUNS, newest_model, run_folder
-from orchestrator.doctor.checks import start_notes
-from orchestrator.evaluation.remote import evaluate_server
-from orchestrator.evaluation.table import result_lines
-from orchestrator.pipeline.config import Config, make_config
-from orchestrator.pipeline.eval_config import (
+from temper.orchestrator.cli.dry_run import show_dry_run
+from temper.orchestrator.cli.eval_command import KEY_VARIABLE
+from temper.orchestrator.cli.named_model import RUNS, newest_model, run_folder
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.config.text import is_file, merged, overridden, read_text
+from temper.orchestrator.evaluation.remote import evaluate_server
+from temper.orchestrator.evaluation.table import result_lines
+from temper.orchestrator.pipeline.config import Config, make_config
+from temper.orchestrator.pipeline.eval_config import (
     PATIENT,
     Given,
     answer_limit,
@@ -28,12 +27,12 @@ from orchestrator.pipeline.eval_config import (
     of_run,
     slug,
 )
-from orchestrator.pipeline.preview import preview_of
-from orchestrator.pipeline.runner import run_pipeline
-from orchestrator.profiles.settled import settled
-from orchestrator.run.folder import RunDir
-from orchestrator.settings.model_source import ModelSource
-from orchestrator.settings.text import is_file, merged, overridden, read_text
+from temper.orchestrator.pipeline.preview import preview_of
+from temper.orchestrator.pipeline.profiles.settled import settled
+from temper.orchestrator.pipeline.runner import run_pipeline
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.preflight.doctor.checks import start_notes
+from temper.rollout.remote.server import ChatServer
 
 Envs = Mapping[str, str | None]
 

@@ -4,7 +4,7 @@ import argparse
 import logging
 import os
 
-from orchestrator.run.noise import OURS, VLLM_LEVEL
+from temper.orchestrator.run.noise import OURS, VLLM_LEVEL
 
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -46,6 +46,5 @@ def set_log_level(level: str | None) -> None:
         return
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if level == "error":
-        for package in OURS:
-            logging.getLogger(package).setLevel(logging.WARNING)
+        logging.getLogger(OURS).setLevel(logging.WARNING)
     os.environ[VLLM_LEVEL] = level.upper()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from temper.envs.remote.client import is_loopback
 
-from orchestrator.cli.named_model import model_directory, path_of_run
+from temper.envs.remote.client import is_loopback
+from temper.orchestrator.cli.named_model import model_directory, path_of_run
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     "host": (str, "ADDRESS", "where to listen; 127.0.0.1, this machine alone"),

@@ -14,20 +14,20 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from urllib.parse import urlsplit
 
-from orchestrator.cluster.module_search import FOLDER
-from orchestrator.cluster.ray_jobs import JOB_STOP_S, Job, JobServer, local_head
-from orchestrator.cluster.this_machine import LOOPBACK, ROOT
-from orchestrator.deadline import STOPPED
-from orchestrator.pipeline.config import Config, unsettled_config
-from orchestrator.pipeline.data_files import named_paths
-from orchestrator.pipeline.places import stores_by_path
-from orchestrator.planning.model import planned_model
-from orchestrator.run.folder import RunDir
-from orchestrator.session.engines import DELIVERIES
-from orchestrator.settings.loop import LoopConfig
-from orchestrator.settings.text import is_file
+from temper.orchestrator.cluster.module_search import FOLDER
+from temper.orchestrator.cluster.ray_jobs import JOB_STOP_S, Job, JobServer, local_head
+from temper.orchestrator.cluster.this_machine import LOOPBACK, ROOT
+from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.config.text import is_file
+from temper.orchestrator.loop.deadline import STOPPED
+from temper.orchestrator.pipeline.config import Config, unsettled_config
+from temper.orchestrator.pipeline.data_files import named_paths
+from temper.orchestrator.pipeline.places import stores_by_path
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.session.engines import DELIVERIES
+from temper.orchestrator.tools.preflight.plan.model import planned_model
 
-EXCLUDES = ["/.venv/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__/"]
+EXCLUDES = ["/.venv/", "/.types/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__/"]
 PASSED_ON = ("HF_*", "MLFLOW_*", "NCCL_*", "TORCH_NCCL_*", "GLOO_*", "VLLM_*")
 """Variables of the environment that travel with a job, beside those that its configuration reads by `${oc.env:NAME}`."""
 KEPT_HERE = ("VLLM_API_KEY",)
@@ -170,12 +170,16 @@ def run_command(config: Path, overrides: list[str], *, local: bool) -> list[str]
                 f"{' and '.join(stores)}, or a variable in its place, names a relative path, which would be one of the job's "
                 f"copy and end with it: give an absolute path, on storage that all machines of the cluster share, or a server"
             )
-        return ["python", "-m", "orchestrator", "run", *named, *inside, f"runs_dir={runs_dir}"]
+        return ["sh", "requirements/temper", "run", *named, *inside, f"runs_dir={runs_dir}"]
     absolute = [f"{key}={path.expanduser().resolve()}" for key, path in named_paths(made).items()]
     absolute += [f"{key}={store}" for key, store in stores_by_path(made).items()]
-    command = [sys.executable, "-m", "orchestrator", "run", *named, *absolute]
+    command = ["sh", "requirements/temper", "run", *named, *absolute]
     # Of the modules that are called like ours, those of the copy, in which the job runs, come first.
-    searched = [f"{FOLDER}={os.getcwd()}", f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}", "PYTHONSAFEPATH="]
+    searched = [
+        f"{FOLDER}={os.getcwd()}",
+        f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}",
+        f"TEMPER_PYTHON={sys.executable}",
+    ]
     return ["env", *searched, *command, f"runs_dir={runs_dir.resolve()}"]
 
 

@@ -13,10 +13,10 @@ from ray._private.state import available_resources_per_node
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from orchestrator.cluster.actors import at_node
-from orchestrator.cluster.placement import Node, NoRoomError, Wanted, in_order, lacking
-from orchestrator.deadline import THREADS, in_thread
-from orchestrator.settings.run_config import RunConfig
+from temper.orchestrator.cluster.actors import at_node
+from temper.orchestrator.cluster.placement import Node, NoRoomError, Wanted, in_order, lacking
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.loop.deadline import THREADS, in_thread
 
 Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")

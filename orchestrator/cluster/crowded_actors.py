@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import ray
+
 from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.cluster.rollout_actors import CONCURRENT_CALLS, RolloutActor
+from temper.orchestrator.cluster.trainer_actors import HEALTH, TrainerActor
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.trajectory import WeightVersion
-
-from orchestrator.cluster.rollout_actors import CONCURRENT_CALLS, RolloutActor
-from orchestrator.cluster.trainer_actors import HEALTH, TrainerActor
 
 
 def crowded_pool(

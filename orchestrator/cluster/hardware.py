@@ -12,9 +12,9 @@ from typing import TypeVar
 import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-from temper.rollout.weights.host_memory import GROUPS, available_bytes
 
-from orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from temper.rollout.weights.host_memory import GROUPS, available_bytes
 
 GIB = 2**30
 ASK_S = 60.0

@@ -17,8 +17,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.cluster.hardware import joined
-from orchestrator.cluster.this_machine import ROOT, free_port
+from temper.orchestrator.cluster.hardware import joined
+from temper.orchestrator.cluster.this_machine import ROOT, free_port
 
 START_S = 120.0
 """How long the nodes may take to say what they have: each starts a process for it."""
@@ -83,10 +83,9 @@ def _version(package: str) -> str:
 def checksum(root: Path) -> str:
     """Return a checksum of the Python files in the folders of a checkout, by their places and contents, without its tests."""
     digest = hashlib.sha256()
-    for path in sorted(root.glob("*/**/*.py")):
-        place = path.relative_to(root)
-        if not place.parts[0].startswith(".") and place.parts[0] != "tests":
-            digest.update(f"{place}\0".encode() + path.read_bytes())
+    folders = (one for one in root.iterdir() if one.is_dir() and not one.name.startswith(".") and one.name != "tests")
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 

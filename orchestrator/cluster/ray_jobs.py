@@ -18,10 +18,10 @@ from typing import Any
 
 import requests
 from ray.job_submission import JobStatus, JobSubmissionClient
-from temper.envs.sandbox.seal import PR_SET_PDEATHSIG, prctl
 
-from orchestrator.cluster.session_logs import SessionLogs
-from orchestrator.cluster.this_machine import LOOPBACK, free_ports
+from temper.envs.sandbox.seal import PR_SET_PDEATHSIG, prctl
+from temper.orchestrator.cluster.session_logs import SessionLogs
+from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
 HEAD_START_S = 90.0
 HEAD_STOP_S = 20.0

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
+
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import Pulse, WorkerDied
+from temper.orchestrator.cluster.actors import await_actor, close_actor, placed
+from temper.orchestrator.cluster.bundles import Bundle, Bundles
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
@@ -16,9 +19,6 @@ from temper.rollout.pool.slot_keeper import Healing
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest
-
-from orchestrator.cluster.actors import await_actor, close_actor, placed
-from orchestrator.cluster.bundles import Bundle, Bundles
 
 CONCURRENT_CALLS = 4096
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 """The repository."""
+IMPORTS = ROOT / ".types" if (ROOT / ".types").is_dir() else ROOT.parent
+"""The folder from which `temper` is imported: in a checkout that of its link to itself, which `make setup` makes."""
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_768)
 """Ports that Linux gives to nobody by itself, as it does those from 32768: between the look at one of them and its use,

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import ray
+
 from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import LearnerDied, Pulse
 from temper.learner.batches.micro_batches import BatchShare
@@ -12,16 +13,15 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.token_records import TokenRecord
 from temper.learner.trainer_group import Shares, TrainerGroup
+from temper.orchestrator.cluster.actors import at_node, await_actor, close_actor, ended_on_failure, host_of, placed
+from temper.orchestrator.cluster.bundles import Bundles
+from temper.orchestrator.cluster.placement import Node
+from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
+from temper.orchestrator.loop.deadline import in_thread
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports.cuda_ipc import CudaIpc
 from temper.rollout.weights.transports.transport import Audience
-
-from orchestrator.cluster.actors import at_node, await_actor, close_actor, ended_on_failure, host_of, placed
-from orchestrator.cluster.bundles import Bundles
-from orchestrator.cluster.placement import Node
-from orchestrator.cluster.this_machine import LOOPBACK, free_port
-from orchestrator.deadline import in_thread
 
 HEALTH = "health"
 """The group of calls with a thread of its own: a rank answers in it while its other thread computes."""

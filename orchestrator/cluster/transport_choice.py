@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import ray
+
 from temper.rollout.weights.transports.broadcast import Broadcast
 from temper.rollout.weights.transports.catalog import AUTO, TRANSPORTS
 from temper.rollout.weights.transports.ray_objects import RayObjects

@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import Call
 from temper.learner.batches.samples import TrainingSample
+from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.episodes.renderer import PARTS, Renderer
 from temper.rollout.formats.messages import one_call_a_turn
-from transformers import PreTrainedTokenizerBase
-
-from orchestrator.mixture import Draw, Mixture
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

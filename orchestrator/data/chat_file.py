@@ -6,11 +6,10 @@ from temper.envs.core.env_ref import CHAT
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
 from temper.envs.data.config import DataConfig, OnError
-
-from orchestrator.data.chat_data import Dialogue
-from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
-from orchestrator.data.row_intake import RowIntake
-from orchestrator.data.sft import in_rounds
+from temper.orchestrator.data.chat_data import Dialogue
+from temper.orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
+from temper.orchestrator.data.row_intake import RowIntake
+from temper.orchestrator.data.sft import in_rounds
 
 EFFORTS = (None, "low", "medium", "high")
 

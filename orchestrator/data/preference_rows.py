@@ -9,10 +9,9 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
-
-from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
-from orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
-from orchestrator.data.row_intake import RowIntake
+from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
+from temper.orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
+from temper.orchestrator.data.row_intake import RowIntake
 
 SIDES = ("chosen", "rejected")
 CONTINUED = {("system", "user"), ("user", "assistant"), ("tool", "assistant"), ("assistant", "tool")}

@@ -10,15 +10,14 @@ from dataclasses import replace
 
 from temper.envs.core.thinking_mode import Mode, ThinkingMix, up_to
 from temper.learner.batches.samples import TrainingSample
+from temper.orchestrator.data.epoch_batches import EpochBatches, Position
+from temper.orchestrator.data.row_intake import fits
+from temper.orchestrator.data.self_answers import SelfAnswer, sample_of
+from temper.orchestrator.loop.mixture import Mixture
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.token_arrays import tokens_of
-
-from orchestrator.data.epoch_batches import EpochBatches, Position
-from orchestrator.data.row_intake import fits
-from orchestrator.data.self_answers import SelfAnswer, sample_of
-from orchestrator.mixture import Mixture
 
 
 class RejectionSampledData:

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 from temper.envs.data.blocks import Blocks
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.rows import read_rows, usable_rows
+from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
+from temper.orchestrator.data.epoch_batches import Epochs
 from temper.rollout.token_arrays import tokens_of
-
-from orchestrator.data.chat_data import Dialogue, DialogueTokenizer
-from orchestrator.data.epoch_batches import Epochs
 
 T = TypeVar("T")
 ROWS, MALFORMED = "rows", "malformed and skipped"

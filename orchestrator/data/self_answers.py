@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from temper.learner.batches.pairs import Pair
 from temper.learner.batches.samples import TrainingSample
+from temper.orchestrator.data.row_intake import fits, require_rows, too_long
+from temper.orchestrator.loop.mixture import Draw
 from temper.rollout.token_arrays import joined
 from temper.rollout.trajectory import Closed, Group, Trajectory, Turn
 from temper.rollout.trajectory_json import turn_from_json, turn_to_json
-
-from orchestrator.data.row_intake import fits, require_rows, too_long
-from orchestrator.mixture import Draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

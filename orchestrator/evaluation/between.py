@@ -13,20 +13,26 @@ from time import monotonic
 from typing import Protocol
 
 from temper.envs.core.task import Task
+from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.evaluation.budget_curve import mean
+from temper.orchestrator.evaluation.exam import heldout_tasks
+from temper.orchestrator.evaluation.scores import (
+    asked_of_engines,
+    attested,
+    env_result,
+    of_env,
+    result_json,
+    void_in_words,
+)
+from temper.orchestrator.loop.deadline import in_thread, together
+from temper.orchestrator.loop.failure_watch import FailureWatch
+from temper.orchestrator.loop.interfaces import Evaluations
+from temper.orchestrator.loop.loop import END_S
+from temper.orchestrator.run.checkpoint import place
+from temper.orchestrator.run.folder import evaluations_of, write_json
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.run_supervision import EvaluationView
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
-
-from orchestrator.deadline import in_thread, together
-from orchestrator.evaluation.exam import heldout_tasks
-from orchestrator.evaluation.scores import asked_of_engines, attested, env_result, of_env, result_json, void_in_words
-from orchestrator.failure_watch import FailureWatch
-from orchestrator.loop import END_S
-from orchestrator.loop_sides import Evaluations
-from orchestrator.reporting.budget_curve import mean
-from orchestrator.run.checkpoint import place
-from orchestrator.run.folder import evaluations_of, write_json
-from orchestrator.session.run import Run
-from orchestrator.session.run_supervision import EvaluationView
-from orchestrator.settings.loop import LoopConfig
 
 FIRST_TICKET = 10**10
 """Beyond the tickets of all stages."""

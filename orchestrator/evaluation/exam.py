@@ -13,22 +13,21 @@ from temper.envs.core.setting import running, scheduled
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from temper.envs.source import GeneratedSource, distinct, open_source
-from temper.rollout.pool.pool import RolloutPool
-from temper.rollout.sampling import Sampling
-from temper.rollout.trajectory import Group, Ticket, WeightVersion
-
-from orchestrator.deadline import Deadline, in_thread, together
-from orchestrator.evaluation.scores import attested, of_env, void_in_words
-from orchestrator.failure_watch import FailureWatch
-from orchestrator.reporting.budget_curve import (
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.evaluation.budget_curve import (
     BudgetPoint,
     Condition,
     budget_conditions,
     budget_curve,
     median_free_thought,
 )
-from orchestrator.session.run import Run
-from orchestrator.settings.run_config import RunConfig
+from temper.orchestrator.evaluation.scores import attested, of_env, void_in_words
+from temper.orchestrator.loop.deadline import Deadline, in_thread, together
+from temper.orchestrator.loop.failure_watch import FailureWatch
+from temper.orchestrator.session.run import Run
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.sampling import Sampling
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 T = TypeVar("T")
 FREE = Condition(thinking=UNLIMITED)

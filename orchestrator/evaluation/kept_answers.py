@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.source import content_key
+from temper.orchestrator.run.row_file import append_line, parsed_lines
 from temper.rollout.trajectory import Group, Ticket
 from temper.rollout.trajectory_json import group_from_json, group_to_json
-
-from orchestrator.run.row_file import append_line, parsed_lines
 
 
 class KeptAnswers:

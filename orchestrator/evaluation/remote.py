@@ -15,22 +15,21 @@ from temper.envs.core.failure import in_words
 from temper.envs.core.task import Task
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.evaluation.budget_curve import mean
+from temper.orchestrator.evaluation.exam import EvalConfig, heldout_tasks
+from temper.orchestrator.evaluation.kept_answers import KeptAnswers
+from temper.orchestrator.evaluation.scores import asked_of_envs, env_result, of_env, result_json
+from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
+from temper.orchestrator.loop.failure_watch import FailureWatch
+from temper.orchestrator.run.folder import RunDir, write_json
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 from temper.rollout.remote.client import ChatClient
 from temper.rollout.remote.episodes import RemoteEpisodes
 from temper.rollout.remote.server import ChatServer
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.trajectory_json import write_groups
-
-from orchestrator.deadline import Deadline, in_thread, together, within
-from orchestrator.evaluation.exam import EvalConfig, heldout_tasks
-from orchestrator.evaluation.kept_answers import KeptAnswers
-from orchestrator.evaluation.scores import asked_of_envs, env_result, of_env, result_json
-from orchestrator.failure_watch import FailureWatch
-from orchestrator.reporting.budget_curve import mean
-from orchestrator.run.folder import RunDir, write_json
-from orchestrator.run.progress import Progress
-from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
-from orchestrator.settings.run_config import RunConfig
 
 NO_VERSION = WeightVersion(step=0)
 """Nobody knows which weights a server has."""

@@ -7,13 +7,13 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.evaluation.budget_curve import mean, task_accuracies, task_scores
+from temper.orchestrator.evaluation.intervals import accuracy_interval, standard_error
 from temper.rollout.sampling import Sampling
 from temper.rollout.token_arrays import joined
 from temper.rollout.trajectory import Group, Trajectory, WeightVersion, well_formed_share
-
-from orchestrator.reporting.budget_curve import mean, task_accuracies, task_scores
-from orchestrator.reporting.intervals import accuracy_interval, standard_error
-from orchestrator.settings.run_config import RunConfig
 
 
 def attested(groups: Sequence[Group], version: WeightVersion) -> tuple[list[Group], Counter[str]]:

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from temper.orchestrator.evaluation.intervals import accuracy_interval
 from temper.rollout.sampling import PLAIN
-
-from orchestrator.reporting.intervals import accuracy_interval
 
 
 def result_lines(result: Mapping[str, Any]) -> list[str]:

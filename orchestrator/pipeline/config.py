@@ -1,6 +1,6 @@
 """The configuration of a run: composed here of what a run is told and of a section for each stage that has settings.
 
-Each part is declared beside the code it configures; those that several stages share stand in `orchestrator/settings/`.
+Each part is declared beside the code it configures; those that several stages share stand in `orchestrator/config/`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,17 +11,16 @@ from typing import Any, TypeVar
 
 from temper.envs.core.setting import kinds
 from temper.envs.presets.catalog import with_preset
-
-from orchestrator.cluster.hardware import Hardware, ask_hardware
-from orchestrator.pipeline.stage_list import instances, with_settings
-from orchestrator.profiles.asked import found, placed
-from orchestrator.profiles.settled import settled
-from orchestrator.settings.fitting import require_shifts
-from orchestrator.settings.run_config import USUAL_STAGES, RunConfig
-from orchestrator.settings.shapes import require_shape
-from orchestrator.settings.text import flat_text, layered, read_text, typed, write_text
-from orchestrator.stages.stage import Stage, StageInstance, all_stages
-from orchestrator.tracking.metric_names import SYSTEM
+from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
+from temper.orchestrator.config.fitting import require_shifts
+from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
+from temper.orchestrator.config.shapes import require_shape
+from temper.orchestrator.config.text import flat_text, layered, read_text, typed, write_text
+from temper.orchestrator.pipeline.profiles.asked import found, placed
+from temper.orchestrator.pipeline.profiles.settled import settled
+from temper.orchestrator.pipeline.stage_list import instances, with_settings
+from temper.orchestrator.stages.stage import Stage, StageInstance, all_stages
+from temper.orchestrator.tracking.metric_names import SYSTEM
 
 S = TypeVar("S")
 

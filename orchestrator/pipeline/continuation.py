@@ -5,13 +5,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from temper.envs.core.setting import Kind, kind_of
-
-from orchestrator.pipeline.config import KINDS, KNOWN, Config, flat_config, save_config
-from orchestrator.pipeline.data_files import MISSING, content
-from orchestrator.run.checkpoint import steps
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.settings.text import written
+from temper.orchestrator.config.text import written
+from temper.orchestrator.pipeline.config import KINDS, KNOWN, Config, flat_config, save_config
+from temper.orchestrator.pipeline.data_files import MISSING, content
+from temper.orchestrator.run.checkpoint import steps
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.metrics_log import MetricsLog
 
 CHANGED = "changed"
 """The kind of the event that says which settings changed."""

@@ -9,12 +9,11 @@ from typing import Any
 from temper.envs.data.config import DataConfig
 from temper.envs.data.hub import cache_alone, card_of
 from temper.envs.data.rows import data_files, is_on_hub
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.run.checkpoint import file_sha256
+from temper.orchestrator.stages.stage import Stage, all_stages
 from temper.rollout.weights.weight_files import require_whole
-
-from orchestrator.pipeline.config import Config
-from orchestrator.run.checkpoint import file_sha256
-from orchestrator.settings.model_source import ModelSource
-from orchestrator.stages.stage import Stage, all_stages
 
 MISSING = "no such file"
 WEIGHTS = (".safetensors", ".bin", ".pt")

@@ -8,15 +8,14 @@ from typing import Any
 
 from temper.envs.presets.catalog import preset_of
 from temper.learner.models.shape import longest_sequence
-
-from orchestrator.pipeline.config import KNOWN, SHARED
-from orchestrator.profiles.asked import found
-from orchestrator.run.folder import RunDir
-from orchestrator.settings.data_option import data_option
-from orchestrator.settings.model_source import ModelSource
-from orchestrator.settings.text import merged, parsed, read_text
-from orchestrator.stages.registry import HELP
-from orchestrator.tracking.metric_names import SYSTEM
+from temper.orchestrator.config.data_option import data_option
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.config.text import merged, parsed, read_text
+from temper.orchestrator.pipeline.config import KNOWN, SHARED
+from temper.orchestrator.pipeline.profiles.asked import found
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.tracking.metric_names import SYSTEM
 
 Given = dict[str, Any]
 """A configuration as a YAML file would have it."""

@@ -8,15 +8,14 @@ from pathlib import Path
 
 from temper.envs.core.setting import Kind
 from temper.learner.training_state import CheckpointFacts
-
-from orchestrator.pipeline.config import Config, save_config, settled_config
-from orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
-from orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.ledger import copy_ledger
-from orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, read_state
-from orchestrator.run.metrics_log import MetricsLog
-from orchestrator.stages.stage import Role, StageInstance, all_stages
+from temper.orchestrator.pipeline.config import Config, save_config, settled_config
+from temper.orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
+from temper.orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.ledger import copy_ledger
+from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, read_state
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
 
 FORKED = "forked"
 """The kind of the event that says what a run began with."""

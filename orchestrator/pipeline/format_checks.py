@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
 from temper.envs.source import open_source
 from temper.envs.task_rows import data_of, row_tasks
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
-from transformers import PreTrainedTokenizerBase
-
-from orchestrator.pipeline.config import Config
-from orchestrator.stages.stage import StageInstance
 
 
 def format_notes(config: Config, ahead: list[StageInstance], tokenizer: PreTrainedTokenizerBase) -> list[str]:

@@ -4,18 +4,18 @@ import json
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
 from temper.envs.task_rows import data_of, row_tasks
+from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.worker import RolloutConfig
-from transformers import PreTrainedTokenizerBase
-
-from orchestrator.pipeline.config import Config
-from orchestrator.settings.loop import LoopConfig
-from orchestrator.stages.stage import StageInstance
 
 SURELY_SHORT = 2
 """A prompt whose characters, this many times over, are fewer than the limit's tokens is not rendered to be counted."""

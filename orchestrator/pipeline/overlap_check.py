@@ -9,11 +9,10 @@ from temper.envs.data.overlap import OverlapIndex, PromptText, prompt_text
 from temper.envs.data.rows import usable_rows
 from temper.envs.data.split import digest
 from temper.envs.task_rows import evaluation_index, holds, row_tasks
-
-from orchestrator.data.chat_messages import checked_messages
-from orchestrator.pipeline.config import Config
-from orchestrator.reporting.overlaps import EvaluationOverlap, read_overlaps, write_overlaps
-from orchestrator.run.folder import RunDir
+from temper.orchestrator.data.chat_messages import checked_messages
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overlaps, write_overlaps
+from temper.orchestrator.run.folder import RunDir
 
 MOST_WORDS = 100_000_000
 """Words of training prompts after which no more are compared, a minute or so."""

@@ -4,12 +4,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.pipeline.config import Config
-from orchestrator.run.folder import RunDir
-from orchestrator.tracking.mlflow.tracker import SQLITE, MlflowTracker, store_of
-from orchestrator.tracking.sinks.sink import SinkRun
-from orchestrator.tracking.sinks.tracker import SinkTracker
-from orchestrator.tracking.tracker import Tracker, Trackers
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tracking.mlflow.tracker import SQLITE, MlflowTracker, store_of
+from temper.orchestrator.tracking.sinks.sink import SinkRun
+from temper.orchestrator.tracking.sinks.tracker import SinkTracker
+from temper.orchestrator.tracking.tracker import Tracker, Trackers
 
 
 def tracker_of(config: Config, folder: RunDir, *, say: Callable[[str], None]) -> Tracker:

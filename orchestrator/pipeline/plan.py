@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from orchestrator.pipeline.stage_list import free_name, single_instance
-from orchestrator.run.folder import RunState
-from orchestrator.stages.stage import Role, Stage, StageInstance
+from temper.orchestrator.pipeline.stage_list import free_name, single_instance
+from temper.orchestrator.run.folder import RunState
+from temper.orchestrator.stages.stage import Role, Stage, StageInstance
 
 REMEDY = "put it behind, take it out, or begin a run of its own from an older checkpoint with `temper fork`"
 

@@ -8,21 +8,20 @@ from typing import Literal
 
 from temper.envs.core.setting import Kind
 from temper.envs.data.hub import cache_alone
-
-from orchestrator.cluster.hardware import Hardware, ask_hardware
-from orchestrator.pipeline.config import Config, make_config, unsettled
-from orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
-from orchestrator.pipeline.data_files import to_download
-from orchestrator.pipeline.fork import checked_fork
-from orchestrator.pipeline.overlap_check import known_overlaps
-from orchestrator.pipeline.plan import plan
-from orchestrator.pipeline.runner import Prepared, placed, prepared
-from orchestrator.pipeline.start_checks import check_before, check_stages
-from orchestrator.profiles.asked import Given
-from orchestrator.profiles.settled import settled, told
-from orchestrator.run.checkpoint import steps as steps_in
-from orchestrator.run.redaction import blanked
-from orchestrator.stages.stage import StageInstance
+from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
+from temper.orchestrator.pipeline.config import Config, make_config, unsettled
+from temper.orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
+from temper.orchestrator.pipeline.data_files import to_download
+from temper.orchestrator.pipeline.fork import checked_fork
+from temper.orchestrator.pipeline.overlap_check import known_overlaps
+from temper.orchestrator.pipeline.plan import plan
+from temper.orchestrator.pipeline.profiles.asked import Given
+from temper.orchestrator.pipeline.profiles.settled import settled, told
+from temper.orchestrator.pipeline.runner import Prepared, placed, prepared
+from temper.orchestrator.pipeline.start_checks import check_before, check_stages
+from temper.orchestrator.run.checkpoint import steps as steps_in
+from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.stages.stage import StageInstance
 
 Would = Literal["is done", "begins", "goes on"]
 UNREAD = "what a start finds in models and data, which are not all here"

@@ -9,28 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from temper.envs.core.pulse import LearnerDied
-
-from orchestrator.cluster.bundles import reserve, wanted_by
-from orchestrator.cluster.placement import Wanted
-from orchestrator.cluster.ray_cluster import asks_for_no_token, start_ray
-from orchestrator.deadline import STOPPED, StopFlag, StopRequested, in_thread, within
-from orchestrator.pipeline.config import Config
-from orchestrator.pipeline.continuation import check_continuation, reached
-from orchestrator.pipeline.overlap_check import overlaps_of
-from orchestrator.pipeline.places import tracker_of
-from orchestrator.pipeline.plan import Plan, plan, single
-from orchestrator.pipeline.start_checks import check_before, check_model
-from orchestrator.pipeline.told import tell_model, tell_note, tell_stage, tell_tracker
-from orchestrator.profiles.settled import told
-from orchestrator.run.checkpoint import steps as steps_in
-from orchestrator.run.driver_memory import keep_driver_small
-from orchestrator.run.folder import RunDir, RunState
-from orchestrator.run.noise import noise_to, warnings_to
-from orchestrator.run.progress import Progress
-from orchestrator.session.machine_watch import machine_watched
-from orchestrator.session.run import Run
-from orchestrator.stages.stage import Role, StageInstance, all_stages
-from orchestrator.tracking.tracker import Ended
+from temper.orchestrator.cluster.bundles import reserve, wanted_by
+from temper.orchestrator.cluster.placement import Wanted
+from temper.orchestrator.cluster.ray_cluster import asks_for_no_token, start_ray
+from temper.orchestrator.loop.deadline import STOPPED, StopFlag, StopRequested, in_thread, within
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.continuation import check_continuation, reached
+from temper.orchestrator.pipeline.overlap_check import overlaps_of
+from temper.orchestrator.pipeline.places import tracker_of
+from temper.orchestrator.pipeline.plan import Plan, plan, single
+from temper.orchestrator.pipeline.profiles.settled import told
+from temper.orchestrator.pipeline.start_checks import check_before, check_model
+from temper.orchestrator.pipeline.told import tell_model, tell_note, tell_stage, tell_tracker
+from temper.orchestrator.run.checkpoint import steps as steps_in
+from temper.orchestrator.run.driver_memory import keep_driver_small
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.noise import noise_to, warnings_to
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.machine_watch import machine_watched
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
+from temper.orchestrator.tracking.tracker import Ended
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 """The signals that stop a run."""

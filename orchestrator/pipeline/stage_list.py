@@ -14,9 +14,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from orchestrator.settings.text import merged
-from orchestrator.stages.registry import HELP
-from orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
+from temper.orchestrator.config.text import merged
+from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.stages.stage import Role, Stage, StageInstance, all_stages
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 

@@ -8,15 +8,14 @@ from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
 from temper.learner.models.shape import longest_sequence
 from temper.learner.training_state import model_bytes, state_bytes
+from temper.orchestrator.config.model_checks import check_thoughts
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.format_checks import format_notes
+from temper.orchestrator.pipeline.limit_checks import hang_notes, limit_notes
+from temper.orchestrator.stages.stage import Role, StageInstance, StartCheck
+from temper.orchestrator.tracking.sinks.config import require_usable
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.weight_files import require_whole
-
-from orchestrator.pipeline.config import Config
-from orchestrator.pipeline.format_checks import format_notes
-from orchestrator.pipeline.limit_checks import hang_notes, limit_notes
-from orchestrator.settings.model_checks import check_thoughts
-from orchestrator.stages.stage import Role, StageInstance, StartCheck
-from orchestrator.tracking.sinks.config import require_usable
 
 
 def check_before(

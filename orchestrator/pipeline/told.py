@@ -5,15 +5,14 @@ import json
 from collections.abc import Callable, Iterator
 
 from temper.envs.data.config import DataConfig
-
-from orchestrator.pipeline.config import Config, flat_config
-from orchestrator.reporting.run_note import run_note
-from orchestrator.run.folder import RunDir
-from orchestrator.run.redaction import blanked
-from orchestrator.stages.stage import Role, StageInstance
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.tracker import Tracker
-from orchestrator.tracking.tracking_error import first_line
+from temper.orchestrator.pipeline.config import Config, flat_config
+from temper.orchestrator.pipeline.run_note import run_note
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.stages.stage import Role, StageInstance
+from temper.orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking.tracker import Tracker
+from temper.orchestrator.tracking.tracking_error import first_line
 
 LONGEST_DIGEST = 36
 

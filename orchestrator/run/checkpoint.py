@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.run.retention import Retention
+from temper.orchestrator.run.retention import Retention
 
 MANIFEST = "manifest.json"
 UNFINISHED = ".unfinished"

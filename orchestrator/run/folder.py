@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from orchestrator.run.checkpoint import steps, sync_folder, verify
+from temper.orchestrator.run.checkpoint import steps, sync_folder, verify
 
 LOCK_FILE = "driver.lock"
 LOCK_TRIES = 3

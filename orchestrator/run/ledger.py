@@ -20,12 +20,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
+from temper.orchestrator.loop.mixture import Draw
+from temper.orchestrator.loop.ticket_ledger import TicketLedger, Totals
+from temper.orchestrator.run.folder import write_whole
+from temper.orchestrator.run.row_file import RowFile, parsed_lines
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
-
-from orchestrator.mixture import Draw
-from orchestrator.run.folder import write_whole
-from orchestrator.run.row_file import RowFile, parsed_lines
-from orchestrator.ticket_ledger import TicketLedger, Totals
 
 Event = Literal["admitted", "reissued", "finished", "trained", "dropped", "failed", "step", "continued"]
 EVENTS: tuple[str, ...] = get_args(Event)

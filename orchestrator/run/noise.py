@@ -8,8 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-OURS = ("rewards", "envs", "rollout", "learner", "orchestrator")
-"""The packages whose warnings are for people."""
+OURS = "temper"
+"""The package whose warnings are for people."""
 VLLM_LEVEL = "VLLM_LOGGING_LEVEL"
 """The variable of the environment that says what vLLM logs."""
 
@@ -47,13 +47,11 @@ def _flush() -> None:
 def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
     """Say what our own modules warn of by `logging`, instead of printing it."""
     handler = _Saying(say)
-    for package in OURS:
-        logging.getLogger(package).addHandler(handler)
+    logging.getLogger(OURS).addHandler(handler)
     try:
         yield
     finally:
-        for package in OURS:
-            logging.getLogger(package).removeHandler(handler)
+        logging.getLogger(OURS).removeHandler(handler)
 
 
 class _Saying(logging.Handler):

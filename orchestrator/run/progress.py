@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blanked
 
 SHOWN_ENVS = 8
 ACCURACY = "/avg_at_k"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator.run.folder import unwritten
+from temper.orchestrator.run.folder import unwritten
 
 T = TypeVar("T")
 

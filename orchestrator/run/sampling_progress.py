@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic
 
+from temper.orchestrator.run.progress import Progress, clock_text
 from temper.rollout.trajectory import Group
-
-from orchestrator.run.progress import Progress, clock_text
 
 TICK_S = 1.0
 """Seconds between two looks at whether a line is due."""

@@ -4,9 +4,9 @@ import errno
 from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.recording.batch_room import make_room
-from orchestrator.run.checkpoint import begin
-from orchestrator.run.folder import RunDir
+from temper.orchestrator.run.checkpoint import begin
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.recording.batch_room import make_room
 
 
 def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, say: Callable[[str], None]) -> Path:

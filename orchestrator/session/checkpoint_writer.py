@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine, Iterable
 from statistics import fmean
 from typing import Any
 
-from orchestrator.run.folder import evaluations_of
-from orchestrator.run.metrics_log import MetricsRow
-from orchestrator.run.retention import CheckpointConfig
+from temper.orchestrator.run.folder import evaluations_of
+from temper.orchestrator.run.metrics_log import MetricsRow
+from temper.orchestrator.run.retention import CheckpointConfig
 
 OF_EVALUATION = "eval/"
 """What a metric of the evaluations between steps begins with where checkpoints are judged by it."""

@@ -5,20 +5,19 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from temper.orchestrator.cluster.bundles import Bundles
+from temper.orchestrator.cluster.session_logs import COPY_S, SessionLogs
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.loop.deadline import StopFlag, in_thread
+from temper.orchestrator.run.folder import RunDir, evaluations_of
+from temper.orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics, step_rows
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.run.recording.keeper import BatchKeeper
+from temper.orchestrator.run.recording.step_batch import StepBatch
+from temper.orchestrator.session.machine import Work
+from temper.orchestrator.tracking.tracker import Tracker
 from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.trajectory_json import Training, write_groups
-
-from orchestrator.cluster.bundles import Bundles
-from orchestrator.cluster.session_logs import COPY_S, SessionLogs
-from orchestrator.deadline import StopFlag, in_thread
-from orchestrator.recording.keeper import BatchKeeper
-from orchestrator.recording.step_batch import StepBatch
-from orchestrator.run.folder import RunDir, evaluations_of
-from orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics, step_rows
-from orchestrator.run.progress import Progress
-from orchestrator.session.machine import Work
-from orchestrator.settings.run_config import RunConfig
-from orchestrator.tracking.tracker import Tracker
 
 
 class RunContext:

@@ -8,19 +8,18 @@ from typing import TypeVar
 
 from temper.envs.core.member import MemberNow
 from temper.envs.sandbox.sandbox import MIN_LEVEL
+from temper.orchestrator.cluster.bundles import gpus_taken
+from temper.orchestrator.cluster.rollout_actors import make_rollout_pool
+from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
+from temper.orchestrator.loop.phases import SAMPLING, Shifts
+from temper.orchestrator.run.checkpoint import size_of
+from temper.orchestrator.session.context import RunContext
+from temper.orchestrator.session.run_supervision import RunSupervision
 from temper.rollout.engines.scratch_folder import remove_abandoned
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import TOGETHER_S, RestartLimit
 from temper.rollout.pool.slot_keeper import Healing
 from temper.rollout.trajectory import WeightVersion
-
-from orchestrator.cluster.bundles import gpus_taken
-from orchestrator.cluster.rollout_actors import make_rollout_pool
-from orchestrator.deadline import Deadline, in_thread, together, within
-from orchestrator.run.checkpoint import size_of
-from orchestrator.session.context import RunContext
-from orchestrator.session.run_supervision import RunSupervision
-from orchestrator.shifts import SAMPLING, Shifts
 
 T = TypeVar("T")
 DELIVERIES = 2

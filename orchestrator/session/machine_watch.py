@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from orchestrator.deadline import in_thread
-from orchestrator.session.context import RunContext
-from orchestrator.session.machine import JOULES, Machine
-from orchestrator.tracking.metric_names import SYSTEM
+from temper.orchestrator.loop.deadline import in_thread
+from temper.orchestrator.session.context import RunContext
+from temper.orchestrator.session.machine import JOULES, Machine
+from temper.orchestrator.tracking.metric_names import SYSTEM
 
 
 @asynccontextmanager

@@ -3,19 +3,18 @@
 import asyncio
 
 from temper.envs.core.member import MemberNow
-
-from orchestrator.cluster.ray_cluster import stop_ray
-from orchestrator.deadline import StopFlag
-from orchestrator.run.folder import RunDir
-from orchestrator.run.progress import Progress
-from orchestrator.session.context import RunContext
-from orchestrator.session.engines import Engines
-from orchestrator.session.run_supervision import RunSupervision
-from orchestrator.session.shared_shifts import SharedShifts
-from orchestrator.session.trainer import Trainer
-from orchestrator.settings.run_config import RunConfig
-from orchestrator.shifts import Shifts
-from orchestrator.tracking.tracker import Tracker
+from temper.orchestrator.cluster.ray_cluster import stop_ray
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.loop.deadline import StopFlag
+from temper.orchestrator.loop.phases import Shifts
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.context import RunContext
+from temper.orchestrator.session.engines import Engines
+from temper.orchestrator.session.run_supervision import RunSupervision
+from temper.orchestrator.session.shared_shifts import SharedShifts
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.tracking.tracker import Tracker
 
 
 class Run(RunContext):

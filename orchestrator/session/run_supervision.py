@@ -10,17 +10,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from temper.envs.core.member import Member, MemberNow
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.deadline import StuckError, in_thread
+from temper.orchestrator.loop.failure_watch import FailureWatch
+from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown
+from temper.orchestrator.session.context import RunContext
+from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder
+from temper.orchestrator.session.scale import SCALE_FILE, take_request
+from temper.orchestrator.session.status import STATUS_FILE, EvaluationStatus, MemberStatus, RunStatus, TicketStatus
+from temper.orchestrator.session.supervisor import Supervisor
 from temper.rollout.trajectory import Group
-
-from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.deadline import StuckError, in_thread
-from orchestrator.failure_watch import FailureWatch
-from orchestrator.run.sampling_progress import SamplingCount, sampling_shown
-from orchestrator.session.context import RunContext
-from orchestrator.supervision.diagnosis import FaultDiagnosis, FaultFolder
-from orchestrator.supervision.scale import SCALE_FILE, take_request
-from orchestrator.supervision.status import STATUS_FILE, EvaluationStatus, MemberStatus, RunStatus, TicketStatus
-from orchestrator.supervision.supervisor import Supervisor
 
 FAULT, HEALED, SCALED = "fault", "healed", "scaled"
 """The kinds of the events in metrics.jsonl."""

@@ -12,23 +12,22 @@ from temper.learner.batches.builder import BatchBuilder
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.cluster.bundles import Bundles, gpus_taken
+from temper.orchestrator.cluster.trainer_actors import start_trainer_group
+from temper.orchestrator.cluster.transport_choice import Ground, choose
+from temper.orchestrator.loop.deadline import StopRequested, in_thread, within
+from temper.orchestrator.loop.phases import LEARNING, Shifts
+from temper.orchestrator.run.checkpoint import commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
+from temper.orchestrator.run.declared_model import generation_file
+from temper.orchestrator.run.retention import Retention
+from temper.orchestrator.session.checkpoint_place import begin_with_room
+from temper.orchestrator.session.checkpoint_writer import CheckpointWriter, scores
+from temper.orchestrator.session.context import RunContext
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.weights.host_memory import available_bytes
 from temper.rollout.weights.manifest import wire_dtype
 from temper.rollout.weights.weight_files import require_whole
-
-from orchestrator.cluster.bundles import Bundles, gpus_taken
-from orchestrator.cluster.trainer_actors import start_trainer_group
-from orchestrator.cluster.transport_choice import Ground, choose
-from orchestrator.deadline import StopRequested, in_thread, within
-from orchestrator.run.checkpoint import commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
-from orchestrator.run.declared_model import generation_file
-from orchestrator.run.retention import Retention
-from orchestrator.session.checkpoint_place import begin_with_room
-from orchestrator.session.checkpoint_writer import CheckpointWriter, scores
-from orchestrator.session.context import RunContext
-from orchestrator.shifts import LEARNING, Shifts
 
 SLOW_S = 5.0
 """How long a checkpoint may wait for the one before without a word, in seconds."""

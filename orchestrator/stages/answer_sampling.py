@@ -5,15 +5,14 @@ from pathlib import Path
 from typing import Protocol
 
 from temper.envs.core.task import Task
+from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
+from temper.orchestrator.loop.failure_watch import FailureWatch
+from temper.orchestrator.loop.mixture import Draw, Mixture
+from temper.orchestrator.run.folder import write_whole
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
-
-from orchestrator.deadline import Deadline, in_thread, together, within
-from orchestrator.failure_watch import FailureWatch
-from orchestrator.mixture import Draw, Mixture
-from orchestrator.run.folder import write_whole
-from orchestrator.session.run import Run
-from orchestrator.stages.stage import StageInstance
 
 WAVE = 64
 """Groups that are sampled at once."""

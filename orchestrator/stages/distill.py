@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import ClassVar
 
 import transformers
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.setting import identity
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import padded_size
 from temper.learner.models.shareable import require_shareable
+from temper.orchestrator.config.fitting import fit_loop
+from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.loop.band_watch import Band, BandsConfig
+from temper.orchestrator.loop.buffer import Buffer
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
+from temper.orchestrator.stages.stage_figures import Curve, StageFigures
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.weight_files import require_whole
-from transformers import PreTrainedTokenizerBase
-
-from orchestrator.band_watch import Band, BandsConfig
-from orchestrator.buffer import Buffer
-from orchestrator.reporting.stage_figures import Curve, StageFigures
-from orchestrator.session.run import Run
-from orchestrator.settings.fitting import fit_loop
-from orchestrator.settings.loop import LoopConfig
-from orchestrator.settings.model_source import ModelSource
-from orchestrator.stages.loop_stage import LoopStage
-from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 
 
 @dataclass(frozen=True, kw_only=True)

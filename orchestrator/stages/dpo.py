@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.data.config import DataConfig, OnError
@@ -15,23 +17,21 @@ from temper.learner.batches.pairs import Pair
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.shape import longest_sequence
+from temper.orchestrator.config.fitting import fit_own_answers, lengths, require_at_least_1
+from temper.orchestrator.data.chat_data import DialogueTokenizer
+from temper.orchestrator.data.epoch_batches import EpochBatches, positions
+from temper.orchestrator.data.preference_rows import PreferenceFile
+from temper.orchestrator.data.row_intake import RowIntake, limit_name
+from temper.orchestrator.data.self_answers import pair_lines, read_pairs
+from temper.orchestrator.loop.deadline import in_thread
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.answer_sampling import require_own_answers, sample_once
+from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
+from temper.orchestrator.stages.stage_figures import Curve, StageFigures
+from temper.orchestrator.stages.supervised_loop import tell_data, train_supervised
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
-from transformers import PreTrainedTokenizerBase
-
-from orchestrator.data.chat_data import DialogueTokenizer
-from orchestrator.data.epoch_batches import EpochBatches, positions
-from orchestrator.data.preference_rows import PreferenceFile
-from orchestrator.data.row_intake import RowIntake, limit_name
-from orchestrator.data.self_answers import pair_lines, read_pairs
-from orchestrator.deadline import in_thread
-from orchestrator.reporting.stage_figures import Curve, StageFigures
-from orchestrator.session.run import Run
-from orchestrator.settings.fitting import fit_own_answers, lengths, require_at_least_1
-from orchestrator.stages.answer_sampling import require_own_answers, sample_once
-from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
-from orchestrator.stages.supervised_loop import tell_data, train_supervised
 
 
 @dataclass(frozen=True, kw_only=True)

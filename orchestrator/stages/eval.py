@@ -11,18 +11,17 @@ is void, null too, where a token of it was sampled by other weights than those t
 import time
 from pathlib import Path
 
+from temper.orchestrator.config.fitting import require_drawn, require_room
+from temper.orchestrator.config.model_checks import check_thoughts
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.evaluation.budget_curve import BudgetPoint
+from temper.orchestrator.evaluation.exam import EvalConfig, Exam, heldout_tasks, thinking_passes
+from temper.orchestrator.evaluation.record import read_evaluations
+from temper.orchestrator.evaluation.scores import asked_of_engines, env_result, of_env, result_json
+from temper.orchestrator.run.folder import write_json
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 from temper.rollout.trajectory import Group
-
-from orchestrator.evaluation.exam import EvalConfig, Exam, heldout_tasks, thinking_passes
-from orchestrator.evaluation.scores import asked_of_engines, env_result, of_env, result_json
-from orchestrator.reporting.budget_curve import BudgetPoint
-from orchestrator.reporting.record import read_evaluations
-from orchestrator.run.folder import write_json
-from orchestrator.session.run import Run
-from orchestrator.settings.fitting import require_drawn, require_room
-from orchestrator.settings.model_checks import check_thoughts
-from orchestrator.settings.run_config import RunConfig
-from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 
 
 async def run_eval(run: Run, config: EvalConfig, instance: StageInstance) -> None:

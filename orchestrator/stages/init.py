@@ -4,13 +4,12 @@ from functools import partial
 from pathlib import Path
 
 from temper.learner.models.fresh import make_model
+from temper.orchestrator.loop.deadline import in_thread
+from temper.orchestrator.run.checkpoint import begin, commit
+from temper.orchestrator.run.declared_model import generation_file, write_declared
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.stage import Role, Stage, StageInstance
 from temper.rollout.weights.weight_files import require_whole
-
-from orchestrator.deadline import in_thread
-from orchestrator.run.checkpoint import begin, commit
-from orchestrator.run.declared_model import generation_file, write_declared
-from orchestrator.session.run import Run
-from orchestrator.stages.stage import Role, Stage, StageInstance
 
 
 async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:

@@ -1,4 +1,4 @@
-"""A stage that runs the loop of `orchestrator/loop.py`: what it samples, trains, writes and continues from."""
+"""A stage that runs the loop of `orchestrator/loop/loop.py`: what it samples, trains, writes and continues from."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -9,36 +9,35 @@ from typing import Protocol, TypeVar
 
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.config.trained_with import TrainedWith
+from temper.orchestrator.evaluation.between import evaluations_between, is_of_evaluation
+from temper.orchestrator.loop.band_watch import BandWatch
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.buffer_state import HeldGroup, SavedGroup, state_from_json
+from temper.orchestrator.loop.deadline import Deadline, in_thread, within
+from temper.orchestrator.loop.failure_watch import FailureWatch
+from temper.orchestrator.loop.loop import Loop, StepReport
+from temper.orchestrator.loop.shaping import ShapingConfig, shaped
+from temper.orchestrator.loop.skip_watch import SkipWatch
+from temper.orchestrator.loop.slots import SlotState
+from temper.orchestrator.loop.ticket_ledger import TicketLedger
+from temper.orchestrator.run.checkpoint import place
+from temper.orchestrator.run.ledger import Ledger
+from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
+from temper.orchestrator.run.recording.keeper import BatchKeeper
+from temper.orchestrator.run.recording.step_batch import StepBatch, packages_here
+from temper.orchestrator.run.sampling_progress import SamplingCount
+from temper.orchestrator.session.context import skipped_steps
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.run_supervision import LoopView
+from temper.orchestrator.stages.begun_groups import BegunGroups, in_words
+from temper.orchestrator.stages.stage import StageInstance
+from temper.orchestrator.stages.step_metrics import step_metrics
+from temper.orchestrator.stages.step_records import records_of_step, training_rows
 from temper.rollout.episodes.begun import BegunGroup
 from temper.rollout.pool.pool import RolloutPool, nobody
 from temper.rollout.trajectory import Group, WeightVersion
-
-from orchestrator.band_watch import BandWatch
-from orchestrator.buffer import Buffer, VersionCell
-from orchestrator.buffer_state import HeldGroup, SavedGroup, state_from_json
-from orchestrator.deadline import Deadline, in_thread, within
-from orchestrator.evaluation.between import evaluations_between, is_of_evaluation
-from orchestrator.failure_watch import FailureWatch
-from orchestrator.loop import Loop, StepReport
-from orchestrator.recording.keeper import BatchKeeper
-from orchestrator.recording.step_batch import StepBatch, packages_here
-from orchestrator.recording.trained_with import TrainedWith
-from orchestrator.run.checkpoint import place
-from orchestrator.run.ledger import Ledger
-from orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
-from orchestrator.run.sampling_progress import SamplingCount
-from orchestrator.session.context import skipped_steps
-from orchestrator.session.run import Run
-from orchestrator.session.run_supervision import LoopView
-from orchestrator.settings.loop import LoopConfig
-from orchestrator.shaping import ShapingConfig, shaped
-from orchestrator.skip_watch import SkipWatch
-from orchestrator.slots import SlotState
-from orchestrator.stages.begun_groups import BegunGroups, in_words
-from orchestrator.stages.stage import StageInstance
-from orchestrator.stages.step_metrics import step_metrics
-from orchestrator.stages.step_records import records_of_step, training_rows
-from orchestrator.ticket_ledger import TicketLedger
 
 T = TypeVar("T")
 

@@ -2,10 +2,10 @@
 
 from functools import partial
 
-from orchestrator.deadline import in_thread
-from orchestrator.reporting.report import write_report
-from orchestrator.session.run import Run
-from orchestrator.stages.stage import Role, Stage, StageInstance, all_figures
+from temper.orchestrator.loop.deadline import in_thread
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.stage import Role, Stage, StageInstance, all_figures
+from temper.orchestrator.tools.inspect.report.report import write_report
 
 
 async def run_report(run: Run, settings: None, instance: StageInstance) -> None:

@@ -1,21 +1,20 @@
-"""`rl`: reinforcement learning on the mixture of environments. The loop itself is in `orchestrator/loop.py`."""
+"""`rl`: reinforcement learning on the mixture of environments. The loop itself is in `orchestrator/loop/loop.py`."""
 
 from functools import partial
 from pathlib import Path
 
 from temper.learner.losses.advantages import has_signal
+from temper.orchestrator.config.fitting import fit_loop
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.loop.buffer import Buffer
+from temper.orchestrator.loop.shaping import earned_rewards, require_buffer_fits
+from temper.orchestrator.loop.step_times import Phase
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.stages.stage import Role, Stage, StageInstance
+from temper.orchestrator.stages.stage_figures import Curve, StageFigures
 from temper.rollout.trajectory import Group
-
-from orchestrator.buffer import Buffer
-from orchestrator.reporting.stage_figures import Curve, StageFigures
-from orchestrator.session.run import Run
-from orchestrator.settings.fitting import fit_loop
-from orchestrator.settings.loop import RlConfig
-from orchestrator.settings.run_config import RunConfig
-from orchestrator.shaping import earned_rewards, require_buffer_fits
-from orchestrator.stages.loop_stage import LoopStage
-from orchestrator.stages.stage import Role, Stage, StageInstance
-from orchestrator.step_times import Phase
 
 
 async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:

@@ -12,20 +12,19 @@ from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.core.thinking_mode import ThinkingMix
 from temper.learner.config import OptimConfig
 from temper.learner.models.shape import longest_sequence
+from temper.orchestrator.config.fitting import fit_own_answers, lengths, require_at_least_1
+from temper.orchestrator.data.rejection_sampling import RejectionSampledData
+from temper.orchestrator.data.self_answers import answer_lines, read_answers
+from temper.orchestrator.loop.deadline import in_thread
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.answer_sampling import require_own_answers, sample_once
+from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
+from temper.orchestrator.stages.stage_figures import Curve, StageFigures
+from temper.orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
-
-from orchestrator.data.rejection_sampling import RejectionSampledData
-from orchestrator.data.self_answers import answer_lines, read_answers
-from orchestrator.deadline import in_thread
-from orchestrator.reporting.stage_figures import Curve, StageFigures
-from orchestrator.session.run import Run
-from orchestrator.settings.fitting import fit_own_answers, lengths, require_at_least_1
-from orchestrator.stages.answer_sampling import require_own_answers, sample_once
-from orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
-from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,25 +3,25 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.config import OptimConfig
 from temper.learner.models.shape import longest_sequence
+from temper.orchestrator.config.fitting import fit_supervised, lengths, require_at_least_1
+from temper.orchestrator.data.chat_data import Demonstrations, DialogueTokenizer
+from temper.orchestrator.data.chat_file import ChatFile
+from temper.orchestrator.data.row_intake import RowIntake, limit_name
+from temper.orchestrator.data.sft import DEMONSTRATED, SftData, SftDataConfig
+from temper.orchestrator.loop.deadline import in_thread
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.stage import Role, Stage, StageInstance, StartCheck
+from temper.orchestrator.stages.stage_figures import Curve, StageFigures
+from temper.orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
-from transformers import PreTrainedTokenizerBase
-
-from orchestrator.data.chat_data import Demonstrations, DialogueTokenizer
-from orchestrator.data.chat_file import ChatFile
-from orchestrator.data.row_intake import RowIntake, limit_name
-from orchestrator.data.sft import DEMONSTRATED, SftData, SftDataConfig
-from orchestrator.deadline import in_thread
-from orchestrator.reporting.stage_figures import Curve, StageFigures
-from orchestrator.session.run import Run
-from orchestrator.settings.fitting import fit_supervised, lengths, require_at_least_1
-from orchestrator.stages.stage import Role, Stage, StageInstance, StartCheck
-from orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 
 
 @dataclass(frozen=True, kw_only=True)

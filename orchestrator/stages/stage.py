@@ -9,18 +9,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from temper.envs.core.thinking_mode import ThinkingMix
-from temper.envs.data.config import DataConfig
 from transformers import PreTrainedTokenizerBase
 
-from orchestrator.evaluation.exam import heldout_tasks
-from orchestrator.mixture import Mixture, open_mixture
-from orchestrator.reporting.stage_figures import NO_FIGURES, StageFigures
-from orchestrator.session.run import Run
-from orchestrator.settings.loop import LoopConfig
-from orchestrator.settings.model_source import ModelSource
-from orchestrator.settings.run_config import RunConfig
-from orchestrator.stages.registry import HELP
+from temper.envs.core.thinking_mode import ThinkingMix
+from temper.envs.data.config import DataConfig
+from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.evaluation.exam import heldout_tasks
+from temper.orchestrator.loop.mixture import Mixture, open_mixture
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.stages.stage_figures import NO_FIGURES, StageFigures
 
 S = TypeVar("S")
 """The settings of a stage; None for a stage without any."""
@@ -150,7 +150,7 @@ def all_figures() -> dict[str, StageFigures]:
 
 
 def _declared(name: str) -> Stage[Any]:
-    stage = vars(importlib.import_module(f"orchestrator.stages.{name}")).get("STAGE")
+    stage = vars(importlib.import_module(f"temper.orchestrator.stages.{name}")).get("STAGE")
     assert isinstance(stage, Stage), f"orchestrator/stages/{name}.py declares no STAGE"
     assert stage.name == name, f"orchestrator/stages/{name}.py declares a stage {stage.name}"
     return stage

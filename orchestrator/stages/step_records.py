@@ -6,9 +6,8 @@ from typing import Any
 from temper.envs.core.pulse import LearnerDied
 from temper.learner.token_records import TokenRecord
 from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.loop.deadline import Deadline, within
 from temper.rollout.trajectory import Group, WeightVersion
-
-from orchestrator.deadline import Deadline, within
 
 TRUNCATED = "truncated"
 """Why an answer that ran into a limit on tokens has no trained token, where such answers carry no loss."""

@@ -9,15 +9,14 @@ from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import TrainerGroup
-
-from orchestrator.data.row_intake import ROWS, counts_text
-from orchestrator.deadline import in_thread, within
-from orchestrator.run.metrics_log import read_metrics
-from orchestrator.session.context import skipped_steps
-from orchestrator.session.run import Run
-from orchestrator.settings.fitting import Supervised
-from orchestrator.skip_watch import SkipWatch
-from orchestrator.step_times import Phase, StepClock
+from temper.orchestrator.config.fitting import Supervised
+from temper.orchestrator.data.row_intake import ROWS, counts_text
+from temper.orchestrator.loop.deadline import in_thread, within
+from temper.orchestrator.loop.skip_watch import SkipWatch
+from temper.orchestrator.loop.step_times import Phase, StepClock
+from temper.orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.session.context import skipped_steps
+from temper.orchestrator.session.run import Run
 
 NLL = LossConfig(objective="nll")
 LEFT_OUT = "data/left_out"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.run.redaction import blanked
+from temper.orchestrator.run.redaction import blanked
 
 COLUMNS = ("task", "accuracy", "env", "right", "scored", "failed")
 """The page makes a line of each value of the first column, and shows the second one in it, until people choose others."""

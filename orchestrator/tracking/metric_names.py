@@ -4,7 +4,7 @@ MLflow makes a group of what stands before the last `/` of a name, and sorts the
 no numbers in its keys: there `train/loss` of the stage `rl` is what is `4_train/rl/loss` here.
 """
 
-from orchestrator.run.folder import evaluations_of
+from temper.orchestrator.run.folder import evaluations_of
 
 ACCURACY = "1_accuracy"
 """The group of each environment's accuracy over the evaluations of a run, one after the other."""

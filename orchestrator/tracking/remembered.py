@@ -5,7 +5,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from orchestrator.run.folder import write_json
+from temper.orchestrator.run.folder import write_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking.data_set import DataSet
 
 
 class Ended(Enum):

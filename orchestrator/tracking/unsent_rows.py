@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
-from orchestrator.run.metrics_log import MetricsRow, parse_row
+from temper.orchestrator.run.metrics_log import MetricsRow, parse_row
 
 OFFERED = "~"
 """Stands before the hash of a line that was about to be sent: it may have arrived."""

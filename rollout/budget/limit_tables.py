@@ -12,8 +12,9 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from temper.rollout.budget.rule import ThoughtTags
 from transformers import PreTrainedTokenizerBase
+
+from temper.rollout.budget.rule import ThoughtTags
 
 Steps = NDArray[np.int16]
 """A state for each state and each byte, or each token."""

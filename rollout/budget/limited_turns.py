@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from temper.rollout.budget.limit_tables import ENDED, limit_tables
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
+
+from temper.rollout.budget.limit_tables import ENDED, limit_tables
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 
 NOWHERE = -1
 CERTAIN = 1e9

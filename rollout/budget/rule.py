@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.turn_text import Tags
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import in_mode
 from temper.rollout.formats.probe import ASKED, rendered
 from temper.rollout.formats.turn_format import opens_thought
 from temper.rollout.trajectory import Closed, Thought
-from transformers import PreTrainedTokenizerBase
 
 TOKENS_BEFORE = 32
 """How many tokens before the place of a forced closing are read at the least for what the model has already begun of it, and

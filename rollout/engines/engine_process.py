@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 import psutil
+
 from temper.envs.core.pulse import WorkerDied
 
 T = TypeVar("T")

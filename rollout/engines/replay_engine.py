@@ -8,6 +8,7 @@ from pathlib import Path
 from time import monotonic
 
 import numpy as np
+
 from temper.envs.core.member import Holding
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from temper.rollout.expert_choices import Choices

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from math import nan
 
-from temper.rollout.budget.request_args import extra_args
-from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.expert_choices import Choices
 from vllm import SamplingParams
 from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
+
+from temper.rollout.budget.request_args import extra_args
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.expert_choices import Choices
 
 
 def request_params(request: TurnRequest, *, ends: Sequence[int]) -> SamplingParams:

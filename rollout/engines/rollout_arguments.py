@@ -5,6 +5,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import torch
+from vllm import AsyncEngineArgs
+from vllm.config import WeightTransferConfig
+from vllm.triton_utils import HAS_TRITON
+
 from temper.rollout.budget.request_args import CLOSING
 from temper.rollout.engines.config import OURS, SET_BY, EngineConfig
 from temper.rollout.engines.runners.batch_thought_processor import BatchThoughtProcessor
@@ -12,9 +16,6 @@ from temper.rollout.engines.runners.choice import RunnerName, chosen_runner, dra
 from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU, engine_arguments
 from temper.rollout.engines.vllm_worker import BACKEND, WorkerExtension
-from vllm import AsyncEngineArgs
-from vllm.config import WeightTransferConfig
-from vllm.triton_utils import HAS_TRITON
 
 WHOLE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """The types of a cache's numbers that are a model's too, by their names in `kv_cache_dtype`."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from temper.envs.core.failure import in_words
 from temper.envs.core.member import Holding
 from temper.envs.core.pulse import WorkerDied
@@ -26,10 +27,6 @@ from temper.rollout.weights.weight_files import require_whole
 
 prepare_environment(pushes=True)  # vLLM reads it while it is imported
 
-from temper.rollout.engines.request_params import completion, request_params
-from temper.rollout.engines.rollout_arguments import rollout_arguments
-from temper.rollout.engines.vllm_sleep import VllmSleep
-from temper.rollout.engines.vllm_stats import StatsRecorder, TurnClocks
 from vllm import SamplingParams, envs
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
 from vllm.inputs import TokensInput, tokens_input
@@ -37,6 +34,11 @@ from vllm.logprobs import FlatLogprobs
 from vllm.outputs import CompletionOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
+
+from temper.rollout.engines.request_params import completion, request_params
+from temper.rollout.engines.rollout_arguments import rollout_arguments
+from temper.rollout.engines.vllm_sleep import VllmSleep
+from temper.rollout.engines.vllm_stats import StatsRecorder, TurnClocks
 
 
 class VllmEngine:

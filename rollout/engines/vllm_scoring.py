@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from temper.rollout.engines.vllm_engine import VllmEngine
 from vllm import SamplingParams  # behind the engine, which sets the environment that vLLM reads while it is imported
 from vllm.logprobs import FlatLogprobs
+
+from temper.rollout.engines.vllm_engine import VllmEngine
 
 
 class ScoringEngine(VllmEngine):

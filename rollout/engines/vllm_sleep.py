@@ -8,11 +8,12 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
+from vllm.v1.engine.async_llm import AsyncLLM
+
 from temper.envs.core.failure import in_words
 from temper.envs.core.member import Holding
 from temper.envs.core.pulse import WorkerDied
 from temper.rollout.engines.engine_process import EngineProcess
-from vllm.v1.engine.async_llm import AsyncLLM
 
 LEVEL = 1
 WEIGHTS, CACHE = "weights", "kv_cache"

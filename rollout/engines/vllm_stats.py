@@ -5,11 +5,12 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from temper.envs.core.clock import Clock
-from temper.rollout.engines.protocol import EngineStats
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
+
+from temper.envs.core.clock import Clock
+from temper.rollout.engines.protocol import EngineStats
 
 
 class StatsRecorder(StatLoggerBase):

@@ -13,18 +13,6 @@ from typing import Any
 
 import psutil
 import torch
-from temper.envs.core.failure import in_words
-from temper.rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
-from temper.rollout.engines.runners.draft_sampler import DraftSampler
-from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
-from temper.rollout.engines.runners.layer_recorder import LayerRecorder
-from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
-from temper.rollout.engines.vllm_settings import ON_CPU
-from temper.rollout.weights.adapted import read_weights
-from temper.rollout.weights.bucket_ways import BucketReceiver, ComingWeights
-from temper.rollout.weights.host_memory import MappedFiles
-from temper.rollout.weights.segment import LocalWeights
-from temper.rollout.weights.spare_memory import give_back
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
@@ -40,6 +28,19 @@ from vllm.model_executor.model_loader.mtp_validation import disable_mtp_complete
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
+
+from temper.envs.core.failure import in_words
+from temper.rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
+from temper.rollout.engines.runners.draft_sampler import DraftSampler
+from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
+from temper.rollout.engines.runners.layer_recorder import LayerRecorder
+from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
+from temper.rollout.engines.vllm_settings import ON_CPU
+from temper.rollout.weights.adapted import read_weights
+from temper.rollout.weights.bucket_ways import BucketReceiver, ComingWeights
+from temper.rollout.weights.host_memory import MappedFiles
+from temper.rollout.weights.segment import LocalWeights
+from temper.rollout.weights.spare_memory import give_back
 
 BACKEND = "temper"
 PARENT_CHECK_S = 2.0

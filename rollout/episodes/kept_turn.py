@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn, calls_are_valid

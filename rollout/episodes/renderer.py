@@ -7,6 +7,8 @@ engine sampled stay as they were, whatever the template would do to earlier turn
 from collections.abc import Sequence
 
 from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, call_message
 from temper.rollout.budget.config import ThoughtConfig
@@ -15,7 +17,6 @@ from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import THOUGHT, in_mode, prepared, with_line
 from temper.rollout.formats.probe import ASKED, SAID, SPOKEN, after_common, modes
 from temper.rollout.formats.turn_format import TurnFormat, opens_thought
-from transformers import PreTrainedTokenizerBase
 
 UNNAMED = BadCall(error="")
 """A call without a name or an id of the model's own."""

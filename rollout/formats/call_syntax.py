@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import regex
+from transformers.utils.chat_parsing.content_parsers import parse_content, process_field
+from transformers.utils.chat_parsing.response_templates import ResponseTemplateField, load_response_template
+
 from temper.envs.core.task import Tool
 from temper.envs.core.turn_text import BadCall, Call, call_of
 from temper.rollout.formats.typed import properties_of, typed
-from transformers.utils.chat_parsing.content_parsers import parse_content, process_field
-from transformers.utils.chat_parsing.response_templates import ResponseTemplateField, load_response_template
 
 Field = Mapping[str, Any]
 CLOSING_TAGS = regex.compile(r"(?:</[\w-]+>|\s)*")

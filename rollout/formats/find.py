@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import regex
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.task import Message
 from temper.envs.core.turn_text import Call, Tags
 from temper.rollout.formats.call_syntax import CallSyntax, declared
@@ -32,7 +34,6 @@ from temper.rollout.formats.probe import (
     told,
 )
 from temper.rollout.formats.turn_format import TurnFormat
-from transformers import PreTrainedTokenizerBase
 
 BRACKETS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 USUAL_CLOSING = "\n{tag}\n\n"

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from temper.rollout.formats.find import find_format
 from transformers import PreTrainedTokenizerBase
+
+from temper.rollout.formats.find import find_format
 
 GENERATION = "generation_config.json"
 

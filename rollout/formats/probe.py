@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import TemplateError
-from temper.envs.core.task import Message, Tool
 from transformers import PreTrainedTokenizerBase
+
+from temper.envs.core.task import Message, Tool
 
 SAID, THOUGHT = "temper-mark", "temper-thought"
 """Stand for the text of an assistant, and for its thought."""

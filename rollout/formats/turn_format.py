@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.task import Tool
 from temper.envs.core.turn_text import ParsedTurn, Tags, split_turn
 from temper.rollout.formats.call_syntax import CallSyntax
 from temper.rollout.formats.channels import read_channels
-from transformers import PreTrainedTokenizerBase
 
 OPENING_TOKENS = 64
 """How many tokens before a turn are read for the opening of its thought."""

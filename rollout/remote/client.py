@@ -10,6 +10,7 @@ import random
 from typing import Any
 
 import httpx
+
 from temper.envs.core.errors import EnvError, EpisodeTimeout, PromptTooLong
 from temper.rollout.remote.server import ChatServer
 

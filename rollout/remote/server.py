@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 import httpx
+
 from temper.envs.core.bounds import not_negative, positive
 from temper.envs.remote.client import is_loopback
 

@@ -4,9 +4,6 @@ import json
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from temper.envs.core.task import Tool
-from temper.envs.core.turn_text import Call
-from temper.rollout.formats.turn_format import TurnFormat
 from vllm.entrypoints.generate.base.protocol import (
     DeltaFunctionCall,
     DeltaMessage,
@@ -16,6 +13,10 @@ from vllm.entrypoints.generate.base.protocol import (
     ToolCall,
 )
 from vllm.tool_parsers import ToolParser, ToolParserManager
+
+from temper.envs.core.task import Tool
+from temper.envs.core.turn_text import Call
+from temper.rollout.formats.turn_format import TurnFormat
 
 FAMILY = "family"
 """The name of the parser in vLLM."""

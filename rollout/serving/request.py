@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from temper.envs.core.thinking_mode import LOW_EFFORT, up_to
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.request_args import BUDGET, GRACE, RefusedRequest, check_extra_args, shown
@@ -21,7 +23,6 @@ from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer, with_notice
 from temper.rollout.formats.messages import in_mode
 from temper.rollout.formats.probe import modes
-from transformers import PreTrainedTokenizerBase
 
 THINKING, LOW = "thinking", "low"
 Body = dict[str, Any]

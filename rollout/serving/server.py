@@ -11,6 +11,15 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
+from vllm.entrypoints.launchers.app import build_app
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.entrypoints.launchers.launcher import serve_http, setup_server
+from vllm.logger import configure_logging_from_args
+from vllm.triton_utils import HAS_TRITON
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.request_args import CLOSING
 from temper.rollout.engines.rollout_arguments import THOUGHT_PROCESSORS
@@ -27,14 +36,6 @@ from temper.rollout.serving.middleware import ThinkingMiddleware
 from temper.rollout.serving.request import ThinkingRules, thinking_rules
 from temper.rollout.serving.served_requests import CHAT
 from temper.rollout.tokenizer import load_tokenizer
-from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
-from vllm.entrypoints.launchers.app import build_app
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
-from vllm.entrypoints.launchers.launcher import serve_http, setup_server
-from vllm.logger import configure_logging_from_args
-from vllm.triton_utils import HAS_TRITON
-from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 READY_CHECK_S = 0.05
 """Seconds between two looks at whether the server listens."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
+
 from temper.rollout.weights.host_memory import MappedFiles
 from temper.rollout.weights.manifest import Adapted, WeightManifest, WholeWeightsNeeded
 from temper.rollout.weights.receiver import WeightReceiver

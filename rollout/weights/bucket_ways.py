@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+
 from temper.rollout.weights.buckets import AHEAD, BUCKET_BYTES, Bucket, Buffers, Named, buckets_of, load_buckets, packed
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connected

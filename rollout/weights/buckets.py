@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
+
 from temper.rollout.weights.checksum import tensor_checksum
 from temper.rollout.weights.manifest import FOOTER_BYTES, WeightManifest, require_shape, unknown_weight, wire_dtype
 from temper.rollout.weights.segment import contents, require_footer, tensor_view, tensors, write_footer

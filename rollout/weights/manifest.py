@@ -8,6 +8,7 @@ from math import prod
 from typing import Any, Literal
 
 import torch
+
 from temper.rollout.trajectory import WeightVersion
 
 ALIGNMENT = 64

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+
 from temper.rollout.weights.checksum import checksum
 from temper.rollout.weights.delta import apply_changes
 from temper.rollout.weights.host_memory import HostMemory

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import torch
+
 from temper.rollout.weights import gpu_memory
 from temper.rollout.weights.checksum import CHECKSUM_BYTES, tensor_checksum
 from temper.rollout.weights.host_memory import MappedFiles

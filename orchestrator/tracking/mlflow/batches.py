@@ -8,9 +8,9 @@ from typing import Any
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
-from orchestrator.run.metrics_log import MetricsRow
-from orchestrator.tracking.metric_names import shown_name
-from orchestrator.tracking.tracking_error import first_line
+from temper.orchestrator.run.metrics_log import MetricsRow
+from temper.orchestrator.tracking.metric_names import shown_name
+from temper.orchestrator.tracking.tracking_error import first_line
 
 AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}
 """What MLflow takes in one call."""

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.tracking.evaluation_table import asked
 from temper.rewards.verdict import correctness
-
-from orchestrator.run.redaction import blanked
-from orchestrator.tracking.evaluation_table import asked
 
 Row = dict[str, Any]
 Kind = Literal["AGENT", "CHAT_MODEL", "TOOL", "EVALUATOR"]

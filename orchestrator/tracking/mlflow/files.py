@@ -6,11 +6,11 @@ from typing import Any
 
 from mlflow.tracing.client import TracingClient
 
-from orchestrator.tracking.evaluation_table import accuracies, table_of
-from orchestrator.tracking.metric_names import ACCURACY
-from orchestrator.tracking.mlflow.batches import Batches
-from orchestrator.tracking.mlflow.episodes import episode_of, sampled_rows
-from orchestrator.tracking.mlflow.traces import SOURCE_RUN, trace_of
+from temper.orchestrator.tracking.evaluation_table import accuracies, table_of
+from temper.orchestrator.tracking.metric_names import ACCURACY
+from temper.orchestrator.tracking.mlflow.batches import Batches
+from temper.orchestrator.tracking.mlflow.episodes import episode_of, sampled_rows
+from temper.orchestrator.tracking.mlflow.traces import SOURCE_RUN, trace_of
 
 TABLES = "mlflow.loggedArtifacts"
 """The tag of a run that lists its tables, so that MLflow's page of evaluations finds them."""

@@ -8,9 +8,9 @@ from typing import Any
 from mlflow.entities import Dataset, DatasetInput, InputTag
 from mlflow.exceptions import MlflowException
 
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.mlflow.batches import REJECTED
-from orchestrator.tracking.tracking_error import first_line, is_refusal
+from temper.orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking.mlflow.batches import REJECTED
+from temper.orchestrator.tracking.tracking_error import first_line, is_refusal
 
 CONTEXT = "mlflow.data.context"
 NEWEST = "newest"

@@ -20,15 +20,15 @@ from mlflow.entities import LifecycleStage, Run, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from orchestrator.run.folder import evaluations_of
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.mlflow.batches import LONGEST_VALUE, REJECTED, Batches
-from orchestrator.tracking.mlflow.files import Files
-from orchestrator.tracking.mlflow.registry import log_data, register
-from orchestrator.tracking.notes import NOTE, merged_note
-from orchestrator.tracking.remembered import Remembered, remember, remembered
-from orchestrator.tracking.tracking_error import RunDeletedError, first_line
-from orchestrator.tracking.unsent_rows import UnsentRows
+from temper.orchestrator.run.folder import evaluations_of
+from temper.orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking.mlflow.batches import LONGEST_VALUE, REJECTED, Batches
+from temper.orchestrator.tracking.mlflow.files import Files
+from temper.orchestrator.tracking.mlflow.registry import log_data, register
+from temper.orchestrator.tracking.notes import NOTE, merged_note
+from temper.orchestrator.tracking.remembered import Remembered, remember, remembered
+from temper.orchestrator.tracking.tracking_error import RunDeletedError, first_line
+from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 ROWS_AT_ONCE = 100
 MARK = "temper.run"

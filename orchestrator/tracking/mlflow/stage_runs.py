@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.mlflow.run import MlflowRun
-from orchestrator.tracking.tracking_error import RunDeletedError
+from temper.orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking.mlflow.run import MlflowRun
+from temper.orchestrator.tracking.tracking_error import RunDeletedError
 
 ENDED = "ended"
 """The file that says that a nested run has all of a stage that is done."""

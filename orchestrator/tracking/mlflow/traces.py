@@ -15,7 +15,7 @@ from mlflow.entities import (
     TraceState,
 )
 
-from orchestrator.tracking.mlflow.episodes import Episode, Part
+from temper.orchestrator.tracking.mlflow.episodes import Episode, Part
 
 MS = 1_000_000
 SOURCE_RUN = "mlflow.sourceRun"

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.tracker import Ended
-from orchestrator.tracking.tracking_error import RunDeletedError, first_line, is_refusal
+from temper.orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking.tracker import Ended
+from temper.orchestrator.tracking.tracking_error import RunDeletedError, first_line, is_refusal
 
 POLL_S = 10.0
 """How often new rows and files are sent: a batch costs MLflow's client little more than a row."""
@@ -91,8 +91,8 @@ class MlflowTracker:
         say: Callable[[str], None] = _to_stderr,
     ) -> None:
         # Imported here: MLflow takes seconds, and most commands track nothing.
-        from orchestrator.tracking.mlflow.run import MlflowRun
-        from orchestrator.tracking.mlflow.stage_runs import StageRuns
+        from temper.orchestrator.tracking.mlflow.run import MlflowRun
+        from temper.orchestrator.tracking.mlflow.stage_runs import StageRuns
 
         self.uri = store_of(uri, local_dir)
         here = self.uri.startswith(SQLITE)

@@ -1,4 +1,4 @@
-"""The process that reports a run to one more place: `python -m orchestrator.tracking.sinks.process`.
+"""The process that reports a run to one more place: `python -m temper.orchestrator.tracking.sinks.process`.
 
 Which run comes as the first line of its standard input, and then what it is told of it, a JSON object a line; rows it
 reads from the metrics file itself. What it says is for people. Where its input ends before the run does, the driver is gone,
@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from orchestrator.tracking.sinks.sink import MakeSink, Sink, SinkRun
-from orchestrator.tracking.tracker import Ended
-from orchestrator.tracking.tracking_error import first_line
-from orchestrator.tracking.unsent_rows import UnsentRows
+from temper.orchestrator.tracking.sinks.sink import MakeSink, Sink, SinkRun
+from temper.orchestrator.tracking.tracker import Ended
+from temper.orchestrator.tracking.tracking_error import first_line
+from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 POLL_S = 1.0
 """How often the metrics file is looked at."""
@@ -158,10 +158,10 @@ def _read(told: "queue.Queue[dict[str, Any]]") -> None:
 def _maker(sink: str) -> MakeSink:
     """Return what makes a sink. Imported here: each has a library that takes seconds and need not be installed."""
     if sink == "wandb":
-        from orchestrator.tracking.sinks.wandb_sink import WandbSink
+        from temper.orchestrator.tracking.sinks.wandb_sink import WandbSink
 
         return WandbSink
-    from orchestrator.tracking.sinks.trackio_sink import TrackioSink
+    from temper.orchestrator.tracking.sinks.trackio_sink import TrackioSink
 
     return TrackioSink
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.run.metrics_log import MetricsRow
-from orchestrator.tracking.evaluation_table import accuracies
-from orchestrator.tracking.metric_names import ACCURACY, EVALUATIONS, shown_name
-from orchestrator.tracking.notes import FILE, PAGE
-from orchestrator.tracking.tracker import Ended
-from orchestrator.tracking.unsent_rows import UnsentRows
+from temper.orchestrator.run.metrics_log import MetricsRow
+from temper.orchestrator.tracking.evaluation_table import accuracies
+from temper.orchestrator.tracking.metric_names import ACCURACY, EVALUATIONS, shown_name
+from temper.orchestrator.tracking.notes import FILE, PAGE
+from temper.orchestrator.tracking.tracker import Ended
+from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 LINK = re.compile(rf"(?: - )?!?\[[^\]]*\]\((?:{PAGE}|{FILE})[^)]*\)")
 """A link of a note to a page of MLflow's, or a picture that it serves."""

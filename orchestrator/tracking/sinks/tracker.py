@@ -20,13 +20,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from orchestrator.tracking.data_set import DataSet
-from orchestrator.tracking.sinks.sink import SinkRun
-from orchestrator.tracking.tracker import Ended
+from temper.orchestrator.cluster.this_machine import IMPORTS
+from temper.orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking.sinks.sink import SinkRun
+from temper.orchestrator.tracking.tracker import Ended
 
-ROOT = Path(__file__).resolve().parents[3]
 """The folder in which our packages lie."""
-PROCESS = "orchestrator.tracking.sinks.process"
+PROCESS = "temper.orchestrator.tracking.sinks.process"
 CLOSE_S = 45.0
 """How long the end of a run waits for a place, in seconds: its library alone takes some to be imported."""
 KILLED_S = 5.0
@@ -145,6 +145,6 @@ class SinkTracker:
 
 def _environment(run: SinkRun) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    path = os.pathsep.join([str(ROOT), *filter(None, [kept.get("PYTHONPATH", "")])])
+    path = os.pathsep.join([str(IMPORTS), *filter(None, [kept.get("PYTHONPATH", "")])])
     own = {"PYTHONPATH": path, "WANDB_DATA_DIR": run.memory, "WANDB_CACHE_DIR": run.memory}
     return kept | QUIET | own | ({"TRACKIO_DIR": run.store} if run.store else {})

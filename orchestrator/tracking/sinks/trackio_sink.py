@@ -9,11 +9,11 @@ from typing import Any
 import trackio
 from trackio.sqlite_storage import SQLiteStorage
 
-from orchestrator.run.metrics_log import MetricsRow
-from orchestrator.tracking.remembered import remembered
-from orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
-from orchestrator.tracking.tracker import Ended
-from orchestrator.tracking.unsent_rows import UnsentRows
+from temper.orchestrator.run.metrics_log import MetricsRow
+from temper.orchestrator.tracking.remembered import remembered
+from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
+from temper.orchestrator.tracking.tracker import Ended
+from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 EVENT = "event"
 """The name of the texts that say what was done to a run."""

@@ -16,12 +16,12 @@ from typing import Any
 
 import wandb
 
-from orchestrator.run.metrics_log import MetricsRow
-from orchestrator.tracking.evaluation_table import table_of
-from orchestrator.tracking.remembered import Remembered, remember, remembered
-from orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
-from orchestrator.tracking.tracker import Ended
-from orchestrator.tracking.unsent_rows import OFFERED, UnsentRows
+from temper.orchestrator.run.metrics_log import MetricsRow
+from temper.orchestrator.tracking.evaluation_table import table_of
+from temper.orchestrator.tracking.remembered import Remembered, remember, remembered
+from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
+from temper.orchestrator.tracking.tracker import Ended
+from temper.orchestrator.tracking.unsent_rows import OFFERED, UnsentRows
 
 STEP = "step"
 """The group of the steps of each stage, which are the axes of its charts."""

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from vllm import SamplingParams
+from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcessor, LogitsProcRequestState
+
 from temper.rollout.budget.limited_turns import FREE, LimitedTurns, Turns
 from temper.rollout.budget.request_args import BEGUN, BUDGET, CLOSING, GRACE, check_extra_args
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.formats.turn_format import OPENING_TOKENS
 from temper.rollout.tokenizer import load_tokenizer
-from vllm import SamplingParams
-from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 NO_TURN = 2**30
 """Where the turn of a request without a limit begins: behind all that it will ever have."""

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from temper.rollout.expert_choices import first_recorded
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
+
+from temper.rollout.expert_choices import first_recorded
 
 KEPT = 4
 """Requests whose choices are kept until somebody takes them, as a multiple of those that run at once."""

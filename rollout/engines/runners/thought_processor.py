@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
 from temper.rollout.budget.limited_turns import LimitedTurns
 from temper.rollout.budget.request_args import BEGUN, BUDGET, CLOSING, GRACE, check_extra_args
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.tokenizer import load_tokenizer
-from vllm import SamplingParams
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
-from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 
 @dataclass

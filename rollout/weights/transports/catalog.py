@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+
 from temper.rollout.weights.transports.broadcast import Broadcast
 from temper.rollout.weights.transports.cuda_ipc import CudaIpc
 from temper.rollout.weights.transports.ray_objects import RayObjects

@@ -1,6 +1,7 @@
 """For engines on the learner's GPU: they read its memory there (CUDA IPC)."""
 
 import torch
+
 from temper.rollout.weights.gpu_memory import GpuMemory, open_segment
 from temper.rollout.weights.transports.transport import Audience, Memory, Placed, SegmentTransport
 

@@ -1,6 +1,7 @@
 """For engines anywhere: the bytes are an object of Ray's, which brings it to each host once."""
 
 import numpy as np
+
 from temper.rollout.weights.transports.transport import Audience, SegmentTransport
 
 

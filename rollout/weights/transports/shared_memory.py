@@ -1,6 +1,7 @@
 """For engines on the learner's host: they map its memory."""
 
 import torch
+
 from temper.rollout.weights.host_memory import MappedFiles
 from temper.rollout.weights.transports.transport import Audience, Placed, SegmentTransport
 

@@ -6,6 +6,7 @@ from typing import ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
+
 from temper.rollout.weights.host_memory import HostMemory
 
 OfferT = TypeVar("OfferT")

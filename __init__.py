@@ -1,0 +1,1 @@
+"""Temper: post-training of reasoning language models across many environments at once."""

@@ -1,1 +1,0 @@
-"""Commands about a model beside its runs."""

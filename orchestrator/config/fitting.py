@@ -1,0 +1,156 @@
+"""What is refused because the settings of a stage do not go with those of the run."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from temper.learner.config import OptimConfig, require_together
+from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.config.run_config import RunConfig
+from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.sampling import PLAIN, Sampling
+
+
+class Training(Protocol):
+    """What the settings of every training stage have."""
+
+    @property
+    def shares(self) -> dict[str, float]: ...
+
+    @property
+    def optim(self) -> OptimConfig: ...
+
+
+class Supervised(Training, Protocol):
+    """What those of a supervised one have beside it."""
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def checkpoint_every(self) -> int: ...
+
+    @property
+    def max_tokens(self) -> int | None: ...
+
+
+class OwnAnswers(Supervised, Protocol):
+    """What those of a stage on the model's own answers have beside it."""
+
+    @property
+    def sampling(self) -> Sampling: ...
+
+
+def fit_training(part: Training, config: RunConfig, name: str) -> None:
+    """Raise `ValueError` where a training stage, `name` in messages, names what the run does not have."""
+    require_together(part.optim, config.learner, setting=f"{name}.optim")
+    for env_id, share in part.shares.items():
+        if env_id not in config.envs:
+            raise ValueError(
+                f"{name}.shares.{env_id}: not among the run's envs, {', '.join(config.envs) or 'of which there are none'}"
+            )
+        if not share >= 0:
+            raise ValueError(f"{name}.shares.{env_id}={share} must be 0 or more")
+        env = config.envs[env_id]
+        if share and env.preset is not None and env.data is None:
+            raise ValueError(
+                f"{name}.shares.{env_id}={share}: the preset {env.preset} is for evaluation and is not trained on; leave it "
+                f"out, or give envs.{env_id}.data to train on"
+            )
+
+
+def fit_supervised(part: Supervised, config: RunConfig, name: str) -> None:
+    """Raise `ValueError` where the batches of a supervised stage can't be shared by the ranks, or as `fit_training`."""
+    fit_training(part, config, name)
+    if part.batch_size % config.learner.ranks:
+        raise ValueError(
+            f"{name}.batch_size={part.batch_size} can't be shared by learner.ranks={config.learner.ranks}; "
+            f"take a multiple of the ranks"
+        )
+
+
+def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
+    """Raise `ValueError` if budgets do not fit into episodes or answers are fewer than ranks, or as `fit_training` and
+    `require_trust_region`."""
+    fit_training(part, config, name)
+    require_trust_region(part, name)
+    require_room(part.thinking.largest_budget if part.thinking.budget else None, config.rollout)
+    if part.answers_per_step < config.learner.ranks:
+        raise ValueError(
+            f"{name}: {part.answers_per_step} answers in a step can't be shared by learner.ranks={config.learner.ranks}"
+        )
+
+
+def require_trust_region(part: LoopConfig, name: str) -> None:
+    """Raise `ValueError` if groups may lag by 2 versions or more, and no clip or mask bounds the update on such old data."""
+    loss = part.loss
+    masks = loss.token_bounds or loss.sequence_bounds
+    clips = loss.surrogate != "reinforce" and (part.updates > 1 or loss.against_rollout)
+    if part.max_lag < 2 or masks or clips:
+        return
+    raise ValueError(
+        f"{name}.max_lag={part.max_lag} without a trust region: set {name}.loss.token_range=[0.5,5], "
+        f"{name}.loss.sequence_range or {name}.loss.old_policy=rollout, or make several updates of a batch "
+        f"({name}.updates_per_step, {name}.epochs), or lower it to 1"
+    )
+
+
+def require_shifts(part: object, config: RunConfig, name: str) -> None:
+    """Raise `ValueError` where an instance `name` of a stage would generate and learn at once on devices that are shared."""
+    if config.placement == "shared" and isinstance(part, LoopConfig) and part.max_lag:
+        raise ValueError(
+            f"{name}.max_lag={part.max_lag} with placement=shared: engines sleep while the learner works, so that no group is "
+            f"behind; set {name}.max_lag=0, or placement=dedicated. To change places less often, take larger steps: "
+            f"{name}.groups_per_step with {name}.updates_per_step"
+        )
+
+
+def require_room(budget: int | None, rollout: RolloutConfig, sampling: Sampling = PLAIN) -> None:
+    """Raise `ValueError` where an episode's tokens, or a turn's by `sampling`, do not hold the largest budget and an answer."""
+    if budget is None:
+        return
+    answer = rollout.thought.answer_tokens or (rollout.limits.turn_tokens if sampling.max_tokens is None else 1)
+    needed = budget + rollout.thought.grace + answer
+    limits = {"rollout.limits.total_tokens": rollout.limits.total_tokens, "sampling.max_tokens": sampling.max_tokens}
+    for setting, limit in limits.items():
+        if limit is not None and needed > limit:
+            raise ValueError(
+                f"a thinking budget of {budget} tokens, {rollout.thought.grace} of grace and {answer} for the answer do not "
+                f"fit into {setting}={limit}; raise it, or lower the budget or rollout.thought.answer_tokens"
+            )
+
+
+def fit_own_answers(part: OwnAnswers, config: RunConfig, name: str) -> None:
+    """Raise `ValueError` as `fit_supervised` and `require_drawn`."""
+    fit_supervised(part, config, name)
+    require_drawn(name, part.sampling, config.rollout)
+
+
+def require_drawn(name: str, sampling: Sampling, rollout: RolloutConfig) -> None:
+    """Raise `ValueError` where answers of the stage `name` can't be drawn as `sampling` says by engines that guess ahead."""
+    guess = rollout.engine.speculation
+    if sampling.min_p and guess != "off":
+        raise ValueError(
+            f"{name}.sampling.min_p={sampling.min_p}: vLLM has none with rollout.engine.speculation={guess}; set that to off, "
+            f"or take {name}.sampling.top_p"
+        )
+
+
+def lengths(part: Supervised) -> dict[str, int | None]:
+    """Return what every supervised stage counts: null is no limit."""
+    return {
+        "steps": part.steps,
+        "batch_size": part.batch_size,
+        "checkpoint_every": part.checkpoint_every,
+        "max_tokens": part.max_tokens,
+    }
+
+
+def require_at_least_1(stage: str, counts: Mapping[str, int | None]) -> None:
+    """Raise `ValueError` for a count below 1."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            or_null = ", or null" if name == "max_tokens" else ""
+            raise ValueError(f"{stage}.{name}={count} must be at least 1{or_null}")

@@ -1,0 +1,186 @@
+"""The settings of a run but for those of its stages: what every stage may know."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from temper.envs.binding import BoundEnv, EnvConfig, bind_all
+from temper.envs.core.bounds import not_negative, one_of
+from temper.envs.core.setting import Kind, identity, required, running, scheduled
+from temper.envs.sandbox.sandbox import SandboxConfig
+from temper.learner.config import LearnerConfig
+from temper.learner.models.fresh import FreshModelConfig
+from temper.orchestrator.config.chosen import ChosenConfig, Placement, ProfileName
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.config.supervision import SupervisionConfig
+from temper.orchestrator.loop.deadline import DeadlineConfig
+from temper.orchestrator.run.retention import CheckpointConfig
+from temper.orchestrator.tracking.sinks.config import SINKS, TrackioConfig, WandbConfig
+from temper.rollout.engines.config import HEAD_DTYPE
+from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.tokenizer import DeclaredTurns
+
+USUAL_STAGES: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """Which model the run starts from."""
+
+    path: str | None = identity(None)
+    """A Hugging Face causal model directory or its name on the hub; null makes a fresh small hybrid of the shape below."""
+    revision: str | None = identity(None)
+    """Commit, tag or branch of a name on the hub; null is its newest state when the run begins."""
+    chat_template: str | None = identity(None)
+    """A file with the chat template; null takes the model's own. A base model that has none needs it."""
+    end_of_turn: list[str] = identity([])
+    """Tokens that end a turn; empty: what the chat template writes behind one, and the tokenizer's end of a sequence."""
+    thought_tags: list[str] = identity([])
+    """What opens and what closes a thought; empty: as the chat template writes one, if it does."""
+    tool_calls: dict[str, Any] = identity({})
+    """How tool calls are written: `format`, the name of a known format, or a declaration of one in the notation of
+    transformers' response templates. Empty: as the chat template writes one, if a known format reads that."""
+    fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
+
+    def __post_init__(self) -> None:
+        if self.declares and self.path is None:
+            raise ValueError(
+                "model.chat_template, model.end_of_turn, model.thought_tags and model.tool_calls are for the model of "
+                "model.path; without a path leave them out"
+            )
+        if self.revision is not None and self.path is None:
+            raise ValueError(f"model.revision={self.revision} is that of model.path, which is not given")
+        if self.thought_tags and len(self.thought_tags) != 2:
+            raise ValueError(f"model.thought_tags={self.thought_tags}: give what opens a thought, and what closes it")
+
+    @property
+    def declares(self) -> bool:
+        """Whether it says how the model writes its turns."""
+        return bool(self.chat_template or self.end_of_turn or self.thought_tags or self.tool_calls)
+
+    def declared(self) -> DeclaredTurns:
+        """Return what it says of the model's turns. Raise `FileNotFoundError` where the template's file is not there."""
+        template = ""
+        if self.chat_template is not None:
+            file = Path(self.chat_template).expanduser()
+            if not file.is_file():
+                raise FileNotFoundError(
+                    f"model.chat_template={self.chat_template} is no file; name one with a chat template"
+                )
+            template = file.read_text(encoding="utf-8")
+        tags, ends = tuple(self.thought_tags), tuple(self.end_of_turn)
+        return DeclaredTurns(chat_template=template, end_of_turn=ends, thought_tags=tags, tool_calls=self.tool_calls)
+
+    @property
+    def source(self) -> ModelSource | None:
+        """Where the model comes from; None for a fresh one."""
+        return None if self.path is None else ModelSource(path=self.path, revision=self.revision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackingConfig:
+    """The MLflow experiment, and further places to which a run reports."""
+
+    experiment: str = running("temper")
+    """Name of the experiment."""
+    uri: str | None = running(None)
+    """Tracking server; null takes MLFLOW_TRACKING_URI, else a SQLite file beside the runs."""
+    trajectories: bool = running(False)
+    """Whether the last files of trajectories, prompts and answers in full, are uploaded beside the report."""
+    traces: int | None = running(None)
+    """Episodes of each file of trajectories that are shown as traces, prompts and answers in full; null is 8 in a SQLite file,
+    and 0 at a server, since they would leave this machine."""
+    stages: bool = running(True)
+    """Whether each stage has a nested run of its own, with its metrics a second time, its settings and its duration."""
+
+    registered_model: str | None = running(None)
+    """Name of the registered model of which the run's last checkpoint becomes the newest version, by its path: nothing is
+    copied; empty for none. null is temper-NAME in a SQLite file and none at a server, which refuses paths of machines."""
+    system_s: float = running(30.0)
+    """Seconds between two looks at processors, memory, GPUs and power of the driver's machine; 0 for none."""
+    also: list[str] = running([])
+    """Where the run reports beside MLflow: wandb, trackio or both."""
+    wandb: WandbConfig = field(default_factory=WandbConfig)
+    trackio: TrackioConfig = field(default_factory=TrackioConfig)
+
+    def __post_init__(self) -> None:
+        for place in self.also:
+            one_of("tracking.also", place, SINKS)
+        if len(set(self.also)) < len(self.also):
+            raise ValueError(f"tracking.also={self.also}: name each place once")
+        if self.traces is not None and self.traces < 0:
+            raise ValueError(f"tracking.traces={self.traces}: give how many episodes of a file are shown, 0 for none")
+        not_negative("tracking.system_s", self.system_s)
+        name = self.registered_model
+        if name and (not name.strip() or name in (".", "..") or "/" in name or ":" in name):
+            raise ValueError(
+                f"tracking.registered_model={name!r}: MLflow takes no name with / or : in it, none of blanks alone, and "
+                f"neither . nor ..; give another one, such as team-math, or an empty one to register no model"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """A run without the settings of its stages."""
+
+    name: str = field(metadata=required(Kind.RUNNING))
+    """Name of the run and of its folder."""
+    profile: ProfileName = running("auto")
+    """What the settings that depend on the hardware are chosen for, where they are not given: auto asks the cluster, cpu and
+    gpu80 (GPUs of 80 GiB) say what it has."""
+    chosen: ChosenConfig = field(default_factory=ChosenConfig)
+    """What the profile set, as the run recorded it."""
+    seed: int = identity(1)
+    """Everything random derives from it."""
+    runs_dir: str = running("runs")
+    """Folder that holds the runs."""
+    stages: list[Any] = scheduled(USUAL_STAGES)
+    """What the run does, in order. A stage may stand several times, with a name and settings of its own:
+    `- rl: {name: rl_tools, steps: 100}`, whose settings the command line calls rl_tools.steps and so on."""
+    placement: Placement = running("dedicated")
+    """Whose devices are: dedicated (each engine and each rank has its own, or half of the only GPU there is) or shared (one
+    engine and one rank on each, which work in shifts: engines sleep while the learner works, whose weights and states lie in
+    main memory while they sample)."""
+    envs: dict[str, EnvConfig] = field(default_factory=dict)
+    """The environments by id, with their shares and data; none where no stage takes tasks of them."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    sandbox: SandboxConfig = field(default_factory=SandboxConfig)
+    tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    deadlines: DeadlineConfig = field(default_factory=DeadlineConfig)
+    supervision: SupervisionConfig = field(default_factory=SupervisionConfig)
+
+    def __post_init__(self) -> None:
+        require_name(self.name)
+        if self.placement == "shared" and self.rollout.engine.processes > 1:
+            raise ValueError(
+                f"rollout.engine: an engine of {self.rollout.engine.processes} processes with placement=shared: it has one "
+                f"device, that of its rank; set tensor_parallel and pipeline_parallel to 1, or placement=dedicated"
+            )
+
+        if HEAD_DTYPE in self.rollout.engine.extra.get("hf_overrides", {}):
+            raise ValueError(
+                f"rollout.engine.extra.hf_overrides.{HEAD_DTYPE}: the learner's output layer would compute in another type; "
+                "set learner.float32_head=true, which sets both"
+            )
+
+    @cached_property
+    def environments(self) -> dict[str, BoundEnv]:
+        """The environments, bound to what the run says of them."""
+        return bind_all(self.envs)
+
+    @property
+    def actors(self) -> int:
+        """How many processes generate and train, each with a GPU or half of one where there are GPUs."""
+        return self.rollout.processes + self.learner.ranks
+
+
+def require_name(name: str) -> None:
+    """Raise `ValueError` where a name would not be that of a folder inside of another one."""
+    if not name or name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")) or name != name.strip():
+        raise ValueError(
+            f"name={name!r} must be a plain folder name, such as demo-2: no path, no separator, not . or .."
+        )

@@ -1,0 +1,210 @@
+"""The curve of accuracy against thinking budget: what is asked for, what is measured of the answers, what a file has of it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from math import nan
+from statistics import fmean, median
+from typing import Any
+
+from temper.envs.core.thinking_mode import Mode, Thinking, up_to
+from temper.envs.source import content_key
+from temper.orchestrator.evaluation.intervals import accuracy_interval, standard_error
+from temper.orchestrator.evaluation.paired import TaskScore
+from temper.rollout.budget.config import Scope
+from temper.rollout.trajectory import Closed, Group, Trajectory, well_formed_share
+
+CLOSED = (Closed.ITSELF, Closed.LINE_END, Closed.ABRUPT, Closed.NEVER)
+ORDER = (Mode.OFF, Mode.LOW_EFFORT, Mode.BUDGET, Mode.UNLIMITED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A mode of thinking that a curve has a point for; `share` where its budget is a share of the median thought."""
+
+    thinking: Thinking
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPoint:
+    """The answers of one environment under one mode of thinking. Lengths are in tokens, shares between 0 and 1.
+
+    Measures are over the answers with a score; NaN where there is none.
+    """
+
+    mode: Mode
+    budget: int | None = None
+    """Budget in tokens, None in the modes that have none."""
+    share: float | None = None
+    """The budget as a share of the median thought without a limit, where it was asked for so."""
+    tasks: int
+    samples: int
+    """Answers with a score, over all tasks."""
+    failures: int = 0
+    """Answers without a score, for reasons outside the model."""
+    accuracy: float
+    """Mean over tasks of the share of right answers."""
+    accuracy_low: float
+    """The same where answers without a score count as wrong."""
+    stderr: float
+    """Standard error of the accuracy over tasks."""
+    well_formed: float
+    """Share of turns that close their thought exactly once and have no tag in the answer."""
+    closed: dict[str, float]
+    """Shares of turns by how the thought was closed: itself, line_end, abrupt, never."""
+    thought_tokens: float
+    """Mean thought of an episode."""
+    thought_tokens_turn: float
+    """Mean thought of a turn."""
+    thought_tokens_median: float
+    """Median thought of a turn."""
+    answer_tokens: float
+    """Mean answer of an episode."""
+    answer_tokens_turn: float
+    """Mean answer of a turn."""
+    overshoot: float
+    """Mean over turns of the thought beyond the budget."""
+    overshoot_max: int
+    """Largest thought beyond the budget."""
+    truncated: float
+    """Share of episodes that ran into the token limit."""
+    scores: tuple[TaskScore, ...] = ()
+    """The result of each task, for another curve to be compared with. Older files have none."""
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> "BudgetPoint":
+        """Read the point that `as_json` wrote. Raise `KeyError`, `TypeError` or `ValueError` for anything else."""
+        known: dict[str, Any] = {name: value for name, value in raw.items() if name in cls.__dataclass_fields__}
+        plain = ("budget", "share", "scores")
+        given = {name: nan_for_null(value) for name, value in known.items() if name not in plain}
+        scores = tuple(TaskScore(**score) for score in raw.get("scores", ()))
+        return cls(**{**known, **given, "mode": Mode(raw["mode"]), "scores": scores})
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the point as plain data, with its interval."""
+        return asdict(self) | {"mode": self.mode.value, "interval": list(self.interval)}
+
+    @property
+    def label(self) -> str:
+        """One word for tables and metrics: the mode, or `budget-64`."""
+        return Thinking(mode=self.mode, budget=self.budget).label
+
+    @property
+    def tokens(self) -> float:
+        """Mean tokens that an episode spent, thought and answer."""
+        return self.thought_tokens + self.answer_tokens
+
+    @property
+    def place(self) -> tuple[int, int, float]:
+        """Where it stands in a curve: off, low effort, budgets from small to large, unlimited."""
+        return ORDER.index(self.mode), self.budget or 0, self.share or 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of the accuracy, NaN without a score."""
+        return accuracy_interval(self.accuracy, stderr=self.stderr, tasks=self.tasks, samples=self.samples)
+
+
+def median_free_thought(groups: Iterable[Group], *, scope: Scope) -> float | None:
+    """Return the median thought in tokens: over turns, or episodes with scope "episode"; None without an answer."""
+    scored = [t for group in groups for t in group.trajectories]
+    if scope == "episode":
+        lengths = [t.thought_tokens for t in scored]
+    else:
+        lengths = [turn.thought.tokens for t in scored for turn in t.turns]
+    return float(median(lengths)) if lengths else None
+
+
+def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_thought: float) -> list[Condition]:
+    """Return a condition for each budget, and for each share of the median free thought, at least one token; each once."""
+    fixed = [Condition(thinking=up_to(budget)) for budget in budgets]
+    relative = [Condition(thinking=up_to(max(1, round(share * free_thought))), share=share) for share in shares]
+    return list(dict.fromkeys((*fixed, *relative)))
+
+
+def budget_curve(groups: Sequence[Group], conditions: Iterable[Condition], *, scope: Scope) -> list[BudgetPoint]:
+    """Return the points of one environment, in the order of their budgets.
+
+    Each is measured on the groups whose task has its mode; without a single score its measures are NaN. `scope` says what
+    has a budget: a turn or an episode.
+    """
+    points = []
+    for condition in conditions:
+        of_mode = [group for group in groups if group.ticket.task.thinking == condition.thinking]
+        points.append(_point(of_mode, condition, scope=scope))
+    return sorted(points, key=lambda point: point.place)
+
+
+def task_accuracies(groups: Iterable[Group], *, failed_are_wrong: bool = False) -> list[float]:
+    """Return the share of right answers to each task, among those with a score or among all; a task without any is left out."""
+    counts = [
+        (sum(t.correct for t in group.trajectories), len(group.trajectories) + failed_are_wrong * len(group.failed))
+        for group in groups
+    ]
+    return [right / among for right, among in counts if among]
+
+
+def task_scores(groups: Iterable[Group]) -> list[TaskScore]:
+    """Return the result of each task, for another evaluation to be compared with."""
+    return [
+        TaskScore(
+            key=group.ticket.task.key,
+            content=content_key(group.ticket.task),
+            right=sum(one.correct for one in group.trajectories),
+            scored=len(group.trajectories),
+            failed=len(group.failed),
+        )
+        for group in groups
+    ]
+
+
+def overshoots(trajectory: Trajectory, budget: int, *, scope: Scope) -> list[int]:
+    """Return each turn's thought beyond its budget, in tokens; over an episode a turn has what the earlier ones left of it."""
+    beyond, left = [], budget
+    for turn in trajectory.turns:
+        beyond.append(max(0, turn.thought.tokens - left))
+        if scope == "episode":
+            left = max(0, left - turn.thought.tokens)
+    return beyond
+
+
+def _point(groups: Sequence[Group], condition: Condition, *, scope: Scope) -> BudgetPoint:
+    scored = [t for group in groups for t in group.trajectories]
+    thoughts = [turn.thought for t in scored for turn in t.turns]
+    accuracies = task_accuracies(groups)
+    budget = condition.thinking.budget
+    beyond = [0] if budget is None else [n for t in scored for n in overshoots(t, budget, scope=scope)]
+    return BudgetPoint(
+        mode=condition.thinking.mode,
+        budget=budget,
+        share=condition.share,
+        tasks=len(groups),
+        samples=len(scored),
+        failures=sum(len(group.failed) for group in groups),
+        accuracy=mean(accuracies),
+        accuracy_low=mean(task_accuracies(groups, failed_are_wrong=True)) if scored else nan,
+        stderr=standard_error(accuracies),
+        well_formed=well_formed_share(scored) if scored else nan,
+        closed={how.value: mean([thought.closed is how for thought in thoughts]) for how in CLOSED},
+        thought_tokens=mean([t.thought_tokens for t in scored]),
+        thought_tokens_turn=mean([thought.tokens for thought in thoughts]),
+        thought_tokens_median=float(median(thought.tokens for thought in thoughts)) if thoughts else nan,
+        answer_tokens=mean([t.answer_tokens for t in scored]),
+        answer_tokens_turn=mean([thought.answer_tokens for thought in thoughts]),
+        overshoot=mean(beyond),
+        overshoot_max=max(beyond, default=0),
+        truncated=mean([t.truncated for t in scored]),
+        scores=tuple(task_scores(groups)),
+    )
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean; NaN without values, as where no answer has a score."""
+    return fmean(values) if values else nan
+
+
+def nan_for_null(value: Any) -> Any:
+    """Return what a file holds of a measure, with NaN for null, in what it lists too."""
+    if isinstance(value, dict):
+        return {name: nan_for_null(inner) for name, inner in value.items()}
+    return nan if value is None else value

@@ -1,0 +1,197 @@
+"""What a run has left in its folder, read back for people: configuration, metrics, evaluations, times."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from temper.orchestrator.evaluation.budget_curve import BudgetPoint, nan_for_null
+from temper.orchestrator.evaluation.intervals import accuracy_interval
+from temper.orchestrator.evaluation.paired import TaskScore
+from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
+
+ENGINE_START = "engine/start_s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvResult:
+    """One environment in one evaluation. Accuracies are shares; NaN is what no answer has a score for."""
+
+    tasks: int
+    tasks_asked: int
+    samples: int
+    """Answers with a score."""
+    failures: int
+    """Answers without one, for reasons outside the model."""
+    complete: int
+    """Tasks whose answers all have a score."""
+    avg_at_k: float
+    """Over the answers with a score."""
+    avg_at_k_low: float
+    """Where those without one count as wrong."""
+    pass_at_k: float
+    """Over the complete tasks."""
+    stderr: float
+    """Of `avg_at_k`, over tasks."""
+    tokens: float = math.nan
+    truncated: float = math.nan
+    void: int = 0
+    """Answers of which a token was sampled by other weights than those evaluated: with one of them nothing else is known."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % confidence interval of `avg_at_k`, NaN without a score."""
+        return accuracy_interval(self.avg_at_k, stderr=self.stderr, tasks=self.tasks, samples=self.samples)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """One evaluation of one model: `label` names the stage that made it, `k` is answers per task.
+
+    `curve` has an environment's accuracy against its thinking budget, where that was measured, `tasks` its single tasks.
+    """
+
+    label: str
+    order: int
+    k: int
+    seconds: float
+    envs: dict[str, EnvResult]
+    curve: dict[str, list[BudgetPoint]] = field(default_factory=dict)
+    tasks: dict[str, list[TaskScore]] = field(default_factory=dict)
+    asked: dict[str, Any] = field(default_factory=dict)
+    """How the answers were asked for: plain values by the names of their settings, as far as the file says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What was done to a run after a step, such as a changed setting: its kind, and what exactly, by name."""
+
+    stage: str
+    step: int
+    kind: str
+    what: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run as its files tell it. `stage_seconds` is in the order in which the stages ran."""
+
+    name: str
+    seed: int | None
+    config: dict[str, Any]
+    rows: list[MetricsRow]
+    evaluations: list[Evaluation]
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    stages: dict[str, str] = field(default_factory=dict)
+    """What each instance that began does, by its name."""
+
+    def instances(self, stage: str) -> list[str]:
+        """Return the names under which a stage has run, in order; its own where the run does not say."""
+        return [name for name, kind in self.stages.items() if kind == stage] or [stage]
+
+    @property
+    def engine_start_s(self) -> float | None:
+        """The longest start of an engine, in seconds; None where none was measured."""
+        return max((row.values[ENGINE_START] for row in self.rows if ENGINE_START in row.values), default=None)
+
+    @property
+    def budget_curves(self) -> dict[str, dict[str, list[BudgetPoint]]]:
+        """The curves by the label of their evaluation, then by environment; only evaluations that have one."""
+        return {evaluation.label: evaluation.curve for evaluation in self.evaluations if evaluation.curve}
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether checkpoints are kept for a metric of theirs."""
+        return bool((self.config.get("checkpoints") or {}).get("best"))
+
+    def series(self, stage: str, metric: str) -> tuple[list[int], list[float]]:
+        """Return the steps and values of one metric of one stage."""
+        pairs = [(row.step, row.values[metric]) for row in self.rows if row.stage == stage and metric in row.values]
+        return [step for step, _ in pairs], [value for _, value in pairs]
+
+    def envs_of(self, stage: str) -> list[str]:
+        """Return the environments whose reward a stage has measured."""
+        names = {name for row in self.rows if row.stage == stage for name in row.values}
+        parts = [name.split("/") for name in names]
+        return sorted(p[1] for p in parts if len(p) == 3 and p[0] == "env" and p[2] == "reward")
+
+    def final_metrics(self) -> dict[str, dict[str, float]]:
+        """Return the last row of each stage."""
+        return {row.stage: {"step": row.step} | row.values for row in self.rows if row.is_measured}
+
+    @property
+    def events(self) -> list[Event]:
+        """What was done to the run while it was under way, in order."""
+        return [_event(row, row.event) for row in self.rows if row.event is not None and not row.is_alarm]
+
+    @property
+    def alarms(self) -> list[Event]:
+        """Which numbers left their bands, and came back, in order."""
+        return [_event(row, row.event) for row in self.rows if row.event is not None and row.is_alarm]
+
+
+def _event(row: MetricsRow, event: dict[str, Any]) -> Event:
+    return Event(stage=row.stage, step=row.step, kind=str(event["kind"]), what=row.event_text)
+
+
+def read_run(run_dir: Path) -> RunRecord:
+    """Read a run's folder.
+
+    Raise `FileNotFoundError` where it holds no configuration, `ValueError` naming the file where one is broken.
+    """
+    path = run_dir / "config.yaml"
+    if not path.exists():
+        raise FileNotFoundError(f"{run_dir} holds no config.yaml: it is not the folder of a run")
+    config = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    return RunRecord(
+        name=str(config.get("name", run_dir.name)),
+        seed=config.get("seed"),
+        config=config,
+        rows=read_metrics(run_dir / "metrics.jsonl"),
+        evaluations=read_evaluations(run_dir / "eval"),
+        stage_seconds=_reached(run_dir, "seconds"),
+        stages=_reached(run_dir, "stages"),
+    )
+
+
+def read_evaluations(folder: Path) -> list[Evaluation]:
+    """Read the evaluations in a folder, in the order of their models. Raise `ValueError` naming a file that is none."""
+    return sorted((_of_run(file) for file in folder.glob("*.json")), key=lambda evaluation: evaluation.order)
+
+
+def read_evaluation(path: Path) -> Evaluation:
+    """Read the file of an evaluation. Raise `ValueError` where it is none."""
+    known = EnvResult.__dataclass_fields__
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        envs = {
+            env: EnvResult(**{name: nan_for_null(value) for name, value in result.items() if name in known})
+            for env, result in raw["envs"].items()
+        }
+        curve = {env: [BudgetPoint.read(point) for point in points] for env, points in raw.get("curve", {}).items()}
+        tasks = {env: [TaskScore(**task) for task in scores] for env, scores in raw.get("tasks", {}).items()}
+        head = {name: raw[name] for name in ("label", "order", "k", "seconds")}
+        sampling = {f"sampling.{name}": value for name, value in raw.get("sampling", {}).items()}
+        asked = {"samples": raw["k"]} | sampling | raw.get("asked", {})
+        return Evaluation(**head, envs=envs, curve=curve, tasks=tasks, asked=asked)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no evaluation ({type(error).__name__}: {error})") from error
+
+
+def _of_run(path: Path) -> Evaluation:
+    try:
+        return read_evaluation(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; delete it and run the stage `eval` again") from error
+
+
+def _reached(run_dir: Path, what: str) -> dict[str, Any]:
+    """Return a field of what the run has reached."""
+    manifest = run_dir / "manifest.json"
+    if not manifest.exists():
+        return {}
+    found: dict[str, Any] = json.loads(manifest.read_text(encoding="utf-8")).get(what, {})
+    return found

@@ -1,0 +1,299 @@
+"""The buffer between rollout and learner: who may start, what is ready, and how far it may lag behind.
+
+A slot is held from admission until the engines serve the weights that the group trained. There are at most
+`(max_lag + 1) * groups_per_step` slots, and a step never leaves behind a group that could not wait for the next one,
+so no group is trained more than `max_lag` versions after it was admitted. That holds too where a step begins before the
+engines serve the weights of the one before: both hold their slots then, and the others are fewer by as many. A trained group
+held a slot for a step longer than it is versions behind, so the mean lag is at most `slots / groups_per_step - 1`: with fewer
+slots only the slow ones are old.
+
+Example: `groups_per_step = 2` and `max_lag = 1`, four slots. A group is written as its name and the version at which it
+was admitted, in capitals once it is ready.
+
+    version 0   a0 b0 c0 d0   four of four slots are held, nobody else may start
+                a0 B0 C0 d0   `take` gives b and c: two are ready, and a and d, due at version 1, can both wait a step
+    version 1   a0 d0 e1 f1   `release` made room for two
+                a0 d0 E1 F1   `take` waits although two are ready: a and d are due now (0 + max_lag)
+                A0 D0 E1 F1   `take` gives a and d, the oldest first
+    version 2   E1 F1 g2 h2
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
+from time import monotonic
+
+from temper.learner.losses.advantages import differ
+from temper.orchestrator.loop.buffer_state import BufferState, HeldTicket
+from temper.orchestrator.loop.deadline import in_thread
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.slots import Dropped, HeldSlots, Meter, Occupancy, Slot, SlotState
+from temper.orchestrator.loop.ticket_ledger import TicketLedger, Totals
+from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
+
+
+class Buffer:
+    """Slots of groups between admission and release. All methods belong to one event loop."""
+
+    def __init__(
+        self,
+        *,
+        groups_per_step: int,
+        max_lag: int,
+        max_drops: int,
+        slots: int | None = None,
+        fewest: int = 2,
+        next_ticket: int = 0,
+        overridden: Collection[TurnFault] = (),
+        sampling: Sampling = PLAIN,
+        signal: Callable[[Group], bool] = lambda group: differ(group.rewards_G),
+        ledger: TicketLedger | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` returns
+        whether its rewards teach anything. `overridden` are faults of a turn with their own advantage: a signal too.
+        Answers are drawn by `sampling`; what becomes of each ticket, `ledger` takes down.
+        """
+        if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
+            raise ValueError(
+                f"groups_per_step={groups_per_step} must be at least 1, "
+                f"max_lag={max_lag} and max_drops={max_drops} at least 0"
+            )
+        self.capacity = slots or (max_lag + 1) * groups_per_step
+        """How many groups may be on their way at once."""
+        assert groups_per_step <= self.capacity <= (max_lag + 1) * groups_per_step, slots
+        self.max_lag = max_lag
+        self._per_step, self._max_drops = groups_per_step, max_drops
+        self._fewest = fewest
+        self._overridden, self._signal = overridden, signal
+        self._sampling = sampling
+        self._slots = HeldSlots()
+        self._again: deque[Slot] = deque()  # of a checkpoint, in their slots already: to be handed out once more
+        self._later: deque[HeldTicket] = deque()  # of a checkpoint, for which there is no slot yet
+        self._next = next_ticket
+        self._totals = Totals()  # `in_flight` is counted when they are asked for
+        self._ledger = ledger or TicketLedger()
+        self._changed = asyncio.Condition()
+        self._put_at = 0.0
+        self._clock, self._meter = clock, Meter()
+        self.dropped = Dropped()
+
+    @property
+    def slots(self) -> dict[int, tuple[str, SlotState]]:
+        """The slots that are held, by their tickets' numbers: environment and state."""
+        return {slot.number: (slot.draw.env, slot.state) for slot in self._slots}
+
+    @property
+    def unfinished(self) -> set[int]:
+        """The tickets that hold a slot and have no group yet."""
+        return {slot.number for slot in self._slots if slot.group is None}
+
+    async def admit(self, mixture: Mixture, version: "VersionCell") -> Ticket:
+        """Wait for a free slot, and return the right to start the next group; those of a checkpoint come first.
+
+        Its task is made in a thread: some take minutes.
+        """
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._again or len(self._slots) < self.capacity)
+            self._measure()
+            slot = self._next_slot(mixture, version.value)
+        task = await in_thread(mixture.task, slot.draw)
+        self._measure()
+        self._slots.enter(slot, SlotState.GENERATING)
+        slot.ticket = Ticket(number=slot.number, task=task, admitted=slot.admitted, sampling=self._sampling)
+        return slot.ticket
+
+    def _next_slot(self, mixture: Mixture, version: WeightVersion) -> Slot:
+        """Return the slot that is handed out next: of a checkpoint, or for a new draw."""
+        if self._again:
+            slot = self._again.popleft()
+            self._ledger.reissued(slot.number, why="restored")
+            return slot
+        if self._later:
+            held = self._later.popleft()
+            slot = Slot(number=held.number, draw=held.draw, admitted=version)
+            self._slots.add(slot)
+            self._ledger.reissued(slot.number, why="restored")
+        else:
+            slot = Slot(number=self._next, draw=mixture.draw(), admitted=version)
+            self._slots.add(slot)
+            self._next += 1
+            self._totals = replace(self._totals, issued=self._totals.issued + 1)
+            self._ledger.admitted(slot.number, slot.draw, version)  # the last, as it may fail: no task is lost then
+        return slot
+
+    async def put(self, group: Group) -> None:
+        """Take a finished group in. One without signal or without enough answers frees its slot.
+
+        From `max_drops` a step on, groups without signal are kept, so that a step always comes to an end. At lag 0
+        the first of them by ticket are dropped, so that it does not matter who finishes first; with lag no slot waits for that.
+        """
+        self._put_at = self._clock()
+        async with self._changed:
+            self._measure()
+            slot = self._slots[group.ticket.number]
+            self._ledger.finished(group)
+            if len(group.trajectories) < self._fewest:
+                self._fail(slot, group)
+            else:
+                self._slots.finish(slot, group)
+                self._slots.enter(slot, SlotState.READY if self._teaches(group) else SlotState.GENERATING)
+            self._decide()
+            self._changed.notify_all()
+
+    def _decide(self) -> None:
+        """Drop or keep the groups without signal as far as it is certain whether earlier ones leave them to be dropped."""
+        if not self._slots.any_undecided:
+            return
+        earlier = 0  # of which it is not certain yet
+        for slot in self._slots.missing:
+            if slot.group is not None and self.dropped.no_signal + earlier < self._max_drops:
+                self._drop(slot, slot.group)
+            elif slot.group is not None and self.dropped.no_signal >= self._max_drops:
+                self._slots.enter(slot, SlotState.READY)
+            else:
+                earlier += self.max_lag == 0
+
+    async def take(self, version: WeightVersion) -> list[Group]:
+        """Wait until a step can be made, and return its groups: the oldest that are ready, in their order."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._step_is_ready(version))
+            self._measure()
+            groups = []
+            for slot in self._slots.in_state(SlotState.READY)[: self._per_step]:
+                assert slot.group is not None
+                self._slots.enter(slot, SlotState.TRAINING)
+                groups.append(slot.group)
+            return groups
+
+    def give_back(self) -> None:
+        """Let the groups of a step that the learner did not begin wait again."""
+        self._measure()
+        for slot in self._taken():
+            self._slots.enter(slot, SlotState.READY)
+
+    async def trained(self, step: int) -> Dropped:
+        """Take note that the learner made its step with what was taken: a checkpoint from now on is without it. Return what was
+        dropped since the step before."""
+        async with self._changed:
+            self._measure()
+            for slot in self._taken():
+                assert slot.ticket is not None
+                slot.trained = step
+                self._totals = replace(self._totals, trained=self._totals.trained + 1)
+                self._ledger.trained(slot.ticket, step=step)
+            self._ledger.step(step, self.totals())
+            dropped, self.dropped = self.dropped, Dropped()
+            self._decide()
+            self._changed.notify_all()
+            return dropped
+
+    async def release(self, step: int) -> None:
+        """Free the slots of a step: the engines serve its weights."""
+        async with self._changed:
+            self._measure()
+            self._slots = HeldSlots(slot for slot in self._slots if slot.trained != step)
+            self._changed.notify_all()
+
+    def totals(self) -> Totals:
+        """Return what became of all tickets so far."""
+        in_flight = sum(not slot.trained for slot in self._slots) + len(self._later)
+        return replace(self._totals, in_flight=in_flight)
+
+    def occupancy(self) -> Occupancy:
+        """Return how the slots were used since this was asked last."""
+        self._measure()
+        means, self._meter = self._meter.means(), Meter(self._clock())
+        return Occupancy(slots=self.capacity, held=means)
+
+    def _measure(self) -> None:
+        """Count the time until now, before something changes."""
+        self._meter.count(self._slots.counts, now=self._clock())
+
+    def _taken(self) -> list[Slot]:
+        """Return the slots of the step that the learner was given, and has not made yet."""
+        return [slot for slot in self._slots.in_state(SlotState.TRAINING) if not slot.trained]
+
+    def _teaches(self, group: Group) -> bool:
+        return self._signal(group) or group.has_fault(self._overridden)
+
+    def _drop(self, slot: Slot, group: Group) -> None:
+        self._ledger.dropped(slot.number, why="no_signal")
+        self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
+        self.dropped.no_signal += 1
+        self._set_aside(slot, group)
+
+    def _fail(self, slot: Slot, group: Group) -> None:
+        self._ledger.failed(group)
+        self._totals = replace(self._totals, failed=self._totals.failed + 1)
+        self.dropped.failed += 1
+        self._set_aside(slot, group)
+
+    def _set_aside(self, slot: Slot, group: Group) -> None:
+        """Free the slot of a group that is not trained on, which is measured with the step."""
+        self._slots.remove(slot)
+        self.dropped.groups.append(group)
+        self.dropped.draws.append(slot.draw)
+
+    def _step_is_ready(self, version: WeightVersion) -> bool:
+        """Return whether enough groups are ready, and none that can't wait for a later step is missing.
+
+        A group is due `max_lag` versions after its admission. Of those that are due within so many further steps, no more
+        may be missing now than those steps can train.
+        """
+        if self._slots.counts[SlotState.READY] < self._per_step:
+            return False
+        now = version.step - self.max_lag
+        return all(
+            self._slots.missing_until(now + further) <= further * self._per_step for further in range(self.max_lag)
+        )
+
+    def last_sign(self) -> float:
+        """Return when a group was finished last, on the monotonic clock."""
+        return self._put_at
+
+    def waiting_for(self) -> str:
+        """Return a line for people on the groups that a stuck `take` waits for."""
+        missing = self._slots.missing
+        shown = ", ".join(slot.label for slot in missing[:3])
+        return f"{len(missing)} groups that are still generated ({shown})"
+
+    def state(self) -> BufferState:
+        """Return what a checkpoint holds: every ticket that is not decided yet, and the finished groups."""
+        held = (slot for slot in self._slots if not slot.trained)
+        return BufferState.of(held, self._later, self.dropped, next_ticket=self._next, totals=self.totals())
+
+    def restore(self, state: BufferState, *, was: WeightVersion, now: WeightVersion, envs: Collection[str]) -> set[int]:
+        """Continue from a checkpoint that was made at version `was`, whose weights are served as version `now`.
+
+        Tickets keep their numbers; those of environments that are not among `envs` any more are dropped. Return the tickets
+        that go on where they were: the others are begun anew, as they would come too late.
+        """
+        self._next, self._totals = state.next_ticket, state.totals
+        dropped = [one for one in state.groups if one.held == "dropped"]
+        groups, draws = [one.group for one in dropped], [one.draw for one in dropped]
+        self.dropped = Dropped(no_signal=state.no_signal, failed=state.failed, groups=groups, draws=draws)
+        places = state.places(
+            slots=self.capacity, per_step=self._per_step, max_lag=self.max_lag, was=was, now=now, envs=envs
+        )
+        for gone in places.gone:
+            self._ledger.dropped(gone.number, why="no_share")
+            self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
+        self._slots = HeldSlots(places.slots)
+        self._again = deque(slot for slot in places.slots if slot.group is None)
+        self._later = deque(places.later)
+        self._decide()
+        return places.go_on
+
+
+@dataclass(slots=True)
+class VersionCell:
+    """The version that the engines serve now; `learnt` is that of the learner's weights, ahead of it during a push."""
+
+    value: WeightVersion
+    learnt: WeightVersion = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.learnt = self.value

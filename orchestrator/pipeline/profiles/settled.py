@@ -1,0 +1,153 @@
+"""A configuration settled: what its profile chooses stands in it, and what was chosen is recorded.
+
+    given --+-- holds what was chosen (a run's own config.yaml, a fork): that --------------+
+            +-- is of a run that has trained: what was chosen for it then ------------------+--> given, completed
+            +-- else: the cluster is asked, the model looked at ----------------------------+
+
+A profile that is named (`profile=gpu80`), other than the one by which was chosen then, chooses anew; so does another placement.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, get_args
+
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
+from temper.learner.models.shape import ModelShape, read_shape, shape_of
+from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
+from temper.orchestrator.config.chosen import ChosenConfig, ProfileName
+from temper.orchestrator.config.run_config import ModelConfig, RunConfig
+from temper.orchestrator.config.text import resolved, typed, written
+from temper.orchestrator.pipeline.profiles.asked import Given, ProfiledSettings, found, placed, usual_value, without
+from temper.orchestrator.pipeline.profiles.learning import choose_learning
+from temper.orchestrator.pipeline.profiles.place import as_named, name_of, place_of
+from temper.orchestrator.pipeline.profiles.processes import choose_processes, idle_gpus
+from temper.orchestrator.pipeline.profiles.sampling import choose_limits, choose_sampling
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.stages.stage import all_stages
+from temper.rollout.weights.weight_files import require_whole
+
+NAMES: tuple[ProfileName, ...] = get_args(ProfileName)
+CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)
+"""In this order: each goes by what those before it came to."""
+
+
+def settled(
+    given: Given,
+    *,
+    ask: Callable[[], Hardware] = ask_hardware,
+    shape: Callable[[Given], ModelShape] | None = None,
+) -> Given:
+    """Return a configuration, as a YAML file would have it, with what its profile chooses and with the record of that.
+
+    The model's shape is that of its files unless `shape` says it.
+
+    Raise `ValueError` or `FileNotFoundError` where the profile or the model is none.
+    """
+    name = given.get("profile") or "auto"
+    if name not in NAMES:
+        raise ValueError(f"profile={name} is none; there are {', '.join(NAMES)}")
+    own = chosen_in(given)
+    plain = without_chosen(given, own)
+    recorded = recorded_choice(given) if own.profile == "auto" else own
+    placement = found(plain, "placement") or "dedicated"
+    if recorded is not None and name in ("auto", recorded.profile) and placement == recorded.placement:
+        return completed(plain, recorded)
+    seen = resolved(plain)
+    if ProfiledSettings(seen).gives_all():
+        return given
+    return completed(plain, choice(seen, name, ask(), (shape or model_shape)(seen)))
+
+
+def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShape) -> ChosenConfig:
+    """Return what a profile chooses for a configuration on this hardware; auto is that of the hardware."""
+    asked = ProfiledSettings(given)
+    has = hardware if name in ("auto", name_of(hardware)) else as_named(hardware, name)
+    place = place_of(has, shape, asked)
+    for choose in CHOICES:
+        choose(asked, place)
+    return ChosenConfig(
+        profile=name_of(has),
+        hardware=has.in_words(),
+        placement="shared" if place.shared else "dedicated",
+        idle_gpus=idle_gpus(asked, place),
+        settings=asked.chosen,
+    )
+
+
+def without_chosen(given: Given, own: ChosenConfig) -> Given:
+    """Return a configuration without what was chosen for it before; what differs from that by now was given."""
+    plain = {key: value for key, value in given.items() if key not in ("profile", "chosen")}
+    for key, value in own.settings.items():
+        if found(plain, key) == value:
+            plain = without(plain, key)
+    return plain
+
+
+def completed(plain: Given, chosen: ChosenConfig) -> Given:
+    """Return a configuration with what was chosen where it gives nothing, and with the record of it."""
+    settings = {key: value for key, value in chosen.settings.items() if found(plain, key) is None}
+    whole = plain
+    for key, value in settings.items():
+        whole = placed(whole, key, value)
+    return {**whole, "profile": chosen.profile, "chosen": asdict(replace(chosen, settings=settings))}
+
+
+def recorded_choice(given: Mapping[str, Any]) -> ChosenConfig | None:
+    """Return what was chosen for the run of this name; None where it has not trained yet, and may still be another."""
+    name, runs_dir = given.get("name"), given.get("runs_dir", "runs")
+    if not isinstance(name, str) or not isinstance(runs_dir, str):
+        return None
+    folder = RunDir(Path(runs_dir) / name)
+    if not folder.config.is_file() or not folder.begun():
+        return None
+    recorded = written(folder.config, "chosen")
+    return None if recorded is None else chosen_in({"chosen": recorded})
+
+
+def chosen_in(given: Mapping[str, Any]) -> ChosenConfig:
+    """Return the record of what was chosen that stands in a configuration. Raise `ValueError` where it is none."""
+    chosen: ChosenConfig = typed(ChosenConfig, given.get("chosen") or {}, under="chosen.")
+    return chosen
+
+
+def model_in(given: Mapping[str, Any]) -> ModelConfig:
+    """Return the settings of the model that stand in a configuration. Raise `ValueError` where they are none."""
+    model: ModelConfig = typed(ModelConfig, given.get("model") or {}, under="model.")
+    return model
+
+
+def model_shape(given: Mapping[str, Any]) -> ModelShape:
+    """Return how large the model of a configuration is. Raise `ValueError` or `FileNotFoundError` where it can't be had."""
+    model = model_in(given)
+    if model.source is None:
+        config = hybrid_config(model.fresh, byte_tokenizer())
+        return read_shape(config, parameters=parameter_count(model.fresh))
+    folder = model.source.folder
+    return shape_of(folder, parameters=require_whole(folder))
+
+
+def told(config: RunConfig, stages: Collection[str]) -> list[str]:
+    """Return lines for people: the profile, and by section what it set other than it is without being told.
+
+    Of stages only those in `stages` are told of.
+    """
+    chosen = config.chosen
+    if chosen.profile == "auto":
+        return []
+    sections: dict[str, list[str]] = {}
+    for key, value in chosen.settings.items():
+        section, _, name = key.rpartition(".")
+        top = key.partition(".")[0]
+        if value != usual_value(key) and (top in stages or top not in all_stages()):
+            sections.setdefault(section, []).append(
+                f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+            )
+    lines = [f"  {section}: {' '.join(pairs)}" for section, pairs in sections.items()]
+    sets = "sets" if lines else "changes nothing"
+    if chosen.idle_gpus:
+        lines.append(
+            f"  idle GPUs: {chosen.idle_gpus}, with learner.ranks={config.learner.ranks} and "
+            f"rollout.workers={config.rollout.workers}"
+        )
+    return [f"profile {chosen.profile} ({chosen.hardware}) {sets}", *lines]

@@ -1,0 +1,82 @@
+"""The page of all settings, in Markdown: a table for each section, or for all sections that are alike."""
+
+from collections.abc import Iterable
+
+from temper.orchestrator.config.described import Setting
+from temper.orchestrator.config.field_text import class_text
+from temper.orchestrator.pipeline.profiles.asked import CHOSEN
+from temper.orchestrator.pipeline.reference.catalog import all_settings
+from temper.orchestrator.pipeline.reference.explained import CHANGES
+from temper.orchestrator.pipeline.reference.readers import readers_in_words
+
+HEAD = """# All settings
+
+A configuration is a YAML file of these settings, and `key=value` on the command line goes over what it gives. Only `name`
+must be given, and an environment under `envs` for the stages that take tasks of one: all but `sft` and `dpo` on rows of their
+own. This page is made from the classes that declare the settings (`make settings`).
+
+    temper config --explain rl.loss.error_guard                 # one setting, or a section
+    temper config configs/demo.yaml --explain rl.max_lag        # its value there too, and why
+    temper config configs/demo.yaml --resolved                  # all that a run would have
+    temper config --diff configs/demo.yaml runs/demo            # what differs
+    temper config --schema > settings.schema.json               # for editors
+
+An editor with `yaml-language-server` completes and checks a file whose first line names the schema, as the shipped ones do:
+`# yaml-language-server: $schema=../docs/settings.schema.json`.
+
+`*` stands for the name of an environment. The settings of a stage are for all its instances; an entry of `stages` may give
+others for one: `- rl: {name: rl_tools, steps: 100}`. A text in place of `data`, `eval_data` and `teacher` is its `path`. What
+says "or by profile" is chosen for the hardware and the model where it is not given ([hardware.md](hardware.md)).
+
+What a change means to a run that goes on:
+"""
+COLUMNS = "| setting | type | default | unit | change | meaning |\n|---|---|---|---|---|---|"
+
+
+def settings_page() -> str:
+    """Return the page."""
+    changes = "\n".join(f"- `{kind.value}`: {text}." for kind, text in CHANGES.items())
+    settings = list(all_settings().values())
+    owners = dict.fromkeys(one.owner for one in settings)
+    tables = [_table([one for one in settings if one.owner is owner]) for owner in owners]
+    return "\n\n".join([f"{HEAD}\n{changes}", *tables]) + "\n"
+
+
+def _table(alike: list[Setting]) -> str:
+    """Return the part of the page about the settings of one class, in all sections that are of it."""
+    sections = list(dict.fromkeys(one.section for one in alike))
+    head = "## " + ", ".join(f"`{section}`" for section in sections) if sections != [""] else "## The run"
+    said = [class_text(alike[0].owner), f"Read by {_read_by(sections)}."]
+    names = dict.fromkeys(one.name for one in alike)
+    rows = [_row([one for one in alike if one.name == name]) for name in names]
+    return "\n".join([head, "", " ".join(text for text in said if text), "", COLUMNS, *rows])
+
+
+def _read_by(sections: Iterable[str]) -> str:
+    """Return who reads one of these sections; those of stages are each read by its own."""
+    readers = dict.fromkeys(name for section in sections for name in readers_in_words(section or "name").split(", "))
+    return ", ".join(readers)
+
+
+def _row(places: list[Setting]) -> str:
+    """Return the line of a setting, which may stand in several sections."""
+    first = places[0]
+    kinds = _by_place([(one, one.kind.value if one.kind is not None else "") for one in places])
+    defaults = _by_place([(one, _default(one)) for one in places])
+    kind = "section" if first.is_section else first.type
+    cells = (f"`{first.name}`", kind, defaults, first.unit, kinds, first.meaning)
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _default(setting: Setting) -> str:
+    """Return the default for the page, with a mark where the profile may choose another."""
+    mark = " or by profile" if setting.key in CHOSEN else ""
+    return f"`{setting.default_text}`{mark}" if setting.default_text else ""
+
+
+def _by_place(values: list[tuple[Setting, str]]) -> str:
+    """Return what most sections have, with those that have another value named."""
+    texts = [text for _, text in values]
+    usual = max(dict.fromkeys(texts), key=texts.count)
+    others = [f"{one.section}: {text}" for one, text in values if text != usual]
+    return "; ".join([usual, *others])

@@ -1,0 +1,247 @@
+"""A step's batch as a file of safetensors: long parts as arrays one after the other, all else as JSON.
+
+ids       the ids of all turns, context and then sampled, in order
+behaviour the engine's log-probability of each sampled token
+logprobs  the trainer's of each trained token; advantages and factors only of answers whose tokens have several
+experts   the expert choices of the turns that have some; as bytes, one higher, where all are under 255
+head      the JSON, in UTF-8, packed by zlib
+"""
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterator, Sequence
+from errno import ENOSPC
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.task import Task
+from temper.learner.token_records import TokenRecord
+from temper.orchestrator.config.trained_with import trained_with_from_json
+from temper.orchestrator.run.recording.batch_head import FORMAT, HEAD, head_of
+from temper.orchestrator.run.recording.step_batch import StepBatch
+from temper.rollout.sampling import sampling_from_json, sampling_to_json
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
+
+NOT_KEPT = ({"role": "user", "content": ""},)
+"""The messages of a task that is read back: its prompt is among the ids."""
+LOST = Failure(kind=FailureKind.ENVIRONMENT, message="not recorded")
+Arrays = dict[str, list[NDArray[Any]]]
+TYPES: dict[str, type[np.generic]] = {
+    "ids": np.int32,
+    "behaviour": np.float32,
+    "logprobs": np.float32,
+    "advantages": np.float32,
+    "factors": np.float32,
+    "experts": np.int16,
+}
+
+
+def write_batch(path: Path, batch: StepBatch, *, leave: int = 0) -> int:
+    """Write a batch, whole or not at all; returns its bytes.
+
+    Raise `OSError` where it can't be written, or fewer than `leave` bytes of the disk would be left.
+    """
+    arrays: Arrays = {name: [] for name in TYPES}
+    head = {
+        "format": FORMAT,
+        "stage": batch.stage,
+        "step": batch.step,
+        "version": batch.version.step,
+        "trained_with": batch.trained_with.as_json(),
+        "teacher": batch.teacher,
+        "packages": batch.packages,
+        "groups": [_group_head(group, arrays) for group in batch.groups],
+        "records": [_record_head(record, arrays) for record in batch.records],
+    }
+    flat = {
+        name: np.concatenate([np.empty(0, dtype=TYPES[name]), *(each.ravel() for each in own)])
+        for name, own in arrays.items()
+    }
+    flat["experts"] = _packed_experts(flat["experts"])
+    packed = np.frombuffer(zlib.compress(json.dumps(head).encode()), dtype=np.uint8)
+    data, temporary = save(flat | {HEAD: packed}), path.with_name(path.name + ".tmp")
+    if leave and shutil.disk_usage(path.parent).free - len(data) < leave:
+        raise OSError(ENOSPC, f"{leave} bytes are kept for a checkpoint")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    return len(data)
+
+
+def read_batch(path: Path) -> StepBatch:
+    """Return what `write_batch` wrote. Raise `ValueError`, with the file, where it is damaged or of another format."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            head = head_of(file)
+            arrays = {name: file.get_tensor(name) for name in TYPES}
+            if arrays["experts"].dtype == np.uint8:
+                arrays["experts"] = arrays["experts"].astype(np.int16) - 1
+        parts = _Parts(arrays)
+        groups = [_group(one, parts) for one in head["groups"]]
+        records = [_record(one, parts) for one in head["records"]]
+        parts.require_read()
+        return StepBatch(
+            stage=head["stage"],
+            step=head["step"],
+            version=WeightVersion(step=head["version"]),
+            trained_with=trained_with_from_json(head["trained_with"]),
+            groups=groups,
+            records=records,
+            teacher=head["teacher"],
+            packages=head["packages"],
+        )
+    except (SafetensorError, zlib.error, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} can't be read: {error}; replay a step that does not need it") from error
+
+
+def _packed_experts(experts: NDArray[Any]) -> NDArray[Any]:
+    """Return expert choices, of which -1 is none, as bytes where they are low enough."""
+    low = experts.size and experts.min() >= -1 and experts.max() < np.iinfo(np.uint8).max
+    return (experts + 1).astype(np.uint8) if low else experts
+
+
+class _Parts:
+    """Arrays that are read in the order in which they were written."""
+
+    def __init__(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self._arrays = arrays
+        self._at = dict.fromkeys(arrays, 0)
+
+    def next(self, name: str, count: int) -> NDArray[Any]:
+        """Return the next so many entries of an array. Raise `ValueError` where there are fewer."""
+        at = self._at[name]
+        found = self._arrays[name][at : at + count]
+        if len(found) < count:
+            raise ValueError(f"{name} ends after {len(self._arrays[name])} entries")
+        self._at[name] = at + count
+        return found
+
+    def require_read(self) -> None:
+        """Raise `ValueError` where something is left."""
+        for name, array in self._arrays.items():
+            if self._at[name] != len(array):
+                raise ValueError(f"{name} has {len(array)} entries, of which {self._at[name]} belong to answers")
+
+
+def _group_head(group: Group, arrays: Arrays) -> dict[str, Any]:
+    ticket = group.ticket
+    return {
+        "ticket": ticket.number,
+        "admitted": ticket.admitted.step,
+        "env": ticket.task.env.name,
+        "key": ticket.task.key,
+        "sampling": sampling_to_json(ticket.sampling),
+        "failed": len(group.failed),
+        "answers": [
+            {
+                "reward": answer.reward,
+                "stop": answer.stop.value,
+                "turns": [_turn_head(turn, arrays) for turn in answer.turns],
+            }
+            for answer in group.trajectories
+        ],
+    }
+
+
+def _turn_head(turn: Turn, arrays: Arrays) -> dict[str, Any]:
+    arrays["ids"] += [turn.context_ids, turn.sampled_ids]
+    arrays["behaviour"].append(turn.logprobs_T)
+    head: dict[str, Any] = {
+        "context": len(turn.context_ids),
+        "sampled": len(turn.sampled_ids),
+        "versions": _runs(turn.versions_T.tolist()),
+    }
+    if turn.forced_T.any():
+        head["forced"] = _runs(turn.forced_T.tolist())
+    if turn.faults:
+        head["faults"] = [fault.value for fault in turn.faults]
+    if turn.experts is not None:
+        head["experts"] = list(turn.experts.shape)
+        arrays["experts"].append(turn.experts)
+    return head
+
+
+def _record_head(record: TokenRecord, arrays: Arrays) -> dict[str, Any]:
+    arrays["logprobs"].append(record.logprobs_T)
+    head: dict[str, Any] = {
+        "place": record.place,
+        "tokens": len(record.logprobs_T),
+        "left_out": _runs(record.left_out_T.tolist()),
+    }
+    for name, values_T in (("advantages", record.advantages_T), ("factors", record.factors_T)):
+        if len(set(values_T.tolist())) == 1:
+            head[name] = values_T.tolist()[0]
+        else:
+            arrays[name].append(values_T)
+    return head
+
+
+def _group(head: dict[str, Any], parts: _Parts) -> Group:
+    task = Task(env=EnvRef(name=head["env"]), key=head["key"], messages=NOT_KEPT, spec={})
+    admitted, sampling = WeightVersion(step=head["admitted"]), sampling_from_json(head["sampling"])
+    return Group(
+        ticket=Ticket(number=head["ticket"], task=task, admitted=admitted, sampling=sampling),
+        trajectories=tuple(
+            Trajectory(
+                task=task,
+                turns=tuple(_turn(turn, parts) for turn in one["turns"]),
+                stop=Stop(one["stop"]),
+                reward=one["reward"],
+            )
+            for one in head["answers"]
+        ),
+        failed=(Trajectory(task=task, turns=(), stop=Stop.FAILURE, failure=LOST),) * head["failed"],
+    )
+
+
+def _turn(head: dict[str, Any], parts: _Parts) -> Turn:
+    context, sampled, shape = head["context"], head["sampled"], head.get("experts")
+    return Turn(
+        context_ids=as_ids(parts.next("ids", context)),
+        sampled_ids=as_ids(parts.next("ids", sampled)),
+        logprobs_T=as_floats(parts.next("behaviour", sampled)),
+        versions_T=as_ids(list(_spread(head["versions"]))),
+        forced_T=as_marks(list(_spread(head.get("forced", [[False, sampled]])))),
+        text="",
+        faults=tuple(TurnFault(fault) for fault in head.get("faults", ())),
+        experts=None if shape is None else parts.next("experts", int(np.prod(shape))).reshape(shape),
+    )
+
+
+def _record(head: dict[str, Any], parts: _Parts) -> TokenRecord:
+    count = head["tokens"]
+    advantages, factors = (
+        as_floats([head[name]] * count if name in head else parts.next(name, count))
+        for name in ("advantages", "factors")
+    )
+    return TokenRecord(
+        place=head["place"],
+        logprobs_T=as_floats(parts.next("logprobs", count)),
+        advantages_T=advantages,
+        factors_T=factors,
+        left_out_T=np.array(list(_spread(head["left_out"])), dtype=np.int8),
+    )
+
+
+def _runs(values: Sequence[Any]) -> list[list[Any]]:
+    """Return equal neighbours as [value, count]."""
+    return [[value, len(list(members))] for value, members in groupby(values)]
+
+
+def _spread(runs: Sequence[Sequence[Any]]) -> Iterator[Any]:
+    for value, count in runs:
+        yield from [value] * count

@@ -1,0 +1,148 @@
+"""The task that watches the processes of a run: one that is stuck is looked at and ended; whoever lost it heals.
+
+Its death raises in whoever waits for its work, as any other death does: nobody else needs to know of hangs.
+"""
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from time import monotonic
+
+from temper.envs.core.member import Member
+from temper.envs.core.pulse import Pulse
+from temper.orchestrator.cluster.actors import at_place
+from temper.orchestrator.config.supervision import SupervisionConfig
+from temper.orchestrator.session.diagnosis import FaultDiagnosis, diagnose
+from temper.orchestrator.session.examination import end, tails
+from temper.orchestrator.session.watch import AwakeClock, Watch
+
+END_S = 20.0
+"""How long it may take to end the children of a process, in seconds."""
+AWAKE_PULSES = 2.0
+"""How many times `pulse_s` may pass between two looks; what is above was a pause of the driver itself."""
+
+
+class Supervisor:
+    """Looks at all members every `pulse_s`."""
+
+    def __init__(
+        self,
+        config: SupervisionConfig,
+        *,
+        members: Callable[[], Sequence[Member]],
+        on_fault: Callable[[FaultDiagnosis], None],
+        on_look: Callable[[], Awaitable[None]],
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """`members` are those that serve now; `on_fault` records what was found, `on_look` is done after each look."""
+        self._config = config
+        self._members = members
+        self._on_fault = on_fault
+        self._on_look = on_look
+        self._clock = AwakeClock(AWAKE_PULSES * config.pulse_s, clock)
+        self._watches: dict[int, Watch] = {}  # by identity: a newcomer may have the name of the dead one
+
+    async def run(self) -> None:
+        """Watch until cancelled. Record its own first error as a fault and watch on. Raise the second one."""
+        failed = False
+        try:
+            while True:
+                try:
+                    await self.once()
+                except Exception as error:
+                    if failed:
+                        raise
+                    failed = True
+                    self._begin_anew(error)
+                await asyncio.sleep(self._config.pulse_s)
+        finally:
+            for watch in self._watches.values():
+                watch.close()
+
+    async def once(self) -> None:
+        """Look at all members, and do what is done after each look."""
+        self.look()
+        await self._on_look()
+
+    def look(self) -> None:
+        """Ask all members, and begin to look at those that are stuck."""
+        now, members = self._clock.now(), {id(member): member for member in self._members()}
+        for key, watch in list(self._watches.items()):
+            if watch.is_settled and key not in members:
+                self._watches.pop(key).close()
+        for key, member in members.items():
+            watch = self._watches.setdefault(key, Watch(member, now=now))
+            if watch.ending is None and (breach := watch.tick(now, self._config)):
+                watch.ending = asyncio.create_task(self._end_stuck(watch, breach))
+
+    def _begin_anew(self, error: Exception) -> None:
+        """Record an error of the supervision itself. A member whose end failed is watched anew."""
+        for key, watch in list(self._watches.items()):
+            if watch.has_failed:
+                self._watches.pop(key).close()
+        evidence = "".join(traceback.format_exception(error))
+        self._on_fault(FaultDiagnosis(who="the supervision", kind="failed", what=repr(error), evidence=evidence))
+
+    def died(self, who: str, error: Exception) -> None:
+        """Record the death of a member, or of all that belong to it; that of one that was ended here is known."""
+        watches = [w for w in self._watches.values() if w.member.name == who or w.member.name.startswith(f"{who}'s ")]
+        if any(watch.ending for watch in watches):
+            return
+        evidence = (
+            "\n\n".join(tails(path for watch in watches for path in watch.logs)) or "no log of it is on this machine"
+        )
+        self._on_fault(FaultDiagnosis(who=who, kind="died", what=str(error), evidence=evidence))
+
+    async def examine_all(self, what: str) -> None:
+        """Record how all members stand, where the run itself waited too long for something; none is ended."""
+        await self.examine([watch.member for watch in self._watches.values()], what)
+
+    async def examine(self, members: Sequence[Member], what: str) -> None:
+        """Record likewise how some processes stand, which need not be members yet."""
+        looks = (diagnose(member, what, kind="looked at", pulse=self._pulse_of(member)) for member in members)
+        for diagnosis in await asyncio.gather(*looks):
+            self._on_fault(diagnosis)
+
+    async def end_starting(self, member: Member, what: str) -> None:
+        """Look at a process that did not become a member in time, and end it."""
+        found = await diagnose(member, what, kind="hung")
+        watch = self._watches.setdefault(id(member), Watch(member, now=self._clock.now()))
+        watch.ending = asyncio.create_task(self._end(watch, found))
+        await asyncio.wait({watch.ending})
+
+    def watch_of(self, member: Member) -> Watch | None:
+        """Return what is known of a member."""
+        return self._watches.get(id(member))
+
+    def tokens(self) -> int:
+        """Return how many tokens the members' engines have sampled, by their last answers."""
+        return sum(watch.pulse.tokens for watch in self._watches.values() if watch.pulse is not None)
+
+    def _pulse_of(self, member: Member) -> Pulse | None:
+        watch = self.watch_of(member)
+        return None if watch is None else watch.pulse
+
+    def silent_s(self, watch: Watch) -> float:
+        """Return the seconds since a member answered last."""
+        return self._clock.now() - watch.answered
+
+    async def _end_stuck(self, watch: Watch, breach: str) -> None:
+        """Look at a member that is stuck, and end it where it still is after that."""
+        found = await diagnose(watch.member, breach, kind="hung", pulse=watch.pulse)
+        if await watch.is_well(self._clock.now, self._config):
+            what = f"{breach}; it answers and gets on again, and is left alone"
+            self._on_fault(replace(found, kind="recovered", what=what))
+            watch.ending = None
+        else:
+            await self._end(watch, found)
+
+    async def _end(self, watch: Watch, found: FaultDiagnosis) -> None:
+        try:
+            self._on_fault(found)
+        finally:
+            watch.member.kill()
+        if found.place is not None and found.processes:  # a stopped process and its children would stay
+            with contextlib.suppress(TimeoutError, RuntimeError):  # a machine that is gone took them along
+                await asyncio.wait_for(at_place(found.place, end, found.processes), END_S)

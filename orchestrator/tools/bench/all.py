@@ -1,0 +1,109 @@
+"""`bench`: what the engines can do, and what the loop makes of it, as ratios measured in one process and minute."""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from temper.learner.batches.samples import samples_from_groups
+from temper.learner.losses.config import LossConfig
+from temper.learner.models.fresh import make_model
+from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.tools.bench.accounts import bench_accounts
+from temper.orchestrator.tools.bench.envs import bench_steps
+from temper.orchestrator.tools.bench.loop import bench_loop
+from temper.orchestrator.tools.bench.processes import started
+from temper.orchestrator.tools.bench.rollout import bench_rollout, same_length
+from temper.orchestrator.tools.bench.training import bench_training
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.tokenizer import load_tokenizer, pad_id
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.manifest import wire_dtype
+
+REPEATS = 3
+STEPPED = 64
+"""Tasks whose environments are stepped."""
+
+
+async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
+    """Measure on the configuration's fresh model; returns the figures that `print_bench` shows."""
+    rl = config.section(RlConfig)
+    with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
+        model = Path(folder) / "model"
+        parameters = make_model(model, config.model.fresh, seed=config.seed)
+        tokenizer = load_tokenizer(model)
+        alike = replace(config, rollout=same_length(config, len(ThoughtTags(tokenizer).cut(()))))
+        began, stolen = time.monotonic(), _stolen_s()
+        async with started(alike, model) as made:
+            pool, learner = made.pool, made.learner
+            figures = {"model/parameters": float(parameters), "engine/start_s": made.start_s}
+            await learner.load(model, optim=rl.optim, loss=LossConfig(objective="nll"), total_steps=100)
+            sampling, groups = await bench_rollout(pool, mixture, config)
+            pad = pad_id(tokenizer)
+            sequences = samples_from_groups(groups, advantage=rl.loss.advantage)
+            figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
+            tasks = [mixture.task(mixture.draw()) for _ in range(STEPPED)]
+            figures |= bench_steps(tasks, config.environments, threads=config.rollout.programs)
+            figures |= await _pushing(pool, learner)
+            await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
+            await learner.use_threads(config.learner.threads_beside)
+            figures |= await bench_loop(pool, learner, mixture, config, pad_id=pad, version=REPEATS)
+            step_s = rl.answers_per_step / figures["loop/samples_per_s_lag_1"]
+            figures |= await bench_accounts(pool, learner, mixture, config, groups, folder=Path(folder), step_s=step_s)
+        cores = (time.monotonic() - began) * (os.cpu_count() or 1)
+        return figures | {"machine/stolen_share": (_stolen_s() - stolen) / cores}
+
+
+async def _pushing(pool: RolloutPool, learner: TrainerGroup) -> dict[str, float]:
+    """Measure the seconds of a weight push, and how often the same bytes could have been copied in memory meanwhile."""
+    publish, load, copy, nbytes = [], [], [], 0
+    for version in range(1, REPEATS + 1):
+        began = time.monotonic()
+        push = await learner.publish(WeightVersion(step=version))
+        published = time.monotonic()
+        await pool.load_weights(push)
+        publish.append(published - began)
+        load.append(time.monotonic() - published)
+        manifest = push.manifest
+        kinds = zip(manifest.shapes, manifest.dtypes, strict=True)
+        tensors = [torch.ones(shape, dtype=wire_dtype(dtype)) for shape, dtype in kinds]
+        copy.append(_seconds(lambda tensors=tensors: [tensor.clone() for tensor in tensors]))  # type: ignore[misc]
+        nbytes = manifest.nbytes
+    return {
+        "push/bytes": float(nbytes),
+        "push/publish_s": min(publish),
+        "push/load_s": min(load),
+        "push/times_memory_copy": (min(publish) + min(load)) / min(copy),
+    }
+
+
+def _stolen_s() -> float:
+    """Return CPU seconds that this machine's host has given to others since it started; 0 where nobody counts them."""
+    fields = Path("/proc/stat").read_text(encoding="ascii").split()
+    return int(fields[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    action()
+    return time.perf_counter() - began
+
+
+def print_bench(figures: dict[str, float]) -> None:
+    """Print one JSON object on standard output, and a table for people on standard error."""
+    table = Table("figure", "value", title=f"bench, {torch.get_num_threads()} threads")
+    for name, value in figures.items():
+        table.add_row(name, f"{value:,.4g}")
+    Console(stderr=True).print(table)
+    print(json.dumps(figures))

@@ -1,0 +1,49 @@
+"""The processes that a bench measures: engines and a learner, started on a model directory and ended with the measurement."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.cluster.bundles import reserve, wanted_by
+from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
+from temper.orchestrator.cluster.rollout_actors import make_rollout_pool
+from temper.orchestrator.cluster.trainer_actors import start_trainer_group
+from temper.orchestrator.config.run_config import RunConfig
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.trajectory import WeightVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """Engines that serve, and a learner that has loaded nothing yet."""
+
+    pool: RolloutPool
+    learner: TrainerGroup
+    start_s: float
+    """What it took until the engines served, in seconds."""
+
+
+@asynccontextmanager
+async def started(config: RunConfig, model: Path) -> AsyncIterator[Processes]:
+    """Start what a configuration wants: the engines serve a model directory as version 0. All end with the block."""
+    start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
+    try:
+        began, bundles = time.monotonic(), await reserve(wanted_by(config))
+        version = WeightVersion(step=0)
+        pool = make_rollout_pool(config.rollout, bundles=bundles, model_dir=model, version=version, seed=config.seed)
+        try:
+            await pool.start()
+            start_s, engine = time.monotonic() - began, config.rollout.engine
+            learner = await start_trainer_group(config.learner, bundles=bundles, engine_processes=engine.processes)
+            try:
+                yield Processes(pool=pool, learner=learner, start_s=start_s)
+            finally:
+                await learner.close()
+        finally:
+            await pool.close()
+            bundles.free()
+    finally:
+        stop_ray()

@@ -1,0 +1,115 @@
+"""`bench`, the learner: an update against a plain training loop of transformers on the same sequences, in one process."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.nemotron_h import modeling_nemotron_h
+
+from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
+from temper.learner.models import mamba_scan
+from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
+
+REPEATS = 4
+SEQUENCES = 64
+"""Most sequences of an update here: transformers' own scan is slow on a CPU."""
+UNTRAINED = -100
+"""The label that transformers leaves out of its loss."""
+
+
+def bench_training(
+    model_dir: Path, sequences: Sequence[TrainingSample], learner: LearnerConfig, *, pad_id: int
+) -> dict[str, float]:
+    """Measure the tokens a second of updates by the learner, without and with shared prompts, and by the plain loop.
+
+    Tokens are those of the sequences, each counted in full. The ways take turns; the best of each counts.
+    """
+    torch.set_num_threads(learner.threads)
+    sequences = sequences[:SEQUENCES]
+    config = replace(learner, ranks=1)
+    rank = TrainerWorker(0, 1, LOOPBACK, free_port(), config)
+    rank.load(str(model_dir), optim=OptimConfig(), total_steps=100)
+    plain = PlainLoop(model_dir, micro_batch_tokens=config.micro_batch_tokens, pad_id=pad_id)
+    ways: dict[str, Callable[[], object]] = {"plain_loop": lambda: plain.step(sequences)}
+    for name, shared in (("in_full", False), ("shared", True)):
+        built = make_batch(
+            sequences,
+            ranks=1,
+            micro_batch_tokens=config.micro_batch_tokens,
+            pad_id=pad_id,
+            shared_prompts=shared and config.shared_prompts,
+        ).share(0)
+        ways[name] = lambda built=built: rank.train_step(built, loss=LossConfig(objective="nll"))  # type: ignore[misc]
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(1 + REPEATS):  # the first one allocates memory, and is no one's best
+        for name, step in ways.items():
+            began = time.perf_counter()
+            step()
+            best[name] = min(best[name], time.perf_counter() - began)
+    rank.close()
+    tokens = sum(len(sequence.ids) for sequence in sequences)
+    return {
+        "learner/tokens_per_s": tokens / best["in_full"],
+        "learner/shared_tokens_per_s": tokens / best["shared"],
+        "learner/times_plain_loop": best["plain_loop"] / best["in_full"],
+        "learner/shared_times_plain_loop": best["plain_loop"] / best["shared"],
+    }
+
+
+class PlainLoop:
+    """What people write with transformers alone: padded micro-batches in the order of the data, AdamW, nothing else."""
+
+    def __init__(self, model_dir: Path, *, micro_batch_tokens: int, pad_id: int) -> None:
+        self._model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32).train()
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-4)
+        self._tokens = micro_batch_tokens
+        self._pad_id = pad_id
+
+    def step(self, sequences: Sequence[TrainingSample]) -> float:
+        """Make one update; return the loss, a mean over the trained tokens."""
+        trained, total = sum(sequence.trained_tokens for sequence in sequences), 0.0
+        rows = max(1, self._tokens // max(len(sequence.ids) for sequence in sequences))
+        with _reference_scan():
+            for start in range(0, len(sequences), rows):
+                part = sequences[start : start + rows]
+                longest = max(len(sequence.ids) for sequence in part)
+                ids_BT = torch.full((len(part), longest), self._pad_id)
+                labels_BT = torch.full_like(ids_BT, UNTRAINED)
+                mask_BT = torch.zeros_like(ids_BT)
+                for row, sequence in enumerate(part):
+                    ids_T = torch.tensor(sequence.ids)
+                    ids_BT[row, : len(ids_T)] = ids_T
+                    mask_BT[row, : len(ids_T)] = 1
+                    labels_BT[row, : len(ids_T)] = ids_T.where(torch.tensor(sequence.trained_T), UNTRAINED)
+                output = self._model(
+                    input_ids=ids_BT,
+                    attention_mask=mask_BT,
+                    labels=labels_BT,
+                    num_items_in_batch=trained,
+                    use_cache=False,
+                )
+                output.loss.backward()
+                total += float(output.loss.detach())
+        torch.nn.utils.clip_grad_norm_(self._model.parameters(), 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        return total
+
+
+@contextmanager
+def _reference_scan() -> Iterator[None]:
+    """Use transformers as it comes, in a process where the learner has put its own scan in its place."""
+    ours = modeling_nemotron_h.mamba2_chunk_scan
+    modeling_nemotron_h.mamba2_chunk_scan = mamba_scan.REFERENCE
+    try:
+        yield
+    finally:
+        modeling_nemotron_h.mamba2_chunk_scan = ours

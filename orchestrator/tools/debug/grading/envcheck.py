@@ -1,0 +1,138 @@
+"""`envcheck`: an environment tests itself on gold answers and corrupted ones, and its reward on answers that know nothing."""
+
+import logging
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gymnasium.utils.env_checker import check_env
+from rich.table import Table
+
+from temper.envs.catalog import drawing_env
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.task import Task
+from temper.envs.playback import Scored, score
+from temper.orchestrator.tools.debug.grading.finding import Finding
+from temper.orchestrator.tools.debug.grading.reward_audit import audit
+from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
+from temper.rewards.verdict import correctness
+
+LOG = logging.getLogger(__name__)
+SHOWN = 5
+CHECKED_TWICE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvReport:
+    """What the self-test of an environment found."""
+
+    findings: list[Finding]
+    seconds: list[float]
+    """Of each scored script, without the start of child processes, which the first one waits for."""
+
+    @property
+    def corrupted(self) -> Finding:
+        """Whether corrupted answers lose."""
+        return self.findings[1]
+
+    @property
+    def repeated(self) -> Finding:
+        """Whether answers are worth the same when they are graded again."""
+        return self.findings[2]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing went against a check, and gold answers were tried at all."""
+        return not any(finding.against for finding in self.findings) and self.findings[0].tried > 0
+
+    def table(self, title: str) -> Table:
+        """Lay out the findings for people, the first cases of each failed check included."""
+        table = Table(title=title)
+        for column in ("check", "tried", "failed", "for example"):
+            table.add_column(column, overflow="fold")
+        for finding in self.findings:
+            shown = "\n".join(finding.against[:SHOWN])
+            mark = "red" if finding.against or not finding.tried else "green"
+            table.add_row(finding.name, str(finding.tried), f"[{mark}]{len(finding.against)}[/]", shown)
+        if self.seconds:
+            median, slowest = 1e3 * statistics.median(self.seconds), 1e3 * max(self.seconds)
+            table.add_row("time", str(len(self.seconds)), "", f"median {median:.2f} ms, slowest {slowest:.1f} ms")
+        return table
+
+
+def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True) -> EnvReport:
+    """Check that gold passes and corruptions fail, that scores and tasks repeat themselves, and gymnasium's rules.
+
+    If it `audits`, `reward_audit` then looks for rewards that need no knowledge of the task.
+    """
+    gold, wrong = Finding(name="gold answers accepted"), Counter[str]()
+    corrupted = Finding(name="corrupted answers rejected")
+    repeated = Finding(name="the same score twice")
+    if env.gold is None or env.corruptions is None:
+        raise ValueError(f"environment {env.id!r} has no gold answers and corruptions to be checked with")
+    seconds = []
+    golds: dict[str, list[str]] = {}
+    skipped = 0
+    for number, task in enumerate(tasks):
+        try:
+            scripts = list(_scripts(env, task))
+        except ValueError as error:
+            LOG.warning("task %s: %s", task.key, error)
+            skipped += 1
+            continue
+        golds[task.key] = scripts[0][1]
+        for name, turns, right in scripts:
+            first = score(task, turns)
+            took = first.seconds
+            finding = gold if right else corrupted
+            accepted = correctness(first.verdict.parts, first.reward) >= 1.0
+            finding.add(first.failure is None and accepted == right, _case(task, name, first))
+            if not right:
+                wrong[name] += 1
+            if number < CHECKED_TWICE:
+                again = score(task, turns)
+                same = (first.reward, first.verdict.parts) == (again.reward, again.verdict.parts)
+                repeated.add(same, _case(task, name, again))
+                took = again.seconds  # the first may have started a child process
+            seconds.append(took)
+    gold.name += f" ({skipped} tasks hold none)" if skipped else ""
+    kinds = [name for name, _ in wrong.most_common(SHOWN)]
+    more = f" and {len(wrong) - SHOWN} more kinds" if len(wrong) > SHOWN else ""
+    corrupted.name += f" ({', '.join(kinds)}{more})"
+    findings = [gold, corrupted, repeated, _same_tasks(env), _gymnasium(env, tasks)]
+    return EnvReport(findings=findings + (audit(env, tasks, golds) if audits else []), seconds=seconds)
+
+
+def _scripts(env: EnvDefinition, task: Task) -> Iterator[tuple[str, list[str], bool]]:
+    assert env.gold is not None
+    assert env.corruptions is not None
+    yield "gold", env.gold(task), True
+    yield from ((name, turns, False) for name, turns in env.corruptions(task))
+
+
+def _case(task: Task, name: str, scored: Scored) -> str:
+    outcome = scored.verdict.outcome
+    said = scored.failure or (None if outcome is None else outcome.value)
+    return f"{task.key}, {name}: {said} {scored.verdict.detail}"[:300]
+
+
+def _same_tasks(env: EnvDefinition) -> Finding:
+    finding = Finding(name="the same tasks from the same seed")
+    if env.generate is not None:
+        for seed in range(CHECKED_TWICE):
+            one, two = (generated_tasks(env, 1, seed=seed) for _ in range(2))
+            finding.add(one == two, f"seed {seed}")
+    return finding
+
+
+def _gymnasium(env: EnvDefinition, tasks: Sequence[Task]) -> Finding:
+    """Run gymnasium's own check; an environment that generates no tasks is given those of the file to draw from."""
+    finding = Finding(name="gymnasium's check_env")
+    made = drawing_env(env, (lambda rng: rng.choice(tasks)) if env.generate is None else None)
+    try:
+        check_env(made, skip_render_check=True)
+        finding.add(True, "")
+    except Exception as error:
+        finding.add(False, f"{type(error).__name__}: {error}"[:300])
+    return finding

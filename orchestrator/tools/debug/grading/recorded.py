@@ -1,0 +1,150 @@
+"""Answers that a run has recorded, put to their verifiers again: tasks as the run made them, turns as they were sampled."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from temper.envs.core.failure import Failure, failure_of
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import Mode, Thinking
+from temper.envs.play import Play
+from temper.envs.source import SizedSource, distinct, open_source
+from temper.orchestrator.loop.shaping import earned
+from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.ledger import parse_row
+from temper.orchestrator.run.row_file import parsed_lines
+from temper.rollout.episodes.episode import LIMITS
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import TOKEN_LIMITS, Stop
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regraded:
+    """A recorded answer and its verdict of now. `recorded` is what it earned then, without what the run added for its group."""
+
+    row: int
+    recorded: float | None
+    reward: float | None
+    parts: dict[str, float]
+    detail: str
+    failure: Failure | None = None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the verdict is the same."""
+        if self.recorded is None or self.reward is None:
+            return self.recorded is self.reward
+        return math.isclose(self.recorded, self.reward, abs_tol=1e-9)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON data."""
+        failure = None if self.failure is None else {"type": self.failure.kind.value, "message": self.failure.message}
+        told = {"row": self.row, "recorded": self.recorded, "reward": self.reward, "agrees": self.agrees}
+        return told | {"parts": self.parts, "detail": self.detail, "failure": failure}
+
+
+class RecordedTasks:
+    """The tasks of one file of a run's folder `trajectories`, made again from the run's configuration and ledger."""
+
+    def __init__(self, file: Path, rows: list[Row]) -> None:
+        """Raise `ValueError` where the file is none of a run that has its configuration."""
+        self._run = RunDir(file.resolve().parent.parent)
+        if file.resolve().parent != self._run.trajectories or not self._run.config.is_file():
+            raise ValueError(f"{file} does not lie in the folder `trajectories` of a run that has its config.yaml")
+        self._config: Config = load_config(self._run.config, [])
+        self._stage = file.stem.rpartition("-")[0]
+        self._instance = next((one for one in self._config.instances if one.name == self._stage), None)
+        self._rows = rows
+        self._indices = self._admitted() if self._instance is not None else {}
+        self._heldout: dict[str, dict[str, Task]] = {}
+        self._training: dict[str, SizedSource] = {}
+
+    def renderer(self) -> Renderer:
+        """Return what reads the turns of the run's model."""
+        model = self._run.state().model
+        if model is None:
+            raise ValueError(f"{self._run.root} has no model, whose tokenizer says how its turns are read")
+        return Renderer(load_tokenizer(self._run.root / model), self._config.rollout.thought)
+
+    def task(self, row: Row) -> Task:
+        """Make the task of a row again. Raise `ValueError` where the run does not say how, or another one comes out."""
+        task = self._drawn(row) if self._instance is not None else self._of_evaluation(row["env"]).get(row["key"])
+        if task is None or (task.key, list(task.messages)) != (row["key"], row["messages"]):
+            raise ValueError(
+                f"task {row['key']} of {row['env']} can't be made again as it was: the configuration, the data or the "
+                f"environment has changed since"
+            )
+        thinking = Thinking(mode=Mode(row["thinking"]["mode"]), budget=row["thinking"]["budget"])
+        return replace(task, thinking=thinking)
+
+    def _drawn(self, row: Row) -> Task | None:
+        assert self._instance is not None
+        index = self._indices.get(row["ticket"])
+        if index is None:
+            return None
+        name, seed = row["env"], self._instance.seed(self._config.seed)
+        if name not in self._training:
+            self._training[name] = open_source(self._config.environments[name], split="train", seed=seed)
+        return self._training[name].task(index)
+
+    def _of_evaluation(self, name: str) -> dict[str, Task]:
+        if name not in self._heldout:
+            source = open_source(self._config.environments[name], split="heldout", seed=self._config.seed)
+            count = len({row["key"] for row in self._rows if row["env"] == name})
+            self._heldout[name] = {task.key: task for task in distinct(source, count)}
+        return self._heldout[name]
+
+    def _admitted(self) -> dict[int, int]:
+        """Return the place of each ticket's task in its environment's source, by the ledger."""
+        if not self._run.ledger.is_file():
+            return {}
+        text = self._run.ledger.read_text(encoding="utf-8")
+        rows = [row for _, row in parsed_lines(text, self._run.ledger, parse_row)]
+        of_stage = (row for row in rows if row.stage == self._stage and row.event == "admitted")
+        return {row.ticket: row.index for row in of_stage if row.ticket is not None and row.index is not None}
+
+
+def regraded(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regraded]:
+    """Yield the wanted rows, by their numbers, with the verdicts of now. Raise `ValueError` as `RecordedTasks` does."""
+    tasks = RecordedTasks(file, rows)
+    renderer = tasks.renderer()
+    for number in wanted:
+        row = rows[number]
+        task = tasks.task(row)
+        recorded = row["reward"]
+        if recorded is not None:
+            recorded = earned(recorded, row["parts"])
+        try:
+            result = _played(task, row, renderer)
+        except Exception as error:  # whatever the environment raises
+            yield Regraded(row=number, recorded=recorded, reward=None, parts={}, detail="", failure=failure_of(error))
+        else:
+            verdict = result.verdict
+            yield Regraded(
+                row=number, recorded=recorded, reward=result.reward, parts=verdict.parts, detail=verdict.detail
+            )
+
+
+def _played(task: Task, row: Row, renderer: Renderer) -> StepResult:
+    """Play the recorded turns, each read as it was, and cut the episode off where it was cut off."""
+    play, stop, ids = Play(task), Stop(row["stop"]), list[int]()
+    try:
+        play.begin()
+        for number, turn in enumerate(row["turns"], start=1):
+            ids += turn["context_ids"]
+            parsed = renderer.parse(turn["text"], task, ids)
+            cut = LIMITS[stop] if stop in TOKEN_LIMITS and number == len(row["turns"]) else ""
+            result = play.turn(parsed, cut=cut)
+            if result.done:
+                return result
+            ids += turn["sampled_ids"]
+        return play.cut(LIMITS.get(stop, "where the record ends"))
+    finally:
+        play.close()

@@ -1,0 +1,220 @@
+"""An audit of rewards with answers that know nothing of their task. The scripts fit any environment that has gold answers."""
+
+import ast
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
+from temper.envs.core.failure import failure_of
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import CALL_BLOCK
+from temper.envs.play import Play
+from temper.envs.playback import Scored, read_as_own, score
+from temper.orchestrator.tools.debug.grading.finding import Finding
+from temper.rewards.verdict import correctness
+
+AUDITED = 30
+"""Tasks that each script is tried on, at most."""
+FEWEST = 20
+"""Tasks below which the mean of one answer is no evidence."""
+HOPELESS = 8
+"""Tasks after which a script that has earned nothing is given up."""
+OTHERS = 10
+"""Tasks whose gold answers are given to all the others."""
+DEGENERATE = (
+    *("0", "1", "2", "-1", "0.5", "yes", "no", "True", "False", "None", "A", "B", "x", "[]", "{}", "[[0]]", "(", "."),
+    *(
+        "\\boxed{}",
+        "\\boxed{0}",
+        "\\boxed{1}",
+        "(A)",
+        "I don't know.",
+        "The answer is correct.",
+        "```python\npass\n```",
+    ),
+)
+REPEATED = 3
+"""Turns in which a degenerate text is given."""
+COPIED_TASKS, COPIED_TURNS = 10, 6
+FLOOD = " ".join(map(str, range(1001)))
+"""Numbers that surround the right answer's numbers."""
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+DEFINED = re.compile(r"^\s*def (\w+)\(", re.MULTILINE)
+BLOCK = "```python\n{}\n```"
+RETURNED = re.compile(r"(\w+)\((.*)\) returned .*, expected (.+)")
+ASSERTED = re.compile(r"assert (\w+)\((.*)\) == (.+?)(?: failed: .*)?$", re.MULTILINE)
+PRINTED = re.compile(r"input:\n(.*?)\n(?:output:\n.*?\n)?expected:\n(.*?)(?:\n\n|\Z)", re.DOTALL)
+Copy = Callable[[str, list[str]], str | None]
+"""Gives a turn from the gold answer's names and all feedback of the environment. None gives up."""
+
+
+def audit(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> list[Finding]:
+    """Try generic scripts on an environment. `golds` has the turns of the gold answers by the keys of their tasks."""
+    tried = list(tasks[:AUDITED])
+    limit = USUAL_CHANCE if env.chance is None else env.chance
+    known = [task for task in tried if task.key in golds]
+    findings = [_nothing(tried), _everything(env, known, golds), _copies(env, known, golds, limit)]
+    if len(tried) >= FEWEST:
+        findings += [_constant(tried, golds, limit), _neighbours(known, golds, limit)]
+    return findings
+
+
+def _nothing(tasks: Sequence[Task]) -> Finding:
+    finding = Finding(name="empty answers earn nothing")
+    for task in tasks:
+        for turns in ([""], [""] * REPEATED):
+            scored = score(task, turns)
+            finding.add(not _right(scored), f"{task.key}, {len(turns)} empty turns: {_said(scored)}")
+    return finding
+
+
+def _constant(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> Finding:
+    """Look for the answer that earns most of all, given to every task."""
+    finding = Finding(name="")
+    scripts = {f"gold answer of {task.key}": golds[task.key] for task in tasks if task.key in golds}
+    scripts = dict(list(scripts.items())[:OTHERS]) | {repr(text): [text] * REPEATED for text in DEGENERATE}
+    best = 0.0
+    for name, turns in scripts.items():
+        mean = _mean(tasks, partial(score, turns=turns), finding)
+        best = max(best, mean)
+        finding.add(mean <= limit, f"{name} earns {mean:.2f} on {len(tasks)} tasks, above {limit}")
+    finding.name = f"one answer to every task (best {best:.2f} of {limit})"
+    return finding
+
+
+def _neighbours(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> Finding:
+    finding = Finding(name="")
+    other = {task.key: after.key for task, after in zip(tasks, [*tasks[1:], *tasks[:1]], strict=True)}
+    mean = _mean(tasks, lambda task: score(task, golds[other[task.key]]), finding)
+    finding.add(mean <= limit, f"they earn {mean:.2f}, above {limit}")
+    finding.name = f"gold answers of other tasks ({mean:.2f} of {limit})"
+    return finding
+
+
+def _everything(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> Finding:
+    """Give right answers among many: with theirs among all numbers, and in the middle of other gold answers.
+
+    An answer may define several functions, and a text of the right form may have any content: these are not listed.
+    """
+    finding = Finding(name="right answers among many earn nothing")
+    single = {key: turns[0] for key, turns in golds.items() if len(turns) == 1}
+    if env.runs_programs or env.judges_form:
+        single = {}
+    for task in tasks:
+        turns = golds[task.key]
+        flooded = [_without_numbers(turn) for turn in turns]
+        if flooded != turns and not _right(score(task, flooded)):
+            own = " ".join(NUMBER.findall(" ".join(CALL_BLOCK.sub("", turn) for turn in turns)))
+            scored = score(task, [f"{FLOOD} {own} {FLOOD}\n{flooded[0]}", *flooded[1:]])
+            finding.add(not _right(scored), f"{task.key}, every number: {_said(scored)}")
+        if task.key in single:
+            others = [text for text in dict.fromkeys(single.values()) if text != turns[0]][:OTHERS]
+            listed = "\n".join((*others[: OTHERS // 2], turns[0], *others[OTHERS // 2 :]))
+            if len(others) == OTHERS:
+                scored = score(task, [listed])
+                finding.add(not _right(scored), f"{task.key}, in the middle of {OTHERS} others: {_said(scored)}")
+    return finding
+
+
+def _copies(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> Finding:
+    """Answer by copies of the environment's feedback."""
+    finding = Finding(name="")
+    copies = {"a table of the failed tests": _table} if env.runs_programs else COPIES
+    best = 0.0
+    for name, copy in copies.items():
+        mean = _mean(tasks[:COPIED_TASKS], partial(_copied, golds=golds, copy=copy), finding)
+        best = max(best, mean)
+        finding.add(mean <= limit, f"{name} earns {mean:.2f}, above {limit}")
+    finding.name = f"answers copied from feedback (best {best:.2f} of {limit})"
+    return finding
+
+
+def _copied(task: Task, *, golds: Mapping[str, list[str]], copy: Copy) -> Scored:
+    settings = replace(task.env.settings, max_turns=COPIED_TURNS, tool_turns=COPIED_TURNS)
+    play = Play(replace(task, env=replace(task.env, settings=settings)))
+    gold, heard = "\n".join(golds[task.key]), list[str]()
+    try:
+        play.begin()
+        while (text := copy(gold, heard)) is not None:
+            result = play.turn(read_as_own(text))
+            if result.done:
+                return Scored(reward=result.reward, verdict=result.verdict)
+            heard += [str(message["content"]) for message in result.messages]
+        result = play.cut("for it had nothing to copy")
+        return Scored(reward=result.reward, verdict=result.verdict)
+    except Exception as error:  # any error of an environment
+        return Scored(reward=None, failure=failure_of(error))
+    finally:
+        play.close()
+
+
+def _last_line(_gold: str, heard: list[str]) -> str:
+    return heard[-1].strip().rpartition("\n")[2] if heard else "0"
+
+
+def _last_number(_gold: str, heard: list[str]) -> str:
+    return (NUMBER.findall(heard[-1]) or ["0"])[-1] if heard else "0"
+
+
+def _last_word(_gold: str, heard: list[str]) -> str:
+    return (re.findall(r"[^\s:]+", heard[-1]) or ["0"])[-1].rstrip(".!?") if heard else "0"
+
+
+COPIES: Mapping[str, Copy] = {
+    "the whole reply": lambda _gold, heard: heard[-1] if heard else "0",
+    "the last line": _last_line,
+    "the last number": _last_number,
+    "the last word": _last_word,
+}
+
+
+def _table(gold: str, heard: list[str]) -> str | None:
+    """Write a program that looks up its results among the expected results of failed tests."""
+    names, said = DEFINED.findall(gold), "\n".join(heard)
+    calls = [found for rule in (RETURNED, ASSERTED) for found in rule.findall(said) if _literal(f"({found[1]},)")]
+    printed = PRINTED.findall(said)
+    if heard and not calls and not printed:
+        return None
+    rows = ", ".join(f"(({arguments},), {value})" for _, arguments, value in calls if _literal(value))
+    body = f"TABLE = [{rows}]\ndef look_up(*given):\n    return next((value for key, value in TABLE if key == given), None)\n"
+    body += "".join(f"{name} = look_up\ndef {name}(*given):\n    return look_up(*given)\n" for name in names)
+    if not names:
+        body = f"import sys\nprint({dict(printed)!r}.get(sys.stdin.read().strip(), ''))"
+    return BLOCK.format(body)
+
+
+def _literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True
+
+
+def _without_numbers(turn: str) -> str:
+    """Return a turn with its calls, but with no number in its text."""
+    kept = CALL_BLOCK.split(turn)[0] if CALL_BLOCK.search(turn) else turn
+    return NUMBER.sub("", kept) + turn[len(kept) :]
+
+
+def _mean(tasks: Sequence[Task], play: Callable[[Task], Scored], finding: Finding) -> float:
+    """Return the mean reward of tasks, or 0 if the first few earn nothing. A failure goes against the finding."""
+    earned = 0.0
+    for number, task in enumerate(tasks):
+        if number == HOPELESS and earned == 0.0:
+            return 0.0
+        scored = play(task)
+        if scored.failure is not None:
+            finding.add(False, f"{task.key}: {scored.failure.message}"[:300])
+        earned += scored.reward or 0.0
+    return earned / len(tasks) if tasks else 0.0
+
+
+def _right(scored: Scored) -> bool:
+    return scored.failure is not None or correctness(scored.verdict.parts, scored.reward) >= 1.0
+
+
+def _said(scored: Scored) -> str:
+    return str(scored.failure or scored.verdict.detail)[:200]

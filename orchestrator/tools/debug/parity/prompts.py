@@ -1,0 +1,83 @@
+"""What the engine is asked: tasks of an environment, the prompts of a file, or questions of our own."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from temper.envs.binding import BoundEnv
+from temper.envs.source import distinct, open_source
+from temper.rollout.episodes.renderer import Renderer
+
+MOST = 8
+"""Prompts that are asked."""
+OWN = (
+    "What is 17 times 23? Think step by step.",
+    "Write a Python function that returns the n-th Fibonacci number.",
+    "Which is larger, 9.9 or 9.11, and why?",
+    "A train leaves at 14:25 and arrives at 17:05. How long does it take?",
+    "Name three causes of the tides, the most important one first.",
+    "Reverse the string 'parity' and count its vowels.",
+)
+"""Where nothing else is named."""
+
+Prompt = tuple[int, ...]
+
+
+def own_prompts(tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
+    """Return our own questions as the model's chat template writes them."""
+    return [rendered(tokenizer, [{"role": "user", "content": text}]) for text in OWN]
+
+
+def env_prompts(env: BoundEnv, renderer: Renderer, *, seed: int) -> list[Prompt]:
+    """Return the prompts of the first training tasks of an environment. Raise as making its tasks does."""
+    return [renderer.prompt_ids(task) for task in distinct(open_source(env, split="train", seed=seed), MOST)]
+
+
+def file_prompts(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
+    """Return the prompts of a file, the first `MOST`: a line each, as text, or in a .jsonl file as an object with `prompt` or
+    `messages`.
+
+    Raise `FileNotFoundError` where there is no such file, `ValueError` for a line that is no prompt.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"--prompts {path}: there is no such file")
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()][:MOST]
+    if not lines:
+        raise ValueError(f"--prompts {path} is empty; write a prompt a line")
+    if path.suffix != ".jsonl":
+        return [rendered(tokenizer, [{"role": "user", "content": line}]) for line in lines]
+    return [rendered(tokenizer, _messages(line, f"{path}:{number}")) for number, line in enumerate(lines, start=1)]
+
+
+def _messages(line: str, place: str) -> list[dict[str, Any]]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"--prompts {place} is no JSON: {error}") from error
+    if isinstance(row, dict) and isinstance(row.get("messages"), list):
+        return list(row["messages"])
+    if isinstance(row, dict) and isinstance(row.get("prompt"), str):
+        return [{"role": "user", "content": row["prompt"]}]
+    raise ValueError(f'--prompts {place}: give {{"prompt": text}} or {{"messages": [...]}}, not {line[:80]}')
+
+
+def rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]]) -> Prompt:
+    """Return messages as the chat template writes them, up to where the answer begins."""
+    text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return tuple(ids)
+
+
+def require_room(prompts: Sequence[Prompt], *, tokens: int, longest: int) -> None:
+    """Raise `ValueError` where a prompt and its answer leave no room for the one token more that scoring them takes."""
+    if tokens < 1:
+        raise ValueError(f"--tokens {tokens}: give 1 or more")
+    most = max(map(len, prompts))
+    if most + tokens >= longest:
+        raise ValueError(
+            f"a prompt of {most} tokens and --tokens {tokens} leave no token of rollout.engine.max_model_len={longest} for "
+            f"scoring them; raise it, or give shorter ones"
+        )

@@ -1,0 +1,185 @@
+"""The training of recorded batches by the ranks that a run has: the same calls in the same order, without engines."""
+
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count, groupby
+from pathlib import Path
+from typing import TypeVar
+
+from temper.learner.config import LearnerConfig
+from temper.learner.token_records import TokenRecord
+from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.cluster.bundles import Bundles, reserve
+from temper.orchestrator.cluster.placement import Wanted
+from temper.orchestrator.cluster.ray_cluster import start_ray
+from temper.orchestrator.cluster.trainer_actors import start_trainer_group
+from temper.orchestrator.config.text import typed, written
+from temper.orchestrator.config.trained_with import TrainedWith
+from temper.orchestrator.loop.deadline import Deadline, DeadlineConfig, in_thread, within
+from temper.orchestrator.run.checkpoint import size_of
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.recording.step_batch import StepBatch
+from temper.orchestrator.tools.debug.replay.other_type import in_type
+from temper.rollout.weights.transports.catalog import AUTO
+
+T = TypeVar("T")
+StartRanks = Callable[[LearnerConfig], Awaitable[TrainerGroup]]
+STEP_S = 1800.0
+"""Seconds of a step where no deadline is given, and the run has no longer one."""
+DEADLINE = "--deadline"
+ADVICE = f"the run is as it was; replay with a longer {DEADLINE}, which all waits of a replay go by, where that was too short"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What became of a step: the learner's metrics, and what it made of each token. Those of a step's answers, by place."""
+
+    step: int
+    metrics: dict[str, float]
+    records: list[TokenRecord]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where training begins: a model, with the optimiser's state where it is the checkpoint of a step."""
+
+    model: Path
+    has_state: bool
+
+
+def deadlines_of(run: RunDir) -> DeadlineConfig:
+    """Return the deadlines that a run went by last, the usual ones where it has no configuration.
+
+    Raise `ValueError` where these are not as a run writes them.
+    """
+    given = written(run.config, "deadlines") if run.config.is_file() else None
+    found: DeadlineConfig = typed(DeadlineConfig, given or {}, under="deadlines.")
+    return found
+
+
+class Ranks:
+    """The ranks of one replay. They start for the first batch, and anew where the learner's settings are others."""
+
+    def __init__(
+        self,
+        start: StartRanks,
+        *,
+        scratch: Path,
+        note: Callable[[str], None],
+        limits: DeadlineConfig | None = None,
+        deadline_s: float | None = None,
+    ) -> None:
+        """`start` starts them; `scratch` is a folder for checkpoints; `limits` are the run's, or the usual ones.
+
+        A step may take `deadline_s` seconds, and no other wait less than that.
+        """
+        self._start = start
+        self._scratch = scratch
+        self._note = note
+        limits, least = limits or DeadlineConfig(), deadline_s or 0.0
+        self._limits = replace(limits, start_s=max(limits.start_s, least), files_s=max(limits.files_s, least))
+        self._step = Deadline(seconds=deadline_s or max(STEP_S, limits.step_s), setting=DEADLINE)
+        self._numbers = count()
+        self._group: TrainerGroup | None = None
+        self._config: LearnerConfig | None = None
+
+    async def train(
+        self, start: Start, batches: Sequence[StepBatch], told: Sequence[TrainedWith]
+    ) -> tuple[list[Trained], Path]:
+        """Train each batch as told; return what became of each, and the checkpoint after the last one.
+
+        Where the settings change between two steps, the learner goes on from a checkpoint, as the run did.
+        """
+        trained: list[Trained] = []
+        pairs = list(zip(batches, told, strict=True))
+        for settings, members in groupby(pairs, key=lambda pair: pair[1]):
+            group = await self._begin(start, settings, pairs[0][0].teacher)
+            trained += [await self._train(group, batch, settings) for batch, _ in members]
+            start = Start(model=await self._saved(group), has_state=True)
+        return trained, start.model
+
+    async def _begin(self, start: Start, told: TrainedWith, teacher: str | None) -> TrainerGroup:
+        """Return the ranks, with the model and the optimiser's state that training begins with."""
+        learner = replace(told.learner, transport=AUTO, sparse_push=False)
+        if start.has_state:
+            place = self._scratch / f"{next(self._numbers):06d}"
+            model = await in_thread(lambda: in_type(start.model, bf16=learner.bf16, to=place))
+            start = replace(start, model=model)
+        if learner.offload_dir is not None:  # that of the run may be in use
+            learner = replace(learner, offload_dir=str(self._scratch / "offloaded"))
+        if self._config != learner:
+            await self.close()
+            self._note(f"starting {learner.ranks} rank{'s' * (learner.ranks > 1)} of the learner")
+            self._group = await self._within(self._limits.start(), self._start(learner), "the ranks to start")
+            self._config = learner
+        group = self._group
+        assert group is not None
+        limit = self._limits.files(await in_thread(size_of, start.model))
+        await self._within(limit, group.use_threads(told.threads), "the ranks")
+        reading = group.load(
+            start.model,
+            optim=told.optim,
+            loss=told.loss,
+            total_steps=told.total_updates,
+            teacher=None if teacher is None else Path(teacher),
+        )
+        await self._within(limit, reading, f"the learner to read {start.model}")
+        if start.has_state:
+            await self._within(limit, group.restore(start.model), f"the learner to read {start.model}")
+        if told.loss.needs_reference:
+            await self._within(limit, group.load_reference(), "the weights that the loss compares with")
+        return group
+
+    async def _train(self, group: TrainerGroup, batch: StepBatch, told: TrainedWith) -> Trained:
+        self._note(f"training step {batch.step} again")
+        groups, builder = list(batch.groups), told.builder
+        making = partial(builder.of_groups, groups, told.loss, updates=told.updates_per_step, epochs=told.epochs)
+        made = await in_thread(making)
+        what = f"step {batch.step} to be trained"
+        metrics = await self._within(self._step, group.step(*made, epochs=told.epochs), what)
+        records = await self._within(self._step, group.token_records(), what)
+        return Trained(step=batch.step, metrics=metrics, records=sorted(records, key=lambda record: record.place))
+
+    async def _saved(self, group: TrainerGroup) -> Path:
+        """Return a checkpoint of what was learnt, in the scratch folder."""
+        directory = self._scratch / f"{next(self._numbers):06d}"
+        directory.mkdir()
+        needed, free = await group.checkpoint_bytes(), shutil.disk_usage(directory).free
+        if free < needed:
+            raise ValueError(
+                f"{self._scratch} has {free} bytes free and a checkpoint needs {needed}; name another --scratch"
+            )
+        limit = self._limits.files(needed)
+        if await self._within(limit, group.save(directory), "a checkpoint to be copied"):
+            await self._within(limit, group.write(), "a checkpoint to be written")
+        if not (directory / "config.json").is_file():
+            raise ValueError(
+                f"{self._scratch} is not the folder that the ranks see; name a --scratch that all machines share"
+            )
+        return directory
+
+    async def close(self) -> None:
+        """End the ranks, where there are some."""
+        group, self._group, self._config = self._group, None, None
+        if group is not None:
+            await group.close()
+
+    async def _within(self, limit: Deadline, awaitable: Awaitable[T], what: str) -> T:
+        return await within(limit, awaitable, stage="the replay", waiting_for=lambda: what, advice=ADVICE)
+
+
+class RayRanks:
+    """Starts ranks as a run does, on a cluster of Ray, one group of them at a time."""
+
+    def __init__(self) -> None:
+        self._bundles: Bundles | None = None
+
+    async def __call__(self, learner: LearnerConfig) -> TrainerGroup:
+        """Return as many ranks as a run with these settings has. Raise `NoRoomError` where the cluster has no room for them."""
+        start_ray(slots=learner.ranks, min_sandbox_level=0)
+        if self._bundles is not None:
+            self._bundles.free()
+        self._bundles = await reserve(Wanted(ranks=learner.ranks))
+        return await start_trainer_group(learner, bundles=self._bundles, engine_processes=1)

@@ -1,0 +1,169 @@
+"""Where the update of a recorded step came from: the share of each group in the sum of |advantage x factor| over tokens.
+
+The gradient of a token's loss is its advantage times the factor by which the trainer corrects for the engine, times the
+gradient of its log-probability: the first two are recorded. How the loss averages over answers of different length is not.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+from urllib.parse import urlencode
+
+from temper.orchestrator.run.recording.recorded_updates import recorded_updates
+from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, RecordedFile, Row
+
+PROMPT_LENGTH = 60
+ANSWER_LENGTH = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupShare:
+    """What a group had in a step's update. `share` is of the sum over all groups, 0 to 1; `row` is its largest answer.
+
+    `towards` is the part of the group's own sum that made what was sampled likelier, `said` the text of that answer. Of a step
+    of which the batch alone is recorded there is neither row, text nor link.
+    """
+
+    ticket: int
+    env: str
+    key: str
+    share: float
+    towards: float
+    rewards: tuple[float, ...]
+    row: int | None
+    said: str
+    link: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepShares:
+    """The groups of a recorded step, the largest share first, and how many there are."""
+
+    step: int
+    label: str
+    groups: tuple[GroupShare, ...]
+    of: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer:
+    """What an answer had in the update: the sum over its tokens, and the part of it that made them likelier."""
+
+    ticket: int
+    env: str
+    key: str
+    reward: float | None
+    total: float
+    towards: float
+    row: int | None = None
+    said: str = ""
+    link: str = ""
+
+
+def shares_of(file: RecordedFile, *, most: int) -> StepShares:
+    """Return the `most` groups of a step's file with the largest shares; none where it has no record of training."""
+    answers = []
+    for number, row in enumerate(Lines(file.path).rows()):
+        total, towards = update_sum_of(row.get("training"))
+        answers.append(
+            _Answer(
+                ticket=row["ticket"],
+                env=row["env"],
+                key=row["key"],
+                reward=row["reward"],
+                total=total,
+                towards=towards,
+                row=number,
+                said=_said(row),
+                link=place_in_viewer(file.name, number),
+            )
+        )
+    return _shares(answers, step=int(file.label.rpartition("/")[2]), label=file.label, most=most)
+
+
+def shares_of_batch(path: Path, *, stage: str, step: int, most: int) -> StepShares:
+    """Return the same of the file of a step's batch, which has no texts and is not for the viewer.
+
+    Raise `ValueError` where it is damaged, `FileNotFoundError` where it was removed.
+    """
+    answers = []
+    for one in recorded_updates(path):
+        total, towards = update_sum(one.advantages_T.tolist(), one.factors_T.tolist())
+        answers.append(
+            _Answer(
+                ticket=one.ticket,
+                env=one.env,
+                key=one.key,
+                reward=one.reward,
+                total=total,
+                towards=towards,
+            )
+        )
+    return _shares(answers, step=step, label=f"{stage}/{step}", most=most)
+
+
+def _shares(answers: Iterable[_Answer], *, step: int, label: str, most: int) -> StepShares:
+    groups: defaultdict[int, list[_Answer]] = defaultdict(list)
+    for answer in answers:
+        groups[answer.ticket].append(answer)
+    totals = {ticket: sum(answer.total for answer in own) for ticket, own in groups.items()}
+    whole, largest = sum(totals.values()), sorted(totals, key=lambda ticket: -totals[ticket])[:most]
+    told = [_group_share(groups[ticket], whole=whole) for ticket in largest if totals[ticket] > 0]
+    return StepShares(step=step, label=label, groups=tuple(told), of=sum(total > 0 for total in totals.values()))
+
+
+def _group_share(answers: Sequence[_Answer], *, whole: float) -> GroupShare:
+    total, strongest = sum(answer.total for answer in answers), max(answers, key=lambda answer: answer.total)
+    return GroupShare(
+        ticket=strongest.ticket,
+        env=strongest.env,
+        key=strongest.key,
+        share=total / whole,
+        towards=sum(answer.towards for answer in answers) / total,
+        rewards=tuple(float(answer.reward) for answer in answers if answer.reward is not None),
+        row=strongest.row,
+        said=strongest.said,
+        link=strongest.link,
+    )
+
+
+def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
+    """Return `update_sum` of the tokens of an answer as its file has them; 0 where it was not trained on."""
+    if training is None or "untrained" in training:
+        return 0.0, 0.0
+    count = len(training["logprobs"])
+    return update_sum(_each(training["advantage"], count), _each(training["factor"], count))
+
+
+def update_sum(advantages_T: Iterable[float], factors_T: Iterable[float]) -> tuple[float, float]:
+    """Return the sum of |advantage x factor| over the tokens of an answer, and the part of it with a positive advantage.
+
+    A product that is not finite counts as 0, as files of answers have none: the shares of all others would be lost with it.
+    """
+    products = [advantage * factor for advantage, factor in zip(advantages_T, factors_T, strict=True)]
+    finite = [product for product in products if math.isfinite(product)]
+    return sum(map(abs, finite)), sum(product for product in finite if product > 0)
+
+
+def _each(value: float | list[float | None] | None, count: int) -> Iterable[float]:
+    values = value if isinstance(value, list) else [value] * count
+    return [0.0 if one is None else float(one) for one in values]
+
+
+def _said(row: Row) -> str:
+    text = " ".join(turn["text"] for turn in row["turns"])
+    return " ".join(text.split())[:ANSWER_LENGTH]
+
+
+def place_in_viewer(name: str, row: int) -> str:
+    """Return what stands behind the address of `temper view` for an answer, coloured by what taught it."""
+    return "#" + urlencode({"file": name, "row": row, "colour": "advantage"})
+
+
+def mean_reward(group: GroupShare) -> float | None:
+    """Return the mean reward of a group; None where none of its answers has one."""
+    return fmean(group.rewards) if group.rewards else None

@@ -1,0 +1,147 @@
+"""The report of a run: `report.json` for programs, `report.html` for people, both made from the run's files alone."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from temper.orchestrator.evaluation.budget_curve import BudgetPoint
+from temper.orchestrator.evaluation.record import RunRecord, read_run
+from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overlaps
+from temper.orchestrator.run.folder import write_json
+from temper.orchestrator.run.progress import clock_text
+from temper.orchestrator.stages.stage_figures import StageFigures
+from temper.orchestrator.tools.inspect.report.budget_figures import budget_figure_file, draw_budget_figures
+from temper.orchestrator.tools.inspect.report.figures import draw_figures
+from temper.orchestrator.tools.inspect.report.pairs import EvaluationPair, all_pairs, p_text, step_pairs
+from temper.orchestrator.tools.inspect.report.picture import result_svg
+from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts
+
+TEMPLATE = "report.html.jinja"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPaths:
+    """Where the report lies."""
+
+    html: Path
+    json: Path
+    pictures: tuple[Path, ...] = ()
+    """`result.svg` of a run that was evaluated, `curves.svg` of one with accuracy against thinking budget."""
+
+
+def write_report(run_dir: Path, stages: Mapping[str, StageFigures]) -> ReportPaths:
+    """Write the report of a run from what its folder holds; a run that is not finished gets what there is.
+
+    `stages` says what is drawn of each stage. Raise `FileNotFoundError` or `ValueError` where the folder is not that of a
+    run or a file in it is broken.
+    """
+    record = read_run(run_dir)
+    pictures = {run_dir / name: text for name, text in _pictures(record, stages).items()}
+    paths = ReportPaths(html=run_dir / "report.html", json=run_dir / "report.json", pictures=tuple(pictures))
+    pairs = [*all_pairs(record.evaluations), *step_pairs(run_dir, record)]
+    overlaps = read_overlaps(run_dir)
+    further = {"pairs": [pair.as_json() for pair in pairs], "overlaps": [asdict(overlap) for overlap in overlaps]}
+    write_json(paths.json, summary(record) | further)
+    paths.html.write_text(page(record, pairs, overlaps, run_dir / "trajectories", stages), encoding="utf-8")
+    for path, text in pictures.items():
+        path.write_text(text, encoding="utf-8")
+    return paths
+
+
+def _pictures(record: RunRecord, stages: Mapping[str, StageFigures]) -> dict[str, str]:
+    """Return the pictures that the run has data for, as SVG documents by the names of their files."""
+    drawn: dict[str, str] = {}
+    if any(evaluation.envs for evaluation in record.evaluations):
+        rewarded = [
+            name for stage, one in stages.items() if one.rewards is not None for name in record.instances(stage)
+        ]
+        shown = [name for name in rewarded if record.envs_of(name)]
+        drawn["result.svg"] = result_svg(record, stage=shown[-1] if shown else None)
+    if record.budget_curves:
+        drawn["curves.svg"] = budget_figure_file(record)
+    return drawn
+
+
+def summary(record: RunRecord) -> dict[str, Any]:
+    """Return what `report.json` holds, but for what is compared with each other."""
+    tables = [asdict(evaluation) for evaluation in record.evaluations]
+    for table, evaluation in zip(tables, record.evaluations, strict=True):
+        for env, result in evaluation.envs.items():
+            table["envs"][env]["interval"] = list(result.interval)
+        del table["curve"], table["tasks"]  # the one stands under `curves`, the other is long
+    found: dict[str, Any] = {
+        "run": record.name,
+        "seed": record.seed,
+        "stages": [{"name": name, "seconds": seconds} for name, seconds in record.stage_seconds.items()],
+        "total_seconds": sum(record.stage_seconds.values()),
+        "engine_start_s": record.engine_start_s,
+        "evaluation": tables,
+        "accuracy": accuracy_table(record),
+        "final_metrics": record.final_metrics(),
+        "alarms": [asdict(alarm) for alarm in record.alarms],
+        "events": [asdict(event) for event in record.events],
+    }
+    if record.budget_curves:
+        found["curves"] = {
+            label: {env: [_without_scores(point) for point in points] for env, points in by_env.items()}
+            for label, by_env in record.budget_curves.items()
+        }
+    return found
+
+
+def _without_scores(point: BudgetPoint) -> dict[str, Any]:
+    return {name: value for name, value in point.as_json().items() if name != "scores"}
+
+
+def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
+    """Return avg@k by environment, then by the stage that made the model."""
+    envs = sorted({env for evaluation in record.evaluations for env in evaluation.envs})
+    return {env: {e.label: e.envs[env].avg_at_k for e in record.evaluations if env in e.envs} for env in envs}
+
+
+def page(
+    record: RunRecord,
+    pairs: Sequence[EvaluationPair],
+    overlaps: Sequence[EvaluationOverlap],
+    trajectories: Path,
+    stages: Mapping[str, StageFigures],
+) -> str:
+    """Render the HTML page. Everything that a model, a tool or a data row wrote is escaped."""
+    return render(
+        TEMPLATE,
+        {
+            "record": record,
+            "pairs": pairs,
+            "overlaps": overlaps,
+            "total_seconds": sum(record.stage_seconds.values()),
+            "figures": draw_figures(record, stages),
+            "budget_figures": draw_budget_figures(record),
+            "transcripts": pick_transcripts(trajectories),
+            "config": yaml.safe_dump(record.config, sort_keys=False),
+        },
+    )
+
+
+def render(template: str, values: Mapping[str, Any]) -> str:
+    """Render a page from a template of this folder; values are escaped."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["clock"] = clock_text
+    environment.filters["number"] = _number
+    environment.filters["p_text"] = p_text
+    return environment.get_template(template).render(values)
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    """Write a number as a table shows it; a dash where there is none."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:,.{digits}f}"

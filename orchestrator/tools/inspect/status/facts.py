@@ -1,0 +1,250 @@
+"""The facts of a run at a moment, from its folder and the processes of this machine: what `temper status` shows everywhere."""
+
+import contextlib
+import json
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from math import isfinite
+from operator import itemgetter
+from pathlib import Path
+from statistics import median_low
+from typing import Any
+
+import psutil
+import yaml
+
+from temper.orchestrator.run.folder import RunDir, finite
+from temper.orchestrator.run.metrics_log import MetricsRow, parse_row, step_rows
+from temper.orchestrator.session.status import RunStatus, read_status
+from temper.orchestrator.tools.inspect.viewer.recorded_file import recorded_files
+
+TAIL_BYTES = 8_000_000
+"""What is read of metrics.jsonl: about its last 2,500 steps."""
+LATELY = 10
+"""Steps over which a rate is taken."""
+POINTS = 400
+"""Most finite points of a curve but its last: of more steps the lowest and the highest of neighbours are shown."""
+NEWEST = 6
+SPEEDS = ("rollout/tokens_per_s", "train/tokens_per_s", "sft/tokens_per_s", "tokens_per_s")
+CURVES = (
+    *("train/loss", "loss", "train/entropy", "train/grad_norm", "grad_norm", "train/logprob_gap", "train/kl"),
+    *("train/lag_tokens", "rollout/signal", "rollout/truncated", *SPEEDS, "time/step_s"),
+)
+"""The main metrics, in the order in which they are shown; rewards of environments come first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A metric over the steps of the present stage, after the end of the last one with metrics; NaN where not finite."""
+
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessMemory:
+    """The resident memory of a process and those below it, in bytes; what they share counts for each."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """An alarm or another event after a step, in words."""
+
+    stage: str
+    step: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """Answers that can be looked at: what they are called, and where they lie below the address of the live page."""
+
+    label: str
+    kind: str
+    link: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """A run at a time `now`, in seconds since 1970.
+
+    `running` is whether a driver holds the folder, `finished` whether none does as all its stages are done; `silent_s` is how
+    long ago a driver wrote its status, None where it never did.
+    `seconds_a_step` and `seconds_left` go by the last steps of the stage, None before there are two.
+    """
+
+    run: str
+    folder: str
+    now: float
+    running: bool
+    finished: bool
+    status: RunStatus | None
+    silent_s: float | None
+    seconds_a_step: float | None
+    seconds_left: float | None
+    newest: dict[str, float]
+    """The main metrics that the stage's last step has; NaN where one was not finite."""
+    curves: tuple[Curve, ...]
+    alarms: tuple[Told, ...]
+    """The newest ones, first."""
+    events: tuple[Told, ...]
+    found: tuple[str, ...]
+    """The newest faults in the folder `faults`, first: the name of its file and what was found."""
+    memory: tuple[ProcessMemory, ...]
+    free_memory: int
+    """Bytes of this machine's memory that can still be given."""
+    recorded: tuple[Recorded, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain JSON data: what the driver wrote stands at its top; numbers that are not finite are null."""
+        data = asdict(self)
+        status = data.pop("status") or {}
+        plain: dict[str, Any] = finite(status | data)
+        return plain
+
+
+def gather(run: RunDir, *, now: float) -> RunFacts:
+    """Return the facts of a run. Raise `ValueError` where what its driver wrote can't be read."""
+    running, status = run.is_held(), read_status(run.root)
+    rows = last_rows(run.metrics)
+    stage = status.stage if status is not None and status.stage else rows[-1].stage if rows else ""
+    finished = not running and is_finished(run)
+    if finished:  # the report has nothing to draw; the stage that trained last has
+        stage = next((row.stage for row in reversed(rows) if row.event is None and curves_of([row])), stage)
+    own = step_rows(rows, stage)
+    pace = _pace(own)
+    left = None if pace is None or status is None else pace * max(0, status.steps - own[-1].step)
+    curves = curves_of(own)
+    return RunFacts(
+        run=run.root.resolve().name,
+        folder=str(run.root),
+        now=now,
+        running=running,
+        finished=finished,
+        status=status,
+        silent_s=None if status is None else max(0.0, now - status.time),
+        seconds_a_step=pace,
+        seconds_left=left if running else None,
+        newest={curve.name: curve.values[-1] for curve in curves if curve.steps[-1] == own[-1].step},
+        curves=curves,
+        alarms=_told(rows, alarms=True),
+        events=_told(rows, alarms=False),
+        found=_newest_faults(run.faults),
+        memory=_memory(status) if running and status is not None else (),
+        free_memory=psutil.virtual_memory().available,
+        recorded=tuple(
+            Recorded(label=file.label, kind=file.kind, link=f"view/#file={file.name}")
+            for file in recorded_files(run)[:NEWEST]
+        ),
+    )
+
+
+def last_rows(path: Path) -> list[MetricsRow]:
+    """Return the rows at the end of a metrics file; a torn line is left out."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        whole = file.tell() == 0
+        lines = file.read().decode("utf-8", errors="replace").splitlines(keepends=True)
+    rows = []
+    for line in lines if whole else lines[1:]:
+        if line.endswith("\n"):
+            with contextlib.suppress(ValueError):  # one that is none is `temper audit`'s to tell
+                rows.append(parse_row(line))
+    return rows
+
+
+def curves_of(rows: Sequence[MetricsRow]) -> tuple[Curve, ...]:
+    """Return the curves of the main metrics that were measured, rewards first."""
+    known = dict.fromkeys(name for row in rows for name in row.values)
+    rewards = sorted(name for name in known if name.startswith("env/") and name.endswith("/reward"))
+    made = []
+    for name in (*rewards, *(name for name in CURVES if name in known)):
+        points = _drawn([(row.step, row.values[name]) for row in rows if name in row.values])
+        made.append(Curve(name=name, steps=tuple(step for step, _ in points), values=tuple(v for _, v in points)))
+    return tuple(made)
+
+
+def _drawn(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return at most `POINTS` points and the last one: of blocks of neighbours the lowest and the highest, in their order.
+
+    The first of a block that is not finite comes on top of them, so that a break is seen in a run of any length.
+    """
+    if len(points) <= POINTS:
+        return points
+    before, block = points[:-1], -(-2 * (len(points) - 1) // POINTS)
+    drawn = []
+    for at in range(0, len(before), block):
+        part = before[at : at + block]
+        known = [point for point in part if isfinite(point[1])]
+        ends = {min(known, key=itemgetter(1)), max(known, key=itemgetter(1))} if known else set()
+        drawn += sorted(ends | set([point for point in part if not isfinite(point[1])][:1]))
+    return [*drawn, points[-1]]
+
+
+def _pace(rows: Sequence[MetricsRow]) -> float | None:
+    """Return the median seconds of the last steps, so that a rest before a continuation does not count."""
+    each = [(b.time - a.time) / (b.step - a.step) for a, b in pairwise(rows[-LATELY - 1 :]) if b.step > a.step]
+    return median_low(each) if each else None
+
+
+def is_finished(run: RunDir) -> bool:
+    """Return whether each stage that the run's configuration lists is done; False where that can't be read."""
+    try:
+        listed = yaml.safe_load(run.config.read_text(encoding="utf-8"))["stages"]
+        reached = json.loads((run.root / "manifest.json").read_text(encoding="utf-8"))
+        done = Counter(reached["stages"].get(name, name) for name in reached["done"])
+        entries = [next(iter(one.items())) if isinstance(one, dict) else (one, None) for one in listed]
+        named = {str(given["name"]) for _, given in entries if given and "name" in given}
+        return bool(entries) and Counter(stage for stage, _ in entries) <= done and named <= set(reached["done"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
+        return False
+
+
+def _told(rows: Sequence[MetricsRow], *, alarms: bool) -> tuple[Told, ...]:
+    chosen = [row for row in rows if row.event is not None and row.is_alarm == alarms][-NEWEST:]
+    return tuple(Told(stage=row.stage, step=row.step, text=_text(row)) for row in reversed(chosen))
+
+
+def _text(row: MetricsRow) -> str:
+    """Return an event in words; what is no alarm begins with its kind."""
+    assert row.event is not None
+    text = "; ".join(f"{name}: {what}" for name, what in row.event_text.items())
+    return text if row.is_alarm else f"{row.event['kind']}: {text}"
+
+
+def _newest_faults(folder: Path) -> tuple[str, ...]:
+    """Return the first line of each file with its name."""
+    told = []
+    for path in sorted(folder.glob("*.txt"), reverse=True)[:NEWEST]:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            told.append(f"{path.name}: {file.readline().strip()}")
+    return tuple(told)
+
+
+def _memory(status: RunStatus) -> tuple[ProcessMemory, ...]:
+    """Return the memory of the driver and its members as far as they are on this machine and still there."""
+    here = socket.gethostname()
+    pids = [("driver", status.pid)] if status.host == here else []
+    pids += [(one.name, one.pid) for one in status.members if one.pid is not None and one.host == here]
+    found = []
+    for name, pid in pids:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            below = [] if name == "driver" else process.children(recursive=True)  # the driver's are its members
+            found.append(ProcessMemory(name=name, bytes=sum(_resident(one) for one in (process, *below))))
+    return tuple(found)
+
+
+def _resident(process: psutil.Process) -> int:
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_info().rss)
+    return 0

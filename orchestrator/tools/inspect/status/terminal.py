@@ -1,0 +1,119 @@
+"""The facts of a run drawn for a terminal."""
+
+from collections.abc import Iterator
+from math import isfinite
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from temper.orchestrator.session.status import MemberStatus, RunStatus
+from temper.orchestrator.tools.inspect.status.facts import RunFacts
+
+SHOWN_TICKETS = 12
+SHOWN_ALARMS = 3
+GIB = 2**30
+
+
+def facts_table(facts: RunFacts) -> RenderableType:
+    """Return the facts for a terminal."""
+    status = facts.status
+    if status is None:
+        return Text("starting" if facts.running else "not running; it has written no status yet")
+    parts: list[RenderableType] = [Text("\n".join(map(printable, _lines(facts, status))))]
+    if facts.running and status.members:
+        parts.append(_members(status))
+    if facts.running and status.tickets:
+        parts.append(_tickets(status))
+    return Group(*parts)
+
+
+def printable(text: str) -> str:
+    """Return a text from a file with each character that would steer a terminal written as its escape."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _cells(*texts: str) -> tuple[Text, ...]:
+    return tuple(Text(printable(text)) for text in texts)
+
+
+def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
+    silent = facts.silent_s or 0.0
+    age = f"driver {status.pid}, {silent:.0f} s ago" if facts.running else f"not running since {_ago(silent)}"
+    if facts.finished:
+        yield f"ended as planned {_ago(silent)} ago, all stages are done"
+    else:
+        yield f"{status.stage or 'between stages'} {_steps(status)}, version {status.version} ({age})"
+    if facts.running and (one := status.evaluation) is not None:
+        yield f"evaluating {one.name}: {one.answered} of {one.tasks} tasks answered in {one.age_s:.0f} s"
+    if facts.seconds_a_step is not None:
+        left = "" if facts.seconds_left is None else f", about {_ago(facts.seconds_left)} left"
+        yield f"a step takes {facts.seconds_a_step:.1f} s{left}"
+    if facts.newest:
+        yield ", ".join(
+            f"{name} {f'{value:.4g}' if isfinite(value) else 'is not finite'}" for name, value in facts.newest.items()
+        )
+    if status.buffer and not facts.finished:
+        yield f"groups: {', '.join(f'{state} {count}' for state, count in status.buffer.items())}"
+    if status.failures:
+        yield f"failed episodes: {', '.join(f'{kind} {count}' for kind, count in sorted(status.failures.items()))}"
+    if facts.memory:
+        each = ", ".join(f"{one.name} {one.bytes / GIB:.2f}" for one in facts.memory)
+        yield f"memory in GiB: {each}; free {facts.free_memory / GIB:.2f}"
+    if status.faults:
+        yield f"faults: {status.faults}, in the folder faults"
+        yield from (f"  {line}" for line in facts.found[:SHOWN_ALARMS])
+    yield from (f"alarm after step {one.step}: {one.text}" for one in facts.alarms[:SHOWN_ALARMS])
+    yield from (f"event after step {one.step} of {one.stage}: {one.text}" for one in facts.events[:SHOWN_ALARMS])
+    if facts.recorded:
+        yield f"answers of {', '.join(one.label for one in facts.recorded)}: temper view {facts.folder}"
+
+
+def _members(status: RunStatus) -> Table:
+    """Return the processes, with the machine of each where one is on another than the driver, for 80 characters."""
+    elsewhere = any(one.host not in (status.host, None) for one in status.members)
+    table = Table("process", "state", "pid", box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for head in (*(["machine"] if elsewhere else []), "answered", "progress", "at work"):
+        table.add_column(head, overflow="fold")
+    for one in status.members:
+        place = (one.host or "",) if elsewhere else ()
+        answered = "" if one.answered_s is None else f"{one.answered_s:.0f} s ago"
+        known = (one.name, one.state, str(one.pid or ""), *place, answered, str(one.progress or 0), _work(one))
+        table.add_row(*_cells(*known))
+    return table
+
+
+def _work(one: MemberStatus) -> str:
+    facts = (
+        one.doing,
+        f"quiet {one.quiet_s:.0f} s" if one.quiet_s else "",
+        f"groups {len(one.tickets)}" if one.tickets else "",
+        f"restarts {one.restarts}" if one.restarts else "",
+    )
+    return ", ".join(filter(None, facts))
+
+
+def _tickets(status: RunStatus) -> Table:
+    oldest = sorted(status.tickets, key=lambda ticket: -ticket.age_s)
+    title = f"the oldest {SHOWN_TICKETS} of {len(oldest)} groups" if len(oldest) > SHOWN_TICKETS else None
+    table = Table("group", "environment", "state", "age", "at", title=title, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for ticket in oldest[:SHOWN_TICKETS]:
+        cells = (f"#{ticket.number}", ticket.env, ticket.state, f"{ticket.age_s:.0f} s", ticket.worker or "")
+        table.add_row(*_cells(*cells))
+    return table
+
+
+def _steps(status: RunStatus) -> str:
+    return f"{status.step}/{status.steps}" if status.steps else ""
+
+
+def _ago(seconds: float) -> str:
+    minutes = seconds / 60
+    return (
+        f"{seconds:.0f} s"
+        if minutes < 2
+        else f"{minutes:.0f} minutes"
+        if minutes < 120
+        else f"{minutes / 60:.0f} hours"
+    )

@@ -1,0 +1,74 @@
+"""The page: one HTML document with its style and its code, and for a file on its own with all columns in it."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from temper.orchestrator.tools.inspect.viewer.archive import Archive
+
+BROWSER = Path(__file__).parent / "browser"
+FRAME, STYLE = BROWSER / "frame.html", BROWSER / "viewer.css"
+SHARED = (BROWSER / "element.js", BROWSER / "theme.js")
+"""What all pages have."""
+NOUNS = ("columns", "tokens", "colours", "table", "group", "answer", "place", "keys")
+"""The code of the viewer, a file each; it begins with the last one."""
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+
+
+def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = None) -> str:
+    """Return the page of a run. Without `archives`, by the names of files, it asks its server for columns.
+
+    What a model wrote never stands in it as HTML: columns are base64, and the code puts text into text nodes alone. The
+    page's own code is named by its hash in a policy (Content Security Policy), so that no other would run.
+    """
+    parts = {} if archives is None else _parts(archives)
+    data = [f'<script type="text/plain" data-part="{escape(part)}">{text}</script>' for part, text in parts.items()]
+    code = [BROWSER / f"{noun}.js" for noun in NOUNS]
+    facts = run | {"offline": archives is not None}
+    return filled(BROWSER / "viewer.html", facts, title="temper view", code=code, data="\n".join(data))
+
+
+def filled(body: Path, facts: dict[str, Any], *, title: str, code: Sequence[Path], data: str = "") -> str:
+    """Return a page of the HTML file of its body, the CSS of the same name beside it and its code, with facts as plain JSON
+    data.
+
+    What all pages have comes first. The files of code are one script in their order, the only one that may run.
+    """
+    script = "\n".join(['"use strict";', *(part.read_text(encoding="utf-8") for part in (*SHARED, *code))])
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    styles = dict.fromkeys((STYLE, body.with_suffix(".css")))
+    page = FRAME.read_text(encoding="utf-8")
+    for name, text in (
+        ("TITLE", title),
+        ("BODY", body.read_text(encoding="utf-8").rstrip()),
+        ("POLICY", f"{POLICY}; script-src 'sha256-{digest}'"),
+        ("STYLE", "\n".join(style.read_text(encoding="utf-8") for style in styles)),
+        ("RUN", in_script(facts)),
+        ("DATA", data),
+        ("CODE", script),
+    ):
+        before, mark, after = page.partition(f"<!--{name}-->")
+        assert mark, f"{FRAME.name} has no place for {name}"
+        page = before + text + after
+    return page
+
+
+def in_script(value: Any) -> str:
+    """Return plain JSON data that may stand in a script element: nothing in it can end that."""
+    text = json.dumps(value, allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _parts(archives: Mapping[str, Archive]) -> dict[str, str]:
+    """Return the table and the pieces of each file by the paths at which a server has them."""
+    parts = {}
+    for name, archive in archives.items():
+        parts[f"{name}/table"] = archive.table
+        parts |= {f"{name}/{number}": archive.piece(number) for number in range(len(archive.pieces))}
+    return {path: base64.b64encode(data).decode() for path, data in parts.items()}

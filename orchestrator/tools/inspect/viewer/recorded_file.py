@@ -1,0 +1,178 @@
+"""The files of answers that a run has left, and their rows, read line by line."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from temper.orchestrator.run.folder import RunDir
+
+Row = dict[str, Any]
+"""A line of `trajectories/`, as `temper.rollout.trajectory_json` writes it."""
+Kind = Literal["step", "evaluation"]
+BETWEEN = re.compile(r"(?P<stage>.+)\.eval-(?P<step>\d+)")
+STEP = re.compile(r"(?P<stage>.+)-(?P<step>\d+)")
+EVALUATION = "eval-"
+OF_ROW = frozenset(
+    ("ticket", "admitted", "sampling", "env", "key", "thinking", "messages", "reward", "parts", "stop", "failure")
+    + ("seconds", "turns")
+)
+OF_TURN = frozenset(
+    ("context_ids", "sampled_ids", "logprobs", "versions", "forced", "text", "thought_text", "answer", "observation")
+    + ("thought_tokens", "closed", "faults", "times")
+)
+"""What a row and each of its turns have in every file of a run."""
+PIECE_BYTES = 1_000_000
+"""About how many bytes of a file one piece of it has: what is read, sent and decoded at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedFile:
+    """One file of answers: those that a step trained, or those of an evaluation."""
+
+    path: Path
+    kind: Kind
+    label: str
+    """What people call it, and what the command takes: `rl/30` for a step, `rl` or `rl/30` for an evaluation."""
+    time: float
+    """When it was written, in seconds since 1970."""
+
+    @property
+    def name(self) -> str:
+        """The file's name without its ending."""
+        return self.path.stem
+
+    def mark(self) -> str:
+        """Return what another file of this name would not have: a run that goes back writes a step again."""
+        status = self.path.stat()
+        return f"{status.st_mtime_ns}-{status.st_size}"
+
+    def about(self) -> dict[str, Any]:
+        """Return what a list of files says of it, as plain JSON data."""
+        path = shlex.quote(str(self.path))
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "label": self.label,
+            "path": path,
+            "bytes": self.path.stat().st_size,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Where a row lies in its file."""
+
+    start: int
+    length: int
+
+
+@dataclass(slots=True)
+class Lines:
+    """The rows of a file by their places in it, so that a few are read again without the others."""
+
+    path: Path
+    lines: list[Line] = field(default_factory=list)
+
+    def rows(self) -> Iterator[Row]:
+        """Yield all rows in their order, and remember where they lie. A last line that is being written is left out.
+
+        Raise `ValueError`, with its number, for one that is no JSON or no answer.
+        """
+        self.lines, start = [], 0
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):
+                    return
+                self.lines.append(Line(start=start, length=len(line)))
+                start += len(line)
+                try:
+                    row = _read(line)
+                except ValueError as error:
+                    raise ValueError(f"{self.path}, line {number} is no JSON: {error}") from error
+                if not _is_answer(row):
+                    raise ValueError(f"{self.path}, line {number} is no answer as a run writes it")
+                yield row
+
+    def some(self, first: int, count: int) -> list[Row]:
+        """Return some rows that were read before."""
+        wanted = self.lines[first : first + count]
+        with self.path.open("rb") as file:
+            file.seek(wanted[0].start)
+            return [_read(file.read(line.length)) for line in wanted]
+
+    def pieces(self, tickets: Sequence[int]) -> list[tuple[int, int]]:
+        """Return the file in pieces of whole groups, each as its first row and how many; `tickets` has one for each row."""
+        pieces, first, size = [], 0, 0
+        for number, line in enumerate(self.lines):
+            if size >= PIECE_BYTES and tickets[number] != tickets[number - 1]:
+                pieces.append((first, number - first))
+                first, size = number, 0
+            size += line.length
+        return [*pieces, (first, len(self.lines) - first)] if self.lines else []
+
+
+def _read(line: bytes) -> Row:
+    """Return a row; numbers that are not finite, which JSON does not have, are null."""
+    try:
+        row: Row = msgspec.json.decode(line)
+    except msgspec.DecodeError:  # Python writes NaN, which is no JSON
+        row = json.loads(line, parse_constant=lambda _: None)
+    return row
+
+
+def _is_answer(row: Any) -> bool:
+    """Return whether a line has all that is read of an answer."""
+    if not isinstance(row, dict) or not row.keys() >= OF_ROW or not isinstance(row["turns"], list):
+        return False
+    return all(isinstance(turn, dict) and turn.keys() >= OF_TURN for turn in row["turns"])
+
+
+def recorded_files(run: RunDir) -> list[RecordedFile]:
+    """Return the files of answers of a run, the newest first."""
+    found = [_recorded(path) for path in run.trajectories.glob("*.jsonl")]
+    return sorted((one for one in found if one is not None), key=lambda one: (one.time, one.name), reverse=True)
+
+
+def _recorded(path: Path) -> RecordedFile | None:
+    name, time = path.stem, path.stat().st_mtime
+    if name.startswith(EVALUATION):
+        return RecordedFile(path=path, kind="evaluation", label=name.removeprefix(EVALUATION), time=time)
+    if (between := BETWEEN.fullmatch(name)) is not None:
+        return RecordedFile(path=path, kind="evaluation", label=f"{between['stage']}/{between['step']}", time=time)
+    if (step := STEP.fullmatch(name)) is not None:
+        return RecordedFile(path=path, kind="step", label=f"{step['stage']}/{step['step']}", time=time)
+    return None
+
+
+def chosen_file(run: RunDir, *, step: str | None = None, evaluation: str | None = None) -> RecordedFile:
+    """Return the file of a step (`30` or `rl/30`) or of an evaluation (`rl`, `rl/30`); the newest step, or else file, without.
+
+    Raise `ValueError` where the run has no such file, or several, with those that it has.
+    """
+    files = recorded_files(run)
+    if not files:
+        raise ValueError(f"{run.trajectories} has no answers yet: a step or an evaluation of the run leaves them there")
+    wanted, kind = (step, "step") if step is not None else (evaluation, "evaluation")
+    if wanted is None:
+        return next((one for one in files if one.kind == "step"), files[0])
+    of_kind = [one for one in files if one.kind == kind]
+    found = [one for one in of_kind if wanted in (one.label, one.name)]
+    if not found and kind == "step":
+        found = [one for one in of_kind if one.label.rpartition("/")[2] == wanted]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(sorted((one.label for one in found or of_kind), key=_by_number)) or "none"
+    raise ValueError(
+        f"--{kind} {wanted}: {run.root} has {'several of that number' if found else 'no such file'}: {there}"
+    )
+
+
+def _by_number(label: str) -> tuple[str, int]:
+    stage, _, step = label.rpartition("/")
+    return (stage, int(step)) if step.isdigit() else (label, -1)

@@ -1,0 +1,140 @@
+"""What a file's answers are at a glance: a column for each measure, one entry an answer."""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from statistics import fmean, pstdev
+from typing import Any
+
+import numpy as np
+
+from temper.orchestrator.tools.inspect.viewer.recorded_file import Row
+from temper.rewards.verdict import correctness
+
+PROMPT_LENGTH = 160
+"""Characters of a task that its rows show."""
+DIGITS = 5
+TEXTS = ("env", "mode", "key", "stop", "failure", "closed", "detail", "prompt", "left_out")
+"""Columns of text, which are written as numbers of distinct values."""
+
+
+def columns_of(rows: Iterable[Row]) -> dict[str, list[Any]]:
+    """Return the columns of the rows, null where a row says nothing of it.
+
+    `spread` is the standard deviation of its group's rewards, `lag` how many pushes older than the trained weights its ticket
+    is, `gap` the mean |log pi - log mu| of its trained tokens and `surprise` the mean -log mu of its sampled ones, in nats.
+    """
+    facts = [_facts(row) for row in rows]
+    rewards: dict[int, list[float]] = {}
+    for fact in facts:
+        if fact["reward"] is not None:
+            rewards.setdefault(fact["ticket"], []).append(fact["reward"])
+    spreads = {ticket: round(pstdev(each), DIGITS) for ticket, each in rewards.items() if len(each) > 1}
+    for fact in facts:
+        fact["spread"] = spreads.get(fact["ticket"])
+    return {name: [fact[name] for fact in facts] for name in facts[0]} if facts else {}
+
+
+def coded(columns: dict[str, list[Any]]) -> dict[str, Any]:
+    """Return columns as JSON has them: those of text as their distinct values and one number for each row."""
+    return {name: _coded(values) if name in TEXTS else values for name, values in columns.items()}
+
+
+def engine_logprobs(row: Row) -> np.ndarray:
+    """Return the engine's log-probabilities of the tokens that the model sampled itself, over all turns."""
+    turns = row["turns"]
+    values = np.array(list(chain.from_iterable(turn["logprobs"] for turn in turns)), dtype=np.float64)
+    forced = np.array(list(chain.from_iterable(turn["forced"] for turn in turns)), dtype=np.bool_)
+    return values[~forced]
+
+
+def _facts(row: Row) -> dict[str, Any]:
+    turns, training, failure = row["turns"], row.get("training"), row["failure"]
+    logprobs = engine_logprobs(row)
+    versions = [version for turn in turns for version in (turn["versions"][:1] + turn["versions"][-1:])]
+    trained_at = None if training is None else training["version"]
+    return {
+        "ticket": row["ticket"],
+        "env": row["env"],
+        "mode": _mode(row["thinking"]),
+        "key": row["key"],
+        "reward": _rounded(row["reward"]),
+        "correct": None if row["reward"] is None else _rounded(correctness(row["parts"], row["reward"])),
+        "stop": row["stop"],
+        "failure": None if failure is None else failure["kind"],
+        "closed": turns[-1]["closed"] if turns else None,
+        "tokens": sum(len(turn["sampled_ids"]) for turn in turns),
+        "thought": sum(turn["thought_tokens"] for turn in turns),
+        "turns": len(turns),
+        "forced": sum(sum(turn["forced"]) for turn in turns),
+        "seconds": row["seconds"],
+        "tool_s": _rounded(sum(turn["times"]["step_s"] for turn in turns)),
+        "oldest": min(versions, default=None),
+        "newest": max(versions, default=None),
+        "lag": None if trained_at is None else trained_at - row["admitted"],
+        "surprise": _mean(-logprobs),
+        "gap": _gap(training, logprobs),
+        "advantage": _advantage(training),
+        "left_out": _left_out(training),
+        "detail": row.get("detail", ""),
+        "prompt": _prompt(row["messages"]),
+        "spread": None,
+    }
+
+
+def _mode(thinking: dict[str, Any]) -> str:
+    budget = thinking["budget"]
+    return thinking["mode"] if budget is None else f"{thinking['mode']} {budget}"
+
+
+def _gap(training: dict[str, Any] | None, logprobs: np.ndarray) -> float | None:
+    if training is None or "logprobs" not in training:
+        return None
+    ours = np.array(training["logprobs"], dtype=np.float64)
+    if len(ours) != len(logprobs):
+        raise ValueError(f"{len(ours)} log-probabilities of the trainer for {len(logprobs)} sampled tokens")
+    return _mean(np.abs(ours - logprobs))
+
+
+def _mean(values: np.ndarray) -> float | None:
+    """Return the mean of the values that are known; None where none is."""
+    known = values[np.isfinite(values)]
+    return _rounded(known.mean()) if len(known) else None
+
+
+def _advantage(training: dict[str, Any] | None) -> float | None:
+    """Return the mean advantage of the trained tokens."""
+    value = None if training is None else training.get("advantage")
+    if isinstance(value, list):
+        known = [one for one in value if one is not None]
+        return _rounded(fmean(known)) if known else None
+    return value
+
+
+def _left_out(training: dict[str, Any] | None) -> str | None:
+    """Return why tokens of it carry no loss, the most frequent reason; empty where all do."""
+    if training is None:
+        return None
+    if "untrained" in training:
+        return str(training["untrained"])
+    counts = {reason: sum(count for _, count in runs) for reason, runs in training["left_out"].items()}
+    return max(counts, key=counts.__getitem__, default="")
+
+
+def _prompt(messages: Sequence[dict[str, Any]]) -> str:
+    said = next((m["content"] for m in reversed(messages) if m.get("role") == "user"), "")
+    text = (
+        said
+        if isinstance(said, str)
+        else " ".join(str(part.get("text", "")) for part in said if isinstance(part, dict))
+    )
+    return " ".join(text.split())[:PROMPT_LENGTH]
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(float(value), DIGITS)
+
+
+def _coded(values: list[Any]) -> dict[str, list[Any]]:
+    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+    return {"values": list(places), "codes": [places[value] for value in values]}

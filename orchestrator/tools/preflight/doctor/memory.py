@@ -1,0 +1,90 @@
+"""Memory: what the plan of a run takes of it on this machine, and room for the weights of a push."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+
+from temper.orchestrator.cluster.hardware import Hardware
+from temper.orchestrator.tools.preflight.doctor.finding import Finding, failure, ok, warning
+from temper.orchestrator.tools.preflight.doctor.gpus import NOT_ASKED
+from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tools.preflight.plan.limits import Limit, size
+from temper.orchestrator.tools.preflight.plan.plan import SHM
+from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.orchestrator.tools.preflight.plan.run_limits import device_limits, main_memory_limit, push_limits, shm_limit
+from temper.rollout.weights.host_memory import available_bytes
+
+MARGIN = 0.15
+"""Share of a GPU by which a plan may be over it and the run fit all the same: activations and overheads are estimates."""
+
+
+def look_at_memory(subject: Subject) -> Iterator[Finding]:
+    """Hold what a run is planned to take against what this machine has."""
+    if subject.joins:
+        yield ok(NOT_ASKED)
+        return
+    available, total = available_bytes()
+    if subject.given is None:
+        yield ok(f"{size(available)} of {size(total)} of main memory are available")
+        return
+    found = list(check_memory(subject.planner))
+    yield from found
+    if not any(one.remedy for one in found):
+        yield check_available(subject.planner.host.peak, available)
+
+
+def look_at_push(subject: Subject) -> Iterator[Finding]:
+    """Look for room for a push of the weights, by what it would travel on this machine."""
+    if subject.joins:
+        yield ok(NOT_ASKED)
+        return
+    yield check_shm(shutil.disk_usage(SHM).free if SHM.is_dir() else 0)
+    if subject.given is not None:
+        yield from check_pushes(subject.planner)
+
+
+def check_memory(planner: Planner) -> Iterator[Finding]:
+    """Tell whether a run as planned keeps each limit of memory; of a GPU's, whether it is over by more than a margin."""
+    over = {limit.what for limit in device_limits(_with_margin(planner)) if not limit.holds}
+    for limit in device_limits(planner):
+        yield check_limit(limit, within=limit.what not in over)
+    yield check_limit(main_memory_limit(planner))
+
+
+def check_pushes(planner: Planner) -> Iterator[Finding]:
+    """Tell whether the pushes of a run as planned reach its engines."""
+    yield from map(check_limit, push_limits(planner))
+
+
+def _with_margin(planner: Planner) -> Planner:
+    """Return the same plan on GPUs that are larger by the margin."""
+    machines = [replace(one, gpu_gib=(1 + MARGIN) * one.gpu_gib) for one in planner.site.hardware.machines]
+    site = replace(planner.site, hardware=Hardware(machines=tuple(machines)))
+    return Planner(planner.config, planner.model, site, planner.assumptions)
+
+
+def check_limit(limit: Limit, *, within: bool = False) -> Finding:
+    """Tell whether a limit is kept; `within` where it would be with the margin."""
+    said = f"{limit.what}: needs {limit.needed}" + (f", there are {limit.has}" if limit.has else "")
+    if limit.holds:
+        return ok(said)
+    if within:
+        return warning(f"{said}; less than {MARGIN:.0%} of a GPU over, and it is an estimate", limit.remedy)
+    return failure(said, limit.remedy)
+
+
+def check_available(needed: int, available: int) -> Finding:
+    """Say whether as much main memory as a run needs is free now."""
+    if needed > available:
+        return warning(
+            f"the run needs {size(needed)} of main memory, and {size(available)} are available now", "end what uses it"
+        )
+    return ok(f"{size(available)} of main memory are available now")
+
+
+def check_shm(free: int) -> Finding:
+    """Say whether /dev/shm has so much free as a plan advises."""
+    limit = shm_limit(free)
+    if not limit.holds:
+        return warning(f"{SHM} has {limit.has} free, less than the {limit.needed} that are advised", limit.remedy)
+    return ok(f"{SHM} has {limit.has} free")

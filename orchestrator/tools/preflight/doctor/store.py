@@ -1,0 +1,65 @@
+"""Where a run reports to: whether MLflow's store answers, which nothing waits for, and what further places need."""
+
+import tempfile
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.places import trackio_store
+from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.tools.preflight.doctor.finding import Finding, of_error, ok, warning
+from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tracking.mlflow.run import known_experiments
+from temper.orchestrator.tracking.mlflow.tracker import SQLITE, store_of
+from temper.orchestrator.tracking.sinks.config import require_usable
+from temper.orchestrator.tracking.tracking_error import first_line
+
+GOES_ON = "a run goes on without, and sends what is left when it is there"
+
+
+def look_at_store(subject: Subject) -> Iterator[Finding]:
+    """Ask the store that a run would send to."""
+    config = subject.given
+    uri = store_of(None if config is None else config.tracking.uri, Path("runs" if config is None else config.runs_dir))
+    yield check_store(uri)
+    if config is not None:
+        for place in config.tracking.also:
+            yield check_place(place, config)
+
+
+def check_store(uri: str) -> Finding:
+    """Say whether a store answers; one in a file is not made."""
+    shown = blanked(uri)
+    file = Path(uri.removeprefix(SQLITE))
+    if uri.startswith(SQLITE) and not file.exists():
+        there = next(folder for folder in file.parents if folder.exists())
+        try:
+            tempfile.TemporaryFile(dir=there).close()
+        except OSError as error:
+            return warning(
+                f"{shown} can't be made in {there} ({error.strerror}); {GOES_ON}",
+                "give another tracking.uri or runs_dir",
+            )
+        return ok(f"{shown} will be made")
+    try:
+        count = known_experiments(uri)
+    except Exception as error:  # whatever the tracker's client raises
+        return warning(
+            f"{shown} does not answer ({blanked(first_line(error))}); {GOES_ON}",
+            "start it, or give another tracking.uri",
+        )
+    return ok(f"{shown} answers, with {count} experiments")
+
+
+def check_place(place: str, config: Config) -> Finding:
+    """Say where a further place has a run, or what lacks for it; a run would not begin without."""
+    tracking = config.tracking
+    try:
+        require_usable([place], tracking.wandb)
+    except ValueError as error:
+        return of_error(error, remedy=f"leave {place} out of tracking.also")
+    if place == "trackio":
+        return ok(f"trackio {version(place)} has project {tracking.trackio.project} in {trackio_store(config)}")
+    kept = "uploads at once" if tracking.wandb.uploads else "records in the run's folder, uploads nothing"
+    return ok(f"wandb {version(place)} {kept}; its project is {tracking.wandb.project}")

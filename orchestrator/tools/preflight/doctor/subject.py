@@ -1,0 +1,150 @@
+"""What is examined: this machine, and where a configuration is given what a run of it would need."""
+
+import os
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
+
+from temper.envs.data.hub import cache_alone
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
+from temper.learner.models.shape import ModelShape, longest_sequence, read_shape
+from temper.orchestrator.cluster.hardware import Hardware, Machine, this_machine
+from temper.orchestrator.cluster.placement import Wanted
+from temper.orchestrator.pipeline.config import Config, settled_config, unsettled_config
+from temper.orchestrator.pipeline.data_files import is_whole
+from temper.orchestrator.pipeline.runner import placed
+from temper.orchestrator.stages.stage import StageInstance
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.cards import Site
+from temper.orchestrator.tools.preflight.plan.model import planned_model
+from temper.orchestrator.tools.preflight.plan.plan import SHM
+from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.weights.weight_files import require_whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A machine, and a configuration or None. What is found out of them is found out once."""
+
+    given: Config | None = None
+    """The configuration, where one is examined."""
+    fault: Exception | None = None
+    """Why there is no configuration where one was given."""
+
+    @cached_property
+    def machine(self) -> Machine:
+        """This machine."""
+        return this_machine()
+
+    @property
+    def joins(self) -> bool:
+        """Whether a run would join a cluster, which is not asked: what it has is not what this machine has."""
+        return "RAY_ADDRESS" in os.environ
+
+    @property
+    def folder(self) -> Path:
+        """The folder in which runs lie, as far as it is there."""
+        wanted = Path.cwd() if self.given is None else Path(self.given.runs_dir).resolve()
+        return next(folder for folder in (wanted, *wanted.parents) if folder.exists())
+
+    @property
+    def config(self) -> Config:
+        """The configuration, which there must be."""
+        assert self.given is not None
+        return self.given
+
+    @property
+    def instances(self) -> list[StageInstance]:
+        """The stages of a run."""
+        return [] if self.given is None else self.given.instances
+
+    @property
+    def wanted(self) -> Wanted:
+        """What a run would place."""
+        return placed(self.config, self.instances)
+
+    @property
+    def to_download(self) -> str:
+        """The name on the hub of a model that is not on this machine; "" where none has to be downloaded."""
+        source = self.config.model.source
+        return "" if source is None or not source.on_hub or is_whole(source) else source.path
+
+    @cached_property
+    def model(self) -> Path | None:
+        """The folder of the model; None for a fresh one. Raise `FileNotFoundError` or `ValueError` where it can't be had."""
+        source = self.config.model.source
+        return None if source is None else source.folder
+
+    @cached_property
+    def parameters(self) -> int:
+        """How many parameters the model has. Raise as `require_whole`."""
+        return parameter_count(self.config.model.fresh) if self.model is None else require_whole(self.model)
+
+    @cached_property
+    def model_config(self) -> PretrainedConfig:
+        """The model's own configuration."""
+        if self.model is None:
+            return hybrid_config(self.config.model.fresh, byte_tokenizer())
+        found: PretrainedConfig = AutoConfig.from_pretrained(self.model, trust_remote_code=False)
+        return found
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        """How large the model is."""
+        return read_shape(self.model_config, parameters=self.parameters)
+
+    @cached_property
+    def planner(self) -> Planner:
+        """What a run would take on this machine."""
+        room = shutil.disk_usage(SHM).total if SHM.is_dir() else None
+        site = Site(hardware=Hardware(machines=(self.machine,)), card=None, shm_bytes=room, named=False)
+        return Planner(self.config, planned_model(self.config.model, self.config.learner), site, Assumptions())
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer, with what the configuration declares of its turns."""
+        return byte_tokenizer() if self.model is None else load_tokenizer(self.model, self.config.model.declared())
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """What writes and reads the model's turns."""
+        return Renderer(self.tokenizer, self.config.rollout.thought)
+
+    @cached_property
+    def longest(self) -> int | None:
+        """Positions that the model's configuration names."""
+        return self.config.model.fresh.max_positions if self.model is None else longest_sequence(self.model)
+
+
+def read_subject(path: Path | None, overrides: list[str]) -> Subject:
+    """Return this machine with the configuration of a file, or of a run's folder; without a file this machine alone.
+
+    The profile chooses for this machine; where the model can't be read nothing is chosen, and the check of the model says why.
+    Nothing is downloaded, and no cluster is joined. Raise `FileNotFoundError` where there is no such file.
+    """
+    if path is None:
+        return Subject()
+    file = path / "config.yaml" if path.is_dir() else path
+    if not file.is_file():
+        raise FileNotFoundError(f"no configuration file {path}; give a YAML file or a run's folder")
+    try:
+        with cache_alone():
+            return Subject(given=_config(file, overrides))
+    except (ValueError, OSError) as error:
+        return Subject(fault=error)
+
+
+def _config(file: Path, overrides: list[str]) -> Config:
+    unsettled: Config | None = None
+    try:
+        unsettled = unsettled_config(file, overrides)
+        return settled_config(file, overrides, ask=lambda: Hardware(machines=(this_machine(),)))
+    except (ValueError, OSError):
+        if unsettled is None:
+            raise
+        return unsettled

@@ -1,0 +1,77 @@
+"""GPUs by name, with what their makers say they can do, and the hardware that `--gpus 8xH100-80G` names.
+
+Memory is what nvidia-smi counts, in MiB. Peaks are dense bfloat16 with float32 sums, bandwidths those of its own memory, and
+links one direction to other GPUs of the machine: NVLink, or PCIe where there is none. From NVIDIA's data sheets: A100 (2021),
+A10 (2021), L4 (2023), L40S (2023), H100 (SXM, 2023), H200 (SXM, 2024), HGX B200 (2025); the GA102 (2021), Ada (2022) and RTX
+Blackwell (2025) architecture white papers for the RTX 3090, 4090 and 5090.
+"""
+
+import re
+from dataclasses import dataclass
+
+from temper.orchestrator.cluster.hardware import Hardware, Machine
+
+FORM = re.compile(r"(?:(\d+)x)?(\d+)x([A-Za-z0-9-]+)")
+CORES_PER_GPU = 8
+"""CPU cores of a named machine for each of its GPUs; nothing in a plan but the profile's threads depends on them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A kind of GPU."""
+
+    name: str
+    memory_mib: int
+    peak_tflops: float
+    """Of bfloat16."""
+    bandwidth_gbs: float
+    link_gbs: float
+
+    @property
+    def gib(self) -> float:
+        """Its memory in GiB."""
+        return self.memory_mib / 1024
+
+
+CARDS = (
+    Card(name="L4-24G", memory_mib=23034, peak_tflops=121, bandwidth_gbs=300, link_gbs=32),
+    Card(name="A10-24G", memory_mib=23028, peak_tflops=125, bandwidth_gbs=600, link_gbs=32),
+    Card(name="RTX3090-24G", memory_mib=24576, peak_tflops=71, bandwidth_gbs=936, link_gbs=32),
+    Card(name="RTX4090-24G", memory_mib=24564, peak_tflops=165.2, bandwidth_gbs=1008, link_gbs=32),
+    Card(name="RTX5090-32G", memory_mib=32607, peak_tflops=209.5, bandwidth_gbs=1792, link_gbs=64),
+    Card(name="A100-40G", memory_mib=40960, peak_tflops=312, bandwidth_gbs=1555, link_gbs=300),
+    Card(name="L40S-48G", memory_mib=46068, peak_tflops=362, bandwidth_gbs=864, link_gbs=32),
+    Card(name="A100-80G", memory_mib=81920, peak_tflops=312, bandwidth_gbs=2039, link_gbs=300),
+    Card(name="H100-80G", memory_mib=81559, peak_tflops=989.4, bandwidth_gbs=3350, link_gbs=450),
+    Card(name="H200-141G", memory_mib=143771, peak_tflops=989.4, bandwidth_gbs=4800, link_gbs=450),
+    Card(name="B200-180G", memory_mib=183359, peak_tflops=2250, bandwidth_gbs=7700, link_gbs=900),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What a plan stands on: machines, and the kind of their GPUs where it is known."""
+
+    hardware: Hardware
+    card: Card | None
+    shm_bytes: int | None
+    """Room in /dev/shm of each machine; None where nobody knows."""
+    named: bool
+    """Whether it was named, not found."""
+
+
+def named_site(text: str, *, host_gib_per_gpu: float, shm_gib: float) -> Site:
+    """Return the machines that a text names: `8xH100-80G`, or `2x8xH100-80G` for two of them.
+
+    Raise `ValueError` where it names none.
+    """
+    names = ", ".join(card.name for card in CARDS)
+    found = FORM.fullmatch(text)
+    if found is None:
+        raise ValueError(f"--gpus {text}: say how many and which, such as 8xH100-80G, 2x8xH100-80G for two machines")
+    machines, count, name = int(found[1] or 1), int(found[2]), found[3]
+    card = next((card for card in CARDS if card.name.lower() == name.lower()), None)
+    if card is None or not machines or not count:
+        raise ValueError(f"--gpus {text}: {name} is not known here, or there are none of it; there are {names}")
+    one = Machine(gpus=count, gpu_gib=card.gib, memory_gib=count * host_gib_per_gpu, cpus=CORES_PER_GPU * count)
+    return Site(hardware=Hardware(machines=(one,) * machines), card=card, shm_bytes=int(shm_gib * 2**30), named=True)

@@ -1,0 +1,184 @@
+"""The model of a plan: its own class, built without memory, so that what is counted is what would be trained and pushed.
+
+transformers builds it on torch's meta device from `config.json` alone, which takes tenths of a second at any size. A model
+whose configuration names code of its own is built by the class that transformers has for its `model_type`; where there is none
+it can't be trained here either.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+from temper.envs.data.hub import snapshot
+from temper.learner.config import LearnerConfig
+from temper.learner.engine.optimizer import freeze
+from temper.learner.models.adapters import add_adapters, merged_names
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config
+from temper.learner.models.layer_types import types_of_tensors
+from temper.learner.models.shape import ModelShape, read_shape
+from temper.learner.training_state import model_bytes, state_bytes
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.config.run_config import ModelConfig
+from temper.orchestrator.tools.preflight.plan.memory.layers import Layer, layers_of
+from temper.rollout.weights.manifest import WireDtype, layout
+
+CONFIG = "config.json"
+PART = {"linear attention": "linear attention", "mamba": "Mamba", "attention": "attention", "mlp": "MLP"}
+"""Parts of a model by the type of their layer (`learner.models.layer_types`). Embedding and output layer, routed experts and
+those that every token goes to (an MLP) are told apart; all else is `norms and routers`.
+"""
+REST = "norms and routers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedModel:
+    """A model that is not there yet, counted."""
+
+    name: str
+    """Its path or name; "a fresh hybrid" for one that `init` makes."""
+    kind: str
+    """Its `model_type`."""
+    parameters: int
+    """Tied ones once, adapters not included."""
+    trained: int
+    """Those that the optimiser has, adapters among them."""
+    active: int
+    """Those that a token goes through: of the routed experts as many as it is given to; the embedding is only looked up."""
+    largest_layer: int
+    """Those of the largest layer, which ZeRO-3 gathers whole; the embedding and the output layer count as layers."""
+    parts: dict[str, int]
+    """Parameters by part (`PART`)."""
+    layers: tuple[Layer, ...]
+    """From the first to the last."""
+    shape: ModelShape
+    push_tensors: int
+    """Tensors of a push of the whole weights."""
+    push_bytes: dict[str, int]
+    """Bytes of a push of the whole weights, by the type in which they travel."""
+    saved_bytes: int
+    """Bytes of the tensors that a checkpoint has of the model itself."""
+    state_bytes: int
+    """Bytes of those that it has of the training state, at the most (`temper.learner.training_state.state_bytes`)."""
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Bytes of a checkpoint without the heads of its files and its few small ones."""
+        return self.saved_bytes + self.state_bytes
+
+
+def planned_model(model: ModelConfig, learner: LearnerConfig) -> PlannedModel:
+    """Count the model of a run as its learner would have it.
+
+    Raise `FileNotFoundError` or `ValueError` where its configuration can't be had, or describes no model that can be trained.
+    """
+    name = "a fresh hybrid" if model.path is None else model.path
+    return counted(model_config(model), learner, name=name)
+
+
+def model_config(model: ModelConfig) -> PretrainedConfig:
+    """Return the configuration of a model, read of a folder that need not have more, downloaded alone where it is a name.
+
+    Raise as `planned_model`.
+    """
+    if model.source is None:
+        return hybrid_config(model.fresh, byte_tokenizer())
+    return source_config(model.source)
+
+
+def source_config(source: ModelSource) -> PretrainedConfig:
+    """Return the configuration of a model that is somewhere, as `model_config`."""
+    if source.on_hub:
+        return read_config(snapshot(source.path, kind="model", revision=source.revision, patterns=(CONFIG,)).folder)
+    return read_config(source.folder)
+
+
+def read_config(folder: Path) -> PretrainedConfig:
+    """Return the configuration in a folder. Raise `FileNotFoundError` or `ValueError` where it has none that is known."""
+    if not (folder / CONFIG).is_file():
+        raise FileNotFoundError(f"{folder} has no {CONFIG}; a plan needs no more of a model than that file")
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except ValueError as error:
+        raise ValueError(
+            f"{folder / CONFIG} describes a model that transformers has no class for, and code that a model brings is not "
+            f"run: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> PlannedModel:
+    """Count the model that a configuration describes, trained as a learner would. Raise as `planned_model`."""
+    model = skeleton(config)
+    text = config.get_text_config(decoder=True)
+    layers = layers_of(model, text)
+    sizes = {each: parameter.numel() for each, parameter in model.named_parameters()}
+    whole = sum(sizes.values())
+    ends = [
+        end.weight.numel() for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None
+    ]
+    looked_up = 0 if text.tie_word_embeddings else ends[0]
+    if learner.lora.rank:
+        add_adapters(model, rank=learner.lora.rank, alpha=learner.lora.alpha)
+    elif learner.frozen:
+        freeze(model, learner.frozen)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    pushed = push_shapes(model)
+    return PlannedModel(
+        name=name,
+        kind=config.model_type,
+        parameters=whole,
+        trained=trained,
+        active=whole - looked_up - sum(layer.parameters - layer.active for layer in layers),
+        largest_layer=max([*ends, *(layer.parameters for layer in layers)]),
+        parts=_parts(sizes),
+        layers=layers,
+        shape=read_shape(config, parameters=whole),
+        push_tensors=len(pushed),
+        push_bytes={dtype: layout(pushed, dtype=dtype)[1] for dtype in get_args(WireDtype)},
+        saved_bytes=_saved_bytes(model, bf16=learner.bf16),
+        state_bytes=state_bytes(trained, bf16=learner.bf16, adapters=trained if learner.lora.rank else 0),
+    )
+
+
+def skeleton(config: PretrainedConfig) -> PreTrainedModel:
+    """Build the model of a configuration on the meta device. Raise `ValueError` where transformers has no class for it."""
+    try:
+        with torch.device("meta"):
+            built: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except ValueError as error:
+        raise ValueError(f"a model of type {config.model_type} is no causal language model: {error}") from error
+    return built
+
+
+def push_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors that a push of the whole weights carries, by their names in a checkpoint."""
+    meta = {name: torch.empty(parameter.shape, device="meta") for name, parameter in merged_names(model)}
+    return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, meta).items()}
+
+
+def _saved_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
+    """Return the bytes of what is saved of a model: its weights, and in float32 its buffers, such as a router's bias."""
+    buffers = dict(model.named_buffers())
+    kept = sum(buffers[name].numel() for name in model.state_dict() if name in buffers)
+    return model_bytes(sum(math.prod(shape) for shape in push_shapes(model).values()), bf16=bf16, buffers=kept)
+
+
+def _parts(sizes: Mapping[str, int]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name, kind in types_of_tensors(sizes).items():
+        part = _part(name, kind)
+        counts[part] = counts.get(part, 0) + sizes[name]
+    return counts
+
+
+def _part(name: str, kind: str) -> str:
+    if kind == "embedding":
+        return "output layer" if "lm_head" in name else "embedding"
+    if kind == "expert":
+        return "routed experts" if ".experts." in name else "MLP" if "_proj" in name else REST
+    return PART.get(kind, REST)
