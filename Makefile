@@ -52,10 +52,10 @@ test-long: setup  ## run the tests that take long: every row, every generator, e
 test-faults: setup  ## kill, stop and starve real runs, two at a time, write docs/faults.md: half an hour
 	@rm -rf $(SEEN) && mkdir -p $(SEEN)
 	@TEMPER_FAULTS=$(SEEN) $(PY) -m pytest -m faults -n 2 --dist worksteal $(ARGS)
-	@$(if $(ARGS),,$(PY) tests/fault_table.py $(SEEN) docs/faults.md)
+	@$(if $(ARGS),,$(PY) tests/support/fault_table.py $(SEEN) docs/faults.md)
 
 soak: setup  ## run the demo's loop under random faults, MINUTES=30 SEED=1, and measure what stays
-	@PYTHONPATH=. $(PY) tests/soak.py --minutes $(MINUTES) --seed $(SEED)
+	@PYTHONPATH=. $(PY) tests/support/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 check: setup  ## ruff (rules and format) and mypy
 	@.venv/bin/ruff check .

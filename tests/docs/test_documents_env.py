@@ -1,0 +1,78 @@
+"""The example of docs/own_environment.md is taken from there, and run as a user would run it."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from temper.envs.binding import bind_all
+from temper.envs.catalog import drawing_env, environment, make_env
+from temper.envs.core.turn_text import turn_text
+from temper.envs.playback import score
+from temper.envs.source import split_of
+from temper.orchestrator.loop.mixture import Mixture, open_mixture
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.tools.debug.grading.envcheck import self_test
+from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
+
+PAGE = Path(__file__).parents[2] / "docs" / "own_environment.md"
+MODULE = "backwards"
+LONGEST_EXAMPLE = 40
+
+
+def block(language: str) -> str:
+    """The page's first block of code in a language."""
+    found = re.search(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    assert found is not None, f"{PAGE.name} has no {language} block"
+    return found[1]
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A user's folder with the example's module and configuration, and on the Python path as the current folder is."""
+    (tmp_path / f"{MODULE}.py").write_text(block("python"), encoding="utf-8")
+    (tmp_path / "run.yaml").write_text(block("yaml"), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    sys.modules.pop(MODULE, None)
+
+
+def mixture_of(folder: Path) -> Mixture:
+    envs = load_config(folder / "run.yaml", ["name=mine"]).envs
+    assert list(envs) == ["spelling"]
+    return open_mixture(bind_all(envs), {}, split="train", seed=0)
+
+
+def test_the_example_is_short_and_its_configuration_is_one_line(example: Path) -> None:
+    assert len(block("python").splitlines()) <= LONGEST_EXAMPLE
+    assert block("yaml").splitlines()[0] == "envs:"
+    assert len(block("yaml").splitlines()) == 2
+
+
+def test_the_example_is_opened_by_its_configuration_and_scores_right_and_wrong_answers(example: Path) -> None:
+    mixture = mixture_of(example)
+    own = environment(MODULE)
+    assert own.gold is not None
+    assert own.demonstrate is not None
+    assert own.corruptions is not None
+    for _ in range(20):
+        task = mixture.task(mixture.draw())
+        assert (task.env.name, task.env.entry_point) == ("spelling", f"{MODULE}:Backwards")
+        assert score(task, own.gold(task)).reward == 1.0
+        env = make_env(task.env)
+        env.reset(options={"task": task})
+        *_, said = own.demonstrate(task)
+        assert env.step(turn_text(said, thinks=True))[1:4] == (1.0, True, False)
+        for name, turns in own.corruptions(task):
+            assert score(task, turns).reward == 0.0, name
+
+
+def test_the_example_passes_gymnasiums_checks_and_envcheck(example: Path) -> None:
+    check_env(drawing_env(environment(MODULE)), skip_render_check=True)
+    own = environment(MODULE)
+    report = self_test(own, generated_tasks(own, 8, seed=0))
+    assert report.passed, [(finding.name, finding.against) for finding in report.findings]
+    assert {split_of(task) for task in generated_tasks(own, 64, seed=0)} == {"train", "heldout"}

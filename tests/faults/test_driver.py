@@ -1,0 +1,299 @@
+"""One run whose driver is killed again and again, compared with runs that nobody disturbed."""
+
+import contextlib
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+from support.clock_shim import Clock
+from support.fault_job import SYNCHRONOUS, Job, Runs, rows, runs, wait_a_moment
+from support.fault_table import saw
+from support.healing import audited
+from support.ledger_rows import read_ledger
+from support.same_trajectories import compare_runs, largest_loss_gap
+
+from temper.orchestrator.loop.deadline import STOPPED
+
+STEPS = 36
+ARGUMENTS = [*SYNCHRONOUS, "sft.steps=60", f"rl.steps={STEPS}"]
+DAY_S = 86_400
+SEED = 15
+OF_TIME = ("time/", "episode/", "engine/", "buffer/", "rollout/tokens_per_s", "train/", "push/")
+"""Metrics that differ from run to run: seconds, and what sums of floats make of the same tokens."""
+GCS = "gcs_server"
+"""The head of a cluster of Ray, by the name of its process."""
+PATIENCE = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+"""How long the processes of Ray look for a head that is gone; a minute where nobody says so."""
+Wait = Callable[[Job, random.Random], float]
+"""Waits for a moment; returns the random delay that it ends with."""
+
+
+def during_init(job: Job, rng: random.Random) -> float:
+    job.wait_until(job.said("init: begins"), "init begins")
+    return wait_a_moment(rng, 0.2)
+
+
+def during_the_first_start(job: Job, rng: random.Random) -> float:
+    job.wait_until(job.said("sft: begins"), "sft begins")
+    return wait_a_moment(rng, 6.0)
+
+
+def during_sft(job: Job, rng: random.Random) -> float:
+    job.wait_until(job.reached("sft", 1), "a step of sft")
+    return wait_a_moment(rng, 0.3)
+
+
+def during_a_checkpoint(stage: str) -> Wait:
+    def wait(job: Job, rng: random.Random) -> float:
+        folder = job.run / "checkpoints" / stage
+        left_over = {path.stat().st_ino for path in folder.glob("*.unfinished")}
+
+        def begins() -> bool:
+            return any(one.stat().st_ino not in left_over for one in folder.glob("*.unfinished") if one.exists())
+
+        job.wait_until(begins, f"a checkpoint of {stage}", every_s=0.002)
+        return wait_a_moment(rng, 0.1)
+
+    return wait
+
+
+def during_the_start_of_the_engines(job: Job, rng: random.Random) -> float:
+    job.wait_until(job.said("starting 1 rollout engine"), "the engines start")
+    return wait_a_moment(rng, 6.0)
+
+
+def during_an_evaluation(job: Job, rng: random.Random) -> float:
+    job.wait_until(job.reached("start", 0), "the engines have started")
+    return wait_a_moment(rng, 1.0)
+
+
+def during_a_step(job: Job, rng: random.Random) -> float:
+    newest = _newest_step(job)
+    return wait_a_moment(rng, _seconds(job, newest, "step"))
+
+
+def during_a_push(job: Job, rng: random.Random) -> float:
+    """Wait for a step, then for as long as it took from its beginning to its push: the next one's is due."""
+    newest = _newest_step(job)
+    time.sleep(sum(_seconds(job, newest, phase) for phase in ("save", "wait", "batch", "learn")))
+    return wait_a_moment(rng, _seconds(job, newest, "publish") + _seconds(job, newest, "load"))
+
+
+def _newest_step(job: Job) -> int:
+    """Return the newest step of rl, once this start has made three: a checkpoint lies behind one of them."""
+
+    def made() -> list[int]:
+        return [row.step for row in rows(job.run, "rl") if row.time >= job.began]
+
+    job.wait_until(lambda: len(made()) >= 3, "three steps of rl")
+    return made()[-1]
+
+
+def _seconds(job: Job, step: int, phase: str) -> float:
+    return next(row.values[f"time/{phase}_s"] for row in rows(job.run, "rl") if row.step == step)
+
+
+def kill(job: Job) -> None:
+    job.kill()
+
+
+def terminate_all(job: Job) -> None:
+    """Send SIGTERM to every process of the run, as a scheduler does."""
+    everyone = [*job.tree(), psutil.Process(job.process.pid)]
+    began = time.monotonic()
+    for one in everyone:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.terminate()
+    status = job.end()
+    assert status in (1, 130), (status, job.output)
+    saw(
+        "all-terminated",
+        f"{len(everyone)} processes: exit status {status} after {time.monotonic() - began:.1f} s, none left",
+    )
+
+
+def interrupt_twice(job: Job) -> None:
+    job.process.send_signal(signal.SIGINT)
+    job.wait_until(job.said("SIGINT: stopping at the next safe point"), "the first SIGINT is noted")
+    began = time.monotonic()
+    job.process.send_signal(signal.SIGINT)
+    status = job.end()
+    assert status == STOPPED, (status, job.output)
+    saw("interrupted-twice", f"ended {time.monotonic() - began:.1f} s after the second one, no process left")
+
+
+def lose_the_head(job: Job) -> None:
+    (head,) = job.actors(GCS)
+    began = time.monotonic()
+    head.kill()
+    status = job.end()
+    assert status not in (0, None), job.output
+    saw(
+        "head-gone",
+        f"exit status {status} after {time.monotonic() - began:.0f} s, no process left (Ray was told to wait 5 s)",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interruption:
+    """How a start of the run ends before its time: `wait` for the moment, then `end` it."""
+
+    during: str
+    wait: Wait
+    end: Callable[[Job], None] = kill
+    damage: str | None = None
+    """What becomes of the newest checkpoint of rl after it: "corrupted" or "truncated"."""
+
+
+def kills(rounds: int) -> list[Interruption]:
+    """Return ten moments for each round, in the order in which a run comes to them."""
+    start = Interruption(during="first stage", wait=during_the_first_start)
+    sft = [
+        start,
+        Interruption(during="first stage", wait=during_sft),
+        Interruption(during="checkpoint", wait=during_a_checkpoint("sft")),
+    ]
+    evaluation = [
+        Interruption(during="start of the engines", wait=during_the_start_of_the_engines),
+        Interruption(during="evaluation", wait=during_an_evaluation),
+    ]
+    rl = [
+        Interruption(during="checkpoint", wait=during_a_checkpoint("rl")),
+        Interruption(during="push", wait=during_a_push),
+        Interruption(during="step", wait=during_a_step, damage="corrupted"),
+        Interruption(during="step", wait=during_a_step, damage="truncated"),
+    ]
+    first = [Interruption(during="first stage", wait=during_init), *[start] * (rounds - 1)]
+    return [*first, *sft * rounds, *evaluation * rounds, *rl * rounds]
+
+
+OTHERS = [
+    Interruption(during="step", wait=during_a_step, end=end) for end in (terminate_all, interrupt_twice, lose_the_head)
+]
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """Return the whole checkpoints of rl, the oldest first."""
+    return sorted(path for path in (run / "checkpoints" / "rl").glob("*") if path.name.isdecimal())
+
+
+def damage(run: Path, how: str) -> None:
+    """Damage the largest file of the newest checkpoint of rl."""
+    newest = checkpoints(run)[-1]
+    file = max(newest.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    data = bytearray(file.read_bytes())
+    if how == "corrupted":
+        data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data if how == "corrupted" else data[: len(data) // 2])
+
+
+def exact(run: Path, stage: str) -> list[tuple[int, dict[str, float]]]:
+    """Return what must be equal in every run: of each step all measures of its tokens and rewards."""
+    return [
+        (row.step, {k: v for k, v in row.values.items() if not k.startswith(OF_TIME) and not k.endswith("/step_s")})
+        for row in rows(run, stage)
+    ]
+
+
+def lives(run: Path) -> list[tuple[int | None, ...]]:
+    """Return the tickets of a run's ledger in the order of training, each with its step, its task and its tokens."""
+    ledger = read_ledger(run / "ledger.jsonl")
+    tasks = {row.ticket: row.index for row in ledger if row.event == "admitted"}
+    tokens = {row.ticket: row.tokens for row in ledger if row.event == "finished"}
+    trained = [(row.ticket, row.step) for row in ledger if row.event == "trained"]
+    return [(ticket, step, tasks[ticket], tokens[ticket]) for ticket, step in trained]
+
+
+def require_same(one: Path, other: Path) -> float:
+    """Fail where two runs sampled or scored anything differently; returns the largest difference of a loss."""
+    assert [row.key for row in rows(one, "sft")] == [row.key for row in rows(other, "sft")]
+    assert [step for step, _ in exact(one, "rl")] == list(range(1, STEPS + 1))
+    assert exact(one, "rl") == exact(other, "rl")
+    assert exact(one, "eval-sft") == exact(other, "eval-sft")
+    assert lives(one) == lives(other)
+    comparisons = list(compare_runs(one, other))
+    assert all(comparison.same and not comparison.only_one for comparison in comparisons), comparisons
+    return largest_loss_gap(one, other)[1]
+
+
+def undisturbed(found: Runs) -> Path:
+    """Return a run that nobody disturbs but by the attempt to start it a second time."""
+    job = found.start("plain", *ARGUMENTS)
+    job.wait_until(lambda: (job.run / "driver.lock").exists(), "the run has its lock")
+    second = found.start("plain", *ARGUMENTS)
+    began = time.monotonic()
+    assert second.end() == 1, second.output
+    assert "another process is working on" in second.output, second.output
+    seconds = time.monotonic() - began
+    assert job.end() == 0, job.output
+    saw("same-name", f"exit status 1 after {seconds:.0f} s: another process is working on it; the first ended with 0")
+    return job.run
+
+
+def under_another_clock(found: Runs, plain: Path) -> float:
+    """Run once more while the clock jumps; returns the largest difference of a loss to the plain run."""
+    clock = Clock(found.folder)
+    job = found.start("clock", *ARGUMENTS, environment=clock.environment)
+    for steps, seconds in ((STEPS // 4, DAY_S), (STEPS // 2, -DAY_S)):
+        job.wait_until(lambda steps=steps: len(rows(job.run, "rl")) >= steps, f"{steps} steps")  # type: ignore[misc]
+        clock.set(seconds)
+    assert job.end() == 0, job.output
+    times = [row.time for row in rows(job.run, "rl")]
+    assert max(times) - min(times) > DAY_S  # it did jump
+    gap = require_same(plain, job.run)
+    saw(
+        "clock-jumps",
+        f"time.time() of every process jumped by +1 day after step {STEPS // 4} and -2 days after step {STEPS // 2}: exit "
+        f"status 0, tickets, tokens and rewards equal to a run without jumps",
+    )
+    return gap
+
+
+def interrupted(found: Runs, one: Interruption, seed: int, *, after: str | None) -> None:
+    """Start the run, whose newest checkpoint may be damaged `after` the last time; interrupt it; damage its newest one."""
+    job = found.start("job", *ARGUMENTS, environment=PATIENCE)
+    if one.damage:
+        job.wait_until(lambda: len(checkpoints(job.run)) >= 2, "one to damage and one before it")
+    delay = one.wait(job, random.Random(seed))
+    one.end(job)
+    print(f"{seed}: {one.during}, {one.end.__name__} {delay:.2f} s into it, {time.time() - job.began:.0f} s in all")
+    if after:
+        said = [line for line in job.output.splitlines() if "is damaged, trying the one before" in line]
+        assert said, job.output
+    if one.damage:
+        damage(job.run, one.damage)
+
+
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize(
+    "moments", [pytest.param(10, marks=pytest.mark.faults), pytest.param(20, marks=pytest.mark.slow)]
+)
+def test_a_run_whose_driver_is_killed_again_and_again_ends_as_one_that_nobody_disturbed(moments: int) -> None:
+    killed = kills(moments // 10)
+    assert len(killed) == moments
+    with runs() as found:
+        plain = undisturbed(found)
+        usual_gap = under_another_clock(found, plain)
+        after = None
+        for number, one in enumerate([*killed, *OTHERS]):
+            interrupted(found, one, SEED + number, after=after)
+            after = one.damage
+        last = found.start("job", *ARGUMENTS)
+        assert last.end() == 0, last.output
+        found.require_gone()
+        gap = require_same(plain, last.run)
+        verdict = audited(last.run)
+        assert gap <= max(10 * usual_gap, 1e-6)
+    kinds = Counter(one.during for one in killed)
+    saw(
+        "driver-killed",
+        f"{moments} kills ({', '.join(f'{kind} {count}' for kind, count in kinds.items())}), {STEPS} steps: tickets, "
+        f"their order, tokens and rewards equal; largest difference of a loss {gap:.1g} (of two undisturbed runs "
+        f"{usual_gap:.1g}); no process left after any of them; audit: {verdict}",
+    )

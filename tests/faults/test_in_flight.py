@@ -1,0 +1,97 @@
+"""A run that samples while it learns, stopped, killed and continued: its episodes in flight go on where they were."""
+
+import json
+import signal
+import time
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from support.fault_job import Job, rows, runs
+from support.fault_table import saw
+from support.healing import audited
+
+from temper.orchestrator.run.checkpoint import place, steps
+from temper.orchestrator.run.loop_state import EPISODES_FILE
+from temper.orchestrator.run.metrics_log import MetricsRow
+
+CONFIG = """
+stages: [init, rl]
+seed: 7
+envs:
+  lake: {kind: gym, thinking: false, max_turns: 6}
+  math: {thinking: true}
+model: {fresh: {pattern: M-*-, hidden_size: 64, intermediate_size: 128, attention_heads: 2, key_value_heads: 1}}
+learner: {threads: 1, threads_beside: 1, micro_batch_tokens: 4096}
+rl:
+  {groups_per_step: 2, group_size: 4, max_drops: 0, checkpoint_every: 2, steps: 8,
+   thinking: {budget: 0.5, budgets: [24]}, loss: {token_range: [0.5, 5]}}
+rollout:
+  workers: 1
+  limits: {turn_tokens: 120, total_tokens: 1000}
+  engine: {max_model_len: 1024, max_sequences: 4}
+"""
+"""Four sequences at once for 16 episodes: the learner waits for the engine, where some wait and some are in a turn."""
+STOPPED, KILLED, LAST = 3, 7, 8
+
+
+def in_flight(job: Job) -> tuple[int, int, int]:
+    """Return what the newest checkpoint has in flight: finished answers, unfinished episodes, and the tokens of these."""
+    checkpoints = job.run / "checkpoints" / "rl"
+    lines = (place(checkpoints, steps(checkpoints)[-1]) / EPISODES_FILE).read_text("utf-8").splitlines()
+    groups = [json.loads(line) for line in lines]
+    episodes = [one for group in groups for one in group["unfinished"].values()]
+    turns = [turn for one in episodes for turn in (*one["turns"], *([one["turn"]] if one["turn"] else []))]
+    finished = sum(len(group["finished"]) for group in groups)
+    return finished, len(episodes), sum(len(turn["sampled_ids"]) for turn in turns)
+
+
+def _lags(measured: list[MetricsRow]) -> str:
+    largest = max(row.values["train/lag_max"] for row in measured)
+    mean = fmean(row.values["train/lag_mean"] for row in measured)
+    return f"groups were trained {largest:.0f} versions behind at most and {mean:.2f} in the mean"
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("name", "max_lag", "over_sampling"),
+    [("in-flight", 1, None), ("left-over", 3, 1.0)],
+    ids=["in-flight", "left-over"],
+)
+def test_episodes_in_flight_go_on_after_a_stop_and_after_a_kill(
+    tmp_path: Path, name: str, max_lag: int, over_sampling: float | None
+) -> None:
+    settings = [f"rl.max_lag={max_lag}", f"rl.over_sampling={json.dumps(over_sampling)}"]
+    config = tmp_path / "flight.yaml"
+    config.write_text(CONFIG, encoding="utf-8")
+    with runs(config) as found:
+        job = found.start("job", *settings)
+        job.wait_until(job.reached("rl", STOPPED), "steps before a stop")
+        time.sleep(0.5 * rows(job.run, "rl")[-1].values["time/step_s"])  # in the middle of the next one
+        job.process.send_signal(signal.SIGTERM)
+        assert job.end() == 130, job.output
+        stopped = in_flight(job)
+        job = found.start("job", *settings)
+        job.wait_until(job.reached("rl", KILLED), "steps before a kill")
+        job.kill()
+        killed = in_flight(job)
+        job = found.start("job", *settings)
+        assert job.end() == 0, job.output
+        measured = rows(job.run, "rl")
+        verdict = audited(job.run)
+    assert [row.step for row in measured] == list(range(1, LAST + 1))
+    went_on = sum(row.values["rollout/episodes_carried_on"] for row in measured)
+    assert 0 < went_on <= stopped[1] + killed[1]  # those of the last steps are not waited for
+    assert sum(row.values["rollout/episodes_begun_again"] for row in measured) == 0
+    assert max(row.values["train/logprob_gap"] for row in measured) < 0.1
+    assert max(row.values["train/lag_max"] for row in measured) <= max_lag
+    left_over = sum(row.values["buffer/left_over"] for row in measured)
+    assert left_over > 0
+    saw(
+        name,
+        f"a stop left {stopped[0]} answers and {stopped[2]} tokens of {stopped[1]} unfinished episodes in the checkpoint, "
+        f"a kill {killed[0]} and {killed[2]} of {killed[1]}: {went_on:.0f} went on and were trained, none began again; "
+        f"{left_over:.0f} times a group was left to a later step, {_lags(measured)}; "
+        f"audit: {verdict}",
+    )

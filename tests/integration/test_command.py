@@ -1,0 +1,118 @@
+"""The command `temper` as a user runs it: from a folder of the user's own, whatever lies there."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from docs.test_documents_env import block
+
+from temper.orchestrator.cluster.module_search import FOLDER, worker_variables
+
+ROOT = Path(__file__).resolve().parents[2]
+TEMPER = str(ROOT / "requirements" / "temper")
+HOSTILE = ("envs", "rewards", "rollout", "learner", "orchestrator", "random", "yaml", "types", "ray")
+ACTOR = """
+import random, subprocess, sys
+from temper.orchestrator.cluster.module_search import search_last
+search_last(sys.argv[1])
+import ray
+from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
+
+def seen():
+    import backwards, envs, random, yaml
+    child = [sys.executable, "-c", "import random; print(random.__file__)"]
+    of_child = subprocess.run(child, capture_output=True, text=True, check=True).stdout.strip()
+    return [backwards.__file__, envs.__file__, random.__file__, yaml.__file__, of_child]
+
+start_ray(slots=1, min_sandbox_level=0)
+print("seen", *ray.get(ray.remote(num_cpus=0)(seen).remote()), sep="\\n")
+stop_ray()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An author's folder: modules named as ours and as libraries', which must not be imported, and an environment."""
+    for number, name in enumerate(HOSTILE):
+        (tmp_path / name).mkdir()
+        file = tmp_path / name / "__init__.py" if number % 2 else tmp_path / f"{name}.py"
+        file.write_text(f"raise RuntimeError('{name} of the folder is imported')")
+    for package in ("envs", "rewards"):
+        (tmp_path / package / "__init__.py").write_text("raise RuntimeError('of the folder')")
+        (tmp_path / package / "mine.py").write_text("")
+    (tmp_path / "backwards.py").write_text(block("python"))
+    return tmp_path
+
+
+def run(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+
+
+def test_an_environment_of_the_folder_is_found_and_nothing_else_of_it(folder: Path) -> None:
+    checked = run(folder, TEMPER, "envcheck", "--env", "backwards", "--limit", "8")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert checked.stdout.endswith("passed\n")
+
+
+def test_the_command_goes_by_any_name_that_is_linked_to_it(folder: Path) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin" / "temper").symlink_to(TEMPER)
+    said = run(folder, "bin/temper", "--help")
+    assert (said.returncode, said.stderr) == (0, "")
+    assert said.stdout.startswith("usage: temper ")
+
+
+def test_a_package_that_ours_hides_is_told_of(folder: Path) -> None:
+    checked = run(folder, TEMPER, "envcheck", "--env", "envs.mine")
+    assert checked.returncode == 2
+    assert "give a folder of yours another name" in checked.stderr
+
+
+@pytest.mark.timeout(200)
+def test_workers_of_ray_find_modules_as_the_driver_does(folder: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    python = str(ROOT / ".venv" / "bin" / "python")
+    done = subprocess.run(
+        [python, "-P", "-c", ACTOR, str(folder)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    own, ours, standard, library, of_child = done.stdout.split("seen\n")[1].split()
+    assert own == str(folder / "backwards.py")
+    assert ours == str(ROOT / "envs" / "__init__.py")
+    assert not standard.startswith(str(folder))
+    assert not library.startswith(str(folder))
+    assert of_child == standard
+
+
+def test_workers_of_a_job_find_the_modules_of_whoever_submitted_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path))  # the job itself runs in a copy of the repository
+    assert worker_variables()[FOLDER] == str(tmp_path)
+
+
+@pytest.mark.parametrize("command", [("--help",), ("config", "--reference"), ("status", "runs/mine")])
+def test_a_command_whose_output_nobody_reads_on_ends_quietly(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "manifest.json").write_text("{}")
+    read, write = os.pipe()
+    os.close(read)
+    said = subprocess.run(
+        [TEMPER, *command],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    os.close(write)
+    assert (said.returncode, said.stderr) == (141, "")

@@ -1,0 +1,267 @@
+"""`requirements/install.sh` on machines that are made up: what it says, asks for and leaves out. Nothing is installed.
+
+Each test has a PATH of its own: links to the shell's tools, and scripts that stand for Python, uv, nvidia-smi and nvcc and
+write down how they were called.
+"""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+REQUIREMENTS = Path(__file__).resolve().parents[2] / "requirements"
+TOOLS = (
+    "bash",
+    "cat",
+    "chmod",
+    "cmp",
+    "cp",
+    "dirname",
+    "grep",
+    "head",
+    "ln",
+    "mkdir",
+    "rm",
+    "sed",
+    "sha256sum",
+    "tail",
+    "uname",
+)
+OLD, NEW = "550.54.15", "580.65.06"
+
+PYTHON = """
+case "$1 $2" in
+    "-m venv") mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; cp "$BIN/uv-of-venv" "$3/bin/uv" ;;
+    "-c import importlib.metadata"*) exit 1 ;;
+esac
+"""
+OTHER_PYTHON = """
+case "$1" in
+    -c) exit 1 ;;
+    -m) [ "$2" = pip ] || exit 1; mkdir -p .venv/fetch/bin; cp "$BIN/uv-fetched" .venv/fetch/bin/uv ;;
+esac
+"""
+UV_FETCHED = """
+mkdir -p .venv/bin .venv/python
+cp "$BIN/uv-of-venv" .venv/bin/uv
+cp "$BIN/made-python" .venv/bin/python
+"""
+
+
+@dataclass
+class Machine:
+    """A folder with the repository's requirements and the programs that its PATH has."""
+
+    root: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        (self.root / "bin").mkdir()
+        shutil.copytree(REQUIREMENTS, self.root / "requirements")
+        for tool in TOOLS:
+            found = shutil.which(tool)
+            assert found is not None
+            (self.root / "bin" / tool).symlink_to(found)
+        self.program("uv-of-venv", "")
+
+    def program(self, name: str, script: str) -> None:
+        """Put a program into PATH that writes down its name, arguments and what DeepSpeed's build would read."""
+        path = self.root / "bin" / name
+        read = "${DS_IGNORE_CUDA_DETECTION:+detection-ignored}${MLFLOW_DISABLE_TELEMETRY:+ silent}"
+        say = f'echo "{name} $* {read}" >>"$LOG"\n'
+        path.write_text(f"#!{self.root}/bin/bash\n{say}{script}\n")
+        path.chmod(0o755)
+
+    def gpu(self, driver: str) -> None:
+        """Give it a GPU with this driver."""
+        self.program("nvidia-smi", f'[ $# = 0 ] || echo "{driver}"')
+
+    def nvcc(self, release: str) -> None:
+        """Give it a CUDA toolkit."""
+        self.program("nvcc", f'echo "Cuda compilation tools, release {release}, V{release}.1"')
+
+    def setup(self, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run the script."""
+        own = {"PATH": f"{self.root}/bin", "BIN": f"{self.root}/bin", "LOG": f"{self.root}/log"}
+        return subprocess.run(
+            [f"{self.root}/bin/bash", "requirements/install.sh"],
+            cwd=self.root,
+            env=own | env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def calls(self, of: str) -> list[str]:
+        """Return how a program was called."""
+        log = self.root / "log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [line for line in lines if line.startswith(f"{of} ")]
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(root=tmp_path)
+    made.program("python3.11", PYTHON)
+    return made
+
+
+def test_without_a_gpu_the_cpu_stack_is_installed_once(machine: Machine) -> None:
+    done = machine.setup()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "installing the cpu stack" in done.stdout
+    assert (machine.root / ".venv" / "bin" / "temper").resolve() == machine.root / "requirements" / "temper"
+    assert not any("mamba" in call or "fused" in call for call in machine.calls("uv-of-venv"))
+    compiling = next(call for call in machine.calls("python3.11") if "compileall" in call)
+    assert " -W ignore " in compiling  # what libraries' code is warned of is for their makers
+    (machine.root / "log").unlink()
+    assert machine.setup().stdout == ""
+    assert not (machine.root / "log").exists()
+
+
+@pytest.mark.parametrize(("system", "architecture"), [("Darwin", "arm64"), ("Linux", "aarch64")])
+def test_another_platform_is_told_before_anything_is_done(system: str, architecture: str, machine: Machine) -> None:
+    (machine.root / "bin" / "uname").unlink()
+    machine.program("uname", f'[ "$1" = -s ] && echo {system} || echo {architecture}')
+    done = machine.setup()
+    assert done.returncode == 1
+    assert f"this is {system} on {architecture}; set it up on" in done.stderr
+    assert not machine.calls("python3.11")
+
+
+def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded(machine: Machine) -> None:
+    machine.gpu(OLD)
+    done = machine.setup()
+    assert done.returncode == 1
+    assert re.search(rf"needs NVIDIA's driver 580 or later, nvidia-smi tells {OLD};.*STACK=cpu", done.stderr)
+    assert not (machine.root / ".venv").exists()
+    assert machine.setup(STACK="cpu").returncode == 0
+
+
+def test_who_names_the_gpu_stack_gets_it_with_any_driver(machine: Machine) -> None:
+    machine.gpu(OLD)
+    done = machine.setup(STACK="gpu")
+    assert done.returncode == 0
+    assert "STACK=gpu installs all the same" in done.stderr
+
+
+def test_a_gpu_without_a_cuda_toolkit_gets_all_that_needs_no_compiler(machine: Machine) -> None:
+    machine.gpu(NEW)
+    done = machine.setup()
+    assert (done.returncode, done.stderr) == (0, "")
+    calls = machine.calls("uv-of-venv")
+    deepspeed = next(call for call in calls if "built-last.txt" in call)
+    assert deepspeed.endswith("detection-ignored silent")  # its setup imports MLflow
+    assert (machine.root / ".venv" / "built-last.txt").read_text() == "deepspeed==0.19.8\n"
+    assert sum("requirements/mamba.txt" in call for call in calls) == 1
+    assert not any("fused" in call for call in calls)
+
+
+def test_kernels_of_mamba_that_can_t_be_had_are_told_and_the_rest_is_installed(machine: Machine) -> None:
+    machine.gpu(NEW)
+    refuse = 'case "$*" in *mamba.txt*) exit 1 ;; esac'
+    machine.program("uv-of-venv", refuse)
+    machine.program("python3.11", f"{refuse}\n{PYTHON}")
+    done = machine.setup()
+    assert done.returncode == 0
+    assert "no model with Mamba layers is trained on a GPU" in " ".join(done.stderr.split())
+    assert (machine.root / ".venv" / "installed").exists()
+
+
+def test_warnings_of_installers_go_to_a_file_and_are_shown_where_they_fail(machine: Machine) -> None:
+    warn = 'echo "warning: deprecated" >&2'
+    machine.program("uv-of-venv", warn)
+    done = machine.setup()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "what the installers warned of is in .venv/setup.log" in done.stdout
+    assert "deprecated" in (machine.root / ".venv" / "setup.log").read_text()
+    (machine.root / ".venv" / "installed").unlink()
+    machine.program("broken", f'[ "$1" = -c ] || {{ {warn}; exit 1; }}')
+    for name in ("uv", "python"):
+        shutil.copy(machine.root / "bin" / "broken", machine.root / ".venv" / "bin" / name)
+    broken = machine.setup()
+    assert broken.returncode == 1
+    assert "pip tries\nsetup: failed; the end of .venv/setup.log:\nwarning: deprecated" in broken.stderr
+
+
+def test_that_pip_itself_has_no_torch_for_cpus_is_no_fault(machine: Machine) -> None:
+    miss = 'case "$*" in *"pip install"*--index-url*) ;; *"pip install"*torch==*) echo "ERROR: no torch" >&2; exit 1 ;; esac'
+    machine.program("python3.11", f"{miss}\n{PYTHON}")
+    done = machine.setup()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert any("--index-url" in call and "torch==" in call for call in machine.calls("python3.11"))
+    log = machine.root / ".venv" / "setup.log"
+    assert not log.exists() or "no torch" not in log.read_text()
+
+
+def test_what_is_compiled_is_asked_for_and_told_with_how_long_it_takes(machine: Machine) -> None:
+    machine.gpu(NEW)
+    machine.nvcc("13.0")
+    assert machine.setup().returncode == 0
+    done = machine.setup(FUSED="1")
+    assert done.returncode == 0
+    assert "5 to 20 minutes" in done.stdout
+    assert "installing the gpu stack" not in done.stdout
+    assert sum("requirements/fused.txt" in call for call in machine.calls("uv-of-venv")) == 1
+    assert machine.setup(FUSED="1").stdout == ""
+    assert machine.setup().stdout == ""
+
+
+@pytest.mark.parametrize(("release", "told"), [(None, "nothing"), ("12.8", "12")])
+def test_compiling_without_the_right_toolkit_is_refused_at_once(
+    machine: Machine, release: str | None, told: str
+) -> None:
+    machine.gpu(NEW)
+    if release:
+        machine.nvcc(release)
+    done = machine.setup(FUSED="1", CUDA_HOME="" if release else str(machine.root))
+    assert done.returncode == 1
+    assert re.search(rf"needs the CUDA toolkit 13; \S+nvcc tells {told};", done.stderr)
+    assert not (machine.root / ".venv").exists()
+
+
+@pytest.mark.parametrize("name", ["python3.12", "python3.13", "python3"])
+def test_any_python_of_the_locks_makes_the_environment(name: str, tmp_path: Path) -> None:
+    machine = Machine(root=tmp_path)
+    machine.program(name, PYTHON)
+    done = machine.setup()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{name} -m venv .venv " in machine.calls(name)
+
+
+def test_which_pythons_the_locks_serve_is_said_alike() -> None:
+    script, lock = ((REQUIREMENTS / name).read_text() for name in ("install.sh", "lock.sh"))
+    project = tomllib.loads((REQUIREMENTS.parent / "pyproject.toml").read_text())["project"]
+    assert project["requires-python"] == ">=3.11,<3.14"
+    assert "(3, 11) <= sys.version_info[:2] <= (3, 13)" in script
+    assert "for later in 3.12 3.13; do" in lock
+
+
+def test_where_no_python_of_the_locks_is_there_uv_fetches_one(tmp_path: Path) -> None:
+    machine = Machine(root=tmp_path)
+    machine.program("python3", OTHER_PYTHON)
+    machine.program("uv-fetched", UV_FETCHED)
+    machine.program("made-python", PYTHON)
+    done = machine.setup()
+    assert (done.returncode, done.stderr) == (0, "")
+    (call,) = machine.calls("uv-fetched")
+    assert "--managed-python --python 3.11 .venv" in call
+    assert "installing the cpu stack" in done.stdout
+
+
+def test_where_nothing_can_fetch_a_python_what_to_do_is_said(tmp_path: Path) -> None:
+    done = Machine(root=tmp_path).setup()
+    assert done.returncode == 1
+    assert "make setup PYTHON=/path/to/python3.11" in done.stderr
+
+
+def test_the_driver_is_asked_for_the_cuda_of_the_lock() -> None:
+    script = (REQUIREMENTS / "install.sh").read_text()
+    lock = (REQUIREMENTS / "gpu.txt").read_text()
+    (cuda,) = re.findall(r"^cuda=(\d+)", script, re.MULTILINE)
+    assert re.search(rf"^nvidia-cuda-runtime=={cuda}\.", lock, re.MULTILINE)

@@ -1,0 +1,158 @@
+"""The main job through the command line, on the real engines: Ray, vLLM, DeepSpeed, MLflow."""
+
+import json
+import math
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docs.test_documents_env import block
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from support import tiny_models
+from support.main_job import command, finish, rows, start, wait_for_step
+from support.metric_names import unexplained_of
+from transformers import AutoModelForCausalLM
+
+JUDGED = 'verdict(parsed.answer == task.spec["answer"]'
+"""What the documents' environment makes of an answer."""
+
+
+def trajectories(run: Path) -> list[dict[str, Any]]:
+    lines = [
+        line for path in sorted((run / "trajectories").glob("rl-*.jsonl")) for line in path.read_text().splitlines()
+    ]
+    return [json.loads(line) for line in lines]
+
+
+def tracked_runs(client: MlflowClient) -> list[Run]:
+    """The runs in the tracker, without those of their stages."""
+    found = client.search_runs([client.get_experiment_by_name("temper").experiment_id])
+    return [run for run in found if "mlflow.parentRunId" not in run.data.tags]
+
+
+@pytest.mark.timeout(1500)
+def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a_run_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert JUDGED in block("python")
+    (tmp_path / "backwards.py").write_text(block("python"))  # the documents' own environment, beside the others
+    (tmp_path / "pleased.py").write_text(
+        block("python").replace("backwards", "pleased").replace(JUDGED, "verdict(True")
+    )
+    (tmp_path / "torn.py").write_text(
+        block("python").replace("backwards", "torn").replace(JUDGED, "verdict(len(parsed.answer) % 2 == 0")
+    )
+    teacher = tiny_models.qwen3(tmp_path / "teacher")  # of another family, with the same tokenizer
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    arguments = command(
+        tmp_path,
+        "stages=[init,sft,self_sft,eval,rl,distill,dpo,{sft: {name: sft_last, steps: 2}},eval,report]",
+        "sft.steps=4",
+        "sft.max_tokens=64",
+        "sft.on_error=skip",
+        "rl.steps=12",
+        "envs.spelling.kind=backwards",
+        "envs.easy={kind: pleased, thinking: false}",
+        "envs.coin={kind: torn, thinking: false}",
+        "self_sft={tasks: 24, samples: 4, steps: 2, batch_size: 4}",
+        "self_sft.shares={math: 0, code: 0, tool_use: 0, spelling: 0, coin: 0}",
+        f"distill={{teacher: {teacher}, steps: 2, groups_per_step: 4, group_size: 2}}",
+        "dpo={tasks: 24, samples: 4, steps: 3, batch_size: 4, optim: {learning_rate: 1.0e-3, warmup_steps: 0}}",
+        "dpo.shares={math: 0, code: 0, tool_use: 0, spelling: 0, easy: 0}",
+        "rl.thinking={budget: 0.9, budgets: [4, 8], no_thought: 0.1}",
+        "rl.loss.malformed_thought=-1.0",
+        "eval.budgets=[4]",
+        "eval.no_thought=true",
+    )
+    run = tmp_path / "job"
+
+    first = start(arguments)
+    wait_for_step(first, run, "rl", 3)
+    os.kill(first.pid, signal.SIGTERM)
+    status, before_stop = finish(first)
+    output = before_stop
+    assert status == 130, output
+    assert "the same command continues" in output
+    assert "Writing model shards" in (run / "logs" / "driver.log").read_text()
+    assert "Writing model shards" not in output
+    printed = [file.read_text(errors="replace") for file in (run / "logs" / "ray").glob("worker-*")]
+    assert [any(who in text for text in printed) for who in ("TrainerWorker", "RolloutWorker")] == [True, True]
+    reached = len(rows(run, "rl"))
+    assert reached < 12
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    (tracked,) = tracked_runs(client)
+    assert tracked.info.status == "KILLED"
+
+    arguments += ["rl.optim.learning_rate=1.2e-4", "rl.timeout_s=301"]
+    status, output = finish(start(arguments))
+    assert status == 0, output
+    assert "rl: continuing after step" in output
+    assert "sandbox level " in output
+    assert [row.step for row in rows(run, "rl")] == list(range(1, 13))
+    assert [row.step for row in rows(run, "sft")] == list(range(1, 5))
+    assert [row.step for row in rows(run, "sft_last")] == [1, 2]  # the stage again, under a name of its own
+    assert json.loads((run / "manifest.json").read_text())["model"] == "checkpoints/sft_last/000002"
+    assert all(row.values["train/logprob_gap"] < 1e-4 for row in rows(run, "rl") if not row.values["train/lag_max"])
+    assert all(row.values["train/lag_max"] <= 1 for row in rows(run, "rl"))
+
+    report = json.loads((run / "report.json").read_text())
+    assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling", "easy", "coin"}
+    assert [row.step for row in rows(run, "self_sft")] == [1, 2]
+    data = {event["stage"]: event["what"] for event in report["events"] if event["kind"] == "data"}
+    (changed,) = (event for event in report["events"] if event["kind"] == "changed")
+    assert changed["stage"] == "rl"
+    assert list(changed["what"]) == ["rl.optim.learning_rate"]  # the deadline is free
+    missing = sum(row.values["data/left_out"] for row in rows(run, "sft"))
+    assert 0 < missing < 4 * 16  # demonstrations of more than 64 tokens: counted, not cut
+    assert data["sft"] == {"sequences": str(4 * 16), "too long and left out": f"{missing:.0f}"}
+    assert f"sft: {missing:.0f} of 64 sequences were too long" in before_stop + output
+    assert {"source", "rows", "epochs"} <= data["self_sft"].keys() & data["dpo"].keys()
+    distilled, preferred = rows(run, "distill"), rows(run, "dpo")
+    assert [row.step for row in distilled] == [1, 2]
+    assert all(row.values["train/kl"] > 0.1 for row in distilled)  # from a teacher that knows nothing
+    assert all(row.values["train/kl"] == pytest.approx(row.values["train/loss"], rel=0.2) for row in distilled)
+    assert all(row.values["rollout/answers"] == 8 for row in distilled)
+    assert any("/reward" in name for name in distilled[0].values)
+    assert [row.step for row in preferred] == [1, 2, 3]
+    assert preferred[0].values["train/loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert preferred[0].values["train/margin"] == pytest.approx(0.0, abs=1e-6)
+    assert all(0 <= row.values["train/accuracy"] <= 1 and row.values["train/grad_norm"] > 0 for row in preferred)
+    assert preferred[-1].values["train/margin"] != 0.0
+    assert "<svg" in (run / "report.html").read_text() or "data:image" in (run / "report.html").read_text()
+    model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "rl" / "000012")
+    assert model.config.model_type == "nemotron_h"
+    assert (run / "checkpoints" / "rl" / "000012" / "tokenizer.json").is_file()  # the one it continued from is gone
+
+    assert any("env/spelling/reward" in row.values for row in rows(run, "rl"))  # the user's own environment
+    sampled = [turn for t in trajectories(run) for turn in t["turns"]]
+    assert sampled
+    assert all(len(t["sampled_ids"]) == len(t["logprobs"]) == len(t["versions"]) for t in sampled)
+    limited = [
+        (t["thinking"]["budget"], turn) for t in trajectories(run) if t["thinking"]["budget"] for turn in t["turns"]
+    ]
+    assert {turn["closed"] for _, turn in limited} <= {"itself", "line_end", "abrupt", "never"}
+    within = [len(turn["sampled_ids"]) <= budget + 1 for budget, turn in limited if turn["closed"] == "never"]
+    assert all(within)  # the model ended its turn before its budget did
+    assert any(any(turn["forced"]) for _, turn in limited)
+    assert all([p is None for p in turn["logprobs"]] == turn["forced"] for turn in sampled)
+
+    (tracked,) = tracked_runs(client)
+    assert tracked.info.status == "FINISHED"
+    history = Counter(m.step for m in client.get_metric_history(tracked.info.run_id, "4_train/rl/loss"))
+    assert history == Counter(range(1, 13))
+    kept = {file.path for file in client.list_artifacts(tracked.info.run_id)}
+    assert kept >= {"report.html", "report.json"}
+    assert not [path for path in kept if path.endswith(".jsonl")]  # prompts and answers stay here
+
+    assert unexplained_of(run / "metrics.jsonl") == []  # docs/metrics.md has every name
+    before = (run / "metrics.jsonl").read_text()
+    state = (run / "manifest.json").read_text()
+    status, output = finish(start(arguments))
+    assert status == 0, output
+    assert (run / "metrics.jsonl").read_text() == before  # all is done: nothing runs again
+    assert (run / "manifest.json").read_text() == state

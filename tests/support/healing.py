@@ -1,0 +1,100 @@
+"""How a process of a run is hurt, how the run is seen to heal, and what an audit says in the end."""
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from support.fault_job import Job, rows
+
+from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
+from temper.orchestrator.session.status import MemberStatus, read_status
+
+WORKER, ENGINE, RANK = "ray::RolloutWorker", "VLLM::EngineCore", "ray::TrainerWorker"
+MEMBERS = {WORKER: "rollout worker", ENGINE: "rollout worker", RANK: "the learner's rank"}
+"""How the status calls those that hold these processes."""
+HEALED_S = 200.0
+"""How long it may take on a busy machine until all are there again."""
+
+
+def steps_done(job: Job) -> int:
+    """Return the last step of rl that the run has written."""
+    return max((row.step for row in rows(job.run, "rl")), default=0)
+
+
+def heal(
+    job: Job,
+    name: str,
+    hurt: Callable[[psutil.Process], None],
+    rng: random.Random,
+    *,
+    of: int,
+    look: Callable[[], None] = lambda: None,
+    replaced: Callable[[], None] = lambda: None,
+) -> str:
+    """Hurt one `of` so many processes of a name; wait until as many serve without it, and for two steps; say what was seen.
+
+    `look` is called again and again meanwhile, `replaced` once the other one serves.
+    """
+
+    def serving() -> set[int | None]:
+        look()
+        status = read_status(job.run)
+        members = status.members if status else ()
+        return {one.pid for one in members if one.name.startswith(MEMBERS[name]) and one.state == "serving" and one.pid}
+
+    def waits(seen: Callable[[], bool], what: str) -> None:
+        job.wait_until(seen, what, limit_s=HEALED_S, every_s=0.1)
+
+    waits(lambda: len(serving()) == of and len(job.actors(name)) == of, f"{of} processes {name}")
+    victim = rng.choice(job.actors(name))
+    gone = victim.ppid() if name == ENGINE else victim.pid
+    done, began, at = steps_done(job), time.monotonic(), time.time()
+    hurt(victim)
+    waits(lambda: len(now := serving()) == of and gone not in now, f"{name} replaced")
+    seconds, meanwhile = time.monotonic() - began, steps_done(job) - done
+    replaced()
+    after = steps_done(job)
+    waits(lambda: steps_done(job) >= after + 2, "two steps after it")
+    noticed = min(fault.time for fault in faults(job) if fault.time >= at) - at
+    return (
+        f"noticed after {noticed:.0f} s, another one serves after {seconds:.0f} s, {max(0, meanwhile)} steps meanwhile"
+    )
+
+
+def faults(job: Job) -> list[MetricsRow]:
+    """Return what the run has noticed, hangs and deaths."""
+    rows = read_metrics(job.run / "metrics.jsonl")
+    return [row for row in rows if row.event is not None and row.event["kind"] == "fault"]
+
+
+def workers(job: Job) -> list[MemberStatus]:
+    """Return the rollout workers as the run shows them."""
+    status = read_status(job.run)
+    return [one for one in (status.members if status else ()) if one.name.startswith(MEMBERS[WORKER])]
+
+
+def scale(job: Job, number: int) -> float:
+    """Ask the run for so many rollout workers; return the seconds until so many serve, and there is no other one."""
+    began = time.monotonic()
+    command = [sys.executable, "-m", "temper.orchestrator", "scale", str(job.run), "--rollout-workers", str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def there() -> bool:
+        states = [one.state for one in workers(job)]
+        return states == ["serving"] * number and len(job.actors(ENGINE)) == number
+
+    job.wait_until(there, f"{number} rollout workers", limit_s=HEALED_S, every_s=0.1)
+    return time.monotonic() - began
+
+
+def audited(run: Path) -> str:
+    """Return what an audit that found nothing says in the end; fail with its table where it found something."""
+    command = [sys.executable, "-m", "temper.orchestrator", "audit", str(run)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip().splitlines()[-1].rpartition(": ")[2]

@@ -1,0 +1,40 @@
+"""The names of metrics that docs/metrics.md explains, and which of a run's rows it lacks."""
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+NAME = re.compile(r"`((?:(?:[a-z]+|NAME)/)?[\w/]+)`")
+PLACES = re.compile(r"NAME|PART|KIND|MODE|NUMBER")
+OF_ALL = {"avg_at_k", "version", "seconds"}
+"""What a row of an evaluation between steps has over all environments; the page names them in a sentence."""
+
+
+@cache
+def explained() -> tuple[str, ...]:
+    """The names in the first column of the page's tables, with their places."""
+    rows = [line.split("|")[1] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    return tuple(name for row in rows for name in NAME.findall(row))
+
+
+@cache
+def pattern() -> re.Pattern[str]:
+    """What any of the names looks like with its places filled in."""
+    return re.compile("|".join(PLACES.sub("[^/]+", re.escape(name)) for name in explained()))
+
+
+def unexplained(names: Iterable[str]) -> list[str]:
+    """Which of these metrics the page does not explain."""
+    return sorted(name for name in set(names) - OF_ALL if not pattern().fullmatch(name))
+
+
+def unexplained_of(metrics: Path) -> list[str]:
+    """Which metrics and events of a run's rows the page does not explain."""
+    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    page = PAGE.read_text(encoding="utf-8")
+    events = {row["event"]["kind"] for row in rows if "event" in row}
+    named = {name for row in rows if "event" not in row for name in row} - {"stage", "step", "time"}
+    return unexplained(named) + sorted(kind for kind in events if f"`{kind}`" not in page)

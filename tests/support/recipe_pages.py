@@ -1,0 +1,249 @@
+"""The page docs/recipes.md, made of the configurations' heads and of what `temper plan` says of them.
+
+PYTHONPATH=. .venv/bin/python tests/support/recipe_pages.py writes it. The facts of a recipe stand in its head alone, as comments:
+`badge:` (`planned for HARDWARE`, or `run DATE on HARDWARE: PLACE`, a heading with a picture and a table of its results, or `run
+DATE on HARDWARE, without a curve: PLACE` where there is a table alone), what it is, and `Change first:`.
+Plans read the models' `config.json` as `public_models` has them, so that no network is needed.
+"""
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from textwrap import wrap
+from typing import Any
+
+import yaml
+from support.public_models import PUBLIC
+
+from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.cards import Site
+from temper.orchestrator.tools.preflight.plan.limits import size
+from temper.orchestrator.tools.preflight.plan.plan import Plan, make_plan, planned_config, site_of
+from temper.orchestrator.tools.preflight.plan.planner import Planner
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "recipes.md"
+RECIPES = (
+    *(f"configs/{name}.yaml" for name in ("demo", "budget_demo", "questions", "hybrid_10m")),
+    *(f"configs/recipes/{name}.yaml" for name in ("one_gpu_small", "one_gpu", "served", "sft", "dpo", "distill")),
+    *("configs/scaling.yaml", *(f"configs/recipes/{name}.yaml" for name in ("eight_gpus", "experts", "two_hosts"))),
+)
+"""In the order of the page: from the smallest hardware to the largest."""
+BADGE = re.compile(
+    r"planned for (?P<planned>.+)"
+    r"|run (?P<day>\d{4}-\d\d-\d\d) on (?P<ran>[^:,]+)(?P<bare>, without a curve)?: (?P<place>\S+#\S+)"
+)
+CORES = re.compile(r"(\d+) CPU cores and (\d+) GB")
+TEACHERS = ("distill",)
+"""Stages that name a model of their own."""
+PARTS = ("weights", "gradients", "optimiser", "buckets", "gathered", "reference", "activations", "logits", "overhead")
+INTRODUCTION = """# Recipes
+
+Configurations to begin with, each a page of names and columns. A badge says what is known of each:
+
+- **run**: trained to the end on the hardware that it names; the link leads to a picture and a table of its results, or where it
+  says *without a curve* to a table alone.
+- **planned**: not run on this hardware yet. The figures are those of `temper plan`, which finds no limit that would be hit.
+  They are worked out from the model's `config.json` and from assumptions ([planning.md](planning.md)); no GPU was measured.
+
+`make test-long` takes two steps of each in `configs/recipes/` with a small model of the same family, and data of the same
+names, on a CPU with real engines and a real learner, and two of the others with the fresh model that they name, or a smaller
+one. One is taken in two parts: vLLM's CPU build can't run Nemotron's experts, so the recipe for two hosts samples with a hybrid
+without them, and trains two steps of `sft` with one that has them.
+
+Settings that a file does not give are chosen by `profile` for the hardware that is there ([hardware.md](hardware.md)), so
+each runs on other GPUs too: `temper plan FILE --gpus ...` says whether it fits, `temper run FILE --dry-run` whether it would
+start. The lengths of answers decide the seconds most, and are assumed: half of what limits allow. GPU hours times the price
+of one are the cost (`--price`). Starts and evaluations, before, between and after steps, are not counted in the hours
+([planning.md](planning.md)). The seconds of supervised steps are not worked out, nor those of CPUs.
+
+This page is written by `PYTHONPATH=. .venv/bin/python tests/support/recipe_pages.py` from the heads of the files and their plans; a
+test makes it again.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """What the first lines of a recipe say."""
+
+    hardware: str
+    """As `--gpus` takes it, or `2 CPU cores and 24 GB`."""
+    ran: date | None
+    """None for one that is planned."""
+    place: str
+    """Where its results stand, as a page and a heading of it; empty for one that is planned."""
+    curve: bool
+    """Whether there is a picture of them."""
+    about: str
+    first: str
+    """What to change first."""
+
+
+def head_of(path: Path) -> Head:
+    """Return the head of a recipe. Raise `ValueError` where its badge or what to change first is missing."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    said = []
+    for line in lines[1:]:
+        if not line.startswith("# "):
+            break
+        said.append(line[2:])
+    found = BADGE.fullmatch(said[0].removeprefix("badge: ")) if said else None
+    text, _, first = " ".join(said[1:]).partition(" Change first: ")
+    if found is None or not first:
+        raise ValueError(
+            f"{path}: its head needs `badge: ...` as the page's generator reads it, and `Change first: ...`"
+        )
+    ran = None if found["day"] is None else date.fromisoformat(found["day"])
+    hardware, place = found["planned"] or found["ran"], found["place"] or ""
+    return Head(
+        hardware=hardware, ran=ran, place=place, curve=bool(place) and not found["bare"], about=text, first=first
+    )
+
+
+def results_of(head: Head) -> str:
+    """Return what stands under the heading to which a badge leads, up to the next one of its rank."""
+    page, _, anchor = head.place.partition("#")
+    parts = re.split(r"^(##? .+)$", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    titles = [title.lstrip("# ").lower().replace(" ", "-") for title in parts[1::2]]
+    if anchor not in titles:
+        raise ValueError(f"{page} has no heading {anchor}, of {titles}")
+    return parts[2::2][titles.index(anchor)]
+
+
+def models_in(folder: Path) -> Path:
+    """Write the `config.json` of every public model, each under its name."""
+    for name, (config, _) in PUBLIC.items():
+        (folder / name).mkdir(parents=True)
+        (folder / name / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def plan_of(path: Path, models: Path, hardware: str | None = None) -> Plan:
+    """Return the plan of a recipe on this hardware, or on that which its head names."""
+    hardware, assumed = hardware or head_of(path).hardware, Assumptions()
+    cores = CORES.fullmatch(hardware)
+    site = site_of(hardware, assumed) if cores is None else _cores(int(cores[1]), int(cores[2]))
+    given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    overrides = [f"{key}={models / name}" for key, name in _names(given)]
+    config, model = planned_config(path, overrides, site)
+    return make_plan(Planner(config, model, site, assumed))
+
+
+def _cores(cpus: int, gigabytes: int) -> Site:
+    machine = Machine(gpus=0, gpu_gib=0.0, memory_gib=float(gigabytes), cpus=cpus)
+    return Site(hardware=Hardware(machines=(machine,)), card=None, shm_bytes=None, named=True)
+
+
+def _names(given: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the settings of a recipe that name a model, with the names."""
+    own = given.get("model", {}).get("path")
+    named = [("model.path", own)] if own else []
+    return named + [(f"{one}.teacher.path", given[one]["teacher"]["path"]) for one in TEACHERS if one in given]
+
+
+def page(models: Path) -> str:
+    """Return the page."""
+    paths = [ROOT / name for name in RECIPES]
+    heads = [head_of(path) for path in paths]
+    plans = [plan_of(path, models) for path in paths]
+    lines = [INTRODUCTION, "| recipe | badge | model | trained on | hardware |", "|---|---|---|---|---|"]
+    lines += [_row(path, head) for path, head in zip(paths, heads, strict=True)]
+    lines += ["", "What `temper plan` says, on that hardware:", ""]
+    lines += ["| recipe | a rank's peak | an engine's process | main memory | a checkpoint | a step | all steps |"]
+    lines += ["|---|---|---|---|---|---|---|"]
+    lines += [_figures(path, plan) for path, plan in zip(paths, plans, strict=True)]
+    for path, head, plan in zip(paths, heads, plans, strict=True):
+        lines += ["", *_section(path, head, plan)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(path: Path, head: Head) -> str:
+    given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    model = given.get("model", {}).get("path") or "a fresh hybrid"
+    return f"| [{path.stem}](#{path.stem}) | {_badge(head)} | {model} | {_data(given)} | {head.hardware} |"
+
+
+def _badge(head: Head) -> str:
+    if head.ran is None:
+        return "planned"
+    return f"**run** {head.ran}: [results]({_link(head)}){'' if head.curve else ', without a curve'}"
+
+
+def _link(head: Head) -> str:
+    return head.place.removeprefix("docs/")
+
+
+def _data(given: dict[str, Any]) -> str:
+    """Return what the stages train on: the rows of a supervised stage, else what each environment has."""
+    own = [given[name]["data"]["path"] for name in ("sft", "dpo") if "data" in given.get(name, {})]
+    if own:
+        return ", ".join(own)
+    named = {name: env.get("data", {}).get("path", "made") for name, env in given["envs"].items()}
+    return ", ".join(f"{name} ({source})" for name, source in named.items())
+
+
+def _figures(path: Path, plan: Plan) -> str:
+    rank, engine, time = plan.rank, plan.engine, plan.time
+    cells = [
+        "-" if rank is None else _of(rank.peak, plan.rank_room),
+        "-" if engine is None else _of(engine.peak, engine.allowed if plan.gpus else 0),
+        _of(plan.host.peak, plan.host_room),
+        size(plan.model.checkpoint_bytes),
+        "-" if time is None else f"{time.step_s:,.0f} s",
+        "-"
+        if time is None
+        else f"{time.tokens / 1e6:,.0f} M tokens, {time.hours:,.1f} h, {time.hours * plan.gpus:,.1f} GPU hours",
+    ]
+    return f"| {path.stem} | {' | '.join(cells)} |"
+
+
+def _of(nbytes: float, room: float) -> str:
+    return f"{size(int(nbytes))} of {size(int(room))}" if room else size(int(nbytes))
+
+
+def _section(path: Path, head: Head, plan: Plan) -> list[str]:
+    name = path.relative_to(ROOT)
+    gpus = "" if CORES.fullmatch(head.hardware) else f" --gpus {head.hardware}"
+    ran = (
+        f"**Run** {head.ran} on {head.hardware} ([results]({_link(head)}){'' if head.curve else ', without a curve'})."
+        if head.ran
+        else f"Planned for {head.hardware}."
+    )
+    said = [f"## {path.stem}", "", *wrap(f"{ran} {head.about}", 128, break_long_words=False), "", "```"]
+    said += [f"temper plan {name}{gpus}", f"temper run {name}  # needs {head.hardware}", "```", ""]
+    if plan.rank is not None:
+        parts = {part: getattr(plan.rank, part) for part in PARTS}
+        said.append(f"- a rank of {plan.ranks}: {_listed(parts)}")
+    if plan.engine is not None:
+        parts = {"weights": plan.engine.weights, "overhead": plan.engine.overhead, "cache": max(0, plan.engine.cache)}
+        longest = f"{plan.sequences[0]:,} sequences of {plan.longest:,} tokens"
+        said.append(f"- an engine's process of {plan.engines * plan.engine.processes}: {_listed(parts)}; {longest}")
+    if plan.time is not None:
+        times = f"generating {plan.time.generate_s:,.0f} s, learning {plan.time.learn_s:,.0f} s"
+        said.append(
+            f"- a step: {times}, limited by {plan.time.limited_by}; {plan.time.sampled_per_s:,.0f} sampled tokens/s"
+        )
+    failing = [limit.what for limit in plan.limits if not limit.holds]
+    held = f"{len(plan.limits)} limits looked at, none would be hit"
+    said.append(f"- {held}" if not failing else f"- would be hit: {', '.join(failing)}")
+    return [*said, f"- change first: {head.first}"]
+
+
+def _listed(parts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {size(nbytes)}" for name, nbytes in parts.items() if nbytes)
+
+
+def main() -> int:
+    """Write the page."""
+    with TemporaryDirectory() as folder:
+        PAGE.write_text(page(models_in(Path(folder))), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""A device that engines and a learner share, and stand-ins of both that have their memory on it: who does not fit fails."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from support.plain_pool import Worker
+
+from temper.envs.core.member import Holding, Place
+from temper.envs.core.pulse import Pulse
+from temper.learner.batches.micro_batches import BatchShare
+from temper.learner.losses.config import LossConfig
+from temper.learner.trainer_group import Shares
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.transports.transport import Audience
+
+WEIGHTS, CACHE, STATES = 2, 5, 6
+ROOM = WEIGHTS + STATES
+"""A learner fits whole, or an engine, or the weights of both: never more."""
+
+
+class Device:
+    """So much memory, and who has what of it."""
+
+    def __init__(self) -> None:
+        self.taken: dict[str, int] = {}
+        self.said: list[str] = []
+        """What was done on it, in order."""
+
+    def take(self, who: str, nbytes: int) -> None:
+        """Give so much to one in place of what it had. Raises `MemoryError` where others have the rest."""
+        self.taken[who] = nbytes
+        if sum(self.taken.values()) > ROOM:
+            raise MemoryError(f"{self.taken} on a device of {ROOM}")
+
+    def use(self, who: str, nbytes: int, what: str) -> None:
+        """Do something that needs so much to be there."""
+        assert self.taken[who] >= nbytes, f"{who}: {what} with {self.taken}"
+        self.said.append(what)
+
+
+class SharingWorker(Worker):
+    """A rollout worker whose engine has its memory on the device from its start on."""
+
+    def __init__(self, device: Device, **told: Any) -> None:
+        super().__init__(**told)
+        self.device = device
+
+    async def start(self, model_dir: Any, version: WeightVersion) -> WeightVersion:
+        self.device.take(self.name, WEIGHTS + CACHE)
+        self.device.said.append(f"{self.name} starts")
+        return await super().start(model_dir, version)
+
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        await super().occupy(weights=weights, cache=cache, limit_s=limit_s)
+        self.device.take(self.name, WEIGHTS * weights + CACHE * cache)
+        self.device.said.append(self.did[-1])
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
+        self.device.use(self.name, WEIGHTS + CACHE, "sample")
+        await self._alive(self.released.wait())
+        answers = (Trajectory(task=ticket.task, turns=(), stop=Stop.ENV, reward=reward) for reward in (0.0, 1.0))
+        return Group(ticket=ticket, trajectories=tuple(answers))
+
+    async def load_weights(self, manifest: WeightManifest, offer: Any, number: int) -> WeightVersion:
+        self.device.use(self.name, WEIGHTS, f"load {manifest.version}")
+        return await super().load_weights(manifest, offer, number)
+
+    def kill(self) -> None:
+        self.device.taken.pop(self.name, None)
+        super().kill()
+
+
+class SharingRank:
+    """A rank that has weights and states on the device once it has learnt."""
+
+    name = "the learner's rank 0"
+    place: Place | None = None
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.has = (True, True)
+
+    async def occupy(self, *, weights: bool, states: bool) -> None:
+        self.device.take(self.name, WEIGHTS * weights + STATES * states)
+        self.has = (weights, states)
+        self.device.said.append("learner " + ("whole" if states else "weights" if weights else "nothing"))
+
+    async def holding(self) -> Holding:
+        return Holding(weights=WEIGHTS * self.has[0], states=STATES * self.has[1])
+
+    async def put(self, shares: Sequence[BatchShare]) -> Shares:
+        return shares
+
+    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]:
+        self.device.use(self.name, WEIGHTS + STATES, "learn")
+        return {"loss": 0.0, "skipped": 0.0}
+
+    async def publish(self, version: int) -> WeightManifest:
+        self.device.use(self.name, WEIGHTS, f"publish {version}")
+        none: tuple[()] = ()
+        return WeightManifest(
+            transport="none", version=version, names=none, dtypes=none, shapes=none, offsets=none, nbytes=8, checksum=""
+        )
+
+    async def host(self) -> str:
+        return "here"
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> Any:
+        return None
+
+    async def send(self, version: int) -> None: ...
+
+    async def save(self, directory: str, *, beside: bool, spare: int) -> bool:
+        self.device.use(self.name, WEIGHTS + STATES, "save")
+        return False
+
+    async def pulse(self) -> Pulse:
+        return Pulse(progress=0, doing="", quiet_s=0.0)
+
+    def kill(self) -> None:
+        self.device.taken.pop(self.name, None)

@@ -1,0 +1,315 @@
+"""Games of gymnasium in text: gold paths, what is seen, actions that can't be read, options."""
+
+import random
+from typing import Any
+
+import gymnasium
+import numpy
+import pytest
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
+from support.bound import bound
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured, drawing_env, environment, make_env
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import turn_text
+from temper.envs.data.split import SplitConfig
+from temper.envs.games.actions import action_of, described
+from temper.envs.games.env import GymEnv
+from temper.envs.games.gold import shortest_win
+from temper.envs.games.known_games import drawing
+from temper.envs.playback import score
+from temper.envs.source import distinct, open_source
+from temper.rewards.verdict import Outcome
+
+LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, "map_name": "4x4"}}
+PLANNED = {
+    "FrozenLake-v1": {"is_slippery": False},
+    "FrozenLake8x8-v1": {"is_slippery": False},
+    "CliffWalking-v1": {},
+    "Taxi-v4": {},
+}
+DRAWN_BY_CHANCE = ("FrozenLake-v1", "Blackjack-v1", "CartPole-v1")
+
+
+def environment_of(game: str, kwargs: dict[str, Any]) -> EnvDefinition:
+    return configured("gym", {"id": game, "kwargs": kwargs})
+
+
+def task_of(options: dict[str, Any], *, seed: int = 0) -> Task:
+    env = configured("gym", options)
+    assert env.generate is not None
+    return bound(env.generate(random.Random(seed), 1), env)
+
+
+def opened(task: Task) -> "gymnasium.Env[str, str]":
+    env = make_env(task.env)
+    env.reset(options={"task": task})
+    return env
+
+
+@pytest.mark.parametrize("game", PLANNED)
+def test_the_shortest_way_wins_and_each_corruption_of_it_does_not(game: str) -> None:
+    env = environment_of(game, PLANNED[game])
+    assert env.gold is not None
+    assert env.corruptions is not None
+    for seed in range(5):
+        task = task_of({"id": game, "kwargs": PLANNED[game]}, seed=seed)
+        won = score(task, env.gold(task))
+        assert (won.reward, won.verdict.outcome, won.verdict.parts["bad_actions"]) == (1.0, Outcome.OK, 0.0)
+        for name, turns in env.corruptions(task):
+            assert score(task, turns).verdict.parts["correct"] == 0.0, name
+
+
+@pytest.mark.parametrize("game", PLANNED)
+def test_a_demonstration_shows_what_the_game_shows(game: str) -> None:
+    env = environment_of(game, PLANNED[game])
+    assert env.demonstrate is not None
+    task = task_of({"id": game, "kwargs": PLANNED[game]})
+    messages = env.demonstrate(task)
+    playing = opened(task)
+    for said, seen in zip(messages[::2], messages[1::2], strict=False):
+        *_, info = playing.step(turn_text(said, thinks=True))
+        assert info["messages"] == [seen]
+    _, reward, terminated, truncated, _ = playing.step(turn_text(messages[-1], thinks=True))
+    assert (reward, terminated, truncated) == (1.0, True, False)
+
+
+@pytest.mark.parametrize("game", DRAWN_BY_CHANCE)
+def test_a_game_of_chance_has_no_gold_but_the_same_number_plays_the_same(game: str) -> None:
+    env = environment_of(game, {})
+    assert (env.gold, env.demonstrate, env.corruptions) == (None, None, None)
+    task = task_of({"id": game})
+    played = []
+    for _ in range(2):
+        playing, seen = opened(task), []
+        for turn in range(4):
+            observation, _, terminated, truncated, info = playing.step(
+                f"</think>{task.env.options['actions'][turn % 2]}"
+            )
+            seen.append((observation, terminated, truncated, info["parts"]))
+            if terminated or truncated:
+                break
+        played.append(seen)
+    assert played[0] == played[1]
+
+
+def test_a_hand_of_cards_is_played_to_its_end() -> None:
+    task = task_of({"id": "Blackjack-v1"}, seed=1)
+    assert "Your cards: 15" in task.messages[0]["content"]
+    returns = {seed: score(task_of({"id": "Blackjack-v1"}, seed=seed), ["stick"]) for seed in range(20)}
+    assert {judged.verdict.parts["return"] for judged in returns.values()} <= {-1.0, 0.0, 1.0}
+    assert all(
+        judged.verdict.parts["correct"] == float(judged.verdict.parts["return"] > 0) for judged in returns.values()
+    )
+    assert len({judged.reward for judged in returns.values()}) == 2
+
+
+@pytest.mark.parametrize("game", ["FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4", "Blackjack-v1"])
+def test_a_game_that_is_held_out_is_not_trained_on(game: str) -> None:
+    bound_env = bind("game", EnvConfig(kind="gym", options={"id": game, "kwargs": PLANNED.get(game, {})}))
+    train, heldout = (open_source(bound_env, split=split, seed=0) for split in ("train", "heldout"))
+    trained, kept = ({train.task(i).messages[0]["content"] for i in range(60)}, distinct(heldout, 12))
+    assert len(kept) == len({task.messages[0]["content"] for task in kept}) == 12
+    assert not trained & {task.messages[0]["content"] for task in kept}
+    assert heldout.task(3) == heldout.task(3)
+
+
+@pytest.mark.parametrize("options", [LAKE, {"id": "CliffWalking-v1"}])
+def test_a_game_that_always_begins_alike_can_not_be_held_out(options: dict[str, Any]) -> None:
+    whole = bind("game", EnvConfig(kind="gym", options=options, split=SplitConfig(share=1e-9)))
+    assert len(distinct(open_source(whole, split="train", seed=0), 5)) == 1
+    with pytest.raises(ValueError, match="has no heldout task: 1 different prompts"):
+        open_source(whole, split="heldout", seed=0)
+
+
+def test_games_that_run_alike_have_one_key_and_others_do_not() -> None:
+    unseen = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}, "frame": "text"}
+    one, other = task_of(unseen, seed=1), task_of(unseen, seed=2)
+    assert one.messages == other.messages
+    assert one.key != other.key
+    assert task_of(LAKE, seed=1).key == task_of(LAKE, seed=2).key
+
+
+def test_a_turn_without_an_action_is_told_so_and_counts() -> None:
+    env = opened(task_of({**LAKE, "max_steps": 3}))
+    observation, reward, terminated, truncated, _ = env.step("</think>I wait.")
+    assert observation.startswith("error: ")
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    assert env.step("</think>I go Down.")[0].startswith("You are in row 1, column 0.\n  (Down)\nSFFF\n[F]HFH")
+    _, reward, terminated, truncated, info = env.step("</think>\\boxed{jump}")
+    assert (reward, terminated, truncated, info["outcome"]) == (0.0, False, True, "cut")
+    assert info["parts"] == {"correct": 0.0, "format": 1.0, "return": 0.0, "bad_actions": 2 / 3}
+
+
+def test_a_hole_ends_the_game_as_lost() -> None:
+    assert score(task_of(LAKE), ["down", "right", "down", "down"]).verdict.outcome is Outcome.WRONG
+    env = opened(task_of(LAKE))
+    env.step("</think>down")
+    _, reward, terminated, *_ = env.step("</think>right")
+    assert (reward, terminated) == (0.0, True)
+
+
+def test_stepping_off_the_cliff_is_no_win_though_the_goal_is_reached_later() -> None:
+    task = task_of({"id": "CliffWalking-v1"})
+    gold = configured("gym", {"id": "CliffWalking-v1"}).gold
+    assert gold is not None
+    judged = score(task, ["right", *gold(task)])
+    assert (judged.verdict.outcome, judged.verdict.parts["return"]) == (Outcome.WRONG, -113.0)
+    kind = task_of({"id": "CliffWalking-v1", "success": -200.0})
+    assert score(kind, ["right", *gold(task)]).verdict.outcome == Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("answer", "action"),
+    [
+        ("left", 0),
+        ("Go LEFT, or rather right.", 2),
+        ("left \\boxed{up}, not down", 3),
+        ("\\boxed{Down}", 1),
+        ("\\boxed{jump} left", None),
+        ("upright", None),
+        ("", None),
+    ],
+)
+def test_the_last_action_that_is_named_is_taken(answer: str, action: int | None) -> None:
+    assert action_of(answer, spaces.Discrete(4), ["left", "down", "right", "up"]) == action
+
+
+NESTED = spaces.Dict({"go": spaces.Discrete(3), "by": spaces.Box(-1.0, 1.0, (2,)), "say": spaces.Text(9)})
+
+
+@pytest.mark.parametrize(
+    ("space", "answer", "action"),
+    [
+        (spaces.Discrete(2, start=5), "b", 6),
+        (spaces.Text(9), "I say \\boxed{hello}", "hello"),
+        (spaces.Text(9), " hello\n", "hello"),
+        (spaces.Text(9), "far too long", None),
+        (spaces.Box(-2.0, 2.0, (1,)), "\\boxed{0.5}", [0.5]),
+        (spaces.Box(-2.0, 2.0, (1,)), "\\boxed{2.5}", None),
+        (spaces.Box(-2.0, 2.0, (2, 2)), "[[1, 0], [0.25, -1]]", [[1, 0], [0.25, -1]]),
+        (spaces.Box(-2.0, 2.0, (2,)), "1, -1", [1, -1]),
+        (spaces.Box(-2.0, 2.0, (2,)), "1", None),
+        (spaces.Box(-2.0, 2.0, (2,)), "[1, NaN]", None),
+        (spaces.Box(0, 9, (2,), numpy.int64), "[1.5, 2]", None),
+        (spaces.Box(0, 255, (1,), numpy.uint8), "300", None),
+        (spaces.Box(-numpy.inf, numpy.inf, (1,)), "1e400", None),
+        (spaces.MultiDiscrete([3, 2]), "\\boxed{2, 1}", [2, 1]),
+        (spaces.MultiDiscrete([3, 2]), "\\boxed{2, 2}", None),
+        (spaces.MultiBinary(2), "[1, 0]", [1, 0]),
+        (NESTED, '\\boxed{{"go": 2, "by": [0.5, 1], "say": "ab"}}', {"go": 2, "by": [0.5, 1], "say": "ab"}),
+        (NESTED, '{"go": true, "by": [0.5, 1], "say": "ab"}', None),
+        (NESTED, '{"go": 2}', None),
+        (spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2))), "[2, 1]", (2, 1)),
+        (spaces.MultiBinary(2), "[257, 0]", None),
+        (spaces.MultiBinary(2), "no list", None),
+    ],
+)
+def test_an_action_is_an_element_of_its_space(space: "spaces.Space[Any]", answer: str, action: Any) -> None:
+    described(space)
+    found = action_of(answer, space, ["a", "b"])
+    assert (found is None) == (action is None)
+    if action is not None:
+        assert space.contains(found)
+        numpy.testing.assert_equal(_plain(found), action)
+
+
+def _plain(found: Any) -> Any:
+    if isinstance(found, dict):
+        return {key: _plain(value) for key, value in found.items()}
+    return found.tolist() if isinstance(found, numpy.ndarray) else found
+
+
+class Password(gymnasium.Env[Any, Any]):
+    """Is won by the password, or by the right setting of its knobs."""
+
+    def __init__(self, space: "spaces.Space[Any]", won: Any) -> None:
+        self.action_space, self.won = space, won
+        self.observation_space = spaces.Dict({"hint": spaces.Text(20), "at": spaces.Box(0.0, 1.0, (2,))})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return {"hint": f"no {seed}", "at": numpy.zeros(2, numpy.float32)}, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        seen = {"hint": "no", "at": numpy.ones(2, numpy.float32)}
+        return seen, float(numpy.all(action == self.won)), True, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "won", "right", "wrong"),
+    [
+        (spaces.Text(20), "xyzzy", "I try \\boxed{xyzzy}", "plugh"),
+        (spaces.Box(0.0, 1.0, (2,)), [0.5, 1.0], "\\boxed{0.5, 1}", "\\boxed{0.5, 0}"),
+    ],
+)
+def test_a_game_of_texts_or_numbers_is_played_by_its_id(space: Any, won: Any, right: str, wrong: str) -> None:
+    gymnasium.register("tests/Password-v0", entry_point=Password)  # type: ignore[arg-type]  # a class makes one too
+    try:
+        task = task_of({"id": "tests/Password-v0", "kwargs": {"space": space, "won": won}, "frame": "text"})
+        assert "hint: no" in task.messages[0]["content"]
+        assert "at: [0., 0.]" in task.messages[0]["content"]
+        assert score(task, [right]).reward == 1.0
+        assert score(task, [f"I think.</think>{right}"]).reward == 1.0
+        assert score(task, [wrong]).reward == 0.0
+    finally:
+        del gymnasium.registry["tests/Password-v0"]
+
+
+def test_what_a_terminal_shows_in_colours_stands_in_brackets() -> None:
+    assert drawing("\n|\x1b[34;1mR\x1b[0m:\x1b[43m \x1b[0m|\n") == "|[R]:[ ]|"
+    taxi = task_of({"id": "Taxi-v4"}).messages[0]["content"]
+    assert "\x1b" not in taxi
+    assert "The passenger is at" in taxi
+
+
+def test_a_plan_is_refused_where_chance_decides_or_no_win_can_be_reached() -> None:
+    with pytest.raises(ValueError, match="chance"):
+        shortest_win({0: {0: [(0.5, 0, 0.0, False), (0.5, 1, 1.0, True)]}}, 0)
+    with pytest.raises(ValueError, match="can't be won"):
+        shortest_win({0: {0: [(1.0, 0, 0.0, False)]}, 1: {0: [(1.0, 1, 1.0, True)]}}, 0)
+    assert shortest_win({0: {0: [(1.0, 0, 0.0, False)], 1: [(1.0, 1, 1.0, True)]}}, 0) == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"ID": "x"}, "unknown 'ID'"),
+        ({"id": "FrozenLake-v1", "max_step": 3}, "did you mean 'max_steps'"),
+        ({"kwargs": {}}, "for example FrozenLake-v1"),
+        ({"id": "NoSuchGame-v1"}, "can't make 'NoSuchGame-v1'"),
+        ({"id": "FrozenLake-v1", "kwargs": {"slip": 1}}, "can't make 'FrozenLake-v1'"),
+        ({"id": "FrozenLake-v1", "kwargs": 3}, "must be a mapping"),
+        ({"id": "Pendulum-v1", "actions": ["a"]}, "have no names"),
+        ({"id": "Blackjack-v1", "frame": "ansi"}, "Blackjack-v1 has text"),
+        ({"id": "Blackjack-v1", "actions": ["a", "A"]}, "needs 2 different names"),
+        ({"id": "Blackjack-v1", "actions": ["a"]}, "needs 2 different names"),
+        ({"id": "Blackjack-v1", "max_steps": 0}, "must be 1 or more"),
+        ({"id": "Blackjack-v1", "success": "yes"}, "must be a number"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        configured("gym", options)
+
+
+def test_names_rules_and_the_frame_are_the_users_to_choose() -> None:
+    options = {"id": "CartPole-v1", "actions": ["west", "east"], "rules": "Balance the pole.", "max_steps": 5}
+    prompt = task_of(options).messages[0]["content"]
+    assert prompt.startswith("Balance the pole.\nOne action a turn. The actions are: west, east.")
+    assert "SFFF" not in task_of({**LAKE, "frame": "text"}).messages[0]["content"]
+
+
+def test_a_game_that_begins_otherwise_than_its_task_says_is_a_fault() -> None:
+    task = task_of({"id": "Blackjack-v1"})
+    task.messages[0]["content"] += " "
+    with pytest.raises(EnvironmentFault, match="does not begin as it did"):
+        GymEnv().reset(options={"task": task})
+
+
+def test_the_environment_passes_gymnasiums_checks() -> None:
+    check_env(drawing_env(environment("gym")), skip_render_check=True)

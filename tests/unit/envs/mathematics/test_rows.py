@@ -1,0 +1,214 @@
+"""Rows of mathematics data: loading, gold answers, corrupted answers; agreement with known labels on real rows."""
+
+import json
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.bound import made
+
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.prompts import USUAL
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.mathematics import arithmetic
+from temper.envs.mathematics.env import grade
+from temper.envs.mathematics.gold import corruptions, gold
+from temper.envs.mathematics.rows import formats
+
+DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
+REAL_DATA = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
+
+
+def correct(task: Task, turns: list[str]) -> float:
+    env = made("math")
+    env.reset(options={"task": task})
+    *_, terminated, _, info = env.step(turns[0])
+    assert terminated
+    return float(info["parts"]["correct"])
+
+
+def task_of(row: dict[str, Any]) -> Task:
+    return replace(load_row(formats(USUAL), row), thinking=OFF)
+
+
+@pytest.mark.parametrize(
+    ("row", "answer"),
+    [
+        ({"question": "Q?", "answer": "48/2 = <<48/2=24>>24\n#### 1,024"}, "1,024"),
+        ({"problem": "P?", "solution": "Hence \\boxed{1} is wrong and \\boxed{\\frac{1}{2}} right."}, "\\frac{1}{2}"),
+        ({"problem": "P?", "solution": "ignored", "answer": "$x+1$"}, "x+1"),
+        ({"problem": "P?", "answer": "so \\boxed{7}"}, "7"),
+        ({"problem": "P?", "answer": 204}, "204"),
+    ],
+)
+def test_rows_of_both_formats_give_their_final_answer(row: dict[str, Any], answer: str) -> None:
+    task = task_of(row)
+    assert task.spec == {"answer": answer}
+    assert task.messages[-1]["content"].endswith("?\nPut the final answer in \\boxed{}.")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"question": "Q?", "answer": "24"}, "field 'answer' has no final answer after '####'"),
+        ({"question": "Q?", "answer": 24}, "field 'answer' must be str, not int"),
+        ({"question": " ", "answer": "#### 2"}, "the question is empty"),
+        ({"question": "Q?", "answer": "#### " + "9" * 600}, "must have 1 to 512 characters, not 600"),
+        ({"problem": "P?", "solution": "\\boxed{7"}, "field 'solution' has no closed"),
+        ({"problem": "P?", "answer": ["7"]}, "field 'answer' must be str, not list"),
+        ({"prompt": "P?"}, "the row is of no known format"),
+    ],
+)
+def test_bad_rows_are_named(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_row(formats(USUAL), row)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["24", "-3.5", "0", "\\frac{3}{4}", "1,024", "40\\%", "x=4", "x+1", "\\frac{\\sqrt{2}}{2}", "(1,2)", "[0,\\infty)"]
+    + [
+        "\\{1,2\\}",
+        "\\text{Monday}",
+        "\\text{(A)}",
+        "y=2x+1",
+        "1,2",
+        "x<3",
+        "2^{10}",
+        "\\begin{pmatrix}1\\\\2\\end{pmatrix}",
+    ],
+)
+def test_gold_answers_of_any_form_are_accepted_and_all_corruptions_rejected(answer: str) -> None:
+    task = task_of({"problem": "What comes out of this?", "answer": answer})
+    assert correct(task, gold(task)) == 1.0
+    named = dict(corruptions(task))
+    assert len(named) >= 9
+    for name, turns in named.items():
+        assert correct(task, turns) == 0.0, name
+
+
+def test_generated_tasks_have_gold_answers_and_corruptions_too() -> None:
+    rng = random.Random(3)
+    for level in (1, 2, 3) * 10:
+        task = replace(arithmetic.generate(rng, level), thinking=OFF)
+        assert correct(task, gold(task)) == 1.0
+        for name, turns in corruptions(task):
+            assert correct(task, turns) == 0.0, (task, name)
+
+
+def test_a_thought_is_a_corruption_only_where_thinking_is_off() -> None:
+    task = arithmetic.generate(random.Random(0), 1)
+    assert "a thought where thinking is off" not in dict(corruptions(task))
+    assert "a thought where thinking is off" in dict(corruptions(replace(task, thinking=OFF)))
+
+
+def test_a_task_without_an_answer_has_no_gold() -> None:
+    task = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={})
+    with pytest.raises(ValueError, match="has no 'answer' in its spec"):
+        gold(task)
+
+
+def rows(name: str = "gsm8k_train.jsonl") -> Iterator[dict[str, Any]]:
+    with (DATA / name).open(encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)
+
+
+@REAL_DATA
+def test_gold_of_every_real_row_is_accepted_and_every_corruption_rejected() -> None:
+    for index, row in enumerate(rows()):
+        task = task_of(row)
+        assert correct(task, [row["answer"]]) == 1.0, row
+        assert correct(task, gold(task)) == 1.0, row
+        for name, turns in corruptions(task) if index % 5 == 0 else ():
+            assert correct(task, turns) == 0.0, (name, row)
+
+
+@REAL_DATA
+def plain(work: str) -> str:
+    return re.sub(r"<<[^>]*>>", "", work)
+
+
+def grouped(number: str) -> str:
+    return f"{int(number):,}"
+
+
+# how models end their solutions: worked steps and final answer to text
+STYLES: dict[str, Callable[[str, str], str]] = {
+    "as trained": lambda work, end: f"{work}\n#### {end}",
+    "without annotations": lambda work, end: f"{plain(work)}\n#### {end}",
+    "thousands": lambda work, end: f"{work}\n#### {grouped(end)}",
+    "end token": lambda work, end: f"{work}\n#### {end}<|endoftext|>",
+    "unit": lambda work, end: f"{plain(work)}\n#### {end} dollars per day.",
+    "sentence behind": lambda work, end: f"{plain(work)}\n#### {end} is the number of apples that are left.",
+    "cents": lambda work, end: f"{plain(work)}\n#### ${end}.00",
+    "running on": lambda work, end: f"{work}\n#### {end}\n\nI hope this helps!",
+    "twice": lambda work, end: f"{work}\n#### {end}\n#### {end}",
+    "box": lambda work, end: f"{plain(work)}\n\nTherefore the final answer is $\\boxed{{{end}}}$.",
+    "displayed box": lambda work, end: f"{plain(work)}\n\\[\n\\boxed{{{grouped(end)}}}\n\\]",
+    "money in a box": lambda work, end: f"{plain(work)}\n\n\\boxed{{\\${end}}}",
+    "unit in a box": lambda work, end: f"{plain(work)}\n\n\\boxed{{{end} \\text{{ cm}}^2}}",
+    "box and mark": lambda work, end: f"{plain(work)}\nSo \\boxed{{{end}}}.\n#### {end}",
+    "bold": lambda work, end: f"## Solution\n{plain(work)}\n\n**Answer: {end} apples**",
+    "prose": lambda work, end: f"{plain(work)}\nThe answer is ${grouped(end)}.",
+    "headings": lambda work, end: f"#### Step 1: add\n{plain(work)}\n#### Final answer\nIt is **{end}**.",
+}
+
+
+@REAL_DATA
+def test_known_labels_of_model_like_solutions_are_met() -> None:
+    """Right and wrong solutions in many styles; one in a hundred is cut off before its answer, which is labelled wrong."""
+    rng, met, asked = random.Random(0), 0, 0
+    for row in islice(rows(), 0, None, 5):
+        task = task_of(row)
+        right = task.spec["answer"].replace(",", "")
+        work = row["answer"].rpartition("####")[0].strip()
+        wrong = str(rng.choice([int(right) + 1, -int(right) - 1, int(right) * 2 + 1]))
+        solutions = [(style(work, end), end == right) for style in STYLES.values() for end in (right, wrong)]
+        solutions += [(work, False)] * (rng.random() < 0.34)
+        for text, label in solutions:
+            judged = grade(text, gold=task.spec["answer"], question=task.messages[-1]["content"])
+            met += (judged.parts["correct"] == 1.0) == label
+            asked += 1
+    assert asked > 12_000
+    assert met / asked >= 0.999
+
+
+def is_right(text: str, task: Task) -> bool:
+    return grade(text, gold=task.spec["answer"], question=task.messages[-1]["content"]).parts["correct"] == 1.0
+
+
+@REAL_DATA
+def test_labels_of_a_models_own_solutions_are_met() -> None:
+    found = [(is_right(row["response"], task_of(row)), row["is_correct"]) for row in rows("gsm8k_labelled.jsonl")]
+    assert len(found) == 2000
+    assert sum(judged == label for judged, label in found) / len(found) >= 0.999
+
+
+# where a solution may be cut off before its answer
+CUTS: list[Callable[[str, random.Random], str]] = [
+    lambda work, rng: f"{work}\n{'#' * rng.randint(1, 4)}",
+    lambda work, rng: f"{work}\nA:",
+    lambda work, rng: work[: rng.randint(work.rfind("\n") + 2, len(work))],
+    lambda work, rng: "\n".join((lines := work.split("\n"))[: rng.randint(1, len(lines))]),
+    lambda work, rng: work[: rng.randint(1, len(work))],
+]
+
+
+@REAL_DATA
+def test_solutions_that_are_cut_off_before_their_answer_are_not_right() -> None:
+    rng, whole, cut = random.Random(0), list[bool](), list[bool]()
+    for row, place in zip(rows(), cycle(CUTS), strict=False):
+        task, work = task_of(row), row["answer"].rpartition("####")[0].strip()
+        whole.append(is_right(work, task))
+        cut.append(is_right(place(work, rng), task))
+    assert len(whole) == 2000
+    assert sum(whole) < 20
+    assert sum(cut) < 20

@@ -1,0 +1,271 @@
+"""Calls over several turns of a user, on small simulators that are laid out as the published ones are."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.tiny_simulators import ASKED, SOURCE, dialogue, write_simulators
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.failure import FailureKind
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.turn_text import parse_turn
+from temper.envs.data.config import DataConfig
+from temper.envs.multi_turn_calls.env import MAX_STEPS
+from temper.envs.multi_turn_calls.gold import corruptions, gold
+from temper.envs.multi_turn_calls.judge import fault_of
+from temper.envs.multi_turn_calls.rows import call_in
+from temper.envs.multi_turn_calls.simulators import WALL_S, Scene, Simulators
+from temper.envs.play import Play
+from temper.envs.playback import Scored, score
+from temper.envs.source import open_source
+from temper.orchestrator.tools.debug.grading.envcheck import self_test
+from temper.orchestrator.tools.debug.grading.tasks import read_tasks
+from temper.rewards.verdict import Outcome
+
+DONE = "Done."
+DOCS = ("mkdir", {"name": "docs"})
+LS: tuple[str, dict[str, Any]] = ("ls", {})
+RELEASED = ["Make the folder docs.", "List them.", "", "Thanks, once more."]
+
+
+def written(folder: Path, category: str = "multi_turn_base", **row: Any) -> Path:
+    """Write a row with its answer; return its file."""
+    made, answer = dialogue(category, **row)
+    file = folder / f"BFCL_v4_{category}.json"
+    file.write_text(json.dumps(made) + "\n")
+    (folder / "possible_answer").mkdir(exist_ok=True)
+    (folder / "possible_answer" / file.name).write_text(json.dumps(answer) + "\n")
+    return file
+
+
+def task_of(folder: Path, *, source: str = SOURCE, category: str = "multi_turn_base", **row: Any) -> Task:
+    """The task of a row whose simulators lie in another folder."""
+    simulators = write_simulators(folder / "elsewhere", source)
+    data = DataConfig(path=str(written(folder, category, **row)))
+    config = EnvConfig(kind="multi_turn_calls", options={"simulators": str(simulators)}, eval_data=data, thinking=False)
+    return open_source(bind("turns", config), split="heldout", seed=0).task(0)
+
+
+def said(*calls: tuple[str, dict[str, Any]]) -> str:
+    return "".join(f"<tool_call>{json.dumps({'name': n, 'arguments': given})}</tool_call>" for n, given in calls)
+
+
+def right(scored: Scored) -> float:
+    assert scored.failure is None, scored.failure
+    return scored.verdict.parts["correct"]
+
+
+def test_gold_earns_one_and_its_corruptions_nothing(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    assert task.thinking == OFF
+    assert [message["content"] for message in task.messages] == ASKED[:1]
+    assert [tool["function"]["name"] for tool in task.tools] == ["mkdir", "ls", "rm", "wait"]
+    assert gold(task) == [said(DOCS), DONE, said(LS), DONE]
+    assert right(score(task, gold(task))) == 1.0
+    wrong = dict(corruptions(task))
+    assert list(wrong) == [
+        "turn 0 without calls",
+        "turn 0 not ended",
+        "turn 1 without calls",
+        "turn 1 not ended",
+        "other functions",
+    ]
+    assert [right(score(task, turns)) for turns in wrong.values()] == [0.0] * 5
+
+
+def test_state_and_results_are_judged_after_each_turn_of_the_user(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    other = score(task, [said(("mkdir", {"name": "dogs"})), DONE, said(LS), DONE])
+    assert (right(other), other.verdict.parts["user_turns"]) == (0.0, 0.0)
+    assert other.verdict.detail == "user's turn 0: GorillaFileSystem.names not as wanted"
+    more = [said(DOCS, ("mkdir", {"name": "x"})), DONE]
+    assert right(score(task, more)) == 0.0
+    undone = [said(DOCS, ("mkdir", {"name": "x"})), said(("rm", {"name": "x"})), DONE, said(LS), DONE]
+    assert right(score(task, undone)) == 1.0
+    unseen = score(task, [said(DOCS), DONE, said(("rm", {"name": "none"})), DONE])
+    assert (right(unseen), unseen.verdict.parts["user_turns"]) == (0.0, 0.5)
+    assert unseen.verdict.detail == "user's turn 1: 1 of 1 wanted results not seen"
+    assert right(score(task, [said(DOCS), DONE, DONE])) == 0.0
+
+
+def test_a_result_of_an_earlier_turn_counts_but_a_turn_needs_calls(tmp_path: Path) -> None:
+    task = task_of(tmp_path, asked=["Look.", "Look again."], gold=[["ls()"], ["ls()"]])
+    assert right(score(task, [said(LS), DONE, said(LS), DONE])) == 1.0
+    assert right(score(task, [said(LS), DONE, said(("cp", {})), DONE])) == 1.0
+    assert right(score(task, [said(LS), DONE, DONE])) == 0.0
+    assert fault_of(wanted=["a", "a"], seen=["a", "b"], differing=[]) == "1 of 2 wanted results not seen"
+
+
+def test_the_model_is_told_what_its_calls_return(tmp_path: Path) -> None:
+    play = Play(task_of(tmp_path, category="multi_turn_long_context"))
+    play.begin()
+    told, spans = [], []
+    for text in (said(DOCS, DOCS, LS), said(("rm", {"name": "docs", "often": 2})), said(("rm", {}), ("cp", {}))):
+        began = time.monotonic()
+        result = play.turn(parse_turn(text, thinks=False))
+        took = time.monotonic() - began
+        told += [message["content"] for message in result.messages]
+        spans += [(span.name, span.arguments) for span in result.tool_spans]
+        edges = [edge for span in result.tool_spans for edge in (span.began_s, span.began_s + span.seconds)]
+        assert edges == sorted(edges)
+        assert 0 < edges[0] <= edges[-1] < took
+    assert spans == [DOCS, DOCS, LS, ("rm", {"name": "docs", "often": 2}), ("rm", {}), ("cp", {})]
+    assert told[:3] == ["None", '{"error": "docs is there already"}', '{"names": ["docs", "long", "old"]}']
+    assert told[3] == "Error during execution: once is enough"
+    assert told[4].startswith("Error during execution: ")
+    assert "missing 1 required positional argument" in told[4]
+    assert told[5] == "Error during execution: name 'cp' is not defined"
+    play.close()
+
+
+def test_a_turn_with_a_call_that_cant_be_read_is_one_without_calls(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    broken = score(task, [said(DOCS) + "<tool_call>{</tool_call>", DONE])
+    assert (right(broken), broken.verdict.parts["format"]) == (0.0, 0.0)
+    later = score(task, [said(DOCS), "<tool_call>{</tool_call>", said(LS), DONE])
+    assert (right(later), later.verdict.parts["format"]) == (1.0, 0.0)
+
+
+def test_a_turn_of_the_user_has_twenty_turns_with_calls(tmp_path: Path) -> None:
+    task = task_of(tmp_path, asked=["Look.", "Again."], gold=[["ls()"], ["ls()"]])
+    most = [said(LS)] * MAX_STEPS
+    assert right(score(task, [*most, DONE, *most, DONE])) == 1.0
+    over = score(task, [*most, said(LS), DONE])
+    assert (right(over), over.verdict.outcome) == (0.0, Outcome.CUT)
+
+
+def test_withheld_functions_are_offered_in_words_in_their_turn(tmp_path: Path) -> None:
+    task = task_of(
+        tmp_path,
+        category="multi_turn_miss_func",
+        asked=RELEASED,
+        gold=[["mkdir('docs')"], [], ["ls()"], ["ls()"]],
+        missed_function={"2": ["ls"]},
+    )
+    assert [tool["function"]["name"] for tool in task.tools] == ["mkdir", "rm", "wait"]
+    (offer,) = task.spec["later"][1]
+    functions, _, words = offer["content"].partition("\n")
+    assert [one["name"] for one in json.loads(functions)] == ["ls"]
+    assert words == "I have updated some more functions you can choose from. What about now?"
+    assert right(score(task, gold(task))) == 1.0
+    assert right(score(task, [said(DOCS), DONE, said(LS), DONE, said(LS), DONE, said(LS), DONE])) == 1.0
+    assert right(score(task, [said(DOCS), DONE, said(("rm", {"name": "old"})), DONE, said(LS), DONE])) == 0.0
+
+
+def test_rows_that_do_not_hold_together_are_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must have no messages in turn 1, in which functions are offered"):
+        task_of(tmp_path, missed_function={"1": ["ls"]})
+    with pytest.raises(ValueError, match="field 'missed_function' has 'cp'"):
+        task_of(tmp_path, missed_function={"1": ["cp"]})
+    with pytest.raises(ValueError, match="2 turns but gold calls of 1"):
+        task_of(tmp_path, gold=[["ls()"]])
+    with pytest.raises(ValueError, match="field 'involved_classes' has 'WebSearchAPI'"):
+        task_of(tmp_path, involved_classes=["WebSearchAPI"])
+
+
+def test_gold_calls_are_read_and_never_run() -> None:
+    documents: dict[str, Any] = {"sort": {"parameters": {"properties": {"name": {}, "many": {}}}}}
+    assert call_in("sort('a', many=[1, {'b': -2.5}])", documents) == {
+        "name": "sort",
+        "arguments": {"name": "a", "many": [1, {"b": -2.5}]},
+    }
+    for text in (
+        "sort(open('x'))",
+        "sort('a', name='b')",
+        "sort('a', 1, 2)",
+        "sort(**{})",
+        "rm('a')",
+        "a.sort()",
+        "sort(",
+        "7",
+    ):
+        with pytest.raises(ValueError, match="is no call of a known function with literals"):
+            call_in(text, documents)
+
+
+def test_calls_of_the_model_that_do_not_end_are_its_own_fault(tmp_path: Path) -> None:
+    scored = score(task_of(tmp_path), [said(("wait", {})), DONE])
+    assert (right(scored), scored.verdict.outcome) == (0.0, Outcome.POLICY_FAULT)
+    assert scored.verdict.parts["user_turns"] == 0.0
+    assert right(score(task_of(tmp_path), gold(task_of(tmp_path)))) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"asked": ["Wait."], "gold": [["wait()"]]}, "take too long for the gold calls"),
+        ({"asked": ["Go."], "gold": [["rm(name='none')"]]}, "the gold call .* failed"),
+        ({"initial_config": {"GorillaFileSystem": {"broken": True}}}, "this scenario can't be loaded"),
+        ({"involved_classes": ["GorillaFileSystem", "MathAPI"]}, "math_api.json is not there"),
+    ],
+    ids=["hangs", "raises", "scenario", "lacking"],
+)
+def test_a_fault_of_the_simulators_is_no_wrong_answer(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    if "involved_classes" in row:
+        with pytest.raises(ValueError, match=message):
+            task_of(tmp_path, **row)
+        return
+    scored = score(task_of(tmp_path, **row), [said(DOCS), DONE])
+    assert scored.failure is not None
+    assert scored.failure.kind is FailureKind.ENVIRONMENT
+    assert scored.reward is None
+    assert message.split(" .* ")[-1] in scored.failure.message
+
+
+def test_a_simulator_that_sleeps_or_ends_the_process_is_a_fault(tmp_path: Path) -> None:
+    asleep = SOURCE.replace(
+        "while True:\n            pass", "import os, time\n        time.sleep(60) if len(self.names) else os._exit(1)"
+    )
+    package = write_simulators(tmp_path / "elsewhere", asleep) / "bfcl_eval"
+    for names, wall_s in ((["old"], 1.0), ([], WALL_S)):
+        simulators = Simulators(package, wall_s=wall_s)
+        config = {"GorillaFileSystem": {"names": names}}
+        scene = Scene(classes=("GorillaFileSystem",), config=config, long_context=False)
+        with pytest.raises(EnvironmentFault, match="take too long for the gold calls, or die"):
+            simulators.play(scene, model=(), gold=({"name": "wait", "arguments": {}},))
+        simulators.wall_s = WALL_S
+        played = simulators.play(scene, model=(), gold=())
+        assert played is not None
+        assert played.differing == ()
+        assert simulators.seal()["level"] >= 1
+        simulators.close()
+
+
+def test_simulators_that_cant_be_had_are_told_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"options\.simulators=.*no package bfcl_eval.*git clone .*pip install"):
+        configured("multi_turn_calls", {"simulators": str(tmp_path)})
+    env = configured("multi_turn_calls", {})
+    with pytest.raises(ValueError, match=r"simulators of the function-calling leaderboard are not at .*git clone"):
+        read_tasks(DataConfig(path=str(written(tmp_path))), env)
+    scored = score(task_of(tmp_path, source="import no_such_module"), [said(DOCS), DONE])
+    assert scored.failure is not None
+    assert "GorillaFileSystem of" in scored.failure.message
+    assert "can't be loaded (ModuleNotFoundError: No module named 'no_such_module')" in scored.failure.message
+    assert "git clone" in scored.failure.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's simulators run as another user")
+def test_simulators_that_their_user_may_not_read_are_told(tmp_path: Path) -> None:
+    task = task_of(tmp_path)
+    (tmp_path / "elsewhere").chmod(0o700)
+    scored = score(task, [said(DOCS), DONE])
+    assert scored.failure is not None
+    assert "let others read it" in scored.failure.message
+
+
+def test_envcheck_passes_with_the_simulators_of_the_clone_in_which_the_rows_lie(tmp_path: Path) -> None:
+    data = write_simulators(tmp_path / "gorilla" / "berkeley-function-call-leaderboard") / "bfcl_eval" / "data"
+    file = written(data)
+    found = configured("multi_turn_calls", {}).beside
+    assert found is not None
+    env = found(file.parent)
+    tasks = list(read_tasks(DataConfig(path=str(file)), env).values())
+    report = self_test(env, tasks)
+    assert report.passed, report.findings

@@ -1,0 +1,135 @@
+"""Multiple choice: rows of public data sets, the order of the choices, options."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.bound import bound
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.data.config import DataConfig
+from temper.envs.playback import score
+from temper.envs.source import open_source
+
+CHOICES = ["Oslo", "Paris", "Rome", "Bern"]
+MMLU = {"question": "Capital of France?", "choices": CHOICES, "answer": 1, "subject": "geography"}
+ROWS: dict[str, dict[str, Any]] = {
+    "mmlu": MMLU,
+    "mmlu with a letter": MMLU | {"answer": "B"},
+    "mmlu_pro": {"question": "Capital of France?", "options": CHOICES, "answer": "B", "answer_index": 1},
+    "mmlu_pro by its index": {"question": "Capital of France?", "options": CHOICES, "answer_index": 1},
+    "arc": {
+        "id": "x1",
+        "question": "Capital of France?",
+        "choices": {"text": CHOICES, "label": ["1", "2", "3", "4"]},
+        "answerKey": "2",
+    },
+    "openbookqa": {
+        "question_stem": "Capital of France?",
+        "choices": {"text": CHOICES, "label": list("ABCD")},
+        "answerKey": "B",
+    },
+    "gpqa": {
+        "Question": "Capital of France?\n",
+        "Correct Answer": "Paris\n",
+        "Incorrect Answer 1": "Oslo",
+        "Incorrect Answer 2": "Rome",
+        "Incorrect Answer 3": "Bern",
+    },
+}
+
+
+def task_of(row: dict[str, Any], **options: Any) -> Task:
+    env = configured("multiple_choice", options)
+    return bound(load_row(env.formats, row), env)
+
+
+def marked(task: Task) -> str:
+    """The text of the choice that the task takes as right."""
+    lines = [line for line in task.messages[0]["content"].splitlines() if line.startswith(f"{task.spec['answer']}. ")]
+    assert len(lines) == 1
+    return str(lines[0][3:])
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_a_public_form_is_a_task_with_its_choices_and_the_right_one(name: str) -> None:
+    task = task_of(ROWS[name])
+    assert marked(task) == "Paris"
+    shown = task.messages[0]["content"].splitlines()
+    assert shown[0] == "Capital of France?"
+    assert sorted(line[3:] for line in shown[1:5]) == sorted(CHOICES)
+    assert [line[:3] for line in shown[1:5]] == ["A. ", "B. ", "C. ", "D. "]
+    assert score(task, [f"It is Paris.\n\nAnswer: {task.spec['answer']}"]).reward == 1.0
+    assert score(task, ["Paris"]).reward == 0.0
+
+
+def test_the_right_choice_stands_anywhere_and_always_at_the_same_place_of_a_row() -> None:
+    rows = [MMLU | {"question": f"Capital of France, once more ({number})?"} for number in range(200)]
+    places = [task_of(row).spec["answer"] for row in rows]
+    assert places == [task_of(row).spec["answer"] for row in rows]
+    assert set(Counter(places)) == set("ABCD")
+    assert min(Counter(places).values()) > 30
+
+
+def test_without_shuffling_the_order_is_that_of_the_row() -> None:
+    for number in range(20):
+        assert task_of(MMLU | {"question": f"{number}?"}, shuffle=False).spec["answer"] == "B"
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "None of the above",
+        "all of these",
+        "Both A and B",
+        "A and C only",
+        "neither of these",
+        "(A) and (B)",
+        "Option A",
+    ],
+)
+def test_choices_that_speak_of_the_others_keep_their_place(last: str) -> None:
+    for number in range(20):
+        row = {"question": f"{number}?", "choices": ["x", "y", "z", last], "answer": 3}
+        assert task_of(row).spec["answer"] == "D"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"answer": 4}, "the answer is choice 4 (0-based) of 4"),
+        ({"answer": -1}, "the answer is choice -1"),
+        ({"answer": "E"}, "the answer is choice 4"),
+        ({"answer": "2"}, "must be a letter or a 0-based index"),
+        ({"answer": True}, "must be a letter or a 0-based index"),
+        ({"choices": ["Paris"], "answer": 0}, "needs 2 to 26 choices, not 1"),
+        ({"choices": ["Paris", "Paris"]}, "stands there twice"),
+        ({"choices": [["Paris"], "Rome"]}, "must be texts"),
+        ({"question": 7}, "field 'question' must be str"),
+        ({"answerKey": "Z", "choices": {"text": CHOICES, "label": list("ABCD")}}, "'answerKey' is 'Z'"),
+    ],
+)
+def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", "\\(").replace(")", "\\)")):
+        task_of(MMLU | changed)
+
+
+@pytest.mark.parametrize("options", [{"shuffle": "no"}, {"shufle": True}])
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="options"):
+        configured("multiple_choice", options)
+
+
+def test_a_file_of_rows_is_a_source(tmp_path: Path) -> None:
+    file = tmp_path / "mmlu.jsonl"
+    rows = [MMLU | {"question": f"Capital of France, once more ({number})?"} for number in range(40)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bound_env = bind(
+        "quiz", EnvConfig(kind="multiple_choice", data=DataConfig(path=str(file)), options={"shuffle": False})
+    )
+    assert open_source(bound_env, split="heldout", seed=0).task(0).spec["answer"] == "B"

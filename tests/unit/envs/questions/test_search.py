@@ -1,0 +1,157 @@
+"""Search: the index, the tools over several turns, rows with a corpus beside them or by name."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.bound import bound
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured, environment, make_env
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.data.config import DataConfig
+from temper.envs.playback import score
+from temper.envs.source import open_source
+from temper.envs.tools.corpus import Corpus, Document, corpus_at
+
+DOCUMENTS = [
+    {"_id": "d1", "title": "France", "text": "The capital of France is Paris, on the Seine."},
+    {"id": 2, "contents": "Italy\nRome is the capital of Italy."},
+    {"docid": "d3", "text": "Bread, bread and bread."},
+]
+ROW = {"question": "What is the capital of France?", "answer": ["Paris", "Paris, France"], "gold_ids": ["d1"]}
+
+
+def write_corpus(folder: Path, rows: list[dict[str, Any]] | None = None) -> Path:
+    path = folder / "corpus.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows or DOCUMENTS))
+    return path
+
+
+def task_of(row: dict[str, Any], corpus: Path, **options: Any) -> Task:
+    env = configured("search", {"corpus": str(corpus)} | options)
+    return bound(load_row(env.formats, row), env)
+
+
+def asking(*calls: tuple[str, dict[str, Any]]) -> str:
+    return turn_text({"content": "", "tool_calls": [call_message(*call) for call in calls]}, thinks=False)
+
+
+def shown(task: Task, *calls: tuple[str, dict[str, Any]]) -> list[str]:
+    """What one turn with these calls is answered by."""
+    env = make_env(task.env)
+    env.reset(options={"task": task})
+    return [message["content"] for message in env.step(f"</think>{asking(*calls)}")[4]["messages"]]
+
+
+def test_a_corpus_gives_the_best_documents_first_and_none_without_a_word_of_the_query() -> None:
+    corpus = Corpus(
+        [Document(id=str(number), title="", text=text) for number, text in enumerate(["a b", "b b b", "c", "c"])]
+    )
+    assert [one.id for one in corpus.search("B", 5)] == ["1", "0"]
+    assert [one.id for one in corpus.search("c", 5)] == ["2", "3"]
+    assert [one.id for one in corpus.search("c", 1)] == ["2"]
+    assert corpus.search("nothing", 5) == corpus.search("", 5) == corpus.search("?!", 5) == []
+    assert corpus.search("a " * 100_000, 1)[0].id == "0"
+    with pytest.raises(ValueError, match="unknown id"):
+        corpus.open("7")
+
+
+def test_a_corpus_is_read_once_in_a_process(tmp_path: Path) -> None:
+    path = write_corpus(tmp_path)
+    assert corpus_at(str(path)) is corpus_at(str(path))
+    assert {one.id: one.title for one in corpus_at(str(path)).documents} == {"d1": "France", "2": "", "d3": ""}
+
+
+def test_search_and_open_answer_in_the_words_of_the_corpus(tmp_path: Path) -> None:
+    task = task_of(ROW, write_corpus(tmp_path), results=2, snippet=11, page=30)
+    found, opened, none = shown(
+        task, ("search", {"query": "capital of France"}), ("open", {"id": "d1"}), ("search", {"query": "zebra"})
+    )
+    assert found == "d1: France The capital\n2: Italy Rome"
+    assert opened == "France\nThe capital of France i"
+    assert none == "nothing found"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("open", {"id": "d9"}), ("open", {"id": 2}), ("search", {"q": "x"}), ("find", {"query": "x"})],
+)
+def test_a_wrong_call_is_answered_by_an_error_and_counted(tmp_path: Path, name: str, arguments: dict[str, Any]) -> None:
+    task = task_of(ROW, write_corpus(tmp_path))
+    assert shown(task, (name, arguments))[0].startswith("error: ")
+    judged = score(task, [asking((name, arguments), ("search", {"query": "France"})), "Paris"])
+    assert (judged.reward, judged.verdict.parts["tool_errors"]) == (1.0, 0.5)
+
+
+def test_the_gold_documents_that_were_opened_are_a_part(tmp_path: Path) -> None:
+    task = task_of(ROW | {"gold_ids": ["d1", 2]}, write_corpus(tmp_path))
+    assert score(task, ["Paris"]).verdict.parts["found"] == 0.0
+    opened = asking(("open", {"id": "d1"}), ("open", {"id": "d3"}))
+    assert score(task, [opened, "Paris, France"]).verdict.parts["found"] == 0.5
+    assert score(task, [opened, "Rome"]).reward == 0.0
+
+
+def test_an_episode_without_an_answer_is_cut_off(tmp_path: Path) -> None:
+    task = task_of(ROW, write_corpus(tmp_path))
+    judged = score(task, [asking(("search", {"query": "France"}))] * 8)
+    assert (judged.reward, judged.verdict.parts["found"]) == (0.0, 0.0)
+
+
+def test_rows_find_their_corpus_beside_them(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    flashrag = [{"question": f"Capital of France ({number})?", "golden_answers": ["Paris"]} for number in range(40)]
+    rows.write_text("".join(json.dumps(row) + "\n" for row in [*flashrag, ROW]))
+    config = EnvConfig(kind="search", data=DataConfig(path=str(rows)))
+    with pytest.raises(
+        ValueError, match=r"corpus\.jsonl is not there; put the corpus there, or name it by options\.corpus"
+    ):
+        open_source(bind("ask", config), split="train", seed=0)
+    write_corpus(tmp_path)
+    task = open_source(bind("ask", config), split="train", seed=0).task(0)
+    assert score(task, [asking(("search", {"query": "France"})), "Paris"]).reward == 1.0
+
+
+def test_every_generated_task_has_a_corpus_of_its_own() -> None:
+    env = environment("search")
+    assert env.generate is not None
+    corpora = [env.generate(random.Random(seed), 1).spec["documents"] for seed in range(20)]
+    assert len({json.dumps(sorted(documents)) for documents in corpora}) == 20
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (ROW | {"gold_ids": ["d9"]}, "'gold_ids' names 'd9'"),
+        (ROW | {"gold_ids": "d1"}, "'gold_ids' must be list"),
+        (ROW | {"answer": []}, "must be texts that are not empty"),
+        (ROW | {"answer": " "}, "must be texts that are not empty"),
+        (ROW | {"question": None}, "'question' must be str"),
+    ],
+)
+def test_a_broken_row_is_refused_by_name(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task_of(row, write_corpus(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("documents", "message"),
+    [
+        ([{"id": "1"}], "a document needs"),
+        ([{"id": "1", "text": "a"}] * 2, "an id of its own"),
+        ([{"text": "a"}], "needs"),
+    ],
+)
+def test_a_broken_corpus_is_refused_by_name(tmp_path: Path, documents: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task_of(ROW, write_corpus(tmp_path, documents))
+
+
+@pytest.mark.parametrize("options", [{"corpus": 5}, {"results": 0}, {"snippet": -1}, {"page": "all"}, {"top": 5}])
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="options"):
+        configured("search", options)

@@ -1,0 +1,95 @@
+"""Short answers: rows of public forms, quantities and lists, rows that are refused."""
+
+from typing import Any
+
+import pytest
+from support.bound import bound
+
+from temper.envs.catalog import environment
+from temper.envs.core.row_format import load_row
+from temper.envs.core.task import Task
+from temper.envs.playback import score
+
+QUESTION = "Which city is the capital of France?"
+ROWS: dict[str, dict[str, Any]] = {
+    "squad": {
+        "question": QUESTION,
+        "context": "Paris is it.",
+        "answers": {"text": ["Paris", "Paris"], "answer_start": [0, 0]},
+    },
+    "triviaqa": {"question": QUESTION, "answer": {"value": "Paris", "aliases": ["City of Light", "Paris", ""]}},
+    "popqa": {"question": QUESTION, "possible_answers": '["Paris", "City of Light"]'},
+    "hotpotqa": {
+        "question": QUESTION,
+        "answer": "Paris",
+        "context": {"title": ["France", "Rome"], "sentences": [["It is large.", " Its capital is Paris."], ["No."]]},
+    },
+    "nq_open": {"question": QUESTION, "answer": ["Paris", "Paris, France"]},
+    "longbench": {"input": QUESTION, "context": "Paris is it.", "answers": ["Paris"]},
+}
+
+
+def task_of(row: dict[str, Any]) -> Task:
+    env = environment("short_answer")
+    return bound(load_row(env.formats, row), env)
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_of_a_public_form_takes_what_it_accepts(name: str) -> None:
+    task = task_of(ROWS[name])
+    shown = task.messages[0]["content"]
+    assert QUESTION in shown
+    assert ("Paris" in shown) == ("context" in ROWS[name])
+    for right in ("Paris", "The answer is paris.", "\\boxed{\\text{Paris}}"):
+        assert score(task, [right]).reward == 1.0
+    for wrong in ("Rome", "Paris or Rome", ""):
+        assert score(task, [wrong]).reward == 0.0
+    assert score(task, ["old Paris"]).verdict.parts["f1"] == pytest.approx(2 / 3)
+
+
+def test_aliases_are_accepted() -> None:
+    assert score(task_of(ROWS["triviaqa"]), ["the City of Light"]).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("answer", "reward"),
+    [("1.5 km", 1.0), ("1500 m", 1.0), ("\\boxed{1500\\text{ m}}", 1.0), ("1.5", 0.0), ("1.5 m", 0.0)],
+)
+def test_a_number_with_a_unit_is_converted(answer: str, reward: float) -> None:
+    assert score(task_of({"question": "How far is it?", "answer": 1.5, "unit": "km"}), [answer]).reward == reward
+
+
+def test_a_tolerance_of_a_row_is_a_share() -> None:
+    task = task_of({"question": "g?", "answer": "9.81", "unit": "m/s^2", "tolerance": 0.01})
+    assert score(task, ["9.8 m/s^2"]).reward == 1.0
+    assert score(task, ["9.6 m/s^2"]).reward == 0.0
+
+
+def test_items_of_a_list_may_be_in_any_order_unless_the_row_says_otherwise() -> None:
+    row = {"question": "Which?", "items": ["Rome", ["New York", "NYC"]]}
+    for ordered in (False, True):
+        task = task_of(row | {"ordered": ordered})
+        assert score(task, ["Rome; NYC"]).reward == 1.0
+        assert score(task, ["NYC and Rome"]).reward == float(not ordered)
+        assert score(task, ["Rome"]).verdict.parts == {"correct": 0.0, "format": 1.0, "f1": pytest.approx(2 / 3)}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (ROWS["squad"] | {"answers": {"text": []}}, "nothing in the context answers it"),
+        ({"question": "?", "answer": ""}, "one of them not empty"),
+        ({"question": "?", "answer": [["Paris"]]}, "must be texts"),
+        ({"question": " ", "answer": "Paris"}, "the question is empty"),
+        ({"question": "?", "possible_answers": "Paris"}, "is no JSON"),
+        ({"question": "?", "answer": 5, "unit": "apples"}, "'unit' is 'apples'"),
+        ({"question": "?", "answer": "five", "unit": "m"}, "'answer' must be a number"),
+        ({"question": "?", "answer": 5, "unit": "m", "tolerance": 1}, "'tolerance' is 1"),
+        ({"question": "?", "items": []}, "'items' is empty"),
+        ({"question": "?", "items": ["a"], "ordered": "yes"}, "'ordered' is 'yes'"),
+        ({"question": "?", "answer": "Paris", "context": 7}, "'context' must be a text"),
+    ],
+)
+def test_a_broken_row_is_refused_by_name(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task_of(row)

@@ -1,0 +1,319 @@
+"""The shop's episodes on a small database: how turns are answered, when they end, how they are judged."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.bound import bound
+from support.tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
+
+from temper.envs.catalog import configured
+from temper.envs.core.errors import EnvironmentFault
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF, UNLIMITED
+from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.data.config import DataConfig
+from temper.envs.retail.database import open_shop
+from temper.envs.retail.domain import DOMAIN
+from temper.envs.retail.env import ENVIRONMENT, RetailEnv
+from temper.envs.service import gold
+from temper.envs.service.domain import outputs_in, says
+from temper.envs.service.env import USER_REPLY, with_folder
+from temper.orchestrator.tools.debug.grading.tasks import read_tasks
+
+CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
+DETAILS = ("get_order_details", {"order_id": "#W4"})
+TRANSFER = ("transfer_to_human_agents", {"summary": "help"})
+AGREED = {"role": "user", "content": USER_REPLY}
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    return write_shop(tmp_path)
+
+
+def row(*actions: tuple[str, dict[str, Any]], outputs: tuple[str, ...] = ()) -> dict[str, Any]:
+    return {
+        "user_id": "bob_ray_2",
+        "instruction": "You are Bob Ray.",
+        "actions": [{"name": name, "kwargs": arguments} for name, arguments in actions],
+        "outputs": list(outputs),
+    }
+
+
+def task_of(shop: Path, row: dict[str, Any], **settings: Any) -> Task:
+    return bound(
+        dataclasses.replace(DOMAIN.load(row, folder=shop), thinking=OFF), with_folder(shop, domain=DOMAIN), **settings
+    )
+
+
+def say(content: str, *calls: tuple[str, dict[str, Any]]) -> str:
+    made = [call_message(name, arguments) for name, arguments in calls]
+    return turn_text({"content": content, "tool_calls": made}, thinks=False)
+
+
+def play(task: Task, *turns: str) -> dict[str, Any]:
+    """The `info` of the last step, with `reward` and `truncated`; the episode ends with the last turn, not before."""
+    env = RetailEnv()
+    env.reset(options={"task": task})
+    for turn in turns[:-1]:
+        *_, terminated, truncated, info = env.step(turn)
+        assert not terminated, turn
+        assert not truncated, turn
+    _, reward, terminated, truncated, info = env.step(turns[-1])
+    assert terminated or truncated
+    return info | {"reward": reward, "truncated": truncated}
+
+
+def test_a_task_shows_policy_instruction_and_tools_and_carries_only_the_path_of_the_database(shop: Path) -> None:
+    task = task_of(shop, row(CANCEL, outputs=("10.1",)))
+    assert task.messages == (
+        {"role": "system", "content": "Be kind.\n"},
+        {"role": "user", "content": "You are Bob Ray."},
+    )
+    assert task.tools == tuple(TOOLS)
+    assert task.spec == {
+        "user_id": "bob_ray_2",
+        "actions": [{"name": CANCEL[0], "arguments": CANCEL[1]}],
+        "outputs": ["10.1"],
+    }
+    assert task.env.options == {"database": str(shop.resolve())}
+
+
+def test_each_call_is_answered_in_order_by_one_tool_message(shop: Path) -> None:
+    env = RetailEnv()
+    env.reset(options={"task": task_of(shop, row(CANCEL))})
+    wrong = ("get_order_details", {"order_id": "#W9"})
+    broken = "<tool_call>{</tool_call>"
+    observation, reward, terminated, truncated, info = env.step(say("", DETAILS, CANCEL, DETAILS, wrong) + broken)
+    contents = [message["content"] for message in info["messages"]]
+    assert [message["role"] for message in info["messages"]] == ["tool"] * 5
+    assert json.loads(contents[0]) == ORDERS["#W4"]
+    assert json.loads(contents[1])["status"] == json.loads(contents[2])["status"] == "cancelled"
+    assert contents[3:] == ["Error: order not found", "Error: tool call is not JSON"]
+    assert (observation, reward, terminated, truncated) == ("\n".join(contents), 0.0, False, False)
+
+
+def test_the_user_agrees_once_and_the_next_turn_without_calls_ends_the_episode(shop: Path) -> None:
+    env = RetailEnv()
+    env.reset(options={"task": task_of(shop, row(CANCEL))})
+    *_, terminated, _, info = env.step("Shall I cancel #W4?")
+    assert (terminated, info["messages"]) == (False, [AGREED])
+    *_, terminated, _, info = env.step(say("", CANCEL))
+    assert not terminated
+    _, reward, terminated, truncated, info = env.step("It is cancelled.")
+    assert (reward, terminated, truncated) == (1.0, True, False)
+    assert info["outcome"] == "ok"
+    assert info["parts"] == {"correct": 1.0, "format": 1.0, "state": 1.0, "outputs": 1.0, "tool_errors": 0.0}
+
+
+@pytest.mark.parametrize("replies", [0, 2])
+def test_turns_that_are_given_are_all_played(shop: Path, replies: int) -> None:
+    task = task_of(shop, row(CANCEL), max_turns=replies + 2, scripted=True)
+    ended = play(task, *[say("", CANCEL)], *["Done."] * (replies + 1))
+    assert ended["reward"] == 1.0
+
+
+def test_a_transfer_ends_the_episode_after_the_calls_of_its_turn(shop: Path) -> None:
+    ended = play(task_of(shop, row(CANCEL)), say("", TRANSFER, CANCEL))
+    assert (ended["reward"], ended["truncated"]) == (1.0, False)
+
+
+def test_a_refused_transfer_does_not_end_the_episode(shop: Path) -> None:
+    refused = say("", ("transfer_to_human_agents", {}))
+    ended = play(task_of(shop, row(TRANSFER)), refused, "Shall I?", "Done.")
+    assert (ended["reward"], ended["parts"]["tool_errors"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("last", [say("", CANCEL), "Shall I?"])
+def test_the_episode_is_judged_by_its_state_when_its_turns_are_used_up(shop: Path, last: str) -> None:
+    ended = play(task_of(shop, row(CANCEL), max_turns=2), say("", DETAILS), last)
+    assert (ended["reward"], ended["truncated"]) == (float(last != "Shall I?"), True)
+
+
+def test_calls_beyond_the_limit_of_a_turn_are_not_carried_out(shop: Path) -> None:
+    env = RetailEnv()
+    env.reset(options={"task": task_of(shop, row(CANCEL))})
+    *_, info = env.step(say("", *[DETAILS] * 64, CANCEL))
+    assert len(info["messages"]) == 65
+    assert info["messages"][64]["content"].startswith("error:")
+    env.step("Done.")
+    assert env.step("Done.")[1] == 0.0
+
+
+def test_text_beside_a_call_of_a_shared_tool_is_said(shop: Path) -> None:
+    task = task_of(shop, row(CANCEL, outputs=("49.5",)), tools=("calculator",), max_turns=10)
+    sums = ("calculator", {"expression": "40+9.5"})
+    assert play(task, say("It is 49.5.", sums), say("", CANCEL), "Done.", "Bye.")["reward"] == 1.0
+    assert play(task, say("It is 49.5.", sums, CANCEL), "Done.", "Bye.")["reward"] == 1.0
+    assert play(task, say("Wait.", sums, CANCEL), "Done.", "Bye.")["reward"] == 0.0
+
+
+def test_what_was_not_asked_for_counts_against_the_agent(shop: Path) -> None:
+    address = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
+    ended = play(task_of(shop, row(CANCEL)), say("", CANCEL, address), "Done.", "Done.")
+    assert (ended["reward"], ended["outcome"], ended["parts"]["state"]) == (0.0, "wrong", 0.0)
+
+
+def test_a_change_that_is_taken_back_leaves_the_state_as_it_was(shop: Path) -> None:
+    away = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
+    back = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS})
+    assert play(task_of(shop, row()), say("", away), say("", back), "Done.", "Done.")["reward"] == 1.0
+
+
+def test_outputs_must_be_said_without_regard_to_commas_and_case(shop: Path) -> None:
+    task = task_of(shop, row(outputs=("1,234.50", "Blue Mug")))
+    assert play(task, "It costs 1234.50.", "A BLUE, mug.")["reward"] == 1.0
+    half = play(task, "It costs 1,234.50.", "Done.")
+    assert (half["reward"], half["parts"]["outputs"], half["parts"]["state"]) == (0.0, 0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "holds"),
+    [
+        ("10", "In 2010.", False),
+        ("10", "It is 10.", True),
+        ("10", "It is 10.50.", False),
+        ("10.5", "It is 210.5", False),
+        ("10", "Items 10,11", True),
+        ("1,234.50", "It is $1234.50, sir", True),
+        ("1234567", "1,234,567", True),
+        ("Mug", "Mugs", False),
+        ("$5", "It costs $5.", True),
+        ("-5", "It is -5", True),
+    ],
+)
+def test_an_output_is_said_as_a_whole_word_or_number(output: str, text: str, holds: bool) -> None:
+    assert says(text, output) is holds
+
+
+def test_no_number_is_said_by_an_agent_that_says_too_many(shop: Path) -> None:
+    task = task_of(shop, row(CANCEL, outputs=("10.1", "blue")))
+    ids = " ".join(f"#W{number} {number}" for number in range(1_000_000_000, 1_000_000_100))
+    assert play(task, say(f"blue 10.1 {ids}", CANCEL), "Well.", "Done.")["reward"] == 1.0
+    guesses = " ".join(f"{cents / 10}" for cents in range(1000))
+    ended = play(task, say(f"blue {guesses}", CANCEL), "Well.", "Done.")
+    assert (ended["reward"], ended["parts"]["outputs"]) == (0.0, 0.5)
+
+
+def test_the_numbers_of_a_list_are_neither_said_nor_guesses() -> None:
+    listed = "\n".join(f"{number}. blue, ${number + 40}.5" for number in range(1, 19))
+    assert outputs_in(f"There are 18 of them:\n{listed}", ["18"]) == ["18"]
+    assert outputs_in(listed, ["18"]) == []
+    assert outputs_in("How many?\n18.", ["18"]) == ["18"]
+
+
+def test_outputs_are_any_part_of_the_text_where_the_published_rule_is_asked_for(shop: Path) -> None:
+    given = DOMAIN.load(row(CANCEL, outputs=("10", "blue")), folder=shop)
+    env = configured("retail", {"database": str(shop), "outputs": "part"})
+    task = bound(dataclasses.replace(given, thinking=OFF), env)
+    many = " ".join(map(str, range(100, 150)))
+    assert play(task, say(f"blues {many}", CANCEL), "Well.", "Done.")["reward"] == 1.0
+    with pytest.raises(ValueError, match="outputs"):
+        configured("retail", {"outputs": "no"})
+
+
+@pytest.mark.parametrize(("options", "kept"), [({}, 2), ({"idle": "keep"}, 4)])
+def test_rows_that_are_right_by_doing_nothing_are_left_out(shop: Path, options: dict[str, Any], kept: int) -> None:
+    rows = [row(CANCEL), row(), row(DETAILS, TRANSFER), row(DETAILS, outputs=("10.1",))]
+    data = shop / "tasks.jsonl"
+    data.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    env = configured("retail", options)
+    assert len(read_tasks(DataConfig(path=str(data)), env)) == kept
+    with pytest.raises(ValueError, match="idle"):
+        configured("retail", {"idle": "no"})
+
+
+def test_an_output_inside_a_call_or_a_thought_is_not_said(shop: Path) -> None:
+    task = task_of(shop, row(outputs=("blue",)))
+    assert play(task, say("", ("think", {"thought": "blue"})), "Well.", "Done.")["reward"] == 0.0
+    thinking = dataclasses.replace(task, thinking=UNLIMITED)
+    assert play(thinking, "blue\n</think>\nWell.", "blue\n</think>\nDone.")["reward"] == 0.0
+    assert play(thinking, "well\n</think>\nIt is blue.", "\n</think>\nDone.")["reward"] == 1.0
+
+
+def test_an_unreadable_call_costs_the_format_and_counts_as_a_tool_error(shop: Path) -> None:
+    ended = play(task_of(shop, row(CANCEL)), "<tool_call>{</tool_call>", say("", CANCEL), "Done.", "Done.")
+    assert ended["parts"] == {"correct": 1.0, "format": 0.0, "state": 1.0, "outputs": 1.0, "tool_errors": 0.5}
+
+
+def test_gold_actions_that_are_refused_change_nothing_in_the_gold_either(shop: Path) -> None:
+    task = task_of(shop, row(CANCEL, CANCEL))
+    assert play(task, say("", CANCEL), "Done.", "Done.")["reward"] == 1.0
+    assert gold.effective_actions(task, DOMAIN) == []
+
+
+def test_the_gold_script_is_right_and_every_corruption_wrong(shop: Path) -> None:
+    address = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
+    task = task_of(shop, row(DETAILS, CANCEL, TRANSFER, address, outputs=("10.1", "Mug")))
+    assert play(task, *gold.gold(task))["reward"] == 1.0
+    corruptions = list(gold.corruptions(task, domain=DOMAIN))
+    assert [name for name, _ in corruptions] == [
+        "cancel_pending_order (1) left out",
+        "cancel_pending_order (1) with reason 'ordered by mistake'",
+        "modify_user_address (3) left out",
+        *(f"modify_user_address (3) with {key} {value!r}" for key, value in ALTERED.items()),
+        "one change more",
+        "output '10.1' unsaid",
+        "output 'Mug' unsaid",
+    ]
+    assert [name for name, turns in corruptions if play(task, *turns)["reward"] != 0.0] == []
+
+
+ALTERED = {
+    "address1": "1 Oak Street9",
+    "address2": "Suite 29",
+    "city": "Austin9",
+    "state": "CO9",
+    "country": "USA9",
+    "zip": "802799",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"user_id": "nobody"}, "field 'user_id' is 'nobody', whom .* does not have"),
+        ({"user_id": 1}, "field 'user_id' must be str"),
+        ({"outputs": [1]}, "field 'outputs' must hold texts"),
+        ({"actions": [{"name": "fly", "kwargs": {}}]}, "field 'actions' must hold calls .*the tools are cancel_"),
+        ({"actions": [{"name": "think"}]}, "field 'actions' must hold calls"),
+        ({"actions": None}, "field 'actions' must be list"),
+    ],
+)
+def test_a_broken_row_is_named(shop: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DOMAIN.load(row(CANCEL) | change, folder=shop)
+
+
+def test_a_missing_database_is_a_users_mistake_when_tasks_are_read_and_a_fault_when_they_are_played(
+    shop: Path, tmp_path: Path
+) -> None:
+    task = task_of(shop, row(CANCEL))
+    gone = dataclasses.replace(task.env, options={"database": str(tmp_path / "gone")})
+    task = dataclasses.replace(task, env=gone)
+    with pytest.raises(EnvironmentFault, match="gone/users.json"):
+        RetailEnv().reset(options={"task": task})
+    with pytest.raises(ValueError, match="gone/users.json"):
+        DOMAIN.load(row(CANCEL), folder=tmp_path / "gone")
+
+
+def test_the_option_database_names_the_folder(shop: Path) -> None:
+    assert ENVIRONMENT.configure is not None
+    assert ENVIRONMENT.configure({"database": str(shop)}).options == {"database": str(shop.resolve())}
+    with pytest.raises(ValueError, match="unknown 'databse'; did you mean 'database'"):
+        ENVIRONMENT.configure({"databse": str(shop)})
+    with pytest.raises(ValueError, match="users.json"):
+        ENVIRONMENT.configure({"database": str(shop / "gone")})
+
+
+def test_an_episode_is_judged_where_others_have_opened_further_folders(shop: Path) -> None:
+    task = task_of(shop, row(CANCEL))
+    env = RetailEnv()
+    env.reset(options={"task": task})
+    open_shop.cache_clear()
+    env.step(say("", CANCEL))
+    env.step("Done.")
+    assert env.step("Bye.")[1] == 1.0

@@ -1,0 +1,240 @@
+"""The three environments through gymnasium's interface: demonstrations, wrong answers, faults."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from gymnasium.utils.env_checker import check_env
+from support.bound import bound, made
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import drawing_env, environment, make_env
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.errors import GraderError
+from temper.envs.core.row_format import load_row
+from temper.envs.core.step_result import GymStep, StepResult
+from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
+from temper.envs.source import open_source
+from temper.envs.task_env import TaskEnv
+from temper.envs.tool_use.env import run_tool
+from temper.rewards.verdict import verdict
+
+IDS = ("math", "code", "tool_use")
+ALL = [environment(env_id) for env_id in IDS]
+
+
+def play(task: Task, messages: list[Message]) -> GymStep:
+    """Says the assistant's messages one after the other; checks that the tool messages between them come back."""
+    env = make_env(task.env)
+    env.reset(options={"task": task})
+    said = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    for index in said[:-1]:
+        *_, terminated, truncated, info = env.step(turn_text(messages[index], thinks=task.thinks))
+        assert (terminated, truncated) == (False, False)
+        observed = info["messages"]
+        assert observed == messages[index + 1 : index + 1 + len(observed)]
+    return env.step(turn_text(messages[said[-1]], thinks=task.thinks))  # type: ignore[return-value]
+
+
+def one_step(env_id: str, action: str, *, thinks: bool = True) -> tuple[Task, GymStep]:
+    task = open_source(bind(env_id, EnvConfig(thinking=thinks)), split="train", seed=0).task(0)
+    env = made(env_id)
+    env.reset(options={"task": task})
+    return task, env.step(action)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("env", ALL, ids=lambda env: env.id)
+def test_the_environment_passes_gymnasiums_checks(env: EnvDefinition) -> None:
+    drawing = drawing_env(env)
+    check_env(drawing, skip_render_check=True)
+    assert drawing.observation_space.contains("caf\u00e9 \U0001f600")
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("env", ALL, ids=lambda env: env.id)
+def test_every_demonstration_scores_one(env: EnvDefinition, level: int, thinks: bool) -> None:
+    assert env.demonstrate is not None
+    source = open_source(bind(env.id, EnvConfig(level=level, thinking=thinks)), split="train", seed=5)
+    for task in (source.task(index) for index in range(30)):
+        observation, reward, terminated, truncated, info = play(task, env.demonstrate(task))
+        assert (observation, reward, terminated, truncated) == ("", 1.0, True, False), (task, info)
+        assert info["outcome"] == "ok"
+        assert info["parts"]["correct"] == 1.0
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_a_thought_left_open_is_wrong(env_id: str) -> None:
+    task = open_source(bind(env_id, EnvConfig()), split="train", seed=0).task(0)
+    demonstrate = environment(env_id).demonstrate
+    assert demonstrate is not None
+    answer = turn_text(demonstrate(task)[-1], thinks=False)
+    _, (_, reward, terminated, _, info) = one_step(env_id, f"thinking {answer}")
+    assert (reward, terminated, info["outcome"], info["parts"]["format"]) == (0.0, True, "wrong", 0.0)
+
+
+def test_a_thought_where_thinking_is_off_is_wrong() -> None:
+    task = open_source(bind("math", EnvConfig(thinking=False)), split="train", seed=0).task(0)
+    _, (_, reward, *_) = one_step("math", f"hm</think>\\boxed{{{task.spec['answer']}}}", thinks=False)
+    assert reward == 0.0
+
+
+@pytest.mark.parametrize("env_id", IDS)
+@pytest.mark.parametrize("action", ["", "</think>", "</think>\\boxed{99999}", "</think>```\n```", "</think>\x00\ud800"])
+def test_rubbish_is_wrong_and_no_fault_of_ours(env_id: str, action: str) -> None:
+    _, (_, reward, terminated, _, info) = one_step(env_id, action)
+    assert (reward, terminated) == (0.0, True)
+    assert info["outcome"] in ("wrong", "policy_fault")
+
+
+def test_reset_takes_only_tasks() -> None:
+    with pytest.raises(ValueError, match="must be a Task, not None"):
+        made("math").reset()
+    with pytest.raises(ValueError, match="must be a Task, not 'code'"):
+        made("math").reset(options={"task": "code"})
+    with pytest.raises(ValueError, match="unknown reset options"):
+        made("math").reset(options={"tsak": None})
+
+
+def test_an_episode_that_has_ended_takes_no_more_steps() -> None:
+    env = drawing_env(environment("math"))
+    env.reset(seed=1)
+    env.step("</think>1")
+    with pytest.raises(RuntimeError, match="call reset"):
+        env.step("</think>1")
+
+
+def test_an_async_turn_is_refused_where_it_is_defined() -> None:
+    with pytest.raises(ValueError, match=r"Waits\.turn"):
+
+        class Waits(TaskEnv):
+            async def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:  # type: ignore[override]
+                return self.end(verdict(True))
+
+
+def test_an_end_without_a_verdict_names_what_it_got() -> None:
+    class Careless(TaskEnv):
+        def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+            return self.end(1.0)  # type: ignore[arg-type]
+
+    env = Careless()
+    env.reset(options={"task": open_source(bind("math", EnvConfig()), split="train", seed=0).task(0)})
+    with pytest.raises(ValueError, match="1.0"):
+        env.step("</think>1")
+
+
+def test_the_same_seed_draws_the_same_task() -> None:
+    env = drawing_env(environment("tool_use"))
+    assert env.reset(seed=4) == env.reset(seed=4)
+
+
+def test_episodes_run_from_many_threads() -> None:
+    sources = [open_source(bind(env.id, EnvConfig()), split="train", seed=9) for env in ALL]
+    tasks = [source.task(index) for index in range(16) for source in sources]
+
+    def reward(task: Task) -> float:
+        demonstrate = environment(task.env.name).demonstrate
+        assert demonstrate is not None
+        return float(play(task, demonstrate(task))[1])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(reward, tasks)) == {1.0}
+
+
+def test_tool_calls_are_answered_one_by_one_and_mistakes_explained() -> None:
+    task = open_source(bind("tool_use", EnvConfig()), split="train", seed=0).task(0)
+    key, value = next(iter(task.spec["database"].items()))
+    env = made("tool_use")
+    env.reset(options={"task": task})
+    calls = [call_message("get", {"key": key}), call_message("get", {"key": "nobody"}), call_message("sql", {})]
+    said = turn_text({"content": "", "tool_calls": calls}, thinks=True) + "<tool_call>{</tool_call>"
+    observation, reward, terminated, truncated, info = env.step(said)
+    assert (reward, terminated, truncated) == (0.0, False, False)
+    contents = [message["content"] for message in info["messages"]]
+    assert contents[0] == str(value)
+    assert all(content.startswith("error: ") for content in contents[1:])
+    assert len(contents) == 4
+    assert observation == "\n".join(contents)
+
+
+def test_tool_use_is_cut_off_after_its_turns() -> None:
+    task = open_source(bind("tool_use", EnvConfig(max_turns=2)), split="train", seed=0).task(0)
+    env = made("tool_use")
+    env.reset(options={"task": task})
+    action = turn_text({"content": "", "tool_calls": [call_message("calc", {"expr": "1+1"})]}, thinks=True)
+    assert env.step(action)[2:4] == (False, False)
+    assert env.step(action)[1:4] == (0.0, False, True)
+
+
+def test_tools_take_exactly_their_argument() -> None:
+    _, (*_, info) = one_step("tool_use", '</think><tool_call>{"name": "get", "arguments": {"key": 3}}</tool_call>')
+    assert info["messages"] == [{"role": "tool", "content": "error: get takes one string, key"}]
+
+
+@pytest.mark.parametrize(
+    ("source", "outcome"),
+    [
+        ("def f(*a):\n    return 10**9", "wrong"),
+        ("def f(*a):\n    raise KeyError", "wrong"),
+        ("def f(:", "wrong"),
+        ("def g(x):\n    return x", "wrong"),
+        ("while True: pass", "policy_fault"),
+        ("def f(x):\n    return bytearray(1 << 40)", "policy_fault"),
+        ("import os\nos._exit(0)", "policy_fault"),
+        ("import os\ndef f(x):\n    return os.fork()", "policy_fault"),
+        ("def f(x):\n    return 'a' * 2**21", "policy_fault"),
+    ],
+)
+def test_a_programs_faults_have_an_outcome_and_no_reward(source: str, outcome: str) -> None:
+    _, (_, reward, terminated, _, info) = one_step("code", f"</think>{source}")
+    assert (reward, terminated, info["outcome"]) == (0.0, True, outcome), info
+
+
+def check_task(check: str) -> Task:
+    row = {"prompt": "def f(x):\n    '''Twice x.'''\n", "entry_point": "f", "test": check}
+    return bound(load_row(environment("code").formats, row), "code")
+
+
+def test_a_check_function_judges_results_that_cross_as_plain_values() -> None:
+    task = check_task(
+        "def check(candidate):\n    assert candidate((1, 2)) == (2, 4)\n    assert candidate(None) is None\n"
+    )
+    good = "def f(x):\n    return None if x is None else tuple(2 * v for v in x)"
+    equal_to_all = "class E:\n    def __eq__(self, other): return True\ndef f(x):\n    return E()"
+    assert play(task, [{"role": "assistant", "content": good}])[1] == 1.0
+    assert play(task, [{"role": "assistant", "content": good.replace("tuple(", "list(")}])[1] == 0.0
+    assert play(task, [{"role": "assistant", "content": equal_to_all}])[1] == 0.0
+
+
+def test_a_check_that_fails_by_itself_is_the_graders_error() -> None:
+    answer: list[Message] = [{"role": "assistant", "content": "def f(x):\n    return 2 * x"}]
+    with pytest.raises(GraderError, match="never called the candidate"):
+        play(check_task("def check(candidate):\n    undefined\n"), answer)
+    with pytest.raises(GraderError, match="can't be loaded"):
+        play(check_task("def check(candidate):\n    pass\nundefined\n"), answer)
+
+
+def test_a_slow_candidate_can_not_make_the_check_the_culprit() -> None:
+    task = check_task("def check(candidate):\n    assert candidate(1) == 2\n")
+    slow = "import time\ntime.sleep(30)\ndef f(x):\n    return 2"
+    *_, info = play(task, [{"role": "assistant", "content": slow}])
+    assert info["outcome"] == "policy_fault"
+
+
+def test_the_calculators_refusals_are_observations() -> None:
+    assert run_tool(Call(name="calc", arguments={"expr": "2**9"}), {}).startswith("error: only numbers")
+    assert run_tool(Call(name="calc", arguments={"expr": "47+38"}), {}) == "85"
+
+
+def test_the_weights_and_the_length_limit_of_the_run_make_the_reward() -> None:
+    config = EnvConfig(weights={"correct": 1.0, "tool_errors": -0.5, "length": 0.1}, length_limit=60)
+    task = open_source(bind("tool_use", config), split="train", seed=0).task(0)
+    env = made("tool_use")
+    env.reset(options={"task": task})
+    env.step("</think>" + turn_text({"content": "", "tool_calls": [call_message("get", {"key": "?"})]}, thinks=False))
+    *_, info = env.step(f"</think>\\boxed{{{task.spec['answer']}}}")
+    assert (info["parts"]["correct"], info["parts"]["tool_errors"]) == (1.0, 1.0)
+    assert 0 < info["parts"]["length"] < 1
+    env.reset(options={"task": task})
+    *_, info = env.step(f"</think>{'x' * 130}")
+    assert (info["parts"]["length"], info["parts"]["tool_errors"]) == (0.0, 0.0)

@@ -1,0 +1,135 @@
+"""Episodes that a limit cuts off: the environment says what they are worth, and no limit is a way out."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.bound import bound
+from support.scripted_engine import RENDERER, ROOM, play
+from support.tiny_shop import write_shop
+
+from temper.envs.catalog import configured, environment
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.playback import score
+from temper.envs.retail.domain import DOMAIN
+from temper.envs.service.env import with_folder
+from temper.rewards.verdict import Outcome
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.trajectory import Stop
+
+NO_CLOSING = "I think and think"
+CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
+LOOK = ("get_order_details", {"order_id": "#W4"})
+
+
+def game(name: str, kwargs: dict[str, Any] | None = None, **options: Any) -> Task:
+    env = configured("gym", {"id": name, "kwargs": kwargs or {}, **options})
+    assert env.generate is not None
+    return bound(env.generate(random.Random(0), 1), env)
+
+
+def weighing(task: Task, weights: dict[str, float]) -> Task:
+    return replace(task, env=replace(task.env, settings=replace(task.env.settings, weights=weights)))
+
+
+def moves(task: Task) -> list[str]:
+    gold = configured("gym", {"id": task.env.options["id"], "kwargs": task.env.options["kwargs"]}).gold
+    assert gold is not None
+    return ["</think>" + said for said in gold(task)]
+
+
+def test_a_game_of_more_turns_than_any_default_of_the_run_is_won_with_default_limits() -> None:
+    task = game("FrozenLake-v1", {"is_slippery": False, "map_name": "4x4"})
+    won = play(task, moves(task), limits=replace(EpisodeLimits(), total_tokens=10_000))
+    assert (won.reward, won.stop, won.verdict.outcome, len(won.turns)) == (1.0, Stop.ENV, Outcome.OK, 6)
+
+
+def test_the_turns_of_the_run_cut_an_episode_where_they_are_set() -> None:
+    task = game("FrozenLake-v1", {"is_slippery": False, "map_name": "4x4"})
+    cut = play(task, moves(task), limits=replace(ROOM, turns=4))
+    assert (cut.reward, cut.stop, cut.verdict.outcome, len(cut.turns)) == (0.0, Stop.TURNS, Outcome.CUT, 4)
+    assert cut.verdict.detail == "cut off after the run's limit of turns: return 0"
+    assert cut.turns[-1].observation
+
+
+def test_on_the_cliff_every_limit_is_worse_than_the_way_and_no_better_than_doing_nothing() -> None:
+    task = game("CliffWalking-v1")
+    task = weighing(task, {"return": 1.0})
+    way = moves(task)
+    right = play(task, way)
+    assert (right.reward, right.stop) == (-13.0, Stop.ENV)
+    prompt = len(RENDERER.prompt_ids(task))
+    idle = play(task, ["</think>hm"])
+    ways_out = {
+        "a thought without an end": play(task, [*way[:3], NO_CLOSING], limits=replace(ROOM, turn_tokens=15)),
+        "a turn that is too long at once": play(task, ["</think>" + "hm" * 99], limits=replace(ROOM, turn_tokens=15)),
+        "an episode that is too long": play(task, way, limits=replace(ROOM, total_tokens=prompt + 60)),
+        "a turn that is too long for the episode": play(
+            task, [NO_CLOSING], limits=replace(ROOM, total_tokens=prompt + 9)
+        ),
+        "a malformed thought": play(task, [NO_CLOSING]),
+        "turns": play(task, way, limits=replace(ROOM, turns=2)),
+    }
+    assert idle.reward == -64.0
+    assert {name: one.reward for name, one in ways_out.items() if not (one.reward or 0.0) <= -64.0} == {}
+    assert {one.stop for one in ways_out.values()} == {Stop.LENGTH, Stop.EPISODE_LENGTH, Stop.TURNS, Stop.ENV}
+    assert {one.verdict.outcome for one in ways_out.values() if one.stop is not Stop.ENV} == {Outcome.CUT}
+
+
+def test_what_an_unknown_game_costs_a_turn_is_what_its_first_step_costs() -> None:
+    climb = game("MountainCar-v0", max_steps=5)
+    assert (climb.env.options["idle"], game("CartPole-v1").env.options["idle"]) == (-1.0, 0.0)
+    assert game("CartPole-v1", idle=-0.5).env.options["idle"] == -0.5
+    with pytest.raises(ValueError, match=r"options.idle is 1; it must be a number, 0 or less"):
+        configured("gym", {"id": "CartPole-v1", "idle": 1})
+
+
+def call(name: str, arguments: dict[str, Any]) -> str:
+    return turn_text({"content": "", "tool_calls": [call_message(name, arguments)]}, thinks=True)
+
+
+@pytest.mark.parametrize("after", ["turns", "thought"])
+def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path: Path, after: str) -> None:
+    row = {
+        "user_id": "bob_ray_2",
+        "instruction": "You are Bob Ray.",
+        "actions": [{"name": CANCEL[0], "kwargs": CANCEL[1]}],
+        "outputs": [],
+    }
+    shop = write_shop(tmp_path)
+    task = bound(DOMAIN.load(row, folder=shop), with_folder(shop, domain=DOMAIN))
+    limits = replace(ROOM, turns=1) if after == "turns" else replace(ROOM, turn_tokens=200)
+    thinks = ["so " * 100]
+    done, undone = (play(task, [call(*what), *thinks], limits=limits) for what in (CANCEL, LOOK))
+    assert (done.reward, done.verdict.parts["state"], done.verdict.outcome) == (1.0, 1.0, Outcome.CUT)
+    assert (undone.reward, undone.verdict.parts["state"], undone.verdict.outcome) == (0.0, 0.0, Outcome.CUT)
+    assert done.stop is (Stop.TURNS if after == "turns" else Stop.LENGTH)
+    assert done.verdict.detail.endswith("database as wanted, 0 of 0 outputs said")
+
+
+def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_before(tmp_path: Path) -> None:
+    shop = write_shop(tmp_path)
+    task = DOMAIN.load({"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}, folder=shop)
+    task = weighing(bound(task, with_folder(shop, domain=DOMAIN)), {"correct": 1.0, "tool_errors": -0.2})
+    bad = score(task, [call("get_order_details", {"order_id": "#W99"}), f"<think>{NO_CLOSING}"])
+    assert (bad.reward, bad.verdict.parts["correct"], bad.verdict.parts["format"], bad.verdict.outcome) == (
+        -0.2,
+        0.0,
+        0.0,
+        Outcome.WRONG,
+    )
+
+
+def test_tools_that_failed_count_where_the_episode_is_cut_off() -> None:
+    make = environment("tool_use").generate
+    assert make is not None
+    task = bound(make(random.Random(0), 1), "tool_use")
+    task = weighing(task, {"correct": 1.0, "tool_errors": -0.2})
+    failing = call("no_such_tool", {})
+    cut = play(task, [failing, NO_CLOSING], limits=replace(ROOM, turn_tokens=len(failing) + 1))
+    own = play(task, [failing])
+    assert (cut.reward, own.reward) == (-0.2, -0.2)
+    assert (own.stop, own.verdict.outcome, len(own.turns)) == (Stop.TURNS, Outcome.CUT, 4)

@@ -1,0 +1,193 @@
+"""Rows of function-calling data: how they become tasks, their gold calls and the corrupted ones."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.turn_text import parse_calls
+from temper.envs.tool_use import function_rows, gold, leaderboard_rows
+from temper.envs.tool_use.env import ToolEnv
+
+DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
+
+
+def row(
+    accepted: list[dict[str, Any]], properties: dict[str, Any], *, required: list[str], name: str = "f"
+) -> dict[str, Any]:
+    """A row with one function."""
+    parameters = {"type": "dict", "properties": properties, "required": required}
+    return {
+        "id": "row",
+        "question": [[{"role": "user", "content": "Call f."}]],
+        "function": [{"name": name, "description": "Does it.", "parameters": parameters}],
+        "ground_truth": accepted,
+    }
+
+
+def reward(task: Task, turns: list[str]) -> float:
+    env = ToolEnv()
+    env.reset(options={"task": dataclasses.replace(task, thinking=OFF)})
+    (turn,) = turns
+    _, value, terminated, _, _ = env.step(turn)
+    assert terminated
+    return value
+
+
+def gold_arguments(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """The arguments of the gold calls of a row."""
+    (turn,) = gold.gold(function_rows.load(made))
+    return [call.arguments for call in parse_calls(turn)]  # type: ignore[union-attr]
+
+
+JAVA = {
+    "name": {"type": "String", "description": "name"},
+    "size": {"type": "long"},
+    "share": {"type": "double"},
+    "flag": {"type": "Boolean"},
+    "all": {"type": "ArrayList", "items": {"type": "int"}},
+    "map": {"type": "HashMap", "properties": {"type": {"type": "char"}}},
+    "what": {"type": "any"},
+    "odd": {"type": "Locale", "enum": ["a"]},
+    "pair": {"type": "tuple", "items": {"type": "float"}},
+    "either": {"type": ["string", "null"]},
+}
+
+
+def test_the_data_sets_names_of_types_become_json_schemas() -> None:
+    task = function_rows.load(row([{"f": {}}], JAVA, required=["name"]))
+    parameters = task.tools[0]["function"]["parameters"]
+    assert (parameters["type"], parameters["required"]) == ("object", ["name"])
+    assert parameters["properties"] == {
+        "name": {"type": "string", "description": "name"},
+        "size": {"type": "integer"},
+        "share": {"type": "number"},
+        "flag": {"type": "boolean"},
+        "all": {"type": "array", "items": {"type": "integer"}},
+        "map": {"type": "object", "properties": {"type": {"type": "string"}}},
+        "what": {},
+        "odd": {"enum": ["a"]},
+        "pair": {"type": "array", "items": {"type": "number"}},
+        "either": {"type": ["string", "null"]},
+    }
+
+
+def test_gold_calls_have_the_first_accepted_value_of_every_argument_that_is_needed() -> None:
+    properties: dict[str, Any] = {
+        "a": {"type": "integer"},
+        "b": {"type": "integer"},
+        "c": {"type": "integer"},
+        "d": {"type": "dict"},
+    }
+    properties |= {"e": {"type": "array", "items": {"type": "dict"}}, "f": {"type": "array"}}
+    accepted = {
+        "a": [3, 4],
+        "b": ["", 5],
+        "c": [0, ""],
+        "d": [{"x": [1, 2], "y": ["z", ""], "l": [["p", "q"]]}],
+        "e": [[{"k": ["v", "w"]}]],
+        "f": [""],
+    }
+    made = row([{"f": accepted}], properties, required=["a", "c", "f"])
+    assert gold_arguments(made) == [{"a": 3, "c": 0, "d": {"x": 1, "l": ["p", "q"]}, "e": [{"k": "v"}], "f": []}]
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        row([{"a.b.f": {"x": [1]}}], {"x": {"type": "integer"}}, required=["x"], name="a.b.f"),
+        row([{"f": {}}], {}, required=[]),
+        row([{"f": {"x": ["who"], "y": [[1, 2], ""]}}], JAVA | {"x": {"type": "any"}}, required=["x"]),
+        row([{"f": {"map": [{"k": ["v"], "n": [{"deep": ["raw", "list"]}]}]}}], JAVA, required=["map"]),
+        row([{"f": {"all": [[1, 2]]}}, {"f": {"all": [[3]], "flag": [True]}}], JAVA, required=["all"]),
+        row([{"f": {"size": [1]}}, {"f": {"size": [1, 7920]}}], JAVA, required=["size"]),
+        row([{"f": {"flag": [True, False]}}], JAVA, required=["flag"]),
+        row([{"f": {"share": ["", None]}}], JAVA, required=["share"]),
+        row([], JAVA, required=[]),
+    ],
+)
+def test_gold_calls_of_rows_of_every_kind_are_right_and_corrupted_ones_wrong(made: dict[str, Any]) -> None:
+    task = function_rows.load(made)
+    assert reward(task, gold.gold(task)) == 1.0
+    corruptions = dict(gold.corruptions(task))
+    assert "extra call" in corruptions
+    assert [name for name, turns in corruptions.items() if reward(task, turns) != 0.0] == []
+
+
+def test_texts_of_ordinary_rows_must_be_as_they_are_and_of_the_leaderboards_files_not() -> None:
+    made = row([{"f": {"version": ["3.5"]}}], {"version": {"type": "string"}}, required=["version"])
+    call = '<tool_call>{{"name": "f", "arguments": {{"version": "{}"}}}}</tool_call>'
+    task = function_rows.load(made)
+    assert [reward(task, [call.format(text)]) for text in ("3.5", "35")] == [1.0, 0.0]
+    as_published = dataclasses.replace(task, spec={"accepted": task.spec["accepted"]})
+    assert reward(as_published, [call.format("35")]) == 1.0
+
+
+def test_the_corruptions_are_of_every_kind() -> None:
+    made = row([{"f": {"size": [1], "name": ["Al"], "flag": [True]}}], JAVA, required=["size", "name"])
+    task = function_rows.load(made)
+    assert list(dict(gold.corruptions(task))) == [
+        "extra call",
+        "f (0) left out",
+        "f (0): wrong function",
+        "f (0): unknown argument",
+        "f (0): no size",
+        "f (0): wrong size",
+        "f (0): mistyped size",
+        "f (0): fraction size",
+        "f (0): no name",
+        "f (0): wrong name",
+        "f (0): mistyped name",
+        "f (0): no flag",
+        "f (0): wrong flag",
+        "f (0): mistyped flag",
+    ]
+
+
+def test_an_argument_without_an_accepted_value_has_no_gold_call() -> None:
+    task = function_rows.load(row([{"f": {"size": []}}], JAVA, required=["size"]))
+    with pytest.raises(ValueError, match="argument 'size' has no accepted value"):
+        gold.gold(task)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"question": []}, "field 'question' must hold one list of messages, it holds 0 entries"),
+        ({"question": [[], []]}, "it holds 2 entries"),
+        ({"question": [[{"role": "system", "content": "x"}]]}, "has no user message"),
+        ({"question": [[{"role": "robot", "content": "x"}]]}, "must have a role of"),
+        ({"function": [{"parameters": {}}]}, "schemas with a name and parameters"),
+        ({"function": [{"name": "f"}]}, "schemas with a name and parameters"),
+        ({"function": [{"name": "f", "parameters": {"properties": {"x": 1}}}]}, "schemas with a name and parameters"),
+        ({"ground_truth": [{"f": {"x": 1}}]}, "must hold {name: {argument: \\[accepted values\\]}}"),
+        ({"ground_truth": [{"f": {}, "g": {}}]}, "must hold {name"),
+        ({"ground_truth": ["f(x=1)"]}, "must hold {name"),
+        ({"ground_truth": None}, "field 'ground_truth' must be list"),
+    ],
+)
+def test_a_broken_row_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        function_rows.load(row([{"f": {}}], {}, required=[]) | change)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
+@pytest.mark.parametrize(("name", "rows"), [("bfcl_simple_python.jsonl", 400), ("bfcl_parallel.jsonl", 200)])
+def test_all_gold_calls_of_the_real_rows_are_accepted_in_any_order_and_all_corrupted_ones_rejected(
+    name: str, rows: int
+) -> None:
+    read = 0
+    with (DATA / name).open(encoding="utf-8") as file:
+        for line in file:
+            task = function_rows.load(json.loads(line))
+            (turn,) = gold.gold(task)
+            assert leaderboard_rows.judge(task, parse_calls(turn)).parts["correct"] == 1.0, line
+            assert leaderboard_rows.judge(task, parse_calls(turn)[::-1]).parts["correct"] == 1.0, line
+            for label, (corrupted,) in gold.corruptions(task):
+                assert leaderboard_rows.judge(task, parse_calls(corrupted)).parts["correct"] == 0.0, (label, line)
+            read += 1
+    assert read == rows

@@ -1,0 +1,118 @@
+"""A checkpoint's optimiser state: whole tensors by name, which any number of ranks continues from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from unit.learner.test_worker import POLICY, STEPS, batch, in_processes, tiny_nemotron, weights_of
+
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.training_state import STATE_FOLDER
+from temper.learner.worker import TrainerWorker
+
+ADAM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
+MUON = OptimConfig(kind="muon", learning_rate=2e-3, muon_learning_rate=0.01, warmup_steps=2)
+
+
+def part(rank: int, port: int, config: LearnerConfig, source: str, target: str, first: int, last: int) -> Any:
+    """Steps `first` to `last` from the checkpoint `source`; saved again as `target`, at the start and at the end."""
+    learner = TrainerWorker(rank, config.ranks, "127.0.0.1", port, config)
+    learner.load(source, optim=ADAM, total_steps=STEPS)
+    if first:
+        learner.restore(source)
+        learner.save(f"{target}-start")
+    for step in range(first, last):
+        learner.train_step(batch(ranks=config.ranks, seed=step).share(learner.rank), loss=POLICY)
+    learner.save(target)
+    weights = weights_of(learner)
+    learner.close()
+    return weights
+
+
+def optimizer_state(checkpoint: str) -> dict[str, torch.Tensor]:
+    files = sorted((Path(checkpoint) / STATE_FOLDER).glob("optimizer-*.safetensors"))
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("resume")
+    tiny_nemotron().save_pretrained(folder / "model")
+    (folder / "model" / "tokenizer.json").write_text("{}", encoding="ascii")
+    return folder / "model"
+
+
+def test_a_run_continues_on_one_rank_and_on_two_again(model):
+    folder = model.parent
+    two = LearnerConfig(ranks=2, zero_stage=2)
+    three = LearnerConfig(ranks=2, zero_stage=3)
+    one = LearnerConfig()
+
+    def run(config: LearnerConfig, source: str, target: str, first: int, last: int) -> dict[str, torch.Tensor]:
+        arguments = (config, f"{folder}/{source}", f"{folder}/{target}", first, last)
+        return in_processes(part, ranks=config.ranks, arguments=arguments)[0]
+
+    run(two, "model", "a", 0, 2)
+    run(one, "a", "b", 2, 3)
+    weights = run(three, "b", "c", 3, STEPS)
+    straight = run(one, "model", "straight", 0, STEPS)
+    for name, tensor in straight.items():
+        assert torch.allclose(weights[name], tensor, atol=1e-5), name
+
+    for before, after in (("a", "b-start"), ("b", "c-start")):  # what is read is what was written, bit for bit
+        old, new = optimizer_state(f"{folder}/{before}"), optimizer_state(f"{folder}/{after}")
+        assert old.keys() == new.keys()
+        assert all(torch.equal(tensor, new[name]) for name, tensor in old.items())
+    state = optimizer_state(f"{folder}/c")
+    parameters = load_file(f"{folder}/model/model.safetensors")
+    assert sum(name.startswith("exp_avg_sq/") for name in state) == len(parameters)
+    assert float(state["step"]) == STEPS
+    assert not [path for path in folder.rglob("*") if path.suffix in (".pt", ".pth", ".bin", ".pkl")]
+
+
+def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, torch.Tensor] | None]]:
+    """The weights of a run and of the same run continued from its middle, for each kind of optimiser state."""
+    found: dict[str, list[dict[str, torch.Tensor] | None]] = {}
+    kinds = {
+        "adam": (ADAM, LearnerConfig()),
+        "stage 1": (ADAM, LearnerConfig(zero_stage=1)),
+        "stage 2": (ADAM, LearnerConfig(zero_stage=2)),
+        "stage 3": (ADAM, LearnerConfig(zero_stage=3)),
+        "muon": (MUON, LearnerConfig()),
+        "bfloat16": (ADAM, LearnerConfig(zero_stage=2, bf16=True)),
+        "bfloat16, stage 1": (ADAM, LearnerConfig(zero_stage=1, bf16=True)),
+        "bfloat16, stage 3": (ADAM, LearnerConfig(zero_stage=3, bf16=True)),
+    }
+    for name, (optim, config) in kinds.items():
+        learner = TrainerWorker(rank, 1, "127.0.0.1", port, config)
+        checkpoint = f"{folder}/{name}"
+        learner.load(f"{folder}/model", optim=optim, total_steps=STEPS)
+        for step in range(STEPS):
+            if step == 2:
+                assert learner.save(checkpoint, beside=True)
+            learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)
+        learner.write()  # of what was copied before those steps
+        found[name] = [weights_of(learner)]
+        learner.load(checkpoint, optim=optim, total_steps=STEPS)
+        learner.restore(checkpoint)
+        for step in range(2, STEPS):
+            learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)
+        found[name].append(weights_of(learner))
+        learner.close()
+    other = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2))
+    other.load(f"{folder}/bfloat16", optim=ADAM, total_steps=STEPS)
+    with pytest.raises(ValueError, match=r"was written with learner\.bf16=true"):
+        other.restore(f"{folder}/bfloat16")
+    other.needed_bytes = 2**60  # more than any main memory has room for
+    assert not other.save(f"{folder}/at once", beside=True)
+    assert optimizer_state(f"{folder}/at once")
+    other.close()
+    return found
+
+
+def test_every_stage_muon_and_bfloat16_continue_bit_for_bit_from_what_was_written_while_training_went_on(model):
+    found = in_processes(continued, ranks=1, arguments=(str(model.parent),))[0]
+    for name, (straight, resumed) in found.items():
+        assert all(torch.equal(tensor, resumed[key]) for key, tensor in straight.items()), name

@@ -1,0 +1,149 @@
+"""What an evaluation is worth: scores of tasks for later comparison, and none where other weights answered."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+from unit.orchestrator.evaluation.test_budget_curve import RolloutPool, answer, evaluated, group, task_under, turn
+
+from temper.envs.core.thinking_mode import UNLIMITED, up_to
+from temper.envs.source import content_key
+from temper.orchestrator.evaluation.budget_curve import task_scores
+from temper.orchestrator.evaluation.record import read_evaluations
+from temper.orchestrator.evaluation.scores import attested, env_result, is_of
+from temper.rewards.verdict import Outcome, Verdict
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Ticket, Trajectory, Turn, WeightVersion
+
+
+def under(version: int, *, last: int | None = None) -> Turn:
+    """A turn of two tokens, which these weights sampled, the second perhaps others."""
+    versions = (version, version if last is None else last)
+    return replace(
+        turn(1, 1),
+        sampled_ids=as_ids((2, 3)),
+        logprobs_T=as_floats((-1.0,) * 2),
+        versions_T=as_ids(versions),
+        forced_T=as_marks((False, True)),
+    )
+
+
+def answered(key: str, *turns: Turn, env: str = "math", right: bool = True, failed: int = 0) -> Group:
+    task = task_under(UNLIMITED, key)
+    task = replace(task, env=replace(task.env, name=env))
+    return group(task, [answer(task, right, *turns)], failed=failed)
+
+
+def test_an_answer_is_of_the_weights_that_sampled_every_token_of_it() -> None:
+    task = task_under(UNLIMITED)
+    assert is_of(answer(task, True, under(3), under(3)), WeightVersion(step=3))
+    assert not is_of(answer(task, True, under(3), under(3, last=2)), WeightVersion(step=3))
+    assert not is_of(answer(task, True, under(4)), WeightVersion(step=3))
+
+
+def test_one_token_of_other_weights_voids_the_score_of_its_environment_and_of_no_other() -> None:
+    groups = [answered("a", under(5)), answered("b", under(5, last=4)), answered("c", under(5), env="code")]
+    sound, void = attested(groups, WeightVersion(step=5))
+    assert dict(void) == {"math": 1}
+    assert [len(one.trajectories) for one in sound] == [0, 0, 1]
+    found = env_result(sound[:2], asked=2, void=void["math"])
+    assert (found["void"], found["samples"], found["failures"], found["complete"]) == (1, 0, 0, 0)
+    assert all(math.isnan(found[name]) for name in ("avg_at_k", "avg_at_k_low", "pass_at_k", "stderr", "reward"))
+
+
+def test_the_parts_of_the_reward_are_means_over_the_answers_that_have_them() -> None:
+    one, other = answered("a", under(1)), answered("b", under(1))
+    judged = [
+        replace(group.trajectories[0], verdict=Verdict(outcome=Outcome.OK, parts=parts))
+        for group, parts in ((one, {"correct": 1.0, "loose": 1.0}), (other, {"correct": 0.0}))
+    ]
+    groups = [replace(group, trajectories=(found,)) for group, found in zip((one, other), judged, strict=True)]
+    found = env_result(groups, asked=2)
+    assert {name: value for name, value in found.items() if "/" in name} == {"parts/correct": 0.5, "parts/loose": 1.0}
+
+
+def test_answers_that_failed_need_no_weights() -> None:
+    sound, void = attested([answered("a", under(5), failed=2)], WeightVersion(step=5))
+    assert not void
+    assert (len(sound[0].trajectories), len(sound[0].failed)) == (1, 2)
+
+
+def test_the_score_of_a_task_says_what_was_asked_and_what_became_of_it() -> None:
+    right, wrong = answered("a", under(1), failed=1), answered("b", under(1), right=False)
+    scores = task_scores([right, wrong])
+    assert [(one.key, one.right, one.scored, one.failed) for one in scores] == [("a", 1, 1, 1), ("b", 0, 1, 0)]
+    assert scores[0].content == content_key(right.ticket.task)
+
+
+class StaleEngine(RolloutPool):
+    """One of two engines: it serves what was there before the last push, and is given every second group of math."""
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        group = await super().run_group(ticket, samples)
+        if ticket.task.env.name != "math" or ticket.number % 2:
+            return group
+        return replace(group, trajectories=tuple(map(as_before, group.trajectories)))
+
+
+def as_before(trajectory: Trajectory) -> Trajectory:
+    turns = tuple(replace(one, versions_T=one.versions_T - 1) for one in trajectory.turns)
+    return replace(trajectory, turns=turns)
+
+
+def test_an_engine_that_serves_older_weights_voids_the_score_by_name_and_the_others_stay(tmp_path: Path) -> None:
+    found, metrics, screen = evaluated(tmp_path, pool=StaleEngine())
+    math_, code = found["envs"]["math"], found["envs"]["code"]
+    assert (math_["void"], math_["samples"], math_["avg_at_k"], math_["pass_at_k"]) == (2, 0, None, None)
+    assert (code["void"], code["avg_at_k"]) == (0, 1.0)
+    assert (metrics["math/void"], metrics["code/avg_at_k"]) == (2.0, 1.0)
+    assert math.isnan(metrics["math/avg_at_k"])
+    said = "the score of math is void: 2 answers have tokens of other weights than version 0 (there are versions -1, 0)"
+    assert said in screen
+    assert [task["scored"] for task in found["tasks"]["math"]] == [0, 0]
+    (evaluation,) = read_evaluations(tmp_path / "run" / "eval")
+    assert evaluation.envs["math"].void == 2
+    written = (tmp_path / "run" / "trajectories" / "eval-rl.jsonl").read_text().splitlines()
+    assert sum(json.loads(line)["env"] == "math" for line in written) == 4  # the evidence is kept
+
+
+class StaleUnderBudgets(StaleEngine):
+    """Serves older weights from the second pass on."""
+
+    async def run_group(self, ticket: Ticket, samples: int) -> Group:
+        group = await RolloutPool.run_group(self, ticket, samples)
+        if ticket.task.thinking != up_to(4) or ticket.task.env.name != "math":
+            return group
+        return replace(group, trajectories=tuple(map(as_before, group.trajectories)))
+
+
+def test_a_point_of_a_curve_is_void_by_itself(tmp_path: Path) -> None:
+    found, _, screen = evaluated(tmp_path, "eval.budgets=[4]", pool=StaleUnderBudgets())
+    assert found["envs"]["math"]["avg_at_k"] == 1.0
+    curves = {env: {point["mode"]: point["accuracy"] for point in points} for env, points in found["curve"].items()}
+    assert curves["math"] == {"budget": None, "unlimited": 1.0}
+    assert curves["code"] == {"budget": 1.0, "unlimited": 1.0}
+    assert "the score of math is void" in screen
+
+
+def test_the_file_of_an_evaluation_has_every_task_and_the_version_that_answered(tmp_path: Path) -> None:
+    found, _, _ = evaluated(tmp_path, pool=RolloutPool())
+    assert found["version"] == 0
+    assert sorted(found["tasks"]) == sorted(found["envs"])
+    assert [(one["right"], one["scored"], one["failed"]) for one in found["tasks"]["math"]] == [(2, 2, 0)] * 2
+    assert len({one["key"] for one in found["tasks"]["math"]}) == 2
+
+
+def test_without_a_number_a_whole_set_is_asked_in_order_each_row_once(tmp_path: Path) -> None:
+    rows = [
+        json.dumps({"question": f"What is {n % 70} + {n % 70}?", "answer": f"#### {2 * (n % 70)}"}) for n in range(71)
+    ]
+    (tmp_path / "test.jsonl").write_text("\n".join(rows) + "\n")
+    pool = RolloutPool()
+    found, _, screen = evaluated(tmp_path, f"envs.math.eval_data={tmp_path}/test.jsonl", "eval.tasks=null", pool=pool)
+    asked = [one.task.messages[-1]["content"] for one in pool.tickets if one.task.env.name == "math"]
+    assert [question.partition("?")[0] for question in asked] == [f"What is {n % 70} + {n % 70}" for n in range(71)]
+    assert (found["envs"]["math"]["tasks"], found["envs"]["math"]["tasks_asked"]) == (71, 71)  # two of them equal
+    assert len({task["key"] for task in found["tasks"]["math"]}) == 71
+    assert found["envs"]["code"]["tasks"] == 64  # which are generated
+    assert "were asked for" not in screen

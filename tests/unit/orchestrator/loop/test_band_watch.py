@@ -1,0 +1,167 @@
+"""Alarms where a number leaves its band, ends of stages, and what a run that goes on remembers of both."""
+
+import asyncio
+import io
+import math
+from functools import partial
+from pathlib import Path
+
+import pytest
+from unit.orchestrator.loop.test_loop import ToldRun, ToldTrainer, told_folder
+
+from temper.learner.losses.config import LossConfig
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.evaluation.record import Event, read_run
+from temper.orchestrator.loop.band_watch import REMEDIES, Band, BandsConfig, BandWatch, OutOfBand
+from temper.orchestrator.loop.buffer import Buffer
+from temper.orchestrator.loop.skip_watch import NothingTrained, SkipWatch
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.metrics_log import ALARM, MetricsLog, read_metrics
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.context import skipped_steps
+from temper.orchestrator.stages import rl
+from temper.orchestrator.stages.distill import DistillConfig
+from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.tools.inspect.report.report import write_report
+
+ENTROPY = BandsConfig(entropy=Band(low=0.2, high=2.0, stop_after=3))
+
+
+def fed(watch: BandWatch, *values: float) -> list[dict[str, str]]:
+    return [watch.add({"train/entropy": value, "train/kl": 99.0}) for value in values]
+
+
+def test_an_alarm_is_told_when_a_number_leaves_its_band_and_when_it_comes_back() -> None:
+    watch = BandWatch(ENTROPY, setting="rl.bands")
+    assert fed(watch, 0.5, 0.1, 0.05, 0.3) == [
+        {},
+        {"rl.bands.entropy": f"train/entropy 0.1 is below low=0.2 ({REMEDIES['entropy']})"},
+        {},
+        {"rl.bands.entropy": "train/entropy 0.3 is inside again after 2 steps"},
+    ]
+    assert fed(watch, 2.5) == [{"rl.bands.entropy": f"train/entropy 2.5 is above high=2.0 ({REMEDIES['entropy']})"}]
+    assert watch.add({}) == {}  # not measured
+    assert fed(BandWatch(ENTROPY, setting="rl.bands"), math.nan) == [
+        {"rl.bands.entropy": f"train/entropy nan is not finite ({REMEDIES['entropy']})"}
+    ]
+
+
+def test_groups_of_equal_rewards_are_no_alarm_where_they_teach_too() -> None:
+    def signal(**given: object) -> Band:
+        return RlConfig(**given).watched_bands.signal  # type: ignore[arg-type]
+
+    over_the_batch = LossConfig(advantage="reinforce_pp")
+    assert signal().low == 0.1
+    assert signal(loss=over_the_batch).low is None
+    assert signal(loss=over_the_batch, bands=BandsConfig(signal=Band(low=0.3))).low == 0.3
+
+
+def test_without_a_setting_answers_that_are_cut_off_and_groups_without_signal_are_told_once_they_last() -> None:
+    """As a model with long thoughts begins with short limits: every answer is cut off, every group has reward 0."""
+    cut = {"rollout/truncated": 1.0, "rollout/signal": 0.0}
+    well = {"rollout/truncated": 0.2, "rollout/signal": 0.5, "train/entropy": 0.01, "train/logprob_gap": 9.0}
+    watch = BandWatch(RlConfig().bands, setting="rl.bands")
+    assert [watch.add(metrics) for metrics in (well, cut, cut, well, cut, cut)] == [
+        {}
+    ] * 6  # by chance, of a few groups
+    told = watch.add(cut)
+    assert list(told) == ["rl.bands.truncated", "rl.bands.signal"]
+    assert told["rl.bands.truncated"].startswith(
+        "rollout/truncated 1 is above high=0.5 in 3 steps (rollout.limits.turn_"
+    )
+    assert told["rl.bands.signal"].startswith(
+        "rollout/signal 0 is below low=0.1 in 3 steps (tasks are too hard or too easy"
+    )
+    for step in range(100):
+        assert watch.add(cut) == {}
+        watch.check(step)  # warns, and does not stop
+    assert watch.add(well)["rl.bands.signal"] == "rollout/signal 0.5 is inside again after 103 steps"
+    of_a_teacher = BandWatch(DistillConfig().bands, setting="distill.bands")
+    assert [list(of_a_teacher.add(cut)) for _ in range(3)] == [[], [], ["distill.bands.truncated"]]
+
+
+def test_so_many_steps_outside_in_a_row_end_the_stage_also_where_a_run_went_on_in_between() -> None:
+    watch = BandWatch(ENTROPY, setting="rl.bands")
+    for value in (0.1, 0.1, 0.5, 0.1, 0.1):
+        fed(watch, value)
+        watch.check(5)
+    again = BandWatch(ENTROPY, setting="rl.bands")
+    fed(again, 0.1, 0.1, 0.5, 0.1, 0.1)  # the rows of those steps
+    assert fed(again, 3.0) == [{}]
+    with pytest.raises(OutOfBand, match=r"rl\.bands\.entropy: train/entropy 3 is above .* in 3 steps up to 6"):
+        again.check(6)
+    alarms_alone = BandWatch(BandsConfig(entropy=Band(low=0.2)), setting="rl.bands")
+    fed(alarms_alone, *[0.1] * 100)
+    alarms_alone.check(100)
+
+
+@pytest.mark.parametrize(
+    ("bands", "message"),
+    [
+        (BandsConfig(signal=Band(low=0.5, high=0.1)), r"rl\.bands\.signal\.low=0\.5 is above high=0\.1"),
+        (BandsConfig(entropy=Band(low=0.5, stop_after=-1)), r"rl\.bands\.entropy\.stop_after=-1"),
+        (BandsConfig(signal=Band(low=0.5, alarm_after=0)), r"rl\.bands\.signal\.alarm_after=0 must be at least 1"),
+        (BandsConfig(truncated=Band(stop_after=2)), r"rl\.bands\.truncated\.stop_after=2 without a bound"),
+        (BandsConfig(kl=Band(high=1.0)), r"rl\.bands\.kl: there is no reference.*rl\.loss\.kl_coefficient"),
+    ],
+)
+def test_a_band_that_can_not_be_is_refused(bands: BandsConfig, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RlConfig(bands=bands)
+
+
+def test_a_band_of_the_divergence_goes_with_a_reference() -> None:
+    RlConfig(bands=BandsConfig(kl=Band(high=1.0)), loss=LossConfig(kl_coefficient=0.1))
+
+
+def test_alarms_of_steps_that_are_made_again_are_forgotten_with_them_and_other_events_stay(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step in (1, 2, 3):
+        log.append("rl", step, {"train/skipped": float(step > 1)})
+        log.event("rl", step, ALARM, {"rl.bands.kl": "outside"})
+        log.event("rl", step, "changed", {"rl.steps": "2 -> 9"})
+    log.truncate("rl", 2)
+    kept = [(row.step, row.event["kind"] if row.event else "") for row in read_metrics(tmp_path / "metrics.jsonl")]
+    assert kept == [(1, ""), (1, ALARM), (1, "changed"), (2, ""), (2, ALARM), (2, "changed"), (3, "changed")]
+
+
+def test_skipped_steps_before_a_run_went_on_count_among_those_in_a_row(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    for step, skipped in enumerate((1.0, 0.5, 1.0, 1.0), 1):
+        log.append("rl", step, {"train/skipped": skipped})
+    watch = SkipWatch(3, stage="rl")
+    watch.restore(skipped_steps(read_metrics(tmp_path / "metrics.jsonl")))
+    with pytest.raises(NothingTrained, match="steps 3 to 5 were skipped"):
+        watch.add(5, skipped=True, evidence="")
+
+
+class Trains(ToldTrainer):
+    """Skips no step, which would have its answers kept."""
+
+    skips = False
+
+
+def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last(tmp_path: Path) -> None:
+    said = io.StringIO()
+    overrides = ["rl.groups_per_step=2", "rl.bands.truncated={high: -1.0, stop_after: 2}"]
+    config = load_config(Path("configs/demo.yaml"), overrides)
+    folder = told_folder(tmp_path)
+    with Progress(stream=said) as progress:
+        run = ToldRun(config, folder=folder, progress=progress)
+        run.trainer = Trains(run)
+        buffer = partial(Buffer, groups_per_step=2, max_lag=0, max_drops=0)
+        stage = LoopStage(run, config.section(RlConfig), single_instance(rl.STAGE), buffer)
+        with pytest.raises(OutOfBand, match=r"rl\.bands\.truncated: rollout/truncated 0 is above high=-1\.0, as in 2"):
+            asyncio.run(stage.run())
+    folder.close()
+    (folder.root / "config.yaml").write_text("name: told", encoding="utf-8")
+    record = read_run(folder.root)
+    text = f"rollout/truncated 0 is above high=-1.0 in 2 steps ({REMEDIES['truncated']})"
+    assert record.alarms == [Event(stage="rl", step=2, kind=ALARM, what={"rl.bands.truncated": text})]
+    assert list(folder.trajectory_files("rl")) == [2]  # those of the alarm, to be looked at
+    assert f"rl step 2: rl.bands.truncated: {text}" in said.getvalue()
+    assert [row.step for row in record.rows if row.is_measured] == [1, 2]
+    page = write_report(folder.root, {}).html.read_text(encoding="utf-8")
+    assert "<h2>Alarms</h2>" in page
+    assert "<h2>Events</h2>" not in page

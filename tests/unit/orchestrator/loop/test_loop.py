@@ -1,0 +1,693 @@
+"""The loop of rl and distill with engines and a learner that answer at once: what it waits for, and what it leaves behind."""
+
+import asyncio
+import io
+import itertools
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.pushes import empty_push
+from unit.orchestrator.evaluation.test_budget_curve import Tracked
+
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.pulse import LearnerDied
+from temper.envs.core.task import Task
+from temper.learner.batches.micro_batches import TrainBatch
+from temper.learner.models.fresh import byte_tokenizer
+from temper.learner.token_records import TokenRecord
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.deadline import Deadline, StopFlag, StuckError
+from temper.orchestrator.loop.loop import Loop, StepReport
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.skip_watch import NothingTrained
+from temper.orchestrator.loop.step_times import Phase
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.engines import Engines
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.stages import rl, self_sft
+from temper.orchestrator.stages.answer_sampling import sample_once
+from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.stages.step_metrics import step_metrics
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
+from temper.rollout.weights.delivery import Push
+
+SLOW_S = 0.8
+LIMIT = Deadline(seconds=20, setting="rl.timeout_s")
+TURN = Turn(
+    context_ids=as_ids((1, 2)),
+    sampled_ids=as_ids((3, 4)),
+    logprobs_T=as_floats((-1.0, -1.0)),
+    versions_T=as_ids((0, 0)),
+    forced_T=as_marks((False, False)),
+    text="an answer",
+    observation=(),
+)
+TIMES = Times(queue_s=0.25, generate_s=0.5, step_s=0.125)
+
+
+class SlowSource:
+    """Tasks that take long to make; keeps their order."""
+
+    def __init__(self, *, slow: bool = True) -> None:
+        self.slow = slow
+        self.made: list[int] = []
+
+    def task(self, index: int) -> Task:
+        time.sleep(SLOW_S if self.slow and index == 0 else 0)
+        self.made.append(index)
+        return Task(env=EnvRef(name="math"), key=str(index), messages=({"role": "user", "content": "?"},), spec={})
+
+
+class Rollouts:
+    """Answers the first groups at once, and those after `last` never."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.started = self.running = self.cancelled = 0
+        self.passes = 1000  # before the loop, for whoever sampled then
+
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
+        self.passes += 3
+        self.started += 1
+        self.running += 1
+        try:
+            await asyncio.sleep(0 if ticket.number <= self.last else 1000)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+        answers = (
+            Trajectory(task=ticket.task, turns=(TURN,), stop=Stop.ENV, reward=reward, seconds=1.0 + reward, times=TIMES)
+            for reward in (0.0, 1.0)
+        )
+        return Group(ticket=ticket, trajectories=tuple(answers))
+
+    async def groups_in_flight(self) -> list[BegunGroup]:
+        return []
+
+    async def load_weights(self, push: Push) -> WeightVersion:
+        return push.manifest.weight_version
+
+    async def engine_stats(self) -> EngineStats:
+        passes, self.passes = self.passes, 0
+        return EngineStats(passes=passes)
+
+
+class Learner:
+    """Trains nothing: each step is skipped, or none."""
+
+    stuck = False
+
+    def __init__(self, *, skipped: bool = False) -> None:
+        self.skipped = skipped
+
+    async def token_records(self) -> list[TokenRecord]:
+        return []
+
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        return {"skipped": float(self.skipped)}
+
+    async def publish(self, version: WeightVersion) -> Push:
+        return empty_push(version.step, nbytes=64)
+
+
+async def nothing(told: object) -> None: ...
+
+
+async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
+    """Seconds for which the event loop did nothing else during two steps with slow tasks and slow batches."""
+    silences = [0.0]
+
+    async def beat() -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            silences.append(time.monotonic() - before)
+
+    def slow_batches(groups: list[Group]) -> list[TrainBatch]:
+        time.sleep(SLOW_S)
+        return []
+
+    async def ignore(report: StepReport) -> None: ...
+
+    beating = asyncio.create_task(beat())
+    loop = Loop(
+        stage="rl",
+        rollouts=rollouts,
+        learner=Learner(),
+        mixture=Mixture({"math": source}, {"math": 1.0}),
+        buffer=Buffer(groups_per_step=2, max_lag=1, max_drops=0),
+        version=VersionCell(WeightVersion(step=0)),
+        group_size=2,
+        make_batches=slow_batches,
+        on_group=lambda group: group,
+        on_step=ignore,
+        save=nothing,
+        on_fault=nothing,
+        stop=StopFlag(),
+        limit=LIMIT,
+        push_limit=lambda nbytes: LIMIT,
+    )
+    await loop.run(1, 2)
+    beating.cancel()
+    return max(silences)
+
+
+def test_tasks_and_batches_are_made_beside_the_event_loop_and_groups_in_flight_end_with_the_loop() -> None:
+    source, rollouts = SlowSource(), Rollouts(last=3)
+    assert asyncio.run(longest_silence(source, rollouts)) < SLOW_S
+    assert source.made == list(range(len(source.made)))
+    assert (rollouts.running, rollouts.cancelled) == (0, rollouts.started - 4)
+    assert 0 <= len(source.made) - rollouts.started <= 1  # the last task may be made when the loop ends
+    assert rollouts.cancelled > 0
+
+
+class BreakingRollouts(Rollouts):
+    """Fails with a group of a step after this one, or with its push."""
+
+    def __init__(
+        self, *, group: Exception | None = None, push: Exception | None = None, after: int, last: int = 10**6
+    ) -> None:
+        super().__init__(last)
+        self.group, self.push, self.after = group, push, after
+        self.learning = asyncio.Event()
+
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
+        if self.group is not None and ticket.number >= 2 * self.after:
+            await self.learning.wait()
+            raise self.group
+        return await super().run_group(ticket, samples, begun)
+
+    async def load_weights(self, push: Push) -> WeightVersion:
+        if self.push is not None and push.manifest.version > self.after:
+            raise self.push
+        return await super().load_weights(push)
+
+
+class SlowLearner(Learner):
+    """Lets the fault of a group come while it learns."""
+
+    def __init__(self, rollouts: BreakingRollouts, *, breaks_at: int = 0) -> None:
+        super().__init__()
+        self.rollouts = rollouts
+        self.breaks_at = breaks_at
+        self.done = 0
+
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        if self.done + 1 == self.breaks_at:
+            raise RuntimeError("no memory for a gradient")
+        self.rollouts.learning.set()
+        await asyncio.sleep(0.02)
+        self.done += 1
+        return await super().step()
+
+
+def no_batches(groups: list[Group]) -> list[TrainBatch]:
+    return []
+
+
+def unbuildable(groups: list[Group]) -> list[TrainBatch]:
+    raise ValueError("no batch can be made of them")
+
+
+class Ended:
+    """What a loop of which something fails had done by then."""
+
+    def __init__(
+        self, rollouts: BreakingRollouts, learner: Learner, *, max_lag: int = 1, make_batches: Any = no_batches
+    ) -> None:
+        self.reported: list[int] = []
+        self.learning: list[int] = []
+        self.in_flight: list[int] = []
+        self.rollouts = rollouts
+        self.buffer = Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0)
+        self.version = VersionCell(WeightVersion(step=0))
+        self.error = asyncio.run(self._error(learner, make_batches))
+
+    async def _error(self, learner: Learner, make_batches: Any) -> BaseException:
+        async def report(report: StepReport) -> None:
+            self.reported.append(report.step)
+
+        async def note(fault: Exception) -> None:
+            self.learning.append(self.loop.learning)
+            self.in_flight.append(self.rollouts.running)
+            self.buffer.give_back()
+
+        self.loop = Loop(
+            stage="rl",
+            rollouts=self.rollouts,
+            learner=learner,
+            mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
+            buffer=self.buffer,
+            version=self.version,
+            group_size=2,
+            make_batches=make_batches,
+            on_group=lambda group: group,
+            on_step=report,
+            save=nothing,
+            on_fault=note,
+            stop=StopFlag(),
+            limit=LIMIT,
+            push_limit=lambda nbytes: LIMIT,
+        )
+        with pytest.raises(Exception) as caught:  # noqa: PT011
+            await self.loop.run(1, 10)
+        return caught.value
+
+
+class Told(Rollouts):
+    """Loads each version for as long as it says; keeps the order of what is done."""
+
+    def __init__(self, loading: Callable[["Told", int], Awaitable[object]]) -> None:
+        super().__init__(last=10**6)
+        self.loading = loading
+        self.did: list[str] = []
+
+    async def load_weights(self, push: Push) -> WeightVersion:
+        self.did.append(f"loads {push.manifest.version}")
+        await self.loading(self, push.manifest.version)
+        self.did.append(f"loaded {push.manifest.version}")
+        return await super().load_weights(push)
+
+
+class TellingLearner(Learner):
+    """Keeps the order of its steps and pushes beside that of the rollouts; its weights travel by this transport."""
+
+    def __init__(self, rollouts: Told, *, transport: str) -> None:
+        super().__init__()
+        self.rollouts, self.transport = rollouts, transport
+        self.steps = 0
+
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        self.steps += 1
+        self.rollouts.did.append(f"learns {self.steps}")
+        await asyncio.sleep(0.01)
+        return await super().step(*batches, epochs=epochs)
+
+    async def publish(self, version: WeightVersion) -> Push:
+        self.rollouts.did.append(f"publishes {version.step}")
+        return empty_push(version.step, nbytes=64, transport=self.transport)
+
+
+async def told_steps(
+    rollouts: Told, *, max_lag: int, transport: str = "shared_memory", limit: Deadline = LIMIT, slots: int | None = None
+) -> list[StepReport]:
+    """Make three steps; returns their reports, of which the rollouts are told too."""
+    reports: list[StepReport] = []
+
+    async def keep(report: StepReport) -> None:
+        rollouts.did.append(f"reports {report.step}")
+        reports.append(report)
+
+    async def save(step: int) -> None:
+        rollouts.did.append(f"saves {step} as version {loop.version.learnt.step}")
+
+    loop = Loop(
+        stage="rl",
+        rollouts=rollouts,
+        learner=TellingLearner(rollouts, transport=transport),
+        mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
+        buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0, slots=slots),
+        version=VersionCell(WeightVersion(step=0)),
+        group_size=2,
+        make_batches=no_batches,
+        on_group=lambda group: group,
+        on_step=keep,
+        save=save,
+        on_fault=nothing,
+        stop=StopFlag(),
+        limit=limit,
+        push_limit=lambda nbytes: LIMIT,
+    )
+    await loop.run(1, 3)
+    assert (loop.version.value, loop.version.learnt) == (WeightVersion(step=3), WeightVersion(step=3))
+    return reports
+
+
+def step_in_turn(n: int) -> list[str]:
+    """What is done in a step that waits for the engines."""
+    load = [f"publishes {n}", f"loads {n}", f"loaded {n}"]
+    return [f"learns {n}", *load, f"reports {n}", f"saves {n} as version {n}"]
+
+
+@pytest.mark.parametrize(("max_lag", "transport"), [(0, "shared_memory"), (1, "broadcast"), (1, "cuda_ipc")])
+def test_a_step_waits_for_the_engines_at_lag_0_and_where_the_learner_sends_while_they_load(
+    max_lag: int, transport: str
+) -> None:
+    rollouts = Told(lambda told, version: asyncio.sleep(0.05))
+    reports = asyncio.run(told_steps(rollouts, max_lag=max_lag, transport=transport))
+    assert rollouts.did == [*step_in_turn(1), *step_in_turn(2), *step_in_turn(3)]
+    assert all(report.times.seconds[Phase.LOAD] >= report.load_s >= 0.049 for report in reports)
+
+
+@pytest.mark.parametrize("transport", ["shared_memory", "ray"])
+def test_the_next_step_is_learnt_while_the_engines_load_and_pushes_come_one_after_the_other(transport: str) -> None:
+    async def until_the_next_step(told: Told, version: int) -> None:
+        while version < 3 and f"learns {version + 1}" not in told.did:
+            await asyncio.sleep(0.001)
+
+    rollouts = Told(until_the_next_step)
+    reports = asyncio.run(told_steps(rollouts, max_lag=1, transport=transport))
+    told = [what for what in rollouts.did if not what.startswith("loads") and what != "loaded 3"]
+    assert told == [
+        *("learns 1", "publishes 1", "reports 1", "saves 1 as version 1"),
+        *("learns 2", "loaded 1", "publishes 2", "reports 2", "saves 2 as version 2"),
+        *("learns 3", "loaded 2", "publishes 3", "reports 3", "saves 3 as version 3"),
+    ]
+    assert [report.version.step for report in reports] == [0, 1, 2]
+    assert [report.load_s > 0 for report in reports] == [False, True, True]  # of the push before
+    lags = [report.version.step - group.ticket.admitted.step for report in reports for group in report.groups]
+    assert lags == [0, 0, 1, 1, 1, 1]
+
+
+def test_with_few_slots_a_step_waits_for_those_of_the_push_and_its_deadline_for_the_load() -> None:
+    rollouts = Told(lambda told, version: asyncio.sleep(1.0 if version == 1 else 0))
+    limit = Deadline(seconds=0.7, setting="rl.timeout_s")
+    asyncio.run(told_steps(rollouts, max_lag=1, slots=3, limit=limit))
+    assert rollouts.did.index("loaded 1") < rollouts.did.index("learns 2")
+
+
+def test_a_fault_of_the_sampling_side_waits_until_the_step_is_learnt_and_reported() -> None:
+    rollouts = BreakingRollouts(group=OSError("a group fails"), after=2)
+    learner = SlowLearner(rollouts)
+    ended = Ended(rollouts, learner)
+    assert str(ended.error) == "a group fails"
+    assert ended.reported == [*range(1, learner.done + 1)]
+    assert learner.done in (1, 2)  # the groups of the second step may be there before the fault
+    assert ended.learning == [learner.done]
+
+
+def test_groups_are_waited_for_anew_while_workers_are_replaced() -> None:
+    class Late(Rollouts):
+        async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
+            await asyncio.sleep(0.5)
+            raise OSError("the group came")
+
+    async def end(healed: Callable[[], float]) -> None:
+        loop = Loop(
+            stage="rl",
+            rollouts=Late(last=0),
+            learner=Learner(),
+            mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
+            buffer=Buffer(groups_per_step=1, max_lag=0, max_drops=0),
+            version=VersionCell(WeightVersion(step=0)),
+            group_size=2,
+            make_batches=lambda groups: [],
+            on_group=lambda group: group,
+            on_step=nothing,
+            save=nothing,
+            on_fault=nothing,
+            stop=StopFlag(),
+            limit=Deadline(seconds=0.1, setting="rl.timeout_s"),
+            push_limit=lambda nbytes: LIMIT,
+            healed=healed,
+        )
+        await loop.run(1, 1)
+
+    with pytest.raises(StuckError, match="1 groups that are still generated"):
+        asyncio.run(end(lambda: 0.0))
+    with pytest.raises(OSError, match="the group came"):
+        asyncio.run(end(time.monotonic))
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_a_fault_of_a_push_lets_the_step_be_reported_with_the_version_of_its_weights(max_lag: int) -> None:
+    rollouts = BreakingRollouts(push=ValueError("damaged"), after=1, last=3)
+    ended = Ended(rollouts, SlowLearner(rollouts), max_lag=max_lag)
+    assert (str(ended.error), ended.reported, ended.learning) == ("damaged", [1, 2], [2])
+    assert (ended.version.learnt, ended.version.value) == (WeightVersion(step=2), WeightVersion(step=1))
+    assert ended.in_flight[0] > 0 or max_lag == 0  # what they sampled so far can be saved too
+    assert rollouts.running == 0
+
+
+def test_a_fault_of_a_push_beside_the_next_step_lets_that_be_reported_too() -> None:
+    class LoadsSlowly(BreakingRollouts):
+        async def load_weights(self, push: Push) -> WeightVersion:
+            if push.manifest.version == 2:
+                self.learning.clear()
+                await self.learning.wait()  # until the third step is begun
+            return await super().load_weights(push)
+
+    rollouts = LoadsSlowly(push=ValueError("damaged"), after=1)
+    ended = Ended(rollouts, SlowLearner(rollouts))
+    assert (str(ended.error), ended.reported, ended.learning) == ("damaged", [1, 2, 3], [3])
+    assert (ended.version.learnt, ended.version.value) == (WeightVersion(step=3), WeightVersion(step=1))
+    assert (ended.buffer.totals().trained, ended.buffer.state().tickets) == (6, ())  # the slots of both steps are held
+
+
+def test_the_death_of_the_learner_in_a_push_ends_the_loop_with_the_step_unreported() -> None:
+    rollouts = BreakingRollouts(push=LearnerDied("rank 0 died"), after=1)
+    ended = Ended(rollouts, SlowLearner(rollouts), max_lag=0)
+    assert (str(ended.error), ended.reported, ended.learning) == ("rank 0 died", [1], [2])
+
+
+def test_the_loop_does_not_end_before_the_engines_have_loaded_what_they_began_to() -> None:
+    loaded: list[int] = []
+
+    class LoadsLong(BreakingRollouts):
+        async def load_weights(self, push: Push) -> WeightVersion:
+            await asyncio.sleep(0.3)
+            loaded.append(push.manifest.version)
+            return await super().load_weights(push)
+
+    rollouts = LoadsLong(after=0)
+    ended = Ended(rollouts, SlowLearner(rollouts, breaks_at=2))
+    assert (str(ended.error), ended.reported, loaded) == ("no memory for a gradient", [1], [1])
+
+
+def test_a_step_that_the_learner_refuses_is_not_reported() -> None:
+    rollouts = BreakingRollouts(after=0)
+    ended = Ended(rollouts, SlowLearner(rollouts, breaks_at=2))
+    assert (str(ended.error), ended.reported, ended.learning) == ("no memory for a gradient", [1], [2])
+
+
+def test_groups_of_a_step_that_the_learner_did_not_begin_wait_again() -> None:
+    rollouts = BreakingRollouts(after=0)
+    ended = Ended(rollouts, SlowLearner(rollouts), make_batches=unbuildable)
+    assert (str(ended.error), ended.reported, ended.learning) == ("no batch can be made of them", [], [0])
+    assert [one.held for one in ended.buffer.state().groups][:2] == ["ready", "ready"]
+
+
+TAKES_S = {
+    Phase.BATCH: 0.02,
+    Phase.LEARN: 0.03,
+    Phase.PUBLISH: 0.02,
+    Phase.LOAD: 0.02,
+    Phase.LOG: 0.025,
+    Phase.SAVE: 0.035,
+}
+
+
+class TimedRollouts(Rollouts):
+    """Answers a while after the step before is saved, and loads weights as long as `TAKES_S` says.
+
+    Each report is after `published`, where a step waits for the engines after `loaded`, and before `asked`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(last=10**6)
+        self.loaded: list[float] = []
+        self.published: list[float] = []
+        self.asked: list[float] = []
+        self.saved = 0
+
+    async def engine_stats(self) -> EngineStats:
+        self.asked.append(time.monotonic())
+        return await super().engine_stats()
+
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
+        while self.saved < ticket.number // 2:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.02)
+        return await super().run_group(ticket, samples, begun)
+
+    async def load_weights(self, push: Push) -> WeightVersion:
+        await asyncio.sleep(TAKES_S[Phase.LOAD])
+        self.loaded.append(time.monotonic())
+        return await super().load_weights(push)
+
+
+class TimedLearner(Learner):
+    """Learns and publishes as long as `TAKES_S` says."""
+
+    def __init__(self, rollouts: TimedRollouts) -> None:
+        super().__init__()
+        self.rollouts = rollouts
+
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        await asyncio.sleep(TAKES_S[Phase.LEARN])
+        return await super().step(*batches, epochs=epochs)
+
+    async def publish(self, version: WeightVersion) -> Push:
+        await asyncio.sleep(TAKES_S[Phase.PUBLISH])
+        self.rollouts.published.append(time.monotonic())
+        return await super().publish(version)
+
+
+async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], TimedRollouts]:
+    """The reports of steps whose parts take known times, and the rollouts, which know when the reports were made."""
+    reports: list[StepReport] = []
+    rollouts = TimedRollouts()
+
+    def slow_batches(groups: list[Group]) -> list[TrainBatch]:
+        time.sleep(TAKES_S[Phase.BATCH])
+        return []
+
+    async def keep(report: StepReport) -> None:
+        reports.append(report)
+        await asyncio.sleep(TAKES_S[Phase.LOG])
+
+    async def save(step: int) -> None:
+        await asyncio.sleep(TAKES_S[Phase.SAVE])
+        rollouts.saved = step
+
+    loop = Loop(
+        stage="rl",
+        rollouts=rollouts,
+        learner=TimedLearner(rollouts),
+        mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
+        buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0),
+        version=VersionCell(WeightVersion(step=0)),
+        group_size=2,
+        make_batches=slow_batches,
+        on_group=lambda group: group,
+        on_step=keep,
+        save=save,
+        on_fault=nothing,
+        stop=StopFlag(),
+        limit=LIMIT,
+        push_limit=lambda nbytes: LIMIT,
+    )
+    await loop.run(1, steps)
+    return reports, rollouts
+
+
+@pytest.mark.parametrize("max_lag", [0, 1])
+def test_the_phases_of_a_step_add_up_to_the_time_from_one_report_to_the_next(max_lag: int) -> None:
+    reports, made = asyncio.run(timed_steps(4, max_lag=max_lag))
+    totals = list(itertools.accumulate(report.times.total for report in reports))
+    asked = made.asked[1:]  # the first time is before the first step
+    before = made.loaded if max_lag == 0 else made.published
+    for step in range(1, 4):  # whatever else the machine does meanwhile
+        since_the_first = totals[step] - totals[0]
+        assert before[step] - asked[0] <= since_the_first <= asked[step] - before[0]
+    for report in reports[1:]:  # log and save are those of the step before
+        spent = report.times.seconds | {Phase.LOAD: report.load_s}
+        assert all(spent[phase] >= least - 0.001 for phase, least in TAKES_S.items())
+        assert max_lag > 0 or report.times.seconds[Phase.LOAD] >= report.load_s
+    if max_lag == 0:
+        assert all(report.times.seconds[Phase.WAIT] >= 0.01 for report in reports)
+    metrics = step_metrics(reports[-1])
+    phases = [metrics[f"time/{phase.value}_s"] for phase in Phase]
+    assert sum(phases) == pytest.approx(metrics["time/step_s"])
+    assert sum(metrics[f"buffer/{name}"] for name in ("free", "making", "generating", "ready", "training")) == (
+        pytest.approx(metrics["buffer/slots"])
+    )
+
+
+def test_a_step_says_what_episodes_waited_for_and_what_the_engines_did() -> None:
+    reports, _ = asyncio.run(timed_steps(1, max_lag=0))
+    metrics = step_metrics(reports[0])
+    episode = {name.removeprefix("episode/"): value for name, value in metrics.items() if name.startswith("episode/")}
+    assert episode == {"s": 1.5, "queue_s": 0.25, "generate_s": 0.5, "step_s": 0.125, "rest_s": 0.625, "longest_s": 2.0}
+    assert (metrics["engine/passes"], metrics["env/math/step_s"]) == (6.0, 0.125)
+
+
+class ToldTrainer(Trainer):
+    """Trains with the learner of this file, which skips every step or none."""
+
+    skips = True
+
+    async def begin(self, name: str, **_told: Any) -> Any:
+        return Learner(skipped=self.skips), 0
+
+
+class ToldEngines(Engines):
+    """Engines are those of this file."""
+
+    async def serving(self, model: Path, *, who: str) -> Any:
+        return Rollouts(last=10**6)
+
+
+class ToldRun(Run):
+    """A run whose engines and learner are those of this file."""
+
+    def __init__(self, config: RunConfig, *, folder: RunDir, progress: Progress) -> None:
+        super().__init__(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
+        self.trainer = ToldTrainer(self)
+        self.engines = ToldEngines(self, beside=None)
+
+
+def told_folder(place: Path) -> RunDir:
+    """The open folder of a run with a model."""
+    byte_tokenizer().save_pretrained(place / "model")
+    (place / "model" / "config.json").write_text("{}", encoding="ascii")
+    folder = RunDir(place / "run")
+    folder.open()
+    folder.store(RunState(model=str(place / "model")))
+    return folder
+
+
+def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_trajectories_on_disk(
+    tmp_path: Path,
+) -> None:
+    config = load_config(Path("configs/demo.yaml"), ["rl.groups_per_step=2", "learner.max_skipped=3"])
+    folder = told_folder(tmp_path)
+    with Progress(stream=io.StringIO()) as progress:
+        run = ToldRun(config, folder=folder, progress=progress)
+        stage = LoopStage(
+            run,
+            config.section(RlConfig),
+            single_instance(rl.STAGE),
+            partial(Buffer, groups_per_step=2, max_lag=0, max_drops=0),
+        )
+        with pytest.raises(NothingTrained, match=r"rl: steps 1 to 3 were skipped.*max_skipped=3.*trajectories are in"):
+            asyncio.run(stage.run())
+    folder.close()
+    assert {path.name for path in folder.trajectories.iterdir()} == {"rl-1.jsonl", "rl-2.jsonl", "rl-3.jsonl"}
+    assert "an answer" in (folder.trajectories / "rl-3.jsonl").read_text()
+
+
+class NeverMade:
+    """A source that makes no task."""
+
+    def __init__(self) -> None:
+        self.given_up = threading.Event()
+
+    def task(self, index: int) -> Task:
+        self.given_up.wait(20.0)
+        raise AssertionError("nobody waits any more")
+
+
+def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadline(tmp_path: Path) -> None:
+    source = NeverMade()
+    config = load_config(Path("configs/demo.yaml"), ["self_sft.timeout_s=0.05"])
+    folder = RunDir(tmp_path / "run")
+    folder.open()
+    folder.store(RunState(model=str(tmp_path / "model")))
+    with Progress(stream=io.StringIO()) as progress:
+        run = ToldRun(config, folder=folder, progress=progress)
+        mixture, instance = Mixture({"math": source}, {"math": 1.0}), single_instance(self_sft.STAGE)
+        sampling = config.section(SelfSftConfig)
+        began = time.monotonic()
+        with pytest.raises(StuckError, match=r"waiting for its tasks to be made.* longer self_sft.timeout_s"):
+            asyncio.run(sample_once(run, sampling, mixture, instance=instance, lines=lambda draw, group: [], wanted=""))
+    assert time.monotonic() - began < 5
+    source.given_up.set()
+    folder.close()

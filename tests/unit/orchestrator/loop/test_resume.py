@@ -1,0 +1,419 @@
+"""A stage that is killed at any await goes on from its checkpoint: no draw is lost, none is trained twice, sums balance.
+
+At lag 0 what follows is what an undisturbed run does: the same tickets in the same steps, in the same batches.
+"""
+
+import asyncio
+import hashlib
+import io
+import json
+import random
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Coroutine, Generator, Iterator
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from support.ledger_rows import read_ledger
+from support.pushes import empty_push
+from unit.orchestrator.evaluation.test_budget_curve import Tracked
+
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.task import Task
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.batches.micro_batches import TrainBatch
+from temper.learner.token_records import TokenRecord
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.loop.buffer import Buffer
+from temper.orchestrator.loop.deadline import Deadline, StopFlag
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.pipeline.config import Config, load_config
+from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.run.checkpoint import begin, commit, latest, step_of
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.metrics_log import read_metrics
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.engines import Engines
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.stages import rl
+from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.stages.stage import StageInstance
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from temper.rollout.weights.delivery import Push
+
+STEPS, PER_STEP, EVERY = 5, 2, 2
+LOAD_S = 0.02
+LIMIT = Deadline(seconds=20, setting="rl.timeout_s")
+SETTINGS = [f"rl.steps={STEPS}", f"rl.groups_per_step={PER_STEP}", f"rl.checkpoint_every={EVERY}", "rl.group_size=2"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """How far groups may lag, how many are dropped, how many are in flight."""
+
+    lag: int
+    drops: int
+    over_sampling: float | None = None
+
+    def __str__(self) -> str:
+        fewer = "" if self.over_sampling is None else f" over_sampling {self.over_sampling}"
+        return f"lag {self.lag} drops {self.drops}{fewer}"
+
+
+class Life:
+    """One process: it is killed when its tasks have been resumed so many times."""
+
+    def __init__(self, *, kill_at: int | None, seed: int = 0) -> None:
+        self.kill_at = kill_at
+        self.resumed = 0
+        self.rng = random.Random(seed)
+        self.killed = False
+
+    def run(self, work: Coroutine[Any, Any, object]) -> bool:
+        """Say whether the work was done before the process was killed."""
+        loop, before = asyncio.new_event_loop(), set(threading.enumerate())
+        loop.set_task_factory(lambda loop, coro, **told: asyncio.Task(Counted(coro, self), loop=loop, **told))
+        task = loop.create_task(work)
+
+        def stops(_: object) -> None:
+            loop.stop()
+
+        task.add_done_callback(stops)
+        try:
+            loop.run_forever()
+            if not self.killed:
+                task.result()
+                return True
+            task.remove_done_callback(stops)
+            self.killed, self.kill_at = False, None  # a real process leaves nothing to clear away
+            loop.run_until_complete(cleared(asyncio.all_tasks(loop)))
+            return False
+        finally:
+            loop.close()
+            for thread in set(threading.enumerate()) - before:
+                thread.join(timeout=20)
+
+    def resume(self) -> bool:
+        """Count a resumption; say whether the process is dead."""
+        self.resumed += 1
+        if self.resumed == self.kill_at:
+            self.killed = True
+            asyncio.get_running_loop().stop()
+        return self.killed
+
+    async def some_time(self) -> None:
+        """Let others go first, a few times."""
+        for _ in range(self.rng.choice((0, 1, 2, 9))):
+            await asyncio.sleep(0)
+
+
+async def cleared(tasks: set[asyncio.Task[Any]]) -> None:
+    """End the tasks of a dead process; those that are cancelled write nothing."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Counted(Coroutine[Any, Any, Any]):
+    """A coroutine whose resumptions are counted; that of a dead process does nothing any more."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any], life: Life) -> None:
+        self._inner, self._life = inner, life
+
+    def send(self, value: Any) -> Any:
+        return None if self._life.resume() else self._inner.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return None if self._life.resume() else self._inner.throw(*error)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        raise NotImplementedError
+
+
+class Numbered:
+    """A source whose tasks are numbers."""
+
+    def task(self, index: int) -> Task:
+        messages = ({"role": "user", "content": str(index)},)
+        return Task(env=EnvRef(name="math"), key=str(index), messages=messages, spec={})
+
+
+class NumberedStage(StageInstance):
+    """An instance whose tasks are numbers."""
+
+    def mixture(self, *_told: Any) -> Mixture:
+        return Mixture({"math": Numbered()}, {"math": 1.0})
+
+
+@dataclass(kw_only=True)
+class Weights:
+    """What was learnt: a hash of every batch in order; and as much of it as was published."""
+
+    learnt: list[str] = field(default_factory=list)
+    published: list[str] = field(default_factory=list)
+
+
+class Learner:
+    """Learns a batch by heart."""
+
+    stuck = False
+
+    def __init__(self, life: Life, weights: Weights) -> None:
+        self.life, self.weights = life, weights
+
+    async def token_records(self) -> list[TokenRecord]:
+        return []
+
+    async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
+        await self.life.some_time()
+        digest = hashlib.sha256("".join(self.weights.learnt).encode())
+        for part in (part for batch in batches for rank in batch.micro_batches for part in rank):
+            digest.update(part.ids_BT.tobytes() + part.advantages_BT.tobytes() + part.behaviour_BT.tobytes())
+        self.weights.learnt.append(digest.hexdigest()[:12])
+        return {"skipped": 0.0}
+
+    async def publish(self, version: WeightVersion) -> Push:
+        await self.life.some_time()
+        self.weights.published[:] = self.weights.learnt
+        return empty_push(version.step, nbytes=64)
+
+
+class Rollouts:
+    """Answers by ticket and weights; one in three groups has no signal, one in seven fails."""
+
+    def __init__(self, life: Life, weights: Weights, serves: list[str]) -> None:
+        self.life, self.weights, self.serves = life, weights, serves
+        self.running: dict[int, BegunGroup] = {}
+
+    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None = None) -> Group:
+        served = tuple(self.serves)
+        self.running[ticket.number] = begun or BegunGroup(
+            ticket=ticket, attempt=0, finished={0: self.answer(ticket, 1.0, served)}
+        )
+        await self.life.some_time()
+        begun = self.running.pop(ticket.number)
+        if ticket.number % 7 == 5:
+            broken = Failure(kind=FailureKind.ENVIRONMENT, message="down")
+            failed = Trajectory(task=ticket.task, turns=(), stop=Stop.FAILURE, failure=broken)
+            return Group(ticket=ticket, trajectories=(), failed=(failed,) * samples)
+        right = (1.0, 1.0) if ticket.number % 3 == 1 else (0.0, 1.0)
+        others = (self.answer(ticket, reward, served) for reward in right[:-1])
+        return Group(ticket=ticket, trajectories=(*others, begun.finished[0]))
+
+    async def groups_in_flight(self) -> list[BegunGroup]:
+        await self.life.some_time()
+        return list(self.running.values())
+
+    def answer(self, ticket: Ticket, reward: float, served: tuple[str, ...]) -> Trajectory:
+        tokens = hashlib.sha256(f"{ticket.number}/{reward}/{served}".encode()).digest()[:3]
+        turn = Turn(
+            context_ids=as_ids((1, 2)),
+            sampled_ids=as_ids(tuple(tokens)),
+            logprobs_T=as_floats((-1.0 / (1 + tokens[0]),) * 3),
+            versions_T=as_ids((ticket.admitted.step,) * 3),
+            forced_T=as_marks((False,) * 3),
+            text="an answer",
+        )
+        return Trajectory(task=ticket.task, turns=(turn,), stop=Stop.ENV, reward=reward)
+
+    async def load_weights(self, push: Push) -> WeightVersion:
+        pushed = list(self.weights.published)
+        await self.life.some_time()
+        await asyncio.sleep(self.life.rng.choice((0.0, LOAD_S)))  # beside the next step, where its groups are there
+        self.serves[:] = pushed
+        return push.manifest.weight_version
+
+    async def engine_stats(self) -> EngineStats:
+        await self.life.some_time()
+        return EngineStats()
+
+
+class ToldTrainer(Trainer):
+    """Saves what was learnt as a checkpoint of the real form."""
+
+    told: Learner
+
+    def batch_builder(self) -> BatchBuilder:
+        return BatchBuilder(config=self._run.config.learner, pad_id=0)
+
+    async def begin(self, name: str, **_told: Any) -> Any:
+        checkpoint = latest(self._run.folder.checkpoints(name))
+        if checkpoint is not None:
+            self.told.weights.learnt[:] = json.loads((checkpoint / "learnt.json").read_text())
+        return self.told, 0 if checkpoint is None else step_of(checkpoint)
+
+    async def save(self, name: str, step: int, files: dict[str, str]) -> None:
+        await self.told.life.some_time()
+        directory = begin(self._run.folder.checkpoints(name), step, needed_bytes=0)
+        for file, text in {**files, "learnt.json": json.dumps(self.told.weights.learnt)}.items():
+            (directory / file).write_text(text)
+            await asyncio.sleep(0)
+        commit(directory)
+        await self.told.life.some_time()
+
+
+class ToldEngines(Engines):
+    """Engines are those of this file."""
+
+    told: Rollouts
+
+    async def serving(self, model: Path, *, who: str) -> Any:
+        self.told.serves[:] = self.told.weights.learnt
+        return self.told
+
+
+class ToldRun(Run):
+    """A run whose engines and learner are those of this file."""
+
+    def __init__(self, config: RunConfig, *, folder: RunDir, progress: Progress, life: Life) -> None:
+        super().__init__(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
+        weights = Weights()
+        self.trainer = ToldTrainer(self)
+        self.trainer.told = Learner(life, weights)
+        self.engines = ToldEngines(self, beside=None)
+        self.engines.told = Rollouts(life, weights, [])
+
+
+@cache
+def settings(case: Case) -> Config:
+    """The configuration of a run."""
+    given = [
+        f"rl.max_lag={case.lag}",
+        f"rl.max_drops={case.drops}",
+        f"rl.over_sampling={json.dumps(case.over_sampling)}",
+        "rl.loss.token_range=[0.5,5]",
+    ]
+    return load_config(Path("configs/demo.yaml"), [*SETTINGS, *given, "rl.max_failures=1.0"])
+
+
+def lived(root: Path, life: Life, case: Case) -> bool:
+    """Run the stage in a process of its own, as far as it comes; say whether it came to its end."""
+    config = settings(case)
+    folder = RunDir(root)
+    folder.open()
+    if folder.state().model is None:
+        folder.store(RunState(model=str(root)))
+    kind = single_instance(rl.STAGE)
+    instance = NumberedStage(stage=kind.stage, name=kind.name, given=kind.given)
+
+    async def work() -> None:
+        rl = config.section(RlConfig)
+        buffer = partial(Buffer, groups_per_step=PER_STEP, max_lag=rl.max_lag, max_drops=rl.max_drops, slots=rl.slots)
+        with Progress(stream=io.StringIO()) as progress:
+            run = ToldRun(config, folder=folder, progress=progress, life=life)
+            await LoopStage(run, rl, instance, buffer).run()
+
+    try:
+        return life.run(work())
+    finally:
+        folder.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What is left of a run: what was learnt, and what became of each ticket until its last step, with the step."""
+
+    learnt: list[str]
+    became: set[tuple[int | None, str, int | None]]
+
+
+def left_of(root: Path) -> Left:
+    rows = read_ledger(root / "ledger.jsonl")
+    last = max(place for place, row in enumerate(rows) if row.event == "step")  # what is beyond it depends on time
+    rows = rows[:last]
+    checkpoint = latest(root / "checkpoints" / "rl")
+    assert checkpoint is not None
+    ends = {(row.ticket, str(row.event), row.step) for row in rows if row.event in ("trained", "dropped", "failed")}
+    return Left(learnt=json.loads((checkpoint / "learnt.json").read_text()), became=ends)
+
+
+def check_whole(root: Path, case: Case) -> None:
+    """No draw is lost or issued twice, no ticket has two ends, sums balance, each step stands once in each file, and no group
+    is trained further behind than it may be.
+    """
+    rows = read_ledger(root / "ledger.jsonl")
+    issued = [row for row in rows if row.event == "admitted"]
+    assert [row.ticket for row in issued] == list(range(len(issued)))
+    assert [row.index for row in issued] == list(range(len(issued)))
+    ends = Counter(row.ticket for row in rows if row.event in ("trained", "dropped", "failed"))
+    assert set(ends.values()) == {1}
+    steps = [row for row in rows if row.event == "step"]
+    assert [row.step for row in steps] == list(range(1, STEPS + 1))
+    assert all(row.totals.balances for row in steps)
+    for row in steps:
+        before = rows[: rows.index(row)]
+        seen = Counter(each.event for each in before)
+        assert (seen["admitted"], seen["trained"], seen["dropped"], seen["failed"]) == (
+            row.issued,
+            row.trained,
+            row.dropped,
+            row.failed,
+        )
+    assert [row.step for row in read_metrics(root / "metrics.jsonl") if row.stage == "rl"] == list(range(1, STEPS + 1))
+    trained = Counter(row.step for row in rows if row.event == "trained")
+    assert trained == dict.fromkeys(range(1, STEPS + 1), PER_STEP)
+    served = {row.ticket: row.version or 0 for row in issued}
+    lags = [(row.step or 0) - 1 - served[row.ticket] for row in rows if row.event == "trained"]
+    assert max(lags) <= case.lag
+
+
+def undisturbed(root: Path, case: Case) -> tuple[Left, int]:
+    """What a run leaves that nobody kills, and how often its tasks were resumed."""
+    life = Life(kill_at=None)
+    assert lived(root, life, case)
+    check_whole(root, case)
+    return left_of(root), life.resumed
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory: a checkpoint is forced to disk, for which a busy machine takes long."""
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+CASES = [
+    Case(lag=0, drops=64),
+    Case(lag=0, drops=1),
+    Case(lag=1, drops=64),
+    Case(lag=3, drops=64, over_sampling=0.5),
+]
+
+
+def killed_and_continued(memory: Path, case: Case, *, times: int) -> None:
+    """Kill a process at so many of its awaits, the next one in its first third, and let a third one come to the end."""
+    whole, resumed = undisturbed(memory / "whole", case)
+    for number, kill_at in enumerate(range(2, resumed, max(1, resumed // times))):
+        root = memory / f"killed-{kill_at}"
+        if not lived(root, Life(kill_at=kill_at, seed=number), case):
+            lived(root, Life(kill_at=resumed // 3, seed=number + 1), case)
+            assert lived(root, Life(kill_at=None, seed=number + 2), case)
+        check_whole(root, case)
+        if case.lag == 0:
+            assert left_of(root) == whole
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_stage_that_is_killed_at_an_await_goes_on_exactly(memory: Path, case: Case) -> None:
+    killed_and_continued(memory, case, times=8)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("case", [*CASES, Case(lag=2, drops=64)], ids=str)
+def test_a_stage_that_is_killed_at_any_of_its_awaits_goes_on_exactly(memory: Path, case: Case) -> None:
+    killed_and_continued(memory, case, times=40)

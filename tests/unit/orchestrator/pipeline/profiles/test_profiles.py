@@ -1,0 +1,353 @@
+"""Profiles: what is chosen for hardware and model, what overrides it, and what a run that goes on has of it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import tiny_models
+from support.run_folders import with_checkpoint
+
+from temper.envs.core.setting import Kind, kind_of
+from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
+from temper.learner.models.shape import ModelShape, read_shape, shape_of
+from temper.orchestrator.cluster.hardware import Hardware, Machine, this_machine, told_by_torch, visible, with_gpus
+from temper.orchestrator.config.chosen import ProfileName
+from temper.orchestrator.config.text import overridden, read_text
+from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
+from temper.orchestrator.pipeline.continuation import check_continuation
+from temper.orchestrator.pipeline.profiles.asked import CHOSEN, usual_value
+from temper.orchestrator.pipeline.profiles.place import as_named, name_of
+from temper.orchestrator.pipeline.profiles.settled import choice, completed, model_in, settled, told
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.stages.stage import all_stages
+from temper.rollout.weights.weight_files import require_whole
+
+DEMO = Path("configs/demo.yaml")
+CPUS = Hardware(machines=(Machine(gpus=0, gpu_gib=0.0, memory_gib=24.0, cpus=2),))
+NANO = ModelShape(
+    parameters=8_888_227_328,
+    positions=131_072,
+    vocabulary=131_072,
+    hidden=4480,
+    blocks=28,
+    state_bytes=27 * 128 * 80 * 128 * 4,
+    cache_bytes=4 * 2 * 8 * 128 * 2,
+)
+QWEN = ModelShape(
+    parameters=1_720_574_976,
+    positions=40_960,
+    vocabulary=151_936,
+    hidden=2048,
+    blocks=28,
+    state_bytes=0,
+    cache_bytes=28 * 2 * 8 * 128 * 2,
+)
+ENVS: dict[str, Any] = {"envs": {"math": {}}, "name": "probe"}
+
+
+def gpus(count: int, gib: float, *, machines: int = 1) -> Hardware:
+    one = Machine(gpus=count, gpu_gib=gib, memory_gib=1500.0, cpus=64)
+    return Hardware(machines=(one,) * machines)
+
+
+def chosen(
+    hardware: Hardware, shape: ModelShape, *overrides: str, name: ProfileName = "auto", **given: object
+) -> Config:
+    """The configuration of a run of which only this is given."""
+    plain = overridden(ENVS | given, list(overrides))
+    return make_config(completed(plain, choice(plain, name, hardware, shape)))
+
+
+def test_eight_large_gpus_are_shared_between_a_learner_and_engines_in_bfloat16() -> None:
+    config = chosen(gpus(8, 79.6), NANO)
+    learner, engine = config.learner, config.rollout.engine
+    assert (learner.ranks, config.rollout.workers, engine.tensor_parallel) == (4, 4, 1)
+    assert (learner.bf16, learner.wire_dtype, engine.dtype) == (True, "bfloat16", "bfloat16")
+    assert learner.zero_stage == 3  # 16 bytes a parameter and more are 142 GB: not on one GPU
+    assert learner.recompute == "full"  # 16,384 tokens keep 70 GB of activations else
+    assert not learner.shared_prompts
+    limits = config.rollout.limits
+    assert (limits.turn_tokens, limits.total_tokens, engine.max_model_len) == (12288, 16384, 16384)
+    assert config.sections["rl"].optim.learning_rate == 1e-6
+    assert config.chosen.profile == config.profile == "gpu80"
+    assert config.supervision.stalled_s > limits.timeout_s > 1000
+    assert config.sections["rl"].timeout_s > config.supervision.stalled_s
+
+
+def test_half_of_a_small_gpu_takes_adapters_with_their_learning_rate() -> None:
+    config = chosen(gpus(1, 24.0), QWEN, "learner.lora={rank: 32, alpha: 64}")
+    assert (config.learner.ranks, config.rollout.workers, config.learner.zero_stage) == (1, 1, 1)
+    assert config.rollout.engine.gpu_memory_utilization == 0.45
+    assert config.rollout.engine.max_sequences < 256
+    assert config.sections["rl"].optim.learning_rate == 2e-5
+    assert config.sections["sft"].optim.learning_rate == 2e-4
+    whole = chosen(gpus(1, 24.0), QWEN)
+    assert whole.learner.offload == "cpu"  # 31 GB of states
+    assert whole.sections["rl"].optim.learning_rate == 2e-6
+
+
+def test_a_model_too_large_for_one_gpu_has_engines_of_several() -> None:
+    config = chosen(gpus(8, 24.0, machines=2), NANO)
+    engine = config.rollout.engine
+    assert engine.tensor_parallel == 2
+    assert config.learner.ranks + config.rollout.workers * engine.tensor_parallel == 16
+    three = chosen(gpus(3, 24.0, machines=3), replace(NANO, parameters=70_000_000_000))
+    assert three.rollout.engine.tensor_parallel == 2  # no machine has four
+
+
+def test_shared_gpus_have_a_rank_and_an_engine_each() -> None:
+    config = chosen(gpus(4, 80.0), QWEN, "placement=shared", "rl.max_lag=0", "distill.max_lag=0")
+    assert (config.learner.ranks, config.rollout.workers) == (4, 4)
+    assert config.rollout.engine.gpu_memory_utilization == 0.85
+
+
+def test_what_a_run_does_not_do_gets_no_gpu() -> None:
+    alone = chosen(gpus(8, 80.0), QWEN, stages=["init", "sft"])
+    assert alone.learner.ranks == 8
+    asked = chosen(gpus(8, 80.0), QWEN, stages=["init", "eval"])
+    assert (asked.rollout.workers, asked.rollout.engine.gpu_memory_utilization) == (8, 0.9)
+    few = chosen(gpus(8, 80.0), QWEN, "sft.batch_size=12", stages=["init", "sft"])
+    assert few.learner.ranks == 4  # 12 sequences can't be shared by 8
+
+
+def test_batches_of_stages_that_a_run_does_not_have_leave_the_ranks_as_many() -> None:
+    large = gpus(8, 80.0, machines=16)
+    assert chosen(large, QWEN, stages=["init", "rl"]).learner.ranks == 64  # `dpo.batch_size` is 32 unless it is told
+    assert chosen(large, QWEN, stages=["init", "dpo", "rl"]).learner.ranks == 32
+    entry = {"sft": {"name": "small", "batch_size": 16}}
+    assert chosen(large, QWEN, "sft.batch_size=64", stages=["init", entry, "rl"]).learner.ranks == 16
+
+
+def test_the_page_of_hardware_has_what_a_run_of_its_recipe_prints() -> None:
+    given = read_text(Path("configs/recipes/eight_gpus.yaml"), [])
+    config = make_config(completed(given, choice(given, "auto", gpus(8, 80.0), NANO)))
+    page = Path("docs/hardware.md").read_text(encoding="utf-8")
+    lines = told(config, {"rl", "eval"})
+    assert "```text\n" + "\n".join(lines) + "\n```" in page
+
+
+def test_what_a_stage_samples_depends_on_its_settings() -> None:
+    pairs = chosen(gpus(8, 80.0), QWEN, stages=["init", {"dpo": {"data": {"path": "pairs.jsonl"}}}])
+    assert pairs.learner.ranks == 8  # dpo on pairs of a file has no engines
+    section = chosen(gpus(8, 80.0), QWEN, stages=["init", "dpo"], dpo={"data": {"path": "pairs.jsonl"}})
+    assert section.learner.ranks == 8
+    own = chosen(gpus(8, 80.0), QWEN, stages=["init", "dpo"])
+    assert (own.learner.ranks, own.rollout.workers) == (4, 4)
+
+
+def test_gpus_off_powers_of_two_are_shared_out_and_those_left_idle_are_told_of() -> None:
+    def shares(config: Config) -> tuple[int, int, int]:
+        return config.learner.ranks, config.rollout.workers, config.chosen.idle_gpus
+
+    six = gpus(6, 80.0)
+    assert shares(chosen(six, QWEN)) == (2, 4, 0)
+    alone = chosen(six, QWEN, stages=["init", "sft"])
+    assert shares(alone) == (4, 1, 2)
+    assert told(alone, {"sft"})[-1] == "  idle GPUs: 2, with learner.ranks=4 and rollout.workers=1"
+    assert shares(chosen(six, QWEN, "placement=shared", "rl.max_lag=0", "distill.max_lag=0")) == (4, 4, 2)
+    assert shares(chosen(gpus(1, 80.0), QWEN)) == (1, 1, 0)
+    assert chosen(CPUS, QWEN).chosen.idle_gpus == 0
+
+
+@pytest.mark.parametrize(
+    ("hardware", "ranks", "threads", "beside"),
+    [(gpus(8, 80.0), 4, 16, 8), (gpus(8, 80.0, machines=4), 16, 8, 4), (gpus(1, 80.0), 1, 16, 16)],
+)
+def test_ranks_on_gpus_share_the_cores_of_their_machine(
+    hardware: Hardware, ranks: int, threads: int, beside: int
+) -> None:
+    """64 cores: 4 ranks have 16 each, the 8 of a machine 8 each. None has more than 16."""
+    learner = chosen(hardware, NANO).learner
+    assert (learner.ranks, learner.threads, learner.threads_beside) == (ranks, threads, beside)
+
+
+def test_every_stage_that_learns_or_waits_for_answers_is_chosen_for() -> None:
+    config = chosen(gpus(8, 80.0), NANO)
+    for name in all_stages():
+        keys = {key for key in KINDS if key in (f"{name}.optim.learning_rate", f"{name}.timeout_s")}
+        assert keys <= set(config.chosen.settings)
+        assert all(config.chosen.settings[key] != usual_value(key) for key in keys - {"eval.timeout_s"}), name
+
+
+OTHERS = {
+    "rollout.engine.dtype": "auto",
+    "rollout.engine.max_model_len": "20000",
+    "rollout.engine.gpu_memory_utilization": "0.33",
+    "rollout.limits.total_tokens": "9000",
+    "rollout.limits.turn_tokens": "700",
+    "learner.ranks": "2",
+    "learner.bf16": "true",
+    "learner.zero_stage": "2",
+    "learner.offload": "cpu",
+    "learner.recompute": "selective",
+    "learner.shared_prompts": "false",
+    "learner.wire_dtype": "float16",
+}
+"""Values that no profile chooses for one large GPU; every other setting is 3."""
+
+
+def test_every_setting_that_a_profile_chooses_may_be_given_in_its_place() -> None:
+    assert set(CHOSEN) <= set(KINDS)
+    given = {key: OTHERS.get(key, "3") for key in CHOSEN}
+    config = chosen(gpus(1, 80.0), NANO, *(f"{key}={text}" for key, text in given.items()))
+    assert config.chosen.settings == {}
+    flat = flat_config(config)
+    assert {key: flat[key].lower().removesuffix(".0") for key in CHOSEN} == given
+
+
+def test_a_setting_may_be_that_of_another_section() -> None:
+    given = ENVS | {"stages": ["init", "dpo"], "sft": {"steps": 7}, "dpo": {"steps": "${sft.steps}"}}
+    given |= {
+        "rollout": {"limits": {"total_tokens": 640}, "engine": {"max_model_len": "${rollout.limits.total_tokens}"}}
+    }
+    done = settled(given, ask=lambda: gpus(2, 79.6))
+    assert done["dpo"]["steps"] == "${sft.steps}", "what is given stays as it is given"
+    config = make_config(done)
+    assert (config.sections["dpo"].steps, config.rollout.engine.max_model_len) == (7, 640)
+
+
+def test_choices_follow_what_is_given() -> None:
+    assert not chosen(gpus(8, 80.0), NANO, "learner.zero_stage=0").learner.bf16
+    muon = chosen(gpus(8, 80.0), QWEN, stages=["init", {"sft": {"optim": {"kind": "muon"}}}])
+    assert (muon.learner.zero_stage, muon.learner.bf16, muon.rollout.engine.dtype) == (0, False, "float32")
+    short = chosen(gpus(8, 80.0), NANO, "rollout.limits.total_tokens=2048")
+    assert (short.rollout.limits.turn_tokens, short.rollout.engine.max_model_len) == (1536, 2048)
+    assert short.learner.recompute == "none"
+    with pytest.raises(ValueError, match=r"rollout\.limits\.total_tokens"):
+        chosen(gpus(8, 80.0), NANO, "rollout.limits.total_tokens=many")
+
+
+def test_two_cpu_cores_run_the_demo_with_the_settings_that_it_was_made_with() -> None:
+    config = make_config(settled(read_text(DEMO, ["name=nobody-has-run-this"]), ask=lambda: CPUS))
+    usual = load_config(DEMO, ["name=nobody-has-run-this"])
+    changed = {key: value for key, value in config.chosen.settings.items() if value != usual_value(key)}
+    assert changed == {
+        "learner.threads": 2,
+        "learner.micro_batch_tokens": 2048,
+        "rollout.engine.max_model_len": 512,
+    }
+    learner = replace(usual.learner, threads=2, micro_batch_tokens=2048)
+    assert config.learner == learner
+    assert told(config, {"sft", "rl"}) == [
+        "profile cpu (2 CPU cores and 24 GiB of memory) sets",
+        "  rollout.engine: max_model_len=512",
+        "  learner: micro_batch_tokens=2048 threads=2",
+    ]
+
+
+def begun_run(root: Path, hardware: Hardware) -> list[str]:
+    """A run that has trained on some hardware; returns the overrides by which it goes on."""
+    overrides = ["name=mine", f"runs_dir={root}"]
+    folder = RunDir(root / "mine")
+    folder.open()
+    check_continuation(make_config(settled(read_text(DEMO, overrides), ask=lambda: hardware)), folder)
+    with_checkpoint(folder, "rl")
+    folder.close()
+    return overrides
+
+
+def nobody() -> Hardware:
+    raise AssertionError("the cluster was asked")
+
+
+def test_a_run_that_has_trained_goes_on_with_what_was_chosen_then(tmp_path: Path) -> None:
+    overrides = begun_run(tmp_path, gpus(1, 24.0))
+    config = make_config(settled(read_text(DEMO, overrides), ask=nobody))
+    assert (config.profile, config.chosen.hardware) == ("gpu24", "1 GPU of 24 GiB")
+    assert config.rollout.engine.gpu_memory_utilization == 0.45
+    saved = make_config(settled(read_text(tmp_path / "mine" / "config.yaml", []), ask=nobody))
+    assert saved == config
+    other = make_config(settled(read_text(DEMO, [*overrides, "profile=cpu"]), ask=lambda: CPUS))
+    assert (other.profile, other.rollout.engine.gpu_memory_utilization) == ("cpu", 0.5)
+    given = make_config(settled(read_text(DEMO, [*overrides, "rollout.engine.gpu_memory_utilization=0.3"]), ask=nobody))
+    assert given.rollout.engine.gpu_memory_utilization == 0.3
+    assert "rollout.engine.gpu_memory_utilization" not in given.chosen.settings
+
+
+def test_a_fork_has_what_was_chosen_unless_it_names_another_profile(tmp_path: Path) -> None:
+    begun_run(tmp_path, CPUS)
+    file = tmp_path / "mine" / "config.yaml"
+    same = make_config(settled(read_text(file, ["name=other"]), ask=nobody))
+    assert (same.profile, same.learner.threads) == ("cpu", 2)
+    moved = make_config(settled(read_text(file, ["name=other", "profile=gpu48"]), ask=lambda: CPUS))
+    assert (moved.profile, moved.rollout.engine.batched_tokens) == ("gpu48", 8192)
+    assert moved.rollout.limits == replace(same.rollout.limits, timeout_s=300.0)  # the demo gives the others itself
+    kept = make_config(settled(read_text(file, ["name=other", "learner.threads=1"]), ask=nobody))
+    assert kept.learner.threads == 1
+
+
+def test_what_was_chosen_for_another_placement_is_chosen_anew(tmp_path: Path) -> None:
+    overrides = begun_run(tmp_path, gpus(4, 80.0))
+    moved = ["placement=shared", "rl.max_lag=0", "distill.max_lag=0"]
+    for file, words in ((DEMO, overrides), (tmp_path / "mine" / "config.yaml", ["name=other"])):
+        kept = make_config(settled(read_text(file, words), ask=nobody))
+        assert (kept.learner.ranks, kept.chosen.placement) == (2, "dedicated")
+        shared = make_config(settled(read_text(file, [*words, *moved]), ask=lambda: gpus(4, 80.0)))
+        assert (shared.learner.ranks, shared.rollout.workers, shared.chosen.placement) == (4, 4, "shared")
+
+
+def test_a_run_that_has_trained_nothing_is_chosen_for_anew(tmp_path: Path) -> None:
+    overrides = ["name=mine", f"runs_dir={tmp_path}"]
+    folder = RunDir(tmp_path / "mine")
+    folder.open()
+    save_config(make_config(settled(read_text(DEMO, overrides), ask=lambda: CPUS)), folder.config)
+    folder.close()
+    assert settled(read_text(DEMO, overrides), ask=lambda: gpus(1, 80.0))["profile"] == "gpu80"
+
+
+def test_a_profile_that_is_none_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match="profile=gpu81 is none; there are auto, cpu, gpu16"):
+        settled(read_text(DEMO, ["profile=gpu81"]), ask=lambda: CPUS)
+
+
+def test_records_are_no_change_of_a_run() -> None:
+    assert kind_of(KINDS, "profile") is kind_of(KINDS, "chosen.settings.learner.bf16") is Kind.RUNNING
+
+
+def test_gpus_are_named_by_the_memory_that_they_are_sold_with() -> None:
+    sizes = {23028: "gpu24", 40960: "gpu40", 46068: "gpu48", 81559: "gpu80", 143771: "gpu141", 183359: "gpu180"}
+    assert {mib: name_of(gpus(1, mib / 1024)) for mib in sizes} == sizes
+    assert (name_of(gpus(1, 8.0)), name_of(CPUS)) == ("gpu16", "cpu")
+    assert as_named(CPUS, "gpu80").gpus == 1
+    assert as_named(gpus(8, 24.0), "gpu80").gpu_gib == 80.0
+    assert as_named(gpus(8, 24.0), "cpu").gpus == 0
+
+
+def test_what_nvidia_smi_says_counts_where_the_process_may_use_it() -> None:
+    told = "81559\n81559\n24564\n"
+    assert visible(told, None) == [81559 / 1024, 81559 / 1024, 24564 / 1024]
+    assert visible(told, "2") == [24564 / 1024]
+    assert visible(told, "GPU-8932f937,GPU-1") == [81559 / 1024] * 2
+    assert visible(told, "") == visible(told, "-1") == []
+    assert len(told_by_torch()) == torch.cuda.device_count()  # where there is no nvidia-smi
+    machine = Machine(gpus=1, gpu_gib=80.0, memory_gib=100.0, cpus=4)
+    assert with_gpus(machine, 8).gpus == 8  # as many as Ray may use
+    assert with_gpus(replace(machine, gpu_gib=0.0), 8).gpus == 0  # a torch for CPUs can't
+    assert this_machine().cpus >= 1
+    assert this_machine().memory_gib > 0.1
+
+
+def test_a_model_s_shape_is_read_from_its_configuration(tmp_path: Path) -> None:
+    fresh = FreshModelConfig()
+    hybrid = read_shape(hybrid_config(fresh, byte_tokenizer()), parameters=parameter_count(fresh))
+    assert (hybrid.blocks, hybrid.hidden, hybrid.positions) == (3.5, 128, 2048)
+    assert hybrid.state_bytes == 2 * 4 * 32 * 32 * 4  # two Mamba-2 layers of 4 heads
+    assert hybrid.cache_bytes == 2 * 2 * 2 * 32 * 2  # keys and values of two layers, 2 heads of 32
+    parameters = make_model(tmp_path / "fresh", fresh, seed=1)
+    assert shape_of(tmp_path / "fresh", parameters=parameters) == hybrid
+    dense = tiny_models.qwen3(tmp_path / "dense")
+    shape = shape_of(dense, parameters=require_whole(dense))
+    assert (shape.state_bytes, shape.cache_bytes) == (0, 2 * 2 * 1 * 32 * 2)
+
+
+def test_nothing_is_given_over_a_section_that_is_that_of_another_key() -> None:
+    given = {"rollout": {"engine": {"dtype": "float32"}}, "eval": {"engine": "${rollout.engine}"}}
+    with pytest.raises(ValueError, match=r"eval.engine=\$\{rollout.engine\}: nothing can be given over it; write"):
+        overridden(given, ["eval.engine.dtype=bfloat16"])
+
+
+def test_a_text_is_no_settings_of_a_model() -> None:
+    with pytest.raises(ValueError, match="model='some/model' must be settings, each with its key"):
+        model_in({"model": "some/model"})

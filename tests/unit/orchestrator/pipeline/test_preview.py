@@ -1,0 +1,158 @@
+"""`--dry-run`: what a command would do is said, and nothing is done."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import tiny_models
+from support.run_folders import with_checkpoint
+
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.cli.dry_run import NOT_PLANNED, dry_run
+from temper.orchestrator.cluster.ray_cluster import ray
+from temper.orchestrator.pipeline.config import given_text, load_config, settled_config
+from temper.orchestrator.pipeline.continuation import check_continuation
+from temper.orchestrator.pipeline.preview import lines, preview, preview_of
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.preflight.doctor.checks import start_notes
+
+DEMO = Path("configs/demo.yaml")
+
+
+def test_a_new_run_is_told_of_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["run", str(DEMO), f"runs_dir={tmp_path}/runs", "name=new", "rl.steps=7", "--dry-run"]
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert f"{tmp_path}/runs/new: a new run\n" in said
+    assert "\nprofile cpu" in said
+    assert "  init       begins\n  eval-init  begins\n  sft        begins: 540 steps\n" in said
+    assert "  rl         begins: 7 steps\n" in said
+    assert "processes: 1 rank(s), 1 engine(s)\nlimits of its plan:\n  ok    an engine's cache" in said
+    assert said.endswith("\nnothing was started, written or downloaded (--dry-run)\n")
+    assert main([*given[:-1], "--json"]) == 2
+    assert "--json is for --dry-run" in capsys.readouterr().err
+    assert main([*given, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in found["stages"]] == [
+        "init",
+        "eval-init",
+        "sft",
+        "eval-sft",
+        "rl",
+        "eval-rl",
+        "report",
+    ]
+    assert not (tmp_path / "runs").exists()
+    assert not ray.is_initialized()
+
+
+def test_a_run_that_goes_on_is_told_with_what_is_done_and_what_changed(tmp_path: Path) -> None:
+    given = [f"runs_dir={tmp_path}", "name=old", "stages=[init,sft,rl,report]", "sft.steps=3", "rl.steps=9"]
+    folder = RunDir(tmp_path / "old")
+    folder.open()
+    check_continuation(load_config(DEMO, given), folder)
+    folder.store(replace(folder.state(), done={"init": 0}, model="checkpoints/init/000000"))
+    with_checkpoint(folder, "sft", 3, done=True)
+    with_checkpoint(folder, "rl", 4)
+    tiny_models.nemotron_h(folder.root / "checkpoints" / "sft" / "000003")
+    before = sorted((path, path.stat().st_mtime_ns) for path in folder.root.rglob("*"))
+    found = preview(load_config(DEMO, [*given, "rl.optim.learning_rate=1e-6"]))
+    assert lines(found)[-5:] == [
+        "  init    is done",
+        "  sft     is done after step 3",
+        "  rl      goes on after step 4 of 9",
+        "  report  begins",
+        "processes: 1 rank(s), 1 engine(s)",
+    ]
+    assert list(found.changed) == ["rl.optim.learning_rate"]
+    assert sorted((path, path.stat().st_mtime_ns) for path in folder.root.rglob("*")) == before
+    with pytest.raises(ValueError, match="was trained with seed: 1 -> 2"):
+        preview(load_config(DEMO, [*given, "seed=2"]))
+
+
+def test_what_a_start_refuses_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rl", str(DEMO), f"runs_dir={tmp_path}/runs", "--dry-run"]) == 2
+    assert "has no model yet" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_no_cluster_is_joined_and_what_it_would_decide_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    found, config = preview_of(given_text(DEMO, [f"runs_dir={tmp_path}"]))
+    assert config is None
+    assert found.unknown == ("what the profile chooses goes by the cluster of RAY_ADDRESS, which is not joined",)
+    assert (found.ranks, found.engines, found.gpus_each) == (None, None, None)
+    assert not any(line.startswith(("profile", "processes")) for line in lines(found))
+    planned = dry_run(found, config)
+    assert NOT_PLANNED in planned.preview.unknown
+    assert planned.limits == ()
+
+
+def test_what_the_start_would_say_and_the_limits_of_the_plan_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [f"runs_dir={tmp_path}/runs", "name=large", "rollout.engine.memory_gib=4000", "learner.ranks=4"]
+    given += ["rollout.workers=8", "sft.batch_size=32"]
+    assert main(["run", str(DEMO), *given, "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    notes = start_notes(settled_config(DEMO, given))
+    assert any(note.startswith("failure: memory: main memory of a machine") for note in notes)
+    assert any(note.startswith("warning: devices") for note in notes)
+    assert found["notes"][: len(notes)] == notes
+    (failed,) = [one for one in found["limits"] if not one["holds"]]
+    assert failed["remedy"].startswith("rollout.engine.memory_gib=")
+    mended = given[:2] + [given[3], *given[4:], *failed["remedy"].split()]
+    assert main(["run", str(DEMO), *mended, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "  ok    main memory of a machine" in said
+    assert "FAIL" not in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_evaluation_is_told_of_and_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tiny_models.nemotron_h(tmp_path / "model")
+    given = ["eval", str(model), "--env", "math", "--runs-dir", f"{tmp_path}/runs", "--name", "asked", "--dry-run"]
+    assert main(given) == 0
+    said = capsys.readouterr().out
+    assert f"{tmp_path}/runs/asked: a new run\n" in said
+    assert "\n  model-model  begins\n" in said
+    assert "processes: 1 engine(s)\nlimits of its plan:\n" in said
+    assert main([*given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"] == 0
+    assert main(["eval", str(DEMO), f"runs_dir={tmp_path}/runs", "--dry-run"]) == 2
+    assert "has no model yet" in capsys.readouterr().err
+    assert main(["eval", "--url", "http://127.0.0.1:9/v1", "--env", "math", "--dry-run"]) == 2
+    assert "--dry-run beside --url" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("command", ["eval", "fork", "plan", "run"])
+def test_an_option_that_is_none_is_refused_with_the_usage_of_its_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["runs/demo", "--from", "rl", "name=x"] if command == "fork" else [str(DEMO)]
+    with pytest.raises(SystemExit) as ended:
+        main([command, *given, "--no-such"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: temper {command} ")
+    assert said.endswith(f"temper {command}: error: unrecognized arguments: --no-such\n")
+
+
+def test_overlaps_with_evaluation_data_and_notes_of_the_plan_are_told(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"problem": f"{n}+1?", "answer": str(n + 1)}) + "\n" for n in range(4)))
+    given = [f"runs_dir={tmp_path}", "name=old", "stages=[init,sft]", "sft.steps=3", "sft.shares.math=0"]
+    given += [f"envs.math.data={rows}", f"envs.math.eval_data={rows}"]
+    folder = RunDir(tmp_path / "old")
+    folder.open()
+    check_continuation(load_config(DEMO, given), folder)
+    first = preview(load_config(DEMO, given))
+    assert any(note.startswith("evaluation of math: 4 of 4 prompts are among") for note in first.notes)
+    assert not (folder.root / "overlap.json").exists()
+    folder.store(replace(folder.state(), done={"init": 0, "sft": 3}, model="checkpoints/sft/000003", label="sft"))
+    with_checkpoint(folder, "sft", 3, done=True)
+    tiny_models.nemotron_h(folder.root / "checkpoints" / "sft" / "000003")
+    (note,) = preview(load_config(DEMO, given), only="sft").notes
+    assert note.startswith("done already, and the model stays as it is: sft; raise sft.steps")

@@ -1,0 +1,144 @@
+"""The list of stages: one file and one line make a stage, and everything else follows from them."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from temper.orchestrator.__main__ import parser
+from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.stages.stage import TICKETS, Role, all_stages
+
+ROOT = Path(__file__).resolve().parents[4]
+LAST_LINE = '    "report": "write report.html and report.json",\n'
+ECHO_LINE = '    "echo": "train on what was said before",\n'
+ECHO = '''"""`echo`: trains on what was said before."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from temper.envs.core.setting import identity, scheduled
+from temper.envs.data.config import DataConfig
+from temper.learner.config import OptimConfig
+from temper.orchestrator.stages.stage_figures import Curve, StageFigures
+from temper.orchestrator.config.fitting import fit_training
+from temper.orchestrator.session.run import Run
+from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
+
+
+@dataclass(frozen=True, kw_only=True)
+class EchoConfig:
+    steps: int = scheduled(7)
+    said: str = identity("said.txt")
+    shares: dict[str, float] = scheduled({})
+    optim: OptimConfig = field(default_factory=OptimConfig)
+
+
+async def run_echo(run: Run, config: EchoConfig, instance: StageInstance) -> Path:
+    raise NotImplementedError
+
+
+def _check(config: EchoConfig, start: StartCheck) -> None:
+    if not Path(config.said).exists():
+        raise FileNotFoundError(f"{start.name}.said={config.said} is missing")
+
+
+STAGE = Stage(
+    name="echo",
+    role=Role.TRAIN,
+    settings=EchoConfig,
+    run=run_echo,
+    first_ticket=5 * TICKETS,
+    plays=lambda config: True,
+    data=lambda config: DataConfig(path=config.said),
+    fits=fit_training,
+    check=_check,
+    figures=StageFigures(curves=(Curve(title="Echoes", note="How many.", metrics={"train/echoes": "echoes"}),)),
+)
+'''
+LOOK = """
+import json
+from pathlib import Path
+
+from temper.envs.core.setting import kind_of
+from temper.orchestrator.__main__ import parser
+from temper.orchestrator.pipeline.config import KINDS, flat_config, load_config
+from temper.orchestrator.pipeline.data_files import content
+from temper.orchestrator.pipeline.runner import placed
+from temper.orchestrator.pipeline.start_checks import check_before
+from temper.orchestrator.tools.inspect.report.report import write_report
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.stages.stage import all_figures
+
+
+def refused(*overrides):
+    try:
+        config = load_config(Path("configs/demo.yaml"), ["stages=[init,echo]", *overrides])
+        check_before(config, config.instances, Path("run"))
+    except (ValueError, FileNotFoundError) as error:
+        return str(error)
+
+
+twice = ["stages=[init,echo,{echo: {name: loud, steps: 3}}]", "echo.said=configs/demo.yaml"]
+config = load_config(Path("configs/demo.yaml"), twice)
+run = Path("run")
+run.mkdir()
+(run / "config.yaml").write_text("name: run")
+MetricsLog(run / "metrics.jsonl").append("echo", 1, {"train/echoes": 2.0})
+print(json.dumps({
+    "help": parser().format_help(),
+    "steps": {one.name: config.steps(one) for one in config.instances if one.stage.trains},
+    "flat": flat_config(config)["loud.steps"],
+    "kinds": [kind_of(KINDS, f"echo.{name}").value for name in ("steps", "said", "optim.kind")],
+    "files": sorted(key for key in content(config) if key.startswith(("echo.", "loud."))),
+    "refused": [refused(), refused("echo.shares.maths=1"), refused("echo.stepz=1")],
+    "placed": placed(config, config.instances[1:]).gpus,
+    "drawn": "Echoes" in write_report(run, all_figures()).html.read_text(),
+}))
+"""
+
+
+def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "orchestrator", tmp_path / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("rewards", "envs", "rollout", "learner", "configs", "Makefile", "pyproject.toml"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    stages = tmp_path / "orchestrator" / "stages"
+    (stages / "echo.py").write_text(ECHO)
+    text = (stages / "registry.py").read_text()
+    assert text.count(LAST_LINE) == 1
+    (stages / "registry.py").write_text(text.replace(LAST_LINE, LAST_LINE + ECHO_LINE))
+    said = subprocess.run([sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0, said.stderr
+    found = json.loads(said.stdout.splitlines()[-1])
+    assert "echo        train on what was said before" in found["help"]
+    assert (found["steps"], found["flat"]) == ({"echo": 7, "loud": 3}, "3")
+    assert found["kinds"] == ["schedule", "identity", "identity"]
+    assert found["files"] == ["echo.data.path", "loud.data.path"]
+    missing, no_env, unknown = found["refused"]
+    assert missing == "echo.said=said.txt is missing"
+    assert no_env.startswith("echo.shares.maths: not among the run's envs")
+    assert unknown.endswith("did you mean 'steps'?")
+    assert found["placed"] == 2  # it plays episodes, and trains
+    assert found["drawn"]
+    made = subprocess.run(["make", "-n", "echo"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20)
+    assert "-m temper.orchestrator echo configs/demo.yaml" in made.stdout
+
+
+def test_no_two_stages_share_a_ticket_and_those_that_play_have_some() -> None:
+    firsts = {name: stage.first_ticket for name, stage in all_stages().items() if stage.first_ticket is not None}
+    assert sorted(firsts) == ["distill", "dpo", "eval", "rl", "self_sft"]
+    assert all(first % TICKETS == 0 for first in firsts.values())
+    assert len(set(firsts.values())) == len(firsts)
+
+
+def test_one_stage_makes_the_first_model() -> None:
+    assert [stage.name for stage in all_stages().values() if stage.role is Role.BEGIN] == ["init"]
+
+
+@pytest.mark.parametrize("stage", HELP)
+def test_every_stage_has_a_command_and_stands_in_the_page_of_concepts(stage: str) -> None:
+    assert parser().parse_args([stage, "configs/demo.yaml"]).command == stage
+    assert f"`{stage}`" in (ROOT / "docs" / "concepts.md").read_text()

@@ -1,0 +1,84 @@
+"""What the row of a step says of staleness, on answers of known versions."""
+
+from dataclasses import replace
+
+from support.metric_names import unexplained
+
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.orchestrator.loop.loop import StepReport
+from temper.orchestrator.loop.slots import Dropped, Occupancy
+from temper.orchestrator.loop.step_times import Phase, StepTimes
+from temper.orchestrator.stages.step_metrics import step_metrics
+from temper.rewards.verdict import Verdict
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+
+TASK = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "content": "?"},), spec={})
+
+
+def answer(*turns: tuple[int, ...]) -> Trajectory:
+    """An answer whose turns have tokens of these versions."""
+    said = (
+        Turn(
+            context_ids=as_ids((1,)),
+            sampled_ids=as_ids(versions),
+            logprobs_T=as_floats((-1.0,) * len(versions)),
+            versions_T=as_ids(versions),
+            forced_T=as_marks((False,) * len(versions)),
+            text="",
+        )
+        for versions in turns
+    )
+    return Trajectory(task=TASK, turns=tuple(said), stop=Stop.ENV, reward=0.0)
+
+
+def group(number: int, admitted: int, *answers: Trajectory) -> Group:
+    return Group(
+        ticket=Ticket(number=number, task=TASK, admitted=WeightVersion(step=admitted)), trajectories=tuple(answers)
+    )
+
+
+def measured(*groups: Group) -> dict[str, float]:
+    return step_metrics(
+        StepReport(
+            step=9,
+            groups=list(groups),
+            dropped=Dropped(),
+            learner={},
+            version=WeightVersion(step=8),
+            left_over=3,
+            pushed_bytes=0,
+            pushed_share=1.0,
+            load_s=0.0,
+            times=StepTimes(seconds={Phase.WAIT: 1.0}),
+            occupancy=Occupancy(slots=1, held={}),
+            engine=EngineStats(),
+        )
+    )
+
+
+def test_groups_are_behind_their_admission_and_tokens_behind_what_sampled_them() -> None:
+    found = measured(group(0, 5, answer((5, 6), (), (7, 7)), answer((6,))), group(1, 8, answer((8,)), answer(())))
+    assert (found["train/lag_max"], found["train/lag_mean"]) == (3.0, 1.5)
+    assert found["train/lag_tokens"] == (3 + 2 + 1 + 1 + 2 + 0) / 6
+    assert found["rollout/partial"] == 1 / 3  # of the answers with a token
+    assert found["buffer/left_over"] == 3.0
+
+
+def test_answers_without_tokens_have_no_versions() -> None:
+    found = measured(group(0, 8, answer(), answer(())))
+    assert found["train/lag_mean"] == 0.0
+    assert not {"train/lag_tokens", "rollout/partial"} & set(found)
+
+
+def test_a_part_that_some_answers_lack_has_the_share_of_those_that_have_it() -> None:
+    judged = [replace(answer((5,)), verdict=Verdict(parts=parts)) for parts in ({"a": 1.0, "b": 0.5}, {"a": 0.0})]
+    found = measured(group(0, 5, *judged))
+    assert {name: value for name, value in found.items() if "/parts/" in name} == {
+        "env/math/parts/a": 0.5,
+        "env/math/parts/b": 0.5,
+        "env/math/parts/b/share": 0.5,
+    }
+    assert unexplained(found) == []

@@ -1,0 +1,327 @@
+"""Recording where a disk is full or a push fails, and what a replay tells that failed or found what is not finite."""
+
+import asyncio
+import io
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors.numpy import load_file, save_file
+from support import replayed_run, tiny_models
+from support.plain_rank import plain_ranks
+
+from temper.learner.config import LearnerConfig
+from temper.learner.saving import HEADERS_BYTES
+from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.loop.deadline import DeadlineConfig, StuckError
+from temper.orchestrator.run.checkpoint import place, size_of, steps
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.recording import keeper as keeping
+from temper.orchestrator.run.recording.batch_file import read_batch, write_batch
+from temper.orchestrator.run.recording.keeper import BatchKeeper
+from temper.orchestrator.run.recording.step_batch import StepBatch
+from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.tools.debug.replay import answer
+from temper.orchestrator.tools.debug.replay.page import print_replay
+from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest, Verdict
+from temper.orchestrator.tools.debug.replay.tokens import OneToken, TokensCompared
+from temper.orchestrator.tools.debug.replay.training import deadlines_of
+from temper.rollout.trajectory import Turn, WeightVersion
+from temper.rollout.weights.delivery import Push
+
+LAST = 3
+
+
+class FailingRollouts(replayed_run.Rollouts):
+    """Its engines can't load the weights of the third step."""
+
+    async def load_weights(self, push: Push) -> WeightVersion:
+        if push.manifest.weight_version.step == LAST:
+            raise OSError("an engine can't read them")
+        return await super().load_weights(push)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run whose third push fails, with a checkpoint of the second step."""
+    root = tmp_path_factory.mktemp("failed")
+    reserved: list[int] = []
+    asked = Trainer.reserved
+
+    def noted(self: Trainer, folder: Path) -> int:
+        reserved.append(asked(self, folder))
+        return reserved[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replayed_run, "Rollouts", FailingRollouts)
+        patch.setattr(Trainer, "reserved", noted)
+        with pytest.raises(OSError, match="an engine can't read them"):
+            replayed_run.train(root / "run", tiny_models.nemotron_h(root / "model"))
+    (root / "reserved.json").write_text(json.dumps(reserved))
+    return RunDir(root / "run")
+
+
+@pytest.fixture(scope="module")
+def found(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Replay:
+    """A replay of the step whose push failed."""
+    scratch, screen = tmp_path_factory.mktemp("scratch"), io.StringIO()
+    return answer.replayed(
+        run, ReplayRequest(step=str(LAST)), start=plain_ranks, scratch=scratch, screen=screen, deadline_s=60.0
+    )
+
+
+def test_the_step_whose_push_failed_is_recorded_and_replayed(run: RunDir, found: Replay) -> None:
+    assert steps(run.checkpoints("rl")) == [2, LAST]
+    assert list(run.batch_files("rl")) == [1, 2, LAST]
+    assert not found.differs
+    assert found.weights is not None
+    assert found.weights.unequal == []
+
+
+def test_room_for_the_next_checkpoint_is_kept_from_the_first_step_on(run: RunDir) -> None:
+    reserved = json.loads((run.root.parent / "reserved.json").read_text())
+    saved = size_of(place(run.checkpoints("rl"), 2))
+    assert len(reserved) >= LAST
+    assert all(saved <= one <= saved + 2 * HEADERS_BYTES for one in reserved), (reserved, saved)
+
+
+def test_a_batch_that_can_not_be_recorded_at_a_fault_does_not_hinder_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = BatchKeeper.keep
+
+    def keep(self: BatchKeeper, batch: StepBatch, *, leave: int = 0) -> None:
+        if batch.step == LAST:
+            raise RuntimeError("it can't be packed")
+        kept(self, batch, leave=leave)
+
+    monkeypatch.setattr(BatchKeeper, "keep", keep)
+    monkeypatch.setattr(replayed_run, "Rollouts", FailingRollouts)
+    with pytest.raises(OSError, match="an engine can't read them"):
+        replayed_run.train(tmp_path / "run", tiny_models.nemotron_h(tmp_path / "model"))
+    assert steps(RunDir(tmp_path / "run").checkpoints("rl")) == [2, LAST]
+
+
+def test_batches_that_no_checkpoint_needs_make_room_before_one_is_written_and_where_that_is_refused(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, batch = RunDir(tmp_path / "other"), read_batch(run.batch_file("rl", 1))
+    folder.open()
+    keeper, there = BatchKeeper(folder, "rl", count=2, after=6), list[list[int]]()
+
+    def refused(path: Path, batch: StepBatch, *, leave: int = 0) -> int:
+        there.append(list(folder.batch_files("rl")))
+        folder.batch_file("rl", 5).touch()  # its checkpoint went meanwhile
+        raise OSError("no space")
+
+    for step in (1, 3, 4):
+        folder.batch_file("rl", step).touch()
+    monkeypatch.setattr(keeping, "write_batch", refused)
+    with pytest.raises(OSError, match="no space"):
+        keeper.keep(replace(batch, step=7))
+    assert there == [[1]]
+    assert list(folder.batch_files("rl")) == [1]
+    assert not keeper.due(8)
+    folder.close()
+
+
+def test_the_step_of_the_checkpoint_itself_is_not_due(tmp_path: Path) -> None:
+    keeper = BatchKeeper(RunDir(tmp_path), "rl", count=2, after=6)
+    assert [step for step in range(5, 10) if keeper.due(step)] == [7, 8]
+
+
+def with_experts(batch: StepBatch, experts: int) -> StepBatch:
+    """Return a batch whose turns have chosen among so many experts, and among none at their last id."""
+    rng = np.random.default_rng(0)
+
+    def chosen(turn: Turn) -> Turn:
+        ids = len(turn.context_ids) + len(turn.sampled_ids)
+        drawn = rng.integers(0, experts, size=(ids, 2, 3), dtype=np.int16)
+        drawn[0], drawn[-1] = experts - 1, -1
+        return replace(turn, experts=drawn)
+
+    groups = [
+        replace(
+            group,
+            trajectories=tuple(replace(one, turns=tuple(map(chosen, one.turns))) for one in group.trajectories),
+        )
+        for group in batch.groups
+    ]
+    return replace(batch, groups=groups)
+
+
+def choices(batch: StepBatch) -> Sequence[Any]:
+    turns = [turn for one in batch.answers for turn in one.turns]
+    return [None if turn.experts is None else (turn.experts.dtype, turn.experts.tolist()) for turn in turns]
+
+
+@pytest.mark.parametrize(("experts", "kind"), [(128, np.uint8), (255, np.uint8), (256, np.int16), (512, np.int16)])
+def test_expert_choices_take_a_byte_each_where_they_fit(run: RunDir, tmp_path: Path, experts: int, kind: type) -> None:
+    batch = with_experts(read_batch(run.batch_file("rl", 1)), experts)
+    path = tmp_path / "a.safetensors"
+    write_batch(path, batch)
+    assert load_file(path)["experts"].dtype == kind
+    assert choices(read_batch(path)) == choices(batch)
+
+
+def test_a_batch_of_the_first_format_is_read(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = with_experts(read_batch(run.batch_file("rl", 1)), 128)
+    path = tmp_path / "a.safetensors"
+    monkeypatch.setattr("temper.orchestrator.run.recording.batch_file.FORMAT", 1)
+    write_batch(path, batch)
+    arrays = load_file(path)
+    save_file(arrays | {"experts": arrays["experts"].astype(np.int16) - 1}, path)
+    assert choices(read_batch(path)) == choices(batch)
+
+
+def test_what_ranks_printed_is_kept_where_a_replay_fails(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def dies(*_told: Any, **_also: Any) -> Any:
+        os.write(2, b"rank 1: out of memory\n")
+        raise RuntimeError("rank 1 died")
+
+    monkeypatch.setattr(answer, "replayed", dies)
+    monkeypatch.setattr(answer, "stop_ray", lambda: None)
+    with pytest.raises(RuntimeError, match="rank 1 died"):
+        answer.answer_replay(
+            run.root, ReplayRequest(step="1"), as_json=True, out=None, scratch=tmp_path, deadline_s=1.0
+        )
+    (kept,) = tmp_path.iterdir()
+    assert kept.read_text() == "rank 1: out of memory\n"
+    assert capfd.readouterr().err == f"{kept} has what libraries printed\n"
+
+
+def test_a_number_that_is_not_finite_is_null_on_the_screen_as_in_the_file(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = SimpleNamespace(verdict=Verdict.DIFFERS, as_json=lambda: {"largest": math.inf, "tokens": [math.nan, 1.5]})
+    monkeypatch.setattr(answer, "replayed", lambda *_told, **_also: found)
+    monkeypatch.setattr(answer, "stop_ray", lambda: None)
+    out = tmp_path / "out.json"
+    assert (
+        answer.answer_replay(run.root, ReplayRequest(step="1"), as_json=True, out=out, scratch=tmp_path, deadline_s=1.0)
+        == 1
+    )
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"largest": None, "tokens": [None, 1.5]} == json.loads(out.read_text())
+
+
+def test_the_steps_that_can_be_replayed_have_the_form_of_a_replay(
+    run: RunDir, found: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "steps.json"
+    assert main(["replay", str(run.root), "--json", "--out", str(out)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == json.loads(out.read_text())
+    one = found.as_json()
+    assert told["run"] == one["run"]
+    assert {name: one[name] for name in ("stage", "step", "from")} in told["replayable"]
+    assert [step["step"] for step in told["replayable"]] == [1, 2, LAST]
+
+
+def test_control_characters_of_a_models_text_do_not_reach_the_terminal(found: Replay) -> None:
+    token = OneToken(
+        place=0,
+        row=0,
+        token=4,
+        env="math",
+        key="a\x1b]0;b\x07",
+        ticket=1,
+        id=65,
+        text="\x1b[1A",
+        before="\x1b[2Jd\u00e9j\u00e0\rvu\n",
+        measures={"factor": (1.0, None)},
+        size=math.inf,
+    )
+    tokens = TokensCompared(tokens=9, unequal=1, largest={"factor": math.inf}, worst=[token])
+    screen = io.StringIO()
+    shown = replace(found, compared=[replace(found.compared[0], tokens=tokens)])
+    print_replay(shown, Console(file=screen, highlight=False, width=200))
+    text = screen.getvalue()
+    assert "\\x1b[2Jd\u00e9j\u00e0\\rvu\\n['\\x1b[1A']" in text
+    assert "a\\x1b]0;b\\x07" in text
+    assert all(each == "\n" or each.isprintable() for each in text), repr(text)
+
+
+def shown(found: Replay) -> str:
+    """What the command prints."""
+    screen = io.StringIO()
+    print_replay(found, Console(file=screen, highlight=False, width=200))
+    return screen.getvalue()
+
+
+def test_a_step_of_which_nothing_was_recorded_is_not_called_what_the_run_recorded(
+    run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(run.root, tmp_path / "run")
+    copy = RunDir(tmp_path / "run")
+    batch = read_batch(copy.batch_file("rl", 1))
+    write_batch(copy.batch_file("rl", 1), replace(batch, records=[]))
+    copy.metrics.unlink()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    again = answer.replayed(
+        copy, ReplayRequest(step="1"), start=plain_ranks, scratch=scratch, screen=io.StringIO(), deadline_s=60.0
+    )
+    assert again.verdict is Verdict.NOTHING
+    assert again.as_json()["verdict"] == "nothing to compare with"
+    said = shown(again)
+    assert "step 1: the run recorded nothing of its tokens" in said
+    assert "step 1: the run recorded no metrics of it" in said
+    assert "rl/1, trained again from step 0, has nothing recorded to compare with" in said
+    assert "is what the run recorded" not in said
+    monkeypatch.setattr(answer, "replayed", lambda *_told, **_also: again)
+    monkeypatch.setattr(answer, "stop_ray", lambda: None)
+    asked = ReplayRequest(step="1")
+    assert answer.answer_replay(run.root, asked, as_json=False, out=None, scratch=None, deadline_s=None) == 1
+    capsys.readouterr()
+
+
+def test_metrics_are_told_whether_or_not_tokens_were_recorded(found: Replay) -> None:
+    one = found.compared[-1]
+    assert one.metrics_compared > 5
+    assert found.verdict is Verdict.SAME
+    assert f"step {one.step}: {one.metrics_compared} metrics, difference 0" in shown(found)
+    unlike = replace(one, tokens=None, metrics={"train/loss": (1.5, 2.5)})
+    other = replace(found, compared=[*found.compared[:-1], unlike])
+    assert other.verdict is Verdict.DIFFERS
+    assert f"step {one.step}: {one.metrics_compared} metrics, 1 differ" in shown(other)
+    assert "train/loss: recorded 1.5, replayed 2.5" in shown(other)
+
+
+def test_a_replay_waits_as_long_as_its_run_and_says_what_makes_it_wait_longer(run: RunDir, tmp_path: Path) -> None:
+    assert deadlines_of(RunDir(tmp_path / "none")) == DeadlineConfig()
+    shutil.copytree(run.root, tmp_path / "run")
+    copy = RunDir(tmp_path / "run")
+    copy.config.write_text("deadlines: {start_s: 0.2, files_s: 77.0}\n")
+    assert deadlines_of(copy) == DeadlineConfig(start_s=0.2, files_s=77.0)
+
+    async def never(_learner: LearnerConfig) -> TrainerGroup:
+        await asyncio.sleep(1000.0)
+        raise AssertionError
+
+    def fails(deadline_s: float | None) -> str:
+        asked = ReplayRequest(step="1")
+        with pytest.raises(StuckError) as said:
+            answer.replayed(copy, asked, start=never, scratch=tmp_path, screen=io.StringIO(), deadline_s=deadline_s)
+        return str(said.value)
+
+    began = time.monotonic()
+    told = fails(None)
+    assert "nothing for 0 s while waiting for the ranks to start; " in told
+    assert "replay with a longer --deadline" in told
+    assert "the same command" not in told
+    assert time.monotonic() - began < 30.0
+    assert "nothing for 1 s while" in fails(1.0)

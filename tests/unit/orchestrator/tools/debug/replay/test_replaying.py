@@ -1,0 +1,430 @@
+"""A step that is trained again is what it was, to the last bit; what was changed or damaged is named."""
+
+import asyncio
+import io
+import json
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_tensors
+from support import tiny_models
+from support.plain_rank import plain_ranks
+from support.replayed_run import train
+
+from temper.learner.batches.builder import samples_by
+from temper.learner.models.layer_types import types_of_tensors
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.checkpoint import DamagedCheckpointError
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.recording.batch_file import read_batch, write_batch
+from temper.orchestrator.run.recording.keeper import BatchKeeper
+from temper.orchestrator.tools.debug.replay.answer import replayed
+from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
+from temper.orchestrator.tools.debug.replay.other_type import in_type
+from temper.orchestrator.tools.debug.replay.page import print_replay
+from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest
+from temper.orchestrator.tools.debug.replay.training import Ranks, Start
+from temper.orchestrator.tools.debug.replay.weights import stored_compared
+from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, shares_of_batch
+from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
+from temper.rollout.trajectory import Turn
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """Eight steps, a checkpoint at each second one, of which two are kept, each with the batches of two steps after it."""
+    root = tmp_path_factory.mktemp("replayed")
+    model = tiny_models.nemotron_h(root / "model")
+    return train(root / "run", model, "rl.steps=8", "checkpoints.batches=2")
+
+
+def replay(run: RunDir, step: str, *sets: str, shown: int = 20) -> Replay:
+    scratch = run.root.parent / f"scratch-{len(list(run.root.parent.iterdir()))}"
+    scratch.mkdir()
+    asked = ReplayRequest(step=step, sets=sets, shown=shown)
+    return replayed(run, asked, start=plain_ranks, scratch=scratch, screen=io.StringIO(), deadline_s=60.0)
+
+
+def page(found: Replay) -> str:
+    """What the command prints."""
+    text = io.StringIO()
+    print_replay(found, Console(file=text, highlight=False, width=200))
+    return text.getvalue()
+
+
+def content(root: Path) -> dict[str, tuple[int, bytes]]:
+    return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_an_undisturbed_step_differs_by_nothing_and_the_run_is_only_read(run: RunDir) -> None:
+    before = content(run.root)
+    found = replay(run, "8")
+    assert content(run.root) == before
+    assert [one.step for one in found.compared] == [7, 8]
+    for one in found.compared:
+        assert one.tokens is not None
+        assert one.tokens.tokens > 50
+        assert one.tokens.unequal == 0
+        assert one.tokens.largest == {"logprob": 0.0, "advantage": 0.0, "factor": 0.0}
+        assert one.metrics == {}
+    assert found.weights is not None
+    assert found.weights.unequal == []
+    assert found.weights.tensors > 40
+    assert not found.differs
+    batch = read_batch(run.batch_file("rl", 8))
+    factors = np.concatenate([record.factors_T for record in batch.records])
+    assert len(set(factors.tolist())) > 10  # the engine's log-probabilities had a part in it
+
+
+def test_the_record_holds_what_the_answers_of_the_step_hold(run: RunDir) -> None:
+    rows = [json.loads(line) for line in run.trajectory_file("rl", 8).read_text().splitlines()]
+    batch = read_batch(run.batch_file("rl", 8))
+    assert [row["reward"] for row in rows] == [answer.reward for answer in batch.answers]
+    for row, answer in zip(rows, batch.answers, strict=True):
+        for turn, kept in zip(row["turns"], answer.turns, strict=True):
+            assert turn["sampled_ids"] == kept.sampled_ids.tolist()
+            assert turn["forced"] == kept.forced_T.tolist()
+            assert turn["versions"] == kept.versions_T.tolist()
+            assert turn["faults"] == [fault.value for fault in kept.faults]
+            written = [math.nan if value is None else value for value in turn["logprobs"]]
+            assert np.array_equal(written, kept.logprobs_T.tolist(), equal_nan=True)
+    assert any(any(turn["forced"]) for row in rows for turn in row["turns"])
+    assert any(row["stop"] == "length" for row in rows)
+    assert any(turn["faults"] for row in rows for turn in row["turns"])
+
+
+def test_the_batch_of_a_step_says_which_groups_its_update_came_from_as_its_answers_do(run: RunDir) -> None:
+    told = shares_of(chosen_file(run, step="8"), most=9)
+    found = shares_of_batch(run.batch_file("rl", 8), stage="rl", step=8, most=9)
+    assert (found.step, found.label, found.of) == (told.step, told.label, told.of)
+    assert len(found.groups) == len(told.groups) > 1
+    for one, other in zip(found.groups, told.groups, strict=True):
+        assert (one.ticket, one.env, one.key, one.rewards) == (other.ticket, other.env, other.key, other.rewards)
+        assert (one.share, one.towards) == pytest.approx((other.share, other.towards), abs=1e-3)  # those are rounded
+        assert (one.row, one.said, one.link) == (None, "", "")
+
+
+def test_only_steps_that_a_checkpoint_leads_to_are_kept_and_the_others_are_refused_with_the_nearest(
+    run: RunDir,
+) -> None:
+    assert {step: chain.base for step, chain in replayable(run)["rl"].items()} == {1: 0, 2: 0, 7: 6, 8: 6}
+    assert set(run.batch_files("rl")) == {1, 2, 7, 8}
+    with pytest.raises(ValueError, match=r"(?s)step 3 .*nearest .* 2 and 7; checkpoints\.batches .*checkpoints\.keep"):
+        chosen(run, "3")
+    with pytest.raises(ValueError, match="nearest that can be replayed is 8"):
+        chosen(run, "rl/9")
+    with pytest.raises(ValueError, match="no stage sft that trains; it has rl"):
+        chosen(run, "sft/2")
+
+
+def test_a_checkpoint_or_a_batch_that_is_gone_is_named(run: RunDir, tmp_path: Path) -> None:
+    shutil.copytree(run.root, tmp_path / "run")
+    copy = RunDir(tmp_path / "run")
+    copy.batch_file("rl", 7).unlink()
+    with pytest.raises(ValueError, match="from the checkpoint of step 6 on, the batch of step 7 is not recorded"):
+        chosen(copy, "8")
+    damaged = copy.checkpoints("rl") / "000006" / "config.json"
+    damaged.write_text(damaged.read_text() + " ")
+    shutil.copy(run.batch_file("rl", 7), copy.batch_file("rl", 7))
+    with pytest.raises(DamagedCheckpointError, match="config.json"):
+        chosen(copy, "8")
+    shutil.rmtree(copy.checkpoints("rl") / "000006")
+    with pytest.raises(ValueError, match="the nearest that can be replayed is 2"):
+        chosen(copy, "8")
+
+
+def test_a_learning_rate_moves_the_weights_as_adamw_says(run: RunDir, tmp_path: Path) -> None:
+    """The first step in float64: w - lr g / (|g| + eps), Loshchilov and Hutter, algorithm 2 with t = 1, 2019."""
+    found = replay(run, "1", "rl.optim.learning_rate=9e-4")
+    assert not found.differs
+    assert found.changed is not None
+    assert found.changed.tokens.unequal == 0  # of a first step nothing else may differ
+    assert found.changed.metrics == {"learning_rate": (3e-4, 9e-4)}
+    state, chain = found.changed.effects, chosen(run, "1")
+    for kind in ("embedding", "mamba", "attention", "mlp", "norm"):
+        moved, gradient = state.weights[kind].as_json(), state.gradients[kind].as_json()
+        assert moved["changed"] == pytest.approx(3 * (moved["recorded"] or 0.0), rel=1e-4)
+        assert moved["cosine"] == pytest.approx(1.0, abs=1e-7)
+        assert gradient["difference"] == 0.0
+        assert (gradient["recorded"] or 0.0) > 0.0
+
+    async def trained() -> Path:
+        batch = read_batch(run.batch_file("rl", 1))
+        ranks = Ranks(plain_ranks, scratch=tmp_path, note=lambda text: None, deadline_s=60.0)
+        start, told = Start(model=chain.model, has_state=False), replace(batch.trained_with)
+        try:
+            return (await ranks.train(start, [batch], [told]))[1]
+        finally:
+            await ranks.close()
+
+    after = asyncio.run(trained())
+    before, now = (load_tensors(place / "model.safetensors") for place in (chain.model, after))
+    moments = load_tensors(after / "learner" / "optimizer-00000.safetensors")
+    change = {name: (now[name].double() - before[name].double()).norm().item() ** 2 for name in now}
+    gradients = {
+        name.removeprefix("exp_avg/"): moment.double() / (1 - 0.9)
+        for name, moment in moments.items()
+        if name.startswith("exp_avg/")
+    }
+    by_kind: dict[str, float] = {}
+    for name, kind in types_of_tensors(gradients).items():
+        step = 3e-4 * gradients[name] / (gradients[name].abs() + 1e-8)
+        by_kind[kind] = by_kind.get(kind, 0.0) + step.norm().item() ** 2
+    assert sum(by_kind.values()) == pytest.approx(sum(change.values()), rel=1e-4)
+    assert by_kind.keys() == state.weights.keys()
+    for kind, squares in by_kind.items():
+        assert state.weights[kind].as_json()["recorded"] == pytest.approx(math.sqrt(squares), rel=1e-4)
+
+
+def edited(run: RunDir, to: Path, change: Callable[[dict[str, np.ndarray]], None], *, step: int) -> RunDir:
+    """A copy of a run with other values in the record of a step."""
+    shutil.copytree(run.root, to)
+    copy = RunDir(to)
+    path = copy.batch_file("rl", step)
+    arrays = load_file(path)
+    change(arrays)
+    save_file(arrays, path)
+    return copy
+
+
+@pytest.mark.parametrize(("array", "measure"), [("logprobs", "logprob"), ("behaviour", "factor")])
+def test_one_log_probability_that_was_changed_is_named_by_its_token(
+    run: RunDir, tmp_path: Path, array: str, measure: str
+) -> None:
+    batch = read_batch(run.batch_file("rl", 8))
+    samples = samples_by(batch.trained_with.loss, batch.groups)
+    record, trained = next(
+        (one, token) for one in batch.records for token, factor in enumerate(one.factors_T) if 0 < factor < 1.9
+    )
+    sample = samples[record.place]
+    position = int(np.flatnonzero(sample.trained_T)[trained])
+    if array == "logprobs":
+        entry = sum(len(one.logprobs_T) for one in batch.records if one.place < record.place) + trained
+    else:
+        turns = [turn for answer in batch.answers[: record.place] for turn in answer.turns]
+        first = batch.answers[record.place].turns[0]
+        entry = sum(len(turn.sampled_ids) for turn in turns) + position - len(first.context_ids)
+
+    def flip(arrays: dict[str, np.ndarray]) -> None:
+        arrays[array][entry] += np.float32(1e-4)
+
+    copy = edited(run, tmp_path / "run", flip, step=8)
+    found = replay(copy, "8")
+    assert found.differs
+    assert found.compared[-1].tokens is not None
+    named = [one for one in found.compared[-1].tokens.worst if measure in one.measures]
+    assert (named[0].place, named[0].token, named[0].id) == (record.place, position, int(sample.ids[position]))
+    assert named[0].text == chr(int(sample.ids[position])) or named[0].text
+    assert named[0].link == f"#file=rl-8&row={record.place}&token={position}&colour=gap"
+    said = page(found)
+    assert f"math {batch.answers[record.place].task.key} row {record.place}" in said
+    assert f"{named[0].link}" in said
+    assert "rl/8, trained again from step 6, differs from what the run recorded" in said
+    if array == "logprobs":
+        assert found.compared[-1].tokens.unequal == 1
+        assert found.compared[-1].tokens.largest["logprob"] == pytest.approx(1e-4, rel=1e-2)
+
+
+def test_a_record_that_is_cut_off_is_refused(run: RunDir, tmp_path: Path) -> None:
+    copy = edited(run, tmp_path / "run", lambda arrays: arrays.update(ids=arrays["ids"][:-1]), step=8)
+    with pytest.raises(ValueError, match=r"rl-8\.safetensors can't be read: ids ends after"):
+        replay(copy, "8")
+    path = copy.batch_file("rl", 7)
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match=r"rl-7\.safetensors can't be read"):
+        replay(copy, "8")
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ("rl.group_size=4", "says what is sampled"),
+        ("rollout.limits.turn_tokens=9", "has no part in the training of a recorded batch"),
+        ("learner.transport=ray", "says how weights travel to engines, and a replay has none"),
+        ("rl.optim.kind=muon", "the optimiser's state in the checkpoint"),
+        ("learner.lora.rank=4", "the optimiser's state in the checkpoint"),
+        ("rl.optim.learning_rat=1", "did you mean 'learning_rate'"),
+        ("rl.loss.clip_high=-1", "clip_high"),
+        ("sft.steps=3", "has no part"),
+        ("speed=3", "no setting has this name"),
+        ("learner.threads", "not of the form key=value"),
+    ],
+)
+def test_a_setting_that_no_replay_is_about_is_refused_with_a_reason(run: RunDir, told: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        replay(run, "8", told)
+
+
+def test_another_way_to_compute_the_same_differs_in_last_digits_only(run: RunDir) -> None:
+    found = replay(run, "7", "learner.shared_prompts=false", "learner.micro_batch_tokens=64")
+    assert not found.differs
+    assert found.changed is not None
+    assert 0 < found.changed.tokens.largest["logprob"] < 1e-5
+    for moved in found.changed.effects.gradients.values():
+        assert 0 < (moved.as_json()["relative"] or 0.0) < 1e-4
+
+
+def test_the_same_step_in_bfloat16_and_back_begins_with_the_same_weights(run: RunDir, tmp_path: Path) -> None:
+    found = replay(run, "7", "learner.bf16=true", "learner.zero_stage=1")
+    assert not found.differs
+    assert found.changed is not None
+    assert 1e-4 < found.changed.tokens.largest["logprob"] < 0.5
+    assert found.changed.effects.left_out == []
+    said = page(found)
+    assert "step 7: " in said
+    assert "change of the weights" in said
+    assert "layer 2 (attention)" in said
+    assert "rl/7, trained again from step 6, is what the run recorded" in said
+    for kind, moved in found.changed.effects.gradients.items():
+        assert 1e-4 < (moved.as_json()["relative"] or 0.0) < 0.2, kind
+    for moved in found.changed.effects.weights.values():
+        assert (moved.as_json()["cosine"] or 0.0) > 0.8  # of roundings of the weights it would be near 0
+
+    checkpoint = run.checkpoints("rl") / "000006"
+    there = in_type(checkpoint, bf16=True, to=tmp_path / "000001")
+    back = in_type(there, bf16=False, to=tmp_path / "000002")
+    assert in_type(back, bf16=False, to=tmp_path / "none") == back
+    assert stored_compared(checkpoint, back).unequal == []
+
+
+def test_another_loss_changes_what_it_is_about(run: RunDir) -> None:
+    found = replay(run, "7", "rl.loss.importance_cap=1.05", shown=3)
+    assert found.changed is not None
+    assert found.changed.tokens.largest["logprob"] == 0.0
+    assert found.changed.tokens.largest["factor"] > 0.05
+    capped = [one.measures["factor"] for one in found.changed.tokens.worst]
+    assert len(capped) == 3
+    assert all(float(now or 0) == pytest.approx(1.05) and float(then or 0) > 1.05 for then, now in capped)
+
+
+def test_the_command_lists_steps_and_refuses_what_has_no_step(
+    run: RunDir, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["replay", str(run.root)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "rl: steps 1 to 2 from the beginning",
+        "rl: steps 7 to 8 from the checkpoint of step 6",
+    ]
+    assert main(["replay", str(run.root), "--step", "4"]) == 2
+    assert "the nearest that can be replayed are 2 and 7" in capsys.readouterr().err
+    assert main(["replay", str(tmp_path)]) == 2
+    assert main(["replay", str(run.root), "--set", "learner.threads=2"]) == 2
+
+
+def test_distillation_is_replayed_with_its_teacher_and_refused_without(tmp_path: Path) -> None:
+    model, teacher = tiny_models.qwen3(tmp_path / "model"), tiny_models.llama(tmp_path / "teacher")
+    run = train(tmp_path / "run", model, f"distill.teacher={teacher}", "distill.steps=2", stage="distill")
+    found = replay(run, "2")
+    assert not found.differs
+    assert found.weights is not None
+    assert found.compared[0].tokens is not None
+    batch = read_batch(run.batch_file("distill", 1))
+    assert len({value for record in batch.records for value in record.advantages_T.tolist()}) > 20
+    teacher.rename(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="the teacher .* is not there any more"):
+        replay(run, "1")
+
+
+def test_a_recorded_batch_is_read_as_it_was_with_the_experts_that_were_chosen(run: RunDir, tmp_path: Path) -> None:
+    batch = read_batch(run.batch_file("rl", 7))
+    rng = np.random.default_rng(0)
+
+    def with_experts(turn: Turn) -> Turn:
+        ids = len(turn.context_ids) + len(turn.sampled_ids)
+        return replace(turn, experts=rng.integers(-1, 500, size=(ids, 2, 3), dtype=np.int16))
+
+    first, *others = batch.groups
+    answers = tuple(replace(one, turns=tuple(map(with_experts, one.turns))) for one in first.trajectories)
+    given = replace(batch, groups=[replace(first, trajectories=answers), *others])
+    assert write_batch(tmp_path / "a.safetensors", given) == (tmp_path / "a.safetensors").stat().st_size
+    found = read_batch(tmp_path / "a.safetensors")
+    assert found.groups == given.groups
+    assert found.trained_with == given.trained_with
+    for one, other in zip(given.records, found.records, strict=True):
+        assert one.place == other.place
+        for name in ("logprobs_T", "advantages_T", "factors_T", "left_out_T"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
+    turns = [turn for group in found.groups for answer in group.trajectories for turn in answer.turns]
+    asked = [turn for group in given.groups for answer in group.trajectories for turn in answer.turns]
+    chosen_then = [None if turn.experts is None else turn.experts.tolist() for turn in asked]
+    assert [None if turn.experts is None else turn.experts.tolist() for turn in turns] == chosen_then
+    assert any(chosen_then)
+
+
+def test_where_a_batch_can_not_be_written_none_is_due_before_the_next_checkpoint(run: RunDir, tmp_path: Path) -> None:
+    folder, batch = RunDir(tmp_path / "other"), read_batch(run.batch_file("rl", 7))
+    folder.open()
+    keeper = BatchKeeper(folder, "rl", count=2, after=6)
+    assert keeper.due(7)
+    with pytest.raises(OSError, match="kept for a checkpoint"):
+        keeper.keep(batch, leave=2**62)
+    assert folder.batch_files("rl") == {}
+    assert not keeper.due(8)
+    keeper.saved(8)
+    assert keeper.due(9)
+    assert keeper.due(10)
+    assert not keeper.due(11)
+    keeper.keep(replace(batch, step=9))
+    assert list(folder.batch_files("rl")) == [9]
+    folder.close()
+    assert not BatchKeeper(folder, "rl", count=0, after=6).due(7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 3])
+def test_a_step_of_two_ranks_is_trained_again_by_two_to_the_last_bit_and_by_one_up_to_rounding(
+    tmp_path: Path, stage: int
+) -> None:
+    model = tiny_models.nemotron_h(tmp_path / "model")
+    told = [
+        "learner.ranks=2",
+        f"learner.zero_stage={stage}",
+        "sft.optim.kind=adamw",
+        "rl.steps=4",
+        "rl.updates_per_step=2",
+    ]
+    run = train(tmp_path / "run", model, *told)
+    found = replay(run, "4", "learner.ranks=1", "learner.zero_stage=0")
+    assert not found.differs
+    assert [one.step for one in found.compared] == [3, 4]
+    assert all(one.tokens is not None and one.tokens.tokens > 50 for one in found.compared)
+    assert found.weights is not None
+    assert found.weights.unequal == []
+    assert found.weights.tensors > 40
+    assert found.changed is not None
+    assert found.changed.tokens.largest["logprob"] < 1e-4
+    assert found.changed.effects.gradients == {}  # two updates
+    assert all((moved.as_json()["cosine"] or 0.0) > 0.99 for moved in found.changed.effects.weights.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("told", "sets"),
+    [
+        (("learner.bf16=true", "learner.zero_stage=1"), ("learner.bf16=false", "learner.zero_stage=0")),
+        (("learner.lora.rank=4",), ("rl.optim.learning_rate=1e-5",)),
+        (("learner.lora.rank=4", "learner.bf16=true", "learner.zero_stage=2"), ("rl.optim.learning_rate=1e-5",)),
+        (("rl.loss.kl_coefficient=0.1", "rl.epochs=2"), ("rl.loss.kl_coefficient=0.2",)),
+    ],
+)
+def test_in_bfloat16_with_adapters_or_with_a_reference_a_step_is_trained_again_to_the_last_bit(
+    tmp_path: Path, told: tuple[str, ...], sets: tuple[str, ...]
+) -> None:
+    model = tiny_models.nemotron_h(tmp_path / "model")
+    run = train(tmp_path / "run", model, *told, "sft.optim.kind=adamw", "rl.steps=4")
+    found = replay(run, "4", *sets)
+    assert not found.differs
+    assert all(one.tokens is not None and one.tokens.tokens > 50 for one in found.compared)
+    assert found.weights is not None
+    assert found.weights.unequal == []
+    assert found.changed is not None
+    assert any(moved.as_json()["difference"] for moved in found.changed.effects.weights.values())
+    for kind in found.changed.effects.gradients:
+        assert found.changed.effects.entries[kind] > 0

@@ -1,0 +1,287 @@
+"""The viewer in a real browser: what is seen, clicked and typed. Skips where the machine has no Chromium."""
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+from support.browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
+from support.viewed_run import HOSTILE, SPLIT, step_groups, write_large_run, write_viewed_run
+from unit.orchestrator.tools.inspect.explain.test_explaining import write_metrics
+
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.inspect.explain.explanation import explain
+from temper.orchestrator.tools.inspect.viewer.server import ViewServer
+from temper.rollout.trajectory_json import write_groups
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NONE_HERE)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return write_viewed_run(tmp_path_factory.mktemp("runs") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator["Browser"]:
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: "Browser") -> "Iterator[Page]":
+    """A page that asks no other host than this machine for anything, and must have no error by the end."""
+    asked: list[str] = []
+    with one_page(browser) as (page, errors):
+        page.on("request", lambda request: asked.append(request.url))
+        yield page
+    assert errors == []
+    assert {urlsplit(address).hostname for address in asked} <= {None, "127.0.0.1"}
+
+
+@pytest.fixture(scope="module")
+def step(run: RunDir) -> str:
+    out = run.root / "step.html"
+    assert main(["view", str(run.root), "--step", "10", "--out", str(out)]) == 0
+    return out.as_uri()
+
+
+@pytest.fixture(scope="module")
+def evaluation(run: RunDir) -> str:
+    out = run.root / "evaluation.html"
+    assert main(["view", str(run.root), "--evaluation", "rl", "--against", "sft", "--out", str(out)]) == 0
+    return out.as_uri()
+
+
+def visit(page: "Page", address: str) -> None:
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector("body[data-ready]")
+
+
+def choose(page: "Page", number: int) -> None:
+    """Click a row, and wait until its answer is shown."""
+    page.locator(f".row[data-row='{number}']").click()
+    page.wait_for_selector(f".card.chosen[data-row='{number}']")
+
+
+def tokens(page: "Page") -> str:
+    return "".join(page.locator("#tokens span[data-token]").all_text_contents())
+
+
+def test_text_of_a_model_is_shown_as_text_whatever_stands_in_it(page: "Page", step: str) -> None:
+    visit(page, step)
+    choose(page, 1)
+    assert tokens(page) == f"2+3? {HOSTILE}51 {SPLIT}{HOSTILE}<end>"
+    assert page.locator("#group .message").text_content() == f"user  2+3? {HOSTILE}"
+    assert page.title() == "tiny - temper view"
+    assert page.locator("img").count() == 0
+
+
+def test_the_answers_of_a_group_stand_side_by_side_marked_where_they_part(page: "Page", step: str) -> None:
+    visit(page, step)
+    choose(page, 0)
+    cards = page.locator(".card")
+    assert cards.count() == 3
+    assert cards.nth(1).locator(".parts").text_content() == "1"  # 5<end> against 51 ...
+    assert page.locator("#tokens .parts").text_content() == "<end>"
+    cards.nth(1).click()
+    page.wait_for_selector(".card.chosen[data-row='1']")
+    assert page.locator("#tokens .parts").text_content() == "1"
+
+
+def test_a_token_tells_what_is_known_of_it_and_its_address_leads_back(page: "Page", step: str) -> None:
+    visit(page, step)
+    choose(page, 1)
+    page.locator("#tokens span[data-token]", has_text=re.compile("^1$")).first.click()
+    told = page.locator("#token").inner_text()
+    facts = ("log mu -0.010", "log pi -0.030", "gap -0.020", "advantage -0.500", "version 3", "lag 2", "loss yes")
+    assert [fact for fact in facts if fact not in told] == [], told
+    address = page.url
+    assert re.search(r"#file=rl-10&row=1&token=\d+&colour=gap$", address)
+    visit(page, address)
+    assert page.locator("#token").inner_text() == told
+    assert page.locator("#tokens .chosen").text_content() == "1"
+
+
+def test_colours_say_what_was_forced_and_why_tokens_carry_no_loss(page: "Page", step: str) -> None:
+    visit(page, step)
+    choose(page, 3)
+    page.keyboard.press("6")
+    assert "token_range 2" in page.locator("#legend").inner_text()
+    assert "truncated" in page.locator("#legend").inner_text()
+    coloured = page.locator("#tokens span[style*='background']")
+    assert coloured.all_text_contents() == ["e", "t", ")"]  # the second and third by their range, the last was forced
+    page.keyboard.press("5")
+    assert coloured.all_text_contents() == [")"]
+    page.keyboard.press("4")
+    assert coloured.all_text_contents() == ["g", "e", "8", "0"]  # of the older version
+
+
+def test_filters_search_sorting_and_keys_go_through_the_table(page: "Page", step: str) -> None:
+    visit(page, step)
+    page.locator("[data-column='env']").select_option("shop")
+    assert page.locator(".row").count() == 2
+    page.locator("[data-column='reward']").fill(">0.5")
+    assert page.locator("#count").inner_text() == "1 of 5 answers, 2 groups"
+    page.locator("#clear").click()
+    page.locator("[data-column='reward']").fill("-")
+    assert page.locator(".row").all_text_contents()[0].count("timeout") == 1
+    page.locator("#clear").click()
+    page.locator("#search").fill("GET H")
+    assert page.locator(".row").count() == 2
+    page.keyboard.press("Escape")
+    page.locator("#clear").click()
+    page.locator("#heads button", has_text="tokens").click()
+    assert page.locator(".row").first.get_attribute("data-row") == "1"  # the longest
+    page.locator("#heads button", has_text="tokens").click()
+    page.locator("#heads button", has_text="tokens").click()
+    choose(page, 0)
+    for key, chosen in (("j", 1), ("j", 2), ("k", 1), ("g", 3), ("G", 2)):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".row.chosen[data-row='{chosen}']")
+
+
+def test_what_a_file_does_not_record_is_said_and_not_shown_as_zero(page: "Page", evaluation: str) -> None:
+    visit(page, evaluation)
+    assert "Not recorded in this file" in page.locator("#notice").inner_text()
+    for name in ("gap", "advantage", "loss"):
+        assert page.locator(f"[data-colour='{name}']").is_disabled()
+    heads = page.locator("#heads").inner_text()
+    assert "gap" not in heads
+    page.locator("#tokens span[data-token]").last.click()
+    assert "gap not recorded" in page.locator("#token").inner_text()
+
+
+def test_the_same_task_is_shown_of_two_evaluations(page: "Page", evaluation: str) -> None:
+    visit(page, evaluation)
+    page.locator("[data-column='change']").fill(">0")
+    assert page.locator(".row").count() == 2
+    page.locator(".row").first.click()
+    shown = page.locator("#group").inner_text()
+    assert "the same task in evaluation sft, 2 answers" in shown
+    assert page.locator(".card").count() == 4
+    assert page.locator(".card .tokens").all_text_contents() == ["eval-rl 1.0<end>"] * 2 + ["eval-sft 0.0<end>"] * 2
+    page.locator(".card").nth(2).click()
+    sync_api.expect(page.locator("#file")).to_have_value("eval-sft")
+    sync_api.expect(page.locator(".card.chosen .tokens")).to_have_text("eval-sft 0.0<end>")
+    assert tokens(page).endswith("eval-sft 0.0<end>")
+
+
+def test_the_command_serves_the_run_until_it_is_interrupted(page: "Page", run: RunDir) -> None:
+    command = [sys.executable, "-m", "temper.orchestrator", "view", str(run.root)]
+    ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began the tests behind `&`
+    try:
+        serving = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[6])
+    finally:
+        signal.signal(signal.SIGINT, ours)
+    try:
+        assert serving.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/", serving.stdout.readline())
+        assert found is not None
+        visit(page, found[0])
+        page.locator("#file").select_option("eval-sft")
+        sync_api.expect(page.locator(".row")).to_have_count(6)
+        refused = urllib.request.Request(found[0], headers={"Host": "evil.example"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(refused, timeout=10)
+        serving.send_signal(signal.SIGINT)
+        assert serving.wait(timeout=10) == 0
+    finally:
+        serving.kill()
+        serving.communicate()
+
+
+def test_a_file_that_the_run_writes_again_is_read_again_and_never_shown_beside_its_old_table(
+    browser: "Browser", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, expect = write_viewed_run(tmp_path / "tiny"), sync_api.expect
+    monkeypatch.setattr(
+        "temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10
+    )  # a piece for each group
+    groups, rows = step_groups()
+    told = "The run has written rl-10 again, so the table was read again: its rows are other answers."
+    with ViewServer(run) as server, one_page(browser) as (page, errors):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        visit(page, server.address)
+        page.locator("[data-column='env']").select_option("shop")
+        expect(page.locator(".row")).to_have_count(2)
+
+        write_groups(run.trajectory_file("rl", 10), groups[::-1], training=rows[2:] + rows[:2])
+        page.locator(".row[data-row='3']").click()  # of a piece that the page has not asked for before
+        expect(page.locator("#notice")).to_contain_text(told)
+        assert [row.get_attribute("data-row") for row in page.locator(".row").all()] == ["0", "1"]
+        expect(page.locator("[data-column='env']")).to_have_value("shop")
+        assert page.locator("#tokens").count() == 0
+        choose(page, 1)
+        assert tokens(page).startswith("get h")
+        assert page.locator(".command pre").inner_text().endswith(" --row 1")
+
+        write_groups(run.trajectory_file("rl", 10), groups[:1], training=rows[:2])
+        page.locator(".command button").click()  # what it would copy names another answer by now
+        expect(page.locator("#count")).to_have_text("0 of 3 answers, 1 groups")
+        expect(page.locator("[data-column='env']")).to_have_value("shop")
+        page.locator("#clear").click()
+        choose(page, 1)
+
+        write_groups(run.trajectory_file("rl", 10), groups, training=rows)
+        page.locator(".row[data-row='0']").click()  # of a piece that the page has
+        expect(page.locator(".row")).to_have_count(5)
+        expect(page.locator("#notice")).to_contain_text(told)
+        assert {error for error in errors if "409" not in error} == set()
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_fifty_megabytes_of_rows_open_within_two_seconds(browser: "Browser", tmp_path: Path) -> None:
+    """Takes 20 s to write them; measured alone, since whatever else runs on the machine is measured too."""
+    run = write_large_run(tmp_path / "large", megabytes=50)
+    out = tmp_path / "large.html"
+    assert main(["view", str(run.root), "--out", str(out)]) == 0
+    with ViewServer(run) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        seconds = {}
+        for name, address in (("file", out.as_uri()), ("served", server.address)):
+            page = browser.new_page(viewport={"width": 1400, "height": 900})
+            began = time.monotonic()
+            visit(page, address)
+            seconds[name] = time.monotonic() - began
+            assert page.locator("#tokens span[data-token]").count() > 100
+            page.close()
+        server.shutdown()
+    size = run.trajectory_file("rl", 10).stat().st_size
+    print(f"{size / 1e6:.0f} MB of rows, a page of {out.stat().st_size / 1e6:.1f} MB: {seconds}")
+    assert size > 50e6
+    assert max(seconds.values()) < 2.0
+
+
+def test_the_links_of_explain_open_the_answers_that_it_tells(browser: "Browser", tmp_path: Path) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    write_metrics(run, jump_at=20)
+    shares = explain(run).shares
+    assert shares is not None
+    assert len(shares.groups) == 2
+    with ViewServer(run) as server, one_page(browser) as (page, errors):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for group in shares.groups:
+            visit(page, f"{server.address}{group.link}")
+            assert page.locator(".card.chosen").get_attribute("data-row") == str(group.row)
+            shown = str(page.locator(".card.chosen").text_content())
+            assert [word for word in group.said.split() if word not in shown] == []
+            assert page.locator("#colours [aria-checked='true']").text_content() == "advantage"
+            assert page.locator("#tokens span[style*='background']").count() > 0
+        server.shutdown()
+    assert errors == []

@@ -1,0 +1,225 @@
+"""The viewer in a real browser over answers that their environment judged: reasons, tool calls, filters, links to a token."""
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.browsing import CHROMIUM, NONE_HERE, launched, one_page, sync_api
+from support.played_run import SLEEP_S, write_played_run
+
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.folder import RunDir
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason=NONE_HERE)
+NEAR = 1.5
+"""Pixels by which a bar may lie beside its place."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return write_played_run(tmp_path_factory.mktemp("runs") / "played")
+
+
+@pytest.fixture(scope="module")
+def rows(run: RunDir) -> list[dict[str, Any]]:
+    """What the file says: the page is compared with it."""
+    return [json.loads(line) for line in run.trajectory_file("rl", 10).read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def page(run: RunDir) -> "Iterator[Page]":
+    """The page of the run, for all of these tests."""
+    out = run.root / "step.html"
+    assert main(["view", str(run.root), "--step", "10", "--out", str(out)]) == 0
+    with launched() as browser, one_page(browser) as (page, errors):
+        page.goto(out.as_uri())
+        page.wait_for_selector("body[data-ready]")
+        yield page
+        assert errors == []
+
+
+def choose(page: "Page", number: int) -> None:
+    page.locator("#clear").click()
+    page.locator(f".row[data-row='{number}']").click()
+    page.wait_for_selector(f".card.chosen[data-row='{number}']")
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_page_says_why_a_reward_and_its_command_earns_the_same_again(
+    page: "Page", run: RunDir, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    row = rows[number]
+    choose(page, number)
+    lines = page.locator("#answer table.facts tr")
+    told = {line.locator("th").inner_text(): line.locator("td").inner_text() for line in lines.all()}
+    evidence = [
+        f"{name}: {value if isinstance(value, str) else json.dumps(value)}" for name, value in row["evidence"].items()
+    ]
+    assert told == {
+        "reward": f"{row['reward']:g}",
+        **{f"part {name}": f"{value:g}" for name, value in row["parts"].items()},
+        "outcome": row["outcome"],
+        "the verifier says": row["detail"],
+        "evidence": "\n".join(evidence) or "none",
+    }
+    assert row["reward"] == 1.0 - number
+    command = page.locator("#answer .command pre").inner_text()
+    program, *arguments = shlex.split(command)
+    assert (program, arguments) == ("temper", ["regrade", str(run.trajectory_file("rl", 10)), "--row", str(number)])
+    assert main(arguments) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert (again["reward"], again["detail"], again["agrees"]) == (row["reward"], row["detail"], True)
+
+
+def test_each_tool_call_is_a_span_where_and_as_long_as_it_ran(page: "Page", rows: list[dict[str, Any]]) -> None:
+    choose(page, 0)
+    turns = rows[0]["turns"]
+    spans = turns[0]["tool_spans"]
+    assert [span["name"] for span in spans] == ["python", "calculator"]
+    assert spans[0]["seconds"] >= SLEEP_S
+    assert page.locator("#answer .called").all_inner_texts() == ["python", "calculator"]
+    bar = page.locator("#answer .bar").first.bounding_box()
+    assert bar is not None
+    whole_s = max(sum(turn["times"].values()) for turn in turns)
+    times = turns[0]["times"]
+    for span, drawn in zip(spans, page.locator("#answer i.call").all(), strict=True):
+        box = drawn.bounding_box()
+        assert box is not None
+        began = times["queue_s"] + times["generate_s"] + span["began_s"]
+        assert abs(box["x"] - bar["x"] - bar["width"] * began / whole_s) < NEAR
+        assert abs(box["width"] - max(2.0, bar["width"] * span["seconds"] / whole_s)) < NEAR
+        told = re.search(r"\): ([\d.]+) s,", drawn.get_attribute("title") or "")
+        assert told is not None
+        assert float(told[1]) == pytest.approx(span["seconds"], abs=1e-6)
+    messages = page.locator("#answer .message").all_inner_texts()
+    assert messages[0].startswith('tool python(code="import time\\ntime.sleep')
+    assert messages[0].endswith("slept\n")
+    assert re.fullmatch(r"tool calculator\(expression=\".+\"\)\s+-?\d+", messages[1]), messages[1]
+
+
+def test_files_of_before_calls_were_timed_open_and_say_so(page: "Page", run: RunDir, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    shutil.copytree(run.root, old)
+    file = old / "trajectories" / "rl-10.jsonl"
+    kept = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for row in kept:
+        for turn in row["turns"]:
+            del turn["tool_spans"]
+    file.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+    out = old / "step.html"
+    assert main(["view", str(old), "--step", "10", "--out", str(out)]) == 0
+    browser = page.context.browser
+    assert browser is not None
+    with one_page(browser) as (other, errors):
+        other.goto(out.as_uri())
+        other.wait_for_selector("body[data-ready]")
+        assert "turn 1: 2 tool calls, " in other.locator("#answer").inner_text()
+        assert "together; the time of each is not recorded" in other.locator("#answer").inner_text()
+        assert errors == []
+
+
+def gaps_of(row: dict[str, Any]) -> list[float]:
+    """How far trainer and engine are apart on each sampled token."""
+    theirs = [value for turn in row["turns"] for value in turn["logprobs"]]
+    return [abs(mine - other) for mine, other in zip(row["training"]["logprobs"], theirs, strict=True)]
+
+
+def test_the_colours_of_numbers_are_those_of_each_token(page: "Page", rows: list[dict[str, Any]]) -> None:
+    """Gap, surprise and advantage: how full a colour is, of every sampled token, from the recorded numbers."""
+    for number, tint in ((0, "plus"), (1, "minus")):
+        choose(page, number)
+        row = rows[number]
+        logprobs = [value for turn in row["turns"] for value in turn["logprobs"]]
+        advantage = row["training"]["advantage"]
+        of_group = sorted(gap for one in rows if one["ticket"] == row["ticket"] for gap in gaps_of(one))
+        widest = of_group[int(0.99 * len(of_group))]  # of a hundred gaps one is wider
+        full = {
+            "gap": ("low", [gap / widest for gap in gaps_of(row)]),  # the trainer is below all over
+            "surprise": ("warm", [-value / 4.0 for value in logprobs]),
+            "advantage": (tint, [abs(advantage) / 0.5] * len(logprobs)),  # of the group's largest
+        }
+        for place, (name, (colour, shares)) in enumerate(full.items(), 1):
+            if number:
+                page.keyboard.press(str(place))
+            else:
+                page.locator(f"[data-colour='{name}']").click()
+            assert page.locator(f"[data-colour='{name}']").get_attribute("aria-checked") == "true"
+            base = page.evaluate(
+                "name => getComputedStyle(document.documentElement).getPropertyValue(name)", f"--{colour}"
+            )
+            painted = page.locator("#tokens span[data-token]:not(.context)").evaluate_all(
+                "spans => spans.map(span => getComputedStyle(span).backgroundColor)"
+            )
+            assert len(painted) == len(shares)
+            for seen, share in zip(painted, shares, strict=True):
+                parts = [float(value) for value in re.findall(r"[\d.]+", seen)]
+                assert parts[3:] == pytest.approx([0.75 * min(1.0, share) if share > 0.03 else 0.0], abs=0.01), (
+                    name,
+                    seen,
+                )
+                assert share <= 0.03 or parts[:3] == [float(value) for value in base.split()]
+
+
+def test_every_filter_leaves_the_rows_that_it_names(page: "Page", rows: list[dict[str, Any]]) -> None:
+    """Mode, stop, length, lag and spread, and two at once, against the same question asked of the file."""
+
+    def length(row: dict[str, Any]) -> int:
+        return sum(len(turn["sampled_ids"]) for turn in row["turns"])
+
+    def spread(row: dict[str, Any]) -> float:
+        rewards = [one["reward"] for one in rows if one["ticket"] == row["ticket"]]
+        mean = sum(rewards) / len(rewards)
+        return float((sum((one - mean) ** 2 for one in rewards) / len(rewards)) ** 0.5)
+
+    middle = sorted(map(length, rows))[2]
+    asked: list[tuple[str, str, Callable[[dict[str, Any]], bool]]] = [
+        ("mode", "budget 32", lambda row: bool(row["thinking"]["budget"] == 32)),
+        ("stop", "length", lambda row: bool(row["stop"] == "length")),
+        ("tokens", f">{middle}", lambda row: length(row) > middle),
+        ("tokens", f"{middle}..{middle}", lambda row: length(row) == middle),
+        ("lag", "3", lambda row: bool(row["training"]["version"] - row["admitted"] == 3)),
+        ("spread", ">0.1", lambda row: spread(row) > 0.1),
+        ("spread", "<=0", lambda row: spread(row) <= 0),
+    ]
+    for column, wanted, holds in asked:
+        page.locator("#clear").click()
+        field = page.locator(f"[data-column='{column}']")
+        if column in ("mode", "stop"):
+            field.select_option(wanted)
+        else:
+            field.fill(wanted)
+        expected = [str(number) for number, row in enumerate(rows) if holds(row)]
+        assert 0 < len(expected) < len(rows)
+        found = page.locator(".row").evaluate_all("lines => lines.map(line => line.dataset.row)")
+        assert found == expected, (column, wanted)
+    page.locator("[data-column='stop']").select_option("env")  # with the spread of before
+    assert page.locator(".row").count() == 2
+
+
+def test_a_link_that_was_copied_leads_to_its_token(page: "Page") -> None:
+    choose(page, 1)
+    page.locator("#tokens span[data-token]").last.click()
+    told = page.locator("#token").inner_text()
+    page.get_by_role("button", name="copy link").click()
+    sync_api.expect(page.locator("#answer .badges button")).to_have_text("copied")
+    page.locator("#search").click()
+    page.keyboard.press("Control+V")
+    link = page.locator("#search").input_value()
+    assert link == page.url
+    assert "row=1&token=" in link
+    browser = page.context.browser
+    assert browser is not None
+    with one_page(browser) as (other, errors):
+        other.goto(link)
+        other.wait_for_selector("body[data-ready]")
+        assert other.locator("#token").inner_text() == told
+        sync_api.expect(other.locator("#tokens .chosen")).to_be_in_viewport()
+        assert errors == []

@@ -1,0 +1,230 @@
+"""The viewer's columns, its files and its server, without a browser."""
+
+import gzip
+import http.client
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.viewed_run import HOSTILE, SPLIT, TOOL_SAYS, step_groups, tokenizer, training, write_viewed_run
+
+from temper.orchestrator.__main__ import main
+from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.tools.inspect.viewer.archive import Archive
+from temper.orchestrator.tools.inspect.viewer.page import document
+from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, Row, chosen_file, recorded_files
+from temper.orchestrator.tools.inspect.viewer.run_facts import tokenizer_of_run
+from temper.orchestrator.tools.inspect.viewer.server import ViewServer
+from temper.orchestrator.tools.inspect.viewer.table import columns_of
+from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes
+from temper.rollout.trajectory_json import write_groups
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    return write_viewed_run(tmp_path_factory.mktemp("runs") / "tiny")
+
+
+def unpacked(data: bytes) -> Any:
+    return json.loads(gzip.decompress(data))
+
+
+def columns(run: RunDir, name: str) -> dict[str, list[Any]]:
+    return columns_of(Lines(run.trajectories / f"{name}.jsonl").rows())
+
+
+def test_the_files_of_a_run_are_known_by_what_they_are_of(run: RunDir) -> None:
+    found = {(one.kind, one.label) for one in recorded_files(run)}
+    assert found == {("step", "rl/10"), ("evaluation", "sft"), ("evaluation", "rl")}
+    assert chosen_file(run).name == chosen_file(run, step="10").name == chosen_file(run, step="rl/10").name == "rl-10"
+    assert chosen_file(run, evaluation="rl").name == "eval-rl"
+    with pytest.raises(ValueError, match=r"--step 3: .* has no such file: rl/10"):
+        chosen_file(run, step="3")
+
+
+def test_columns_say_what_answers_and_their_groups_are(run: RunDir) -> None:
+    found = columns(run, "rl-10")
+    assert found["env"] == ["math"] * 3 + ["shop"] * 2
+    assert found["reward"] == [1.0, 0.0, None, 1.0, 0.0]
+    assert found["spread"] == [0.5] * 5
+    assert found["lag"] == [2, 2, None, 1, 1]
+    assert found["gap"] == pytest.approx([0.02, 0.02, None, *_gaps_of_tools(), None], abs=2e-5)
+    assert found["advantage"] == [0.5, -0.5, None, 0.5, None]
+    assert found["left_out"] == ["", "", None, "token_range", "truncated"]
+    assert found["failure"] == [None, None, "timeout", None, None]
+    assert (found["tool_s"][3], found["turns"][3], found["forced"][3]) == (0.5, 2, 1)
+
+
+def _gaps_of_tools() -> list[float]:
+    """The mean of |log pi - log mu| of the answer with a tool, counted from how it was written."""
+    groups, _ = step_groups()
+    chosen = groups[1].trajectories[0]
+    engine = [value for turn in chosen.turns for value in turn.logprobs_T.tolist() if value == value]
+    ours = training(len(engine))["logprobs"]
+    return [sum(abs(one - other) for one, other in zip(ours, engine, strict=True)) / len(engine)]
+
+
+def test_what_is_not_recorded_is_null_and_never_zero(run: RunDir) -> None:
+    found = columns(run, "eval-rl")
+    for name in ("lag", "gap", "advantage", "left_out"):
+        assert found[name] == [None] * 6
+    assert found["surprise"][0] > 0
+
+
+def test_a_piece_has_whole_groups_with_the_bytes_of_their_tokens(run: RunDir) -> None:
+    archive = Archive(chosen_file(run), tokenizer_of_run(run))
+    assert unpacked(archive.table)["pieces"] == [[0, 5]]
+    piece = unpacked(archive.piece(0))
+    turn = piece["groups"][0]["answers"][1]["turns"][0]
+    text = b"".join(piece["bytes"][str(one)].encode("latin-1") for one in turn["sampled_ids"]).decode()
+    assert text == f"51 {SPLIT}{HOSTILE}<end>"
+    assert (turn["versions"][0], turn["forced"]) == ([3, 2], [])
+    assert piece["groups"][1]["answers"][0]["turns"][0]["forced"] == [[len("get(h)") - 1, 1]]
+    assert piece["groups"][1]["answers"][0]["turns"][0]["observation"] == [{"role": "tool", "content": TOOL_SAYS}]
+
+
+def test_groups_stay_whole_where_a_file_has_several_pieces(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = Lines(run.trajectories / "eval-rl.jsonl")
+    tickets = [row["ticket"] for row in lines.rows()]
+    monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)
+    assert lines.pieces(tickets) == [(0, 2), (2, 2), (4, 2)]
+    assert [row["ticket"] for row in lines.some(2, 2)] == tickets[2:4]
+
+
+def test_bytes_of_tokens_are_those_of_the_text_that_they_decode_to(tmp_path: Path) -> None:
+    made = tokenizer()
+    made.save(str(tmp_path / "tokenizer.json"))
+    text = bytes(range(1, 256)).decode("latin-1") + SPLIT + "<end>"
+    known = TokenBytes(tmp_path / "tokenizer.json")
+    assert b"".join(known.of(one).encode("latin-1") for one in made.encode(text).ids).decode() == text
+    assert known.of(10**6) == "<1000000>"
+
+
+def test_a_last_line_that_is_being_written_is_left_out_and_a_bad_one_is_named(run: RunDir, tmp_path: Path) -> None:
+    whole = (run.trajectories / "eval-rl.jsonl").read_bytes()
+    (tmp_path / "torn.jsonl").write_bytes(whole[:-20])
+    assert len(list(Lines(tmp_path / "torn.jsonl").rows())) == 5
+    (tmp_path / "bad.jsonl").write_bytes(whole + b"{\n")
+    with pytest.raises(ValueError, match="line 7 is no JSON"):
+        list(Lines(tmp_path / "bad.jsonl").rows())
+    row = json.loads(whole.splitlines()[0])
+    lacks = {name: value for name, value in row["turns"][0].items() if name != "forced"}
+    for other in (3, {"ticket": 1}, row | {"turns": 1}, row | {"turns": [lacks]}):
+        (tmp_path / "bad.jsonl").write_text(json.dumps(other) + "\n", encoding="utf-8")
+        with pytest.raises(ValueError, match=r"bad\.jsonl, line 1 is no answer as a run writes it"):
+            list(Lines(tmp_path / "bad.jsonl").rows())
+
+
+def test_nothing_that_a_model_wrote_stands_in_the_page_as_it_was_written(run: RunDir, tmp_path: Path) -> None:
+    file = chosen_file(run)
+    page = document(
+        {"run": HOSTILE, "files": [file.about()]}, archives={file.name: Archive(file, tokenizer_of_run(run))}
+    )
+    assert page.count("<script") == page.count("</script>") == len(Archive(file, None).pieces) + 3
+    assert "<img" not in page
+    assert TOOL_SAYS not in page
+
+
+@pytest.fixture(scope="module")
+def server(run: RunDir) -> Iterator[ViewServer]:
+    with ViewServer(run) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        yield made
+        made.shutdown()
+
+
+def asked(server: ViewServer, path: str, host: str | None = None) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.request("GET", path, headers={} if host is None else {"Host": host})
+    answer = connection.getresponse()
+    return answer.status, answer.read()
+
+
+def test_the_server_has_the_page_and_the_columns_of_each_file(server: ViewServer) -> None:
+    status, page = asked(server, "/")
+    assert (status, b"temper view" in page) == (200, True)
+    assert unpacked(asked(server, "/data/rl-10/table")[1])["rows"] == 5
+    mark = unpacked(asked(server, "/data/eval-rl/table")[1])["mark"]
+    assert len(unpacked(asked(server, f"/data/eval-rl/{mark}/0")[1])["groups"]) == 3
+    assert asked(server, f"/data/eval-rl/{mark}/9")[0] == 404
+
+
+def test_a_piece_of_a_file_that_was_written_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    path, (groups, rows) = run.trajectory_file("rl", 10), step_groups()
+    monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)
+    shelf = ViewServer(run)
+    shelf.server_close()
+
+    def status(which: str) -> int:
+        return shelf.answer(f"/data/rl-10/{mark}/{which}").status
+
+    mark = unpacked(shelf.answer("/data/rl-10/table").body)["mark"]
+    assert [status(which) for which in ("0", "1", "same")] == [200] * 3
+    write_groups(path, groups[::-1], training=rows[2:] + rows[:2])
+    assert [status(which) for which in ("0", "1", "same")] == [409] * 3
+    old, mark = mark, unpacked(shelf.answer("/data/rl-10/table").body)["mark"]
+    assert (status("0"), old == mark) == (200, False)
+    some = Lines.some
+
+    def while_it_is_written(lines: Lines, first: int, count: int) -> list[Row]:
+        write_groups(path, groups, training=rows)
+        return some(lines, first, count)
+
+    monkeypatch.setattr(Lines, "some", while_it_is_written)
+    assert status("1") == 409
+
+
+def test_a_viewer_that_began_before_the_run_had_a_model_has_its_tokenizer_later(tmp_path: Path) -> None:
+    run = write_viewed_run(tmp_path / "tiny")
+    state = run.state()
+    run.store(replace(state, model=None))
+    shelf = ViewServer(run)
+    shelf.server_close()
+    run.store(state)
+    assert unpacked(shelf.answer("/data/rl-10/table").body)["tokenizer"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", ""])
+def test_another_name_than_its_own_is_refused(server: ViewServer, host: str) -> None:
+    assert asked(server, "/data/rl-10/table", host)[0] == 403
+    assert asked(server, "/", f"localhost:{server.server_port}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/config.yaml",
+        "/data/../config.yaml",
+        "/data/..%2Fmanifest/table",
+        "/data/rl-10/9",
+        "/data/rl-10/x",
+        "/data/x/table",
+    ],
+)
+def test_nothing_else_of_the_machine_is_served(server: ViewServer, path: str) -> None:
+    assert asked(server, path)[0] == 404
+
+
+def test_the_server_listens_on_loopback_alone(server: ViewServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--step", "10"], "the served page has all of them"),
+        (["--out", "x.html", "--against", "sft"], "--against sft needs --evaluation"),
+        (["--out", "x.html", "--evaluation", "dpo"], "--evaluation dpo: .* has no such file: rl, sft"),
+    ],
+)
+def test_what_the_command_can_not_do_is_said(
+    run: RunDir, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["view", str(run.root), *arguments]) == 2
+    assert re.search(said, capsys.readouterr().err)

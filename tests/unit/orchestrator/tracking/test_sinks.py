@@ -1,0 +1,258 @@
+"""A run in W&B and in trackio beside MLflow: their own libraries, offline, read back by their own readers."""
+
+import glob
+import json
+import math
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+from support.sink_records import POINTS, expected, trackio_store, wandb_points, wandb_records
+
+from temper.orchestrator.config.run_config import TrackingConfig
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.start_checks import check_before
+from temper.orchestrator.run.folder import write_json
+from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.tracking.sinks.config import SINKS, WandbConfig, is_installed
+from temper.orchestrator.tracking.sinks.sink import SinkRun, without_links
+from temper.orchestrator.tracking.sinks.tracker import SinkTracker
+from temper.orchestrator.tracking.tracker import Ended
+
+needs_both = pytest.mark.skipif(
+    not all(is_installed(name) for name in SINKS), reason="W&B or trackio is not installed; `make setup` installs both"
+)
+NOTE = "Accuracy 0.5 - [report.html](RUN_PAGE/artifacts/report.html)"
+
+
+@pytest.fixture
+def quiet_network(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A proxy that all processes are told to use and that nobody may ask for anything."""
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        yield
+        proxy.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            proxy.accept()
+
+
+def sink_run(folder: Path, sink: str, *, uploads: bool = False) -> SinkRun:
+    """The run of a folder in a sink, whose store is in that folder."""
+    return SinkRun(
+        sink=sink,
+        name="demo",
+        project="temper",
+        metrics=str(folder / "metrics.jsonl"),
+        memory=str(folder / "tracking" / sink),
+        store=str(folder / "trackio") if sink == "trackio" else "",
+        uploads=uploads,
+    )
+
+
+def wait_for(what: Callable[[], object]) -> None:
+    deadline = monotonic() + 120
+    while not what():
+        assert monotonic() < deadline
+        sleep(0.05)
+
+
+def sent_rows(folder: Path, sink: str) -> int:
+    """How many rows are known to be sent."""
+    files = (folder / "tracking" / sink).glob("*.sent")
+    return sum("~" not in line and line != "" for file in files for line in file.read_text().split("\n"))
+
+
+def of_type(records: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [record[kind] for record in records if record["type"] == kind]
+
+
+@needs_both
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_run_reaches_a_sink_with_all_that_it_has_and_goes_on_there(
+    tmp_path: Path, sink: str, quiet_network: None
+) -> None:
+    said: list[str] = []
+    log, first = MetricsLog(tmp_path / "metrics.jsonl"), SinkTracker(sink_run(tmp_path, sink), say=said.append)
+    first.params({"rl.steps": "5", "rl.group_size": "4"})
+    first.describe(NOTE)
+    for step in (1, 2, 3):
+        log.append("rl", step, {"train/loss": step / 8, "unknown": math.nan})
+        log.append("rl.eval", step, {"coin/avg_at_k": step / 4})
+    log.event("rl", 3, "changed", {"rl.steps": ["5", "9"]})
+    (tmp_path / "eval").mkdir()
+    tasks = {"coin": [{"key": "k", "right": 1, "scored": 2, "failed": 0}]}
+    write_json(tmp_path / "eval" / "rl.json", {"order": 1, "envs": {"coin": {"avg_at_k": 0.5}}, "tasks": tasks})
+    log.append("eval-rl", 0, {"coin/avg_at_k": 0.5})
+    (tmp_path / "report.html").write_text("<p>report</p>")
+    for file in ("report.html", "eval/rl.json"):
+        first.artifact(tmp_path / file)
+    wait_for(lambda: sent_rows(tmp_path, sink) == 8)
+    log.truncate("rl", 2)  # while it is being sent
+    log.append("rl", 3, {"train/loss": -1.0})
+    first.close(Ended.KILLED, timeout_s=120)
+    accuracy = {"1_accuracy/coin": {1: 0.5}}
+    assert POINTS[sink](tmp_path) == expected(tmp_path) | accuracy
+    (line,) = said
+    assert str(tmp_path) in line
+
+    second = SinkTracker(sink_run(tmp_path, sink), say=said.append)
+    second.params({"rl.steps": "9"})
+    log.append("rl", 4, {"train/loss": 1.0})
+    log.truncate("rl", 2)
+    log.append("rl", 3, {"train/loss": -2.0})
+    second.close(Ended.FINISHED, timeout_s=120)
+    assert POINTS[sink](tmp_path) == expected(tmp_path) | accuracy
+    assert POINTS[sink](tmp_path)["4_train/rl/loss"] == {1: 0.125, 2: 0.25, 3: -2.0}
+
+
+@needs_both
+@pytest.mark.timeout(600)
+def test_w_and_b_has_configuration_description_files_and_tables_and_goes_on_after_an_upload(
+    tmp_path: Path, quiet_network: None
+) -> None:
+    said: list[str] = []
+    log, first = MetricsLog(tmp_path / "metrics.jsonl"), SinkTracker(sink_run(tmp_path, "wandb"), say=said.append)
+    first.params({"rl.steps": "5"})
+    first.describe(NOTE)
+    log.append("rl", 1, {"x": 1.0})
+    log.event("rl", 1, "changed", {"rl.steps": ["5", "9"]})
+    (tmp_path / "eval").mkdir()
+    tasks = {"coin": [{"key": "k", "right": 1, "scored": 2, "failed": 0}]}
+    write_json(tmp_path / "eval" / "rl.json", {"order": 1, "envs": {}, "tasks": tasks})
+    first.artifact(tmp_path / "eval" / "rl.json")
+    first.close(Ended.FINISHED, timeout_s=120)
+    (records,) = wandb_records(tmp_path)
+    runs = of_type(records, "run")
+    assert (runs[-1]["notes"], runs[0]["display_name"], runs[0]["project"]) == ("Accuracy 0.5", "demo", "temper")
+    assert [one["update"] for one in of_type(records, "config")] == [{"rl.steps": "5"}]
+    assert "rl after step 1: changed rl.steps 5 -> 9" in str(of_type(records, "summary"))
+    assert of_type(records, "exit")[0].get("exit_code", 0) == 0
+    (folder,) = (tmp_path / "tracking" / "wandb" / "wandb").glob("offline-run-*")
+    pattern = said[0].partition("`wandb sync ")[2].partition("`")[0]
+    assert [Path(found) for found in glob.glob(pattern)] == [folder]
+    table = json.loads((folder / "files" / "eval" / "rl.table.json").read_text())
+    assert table["data"] == [["k", 0.5, "coin", 1, 2, 0]]
+    assert {"eval/rl.json", "eval/rl.table.json"} <= set(_paths(records))
+
+    (record,) = folder.glob("*.wandb")
+    record.with_suffix(".wandb.synced").touch()  # as `wandb sync` leaves one that it has uploaded
+    log.append("rl", 2, {"x": 2.0})
+    SinkTracker(sink_run(tmp_path, "wandb"), say=said.append).close(Ended.FINISHED, timeout_s=120)
+    before, after = wandb_records(tmp_path)
+    assert [of_type(part, "run")[0]["run_id"] for part in (before, after)] == [runs[0]["run_id"]] * 2
+    assert [[row["item"]["x"] for row in _shown(part)] for part in (before, after)] == [[1.0], [2.0]]
+    steps = [row["item"]["_step"] for part in (before, after) for row in of_type(part, "history")]
+    assert steps == sorted(set(steps))
+
+    log.truncate("rl", 0)
+    log.append("rl", 1, {"x": 3.0})
+    SinkTracker(sink_run(tmp_path, "wandb"), say=said.append).close(Ended.FINISHED, timeout_s=120)
+    assert any(f"has rows of the run {runs[0]['run_id']} that metrics.jsonl has no more" in line for line in said)
+    newest = max(wandb_records(tmp_path), key=lambda part: of_type(part, "run")[0]["start_time"])
+    assert of_type(newest, "run")[0]["run_id"] != runs[0]["run_id"]
+    assert [row["item"]["x"] for row in _shown(newest)] == [3.0]
+
+
+def _shown(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a record, whose metric is called `x` here."""
+    rows = of_type(records, "history")
+    return [{"item": {"x": row["item"]["rl/x"]}} for row in rows if "rl/x" in row["item"]]
+
+
+def _paths(records: list[dict[str, Any]]) -> list[str]:
+    return [file["path"] for one in of_type(records, "files") for file in one["files"]]
+
+
+@needs_both
+@pytest.mark.timeout(600)
+def test_trackio_has_configuration_description_and_files_once(tmp_path: Path, quiet_network: None) -> None:
+    said: list[str] = []
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.append("rl", 1, {"x": 1.0})
+    (tmp_path / "report.html").write_text("<p>report</p>")
+    for _ in range(2):
+        tracker = SinkTracker(sink_run(tmp_path, "trackio"), say=said.append)
+        tracker.params({"rl.steps": "5"})
+        tracker.describe(NOTE)
+        tracker.artifact(tmp_path / "report.html")
+        tracker.close(Ended.FINISHED, timeout_s=120)
+    ((run,), artifacts) = trackio_store(tmp_path)
+    assert (run["name"], run["config"]["rl.steps"]) == ("demo", "5")
+    notes = [row["description"]["_value"] for row in run["logs"] if "description" in row]
+    assert notes == ["Accuracy 0.5"]
+    assert [one["name"] for one in artifacts] == ["demo-report.html"]
+    assert said == [said[0]] * 2
+    assert f"TRACKIO_DIR={tmp_path / 'trackio'} trackio show --project temper" in said[0]
+
+
+@needs_both
+@pytest.mark.timeout(600)
+def test_a_server_that_never_answers_holds_up_no_end_and_what_it_lacks_is_recorded_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+        began = monotonic()
+        tracker = SinkTracker(sink_run(tmp_path, "wandb", uploads=True), say=said.append)
+        tracker.params({"rl.steps": "5"})
+        log.append("rl", 1, {"x": 1.0})
+        assert monotonic() - began < 5
+        asked, _ = silent.accept()
+        began = monotonic()
+        tracker.close(Ended.FINISHED, timeout_s=5)
+        assert monotonic() - began < 15
+        asked.close()
+    assert said[-1] == "tracking: not all reached wandb in 5 s; the same command sends the rest"
+    SinkTracker(sink_run(tmp_path, "wandb"), say=said.append).close(Ended.FINISHED, timeout_s=120)
+    assert wandb_points(tmp_path) == expected(tmp_path)
+
+
+@needs_both
+def test_a_process_that_dies_is_told_of_at_once(tmp_path: Path, quiet_network: None) -> None:
+    said: list[str] = []
+    tracker = SinkTracker(sink_run(tmp_path, "trackio"), say=said.append)
+    wait_for(lambda: tracker._process)
+    assert tracker._process is not None
+    tracker._process.kill()
+    wait_for(lambda: any("the process that sends to trackio ended" in line for line in said))
+    tracker.close(Ended.FINISHED, timeout_s=10)
+    assert "not all reached trackio" in said[-1]
+
+
+@pytest.mark.parametrize("sink", SINKS)
+def test_a_package_that_lacks_is_told_before_a_run_begins(
+    tmp_path: Path, sink: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, sink, None)  # as where it is not installed
+    config = load_config(Path("configs/demo.yaml"), [f"tracking.also=[{sink}]", f"runs_dir={tmp_path}"])
+    with pytest.raises(ValueError, match=rf"{sink} is not installed; `make setup` installs it.*sinks\.txt"):
+        check_before(config, config.instances, tmp_path / "demo")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_has_no_key_records_and_one_who_asks_for_uploads_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    assert [WandbConfig(mode=mode).uploads for mode in ("auto", "offline", "online")] == [False, False, True]
+    monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+    assert [WandbConfig(mode=mode).uploads for mode in ("auto", "offline", "online")] == [True, False, True]
+
+
+@pytest.mark.parametrize(("also", "said"), [(["wandbb"], "choose one of wandb, trackio"), (["wandb"] * 2, "once")])
+def test_a_place_that_is_none_is_refused(also: list[str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        TrackingConfig(also=also)
+
+
+def test_links_to_pages_of_mlflow_s_are_left_out_of_a_note() -> None:
+    links = "[report.html](RUN_PAGE/artifacts/report.html) - [traces](RUN_PAGE/traces)"
+    note = f"| a |\n\n{links}\n\nFolder: `runs/a`\n\n![p](RUN_FILE/p.svg)"
+    assert without_links(note).split() == ["|", "a", "|", "Folder:", "`runs/a`"]

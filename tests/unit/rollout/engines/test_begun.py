@@ -1,0 +1,196 @@
+"""vLLM for real: groups in flight go on in another engine, and the trainer agrees with every token of them."""
+
+import asyncio
+import json
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import tiny_models
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
+from temper.envs.source import open_source
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.worker import TrainerWorker
+from temper.orchestrator.cluster.this_machine import free_port
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.engines.config import EngineConfig
+from temper.rollout.engines.protocol import TurnRequest
+from temper.rollout.engines.vllm_engine import VllmEngine
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.begun_json import begun_from_json, begun_to_json
+from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.tokenizer import load_tokenizer
+from temper.rollout.trajectory import Carried, Group, Ticket, Trajectory, WeightVersion
+
+TOLERANCE = 1e-4
+"""Largest difference of a log-probability, in nats, in float32."""
+BEFORE, AFTER = 3, 8
+"""Versions of the first engine and of the second, which has the same weights."""
+SAMPLES = 8
+ENGINE = EngineConfig(max_model_len=1000, max_sequences=64)
+CONFIG = RolloutConfig(
+    engine=ENGINE, limits=EpisodeLimits(turn_tokens=150, total_tokens=960), thought=ThoughtConfig(grace=4)
+)
+MODES = (UNLIMITED, up_to(0), up_to(20), up_to(60))
+LONG_S = 60.0
+
+
+def ticket_of(number: int, env: str, thinking: Thinking) -> Ticket:
+    task = open_source(bind(env, EnvConfig(max_turns=3 if env == "gym" else None)), split="train", seed=1).task(number)
+    return Ticket(number=number, task=replace(task, thinking=thinking), admitted=WeightVersion(step=BEFORE))
+
+
+async def worker_on(model_dir: Path, *, version: int) -> RolloutWorker:
+    worker = RolloutWorker(CONFIG, seed=1)
+    await worker.start(str(model_dir), version)
+    return worker
+
+
+async def begun_groups(
+    worker: RolloutWorker, tickets: list[Ticket], *, answered: int
+) -> tuple[list[BegunGroup], float]:
+    """What there is of the groups when so many turns are answered, and the seconds that it took to say; it is given up."""
+    playing = [asyncio.create_task(worker.run_group(ticket, SAMPLES)) for ticket in tickets]
+    async with asyncio.timeout(LONG_S):
+        while True:
+            began = time.monotonic()
+            begun = await worker.groups_in_flight()
+            took = time.monotonic() - began
+            if sum(len(one.turns) for group in begun for one in group.unfinished.values()) >= answered:
+                break
+            await asyncio.sleep(0.02)
+    for task in playing:
+        task.cancel()
+    await asyncio.wait(playing, timeout=LONG_S)
+    return begun, took
+
+
+def check_kept(trajectory: Trajectory, group: BegunGroup, sample: int) -> None:
+    """What there was is its beginning, token by token; the second engine sampled the rest."""
+    if sample in group.finished:
+        assert trajectory == group.finished[sample]
+        return
+    ids = [token for turn in trajectory.turns for token in turn.sampled_ids]
+    versions = [version for turn in trajectory.turns for version in turn.versions_T]
+    logprobs = [logprob for turn in trajectory.turns for logprob in turn.logprobs_T]
+    begun = group.unfinished.get(sample)
+    if begun is None:
+        assert (trajectory.carried, set(versions)) == (Carried.NO, {AFTER})
+        return
+    last = begun.turn.said if begun.turn else None
+    kept = [token for turn in begun.turns for token in turn.sampled_ids] + list(last.token_ids if last else ())
+    known = [value for turn in begun.turns for value in turn.logprobs_T] + list(last.logprobs_T if last else ())
+    assert trajectory.carried is Carried.ON
+    assert ids[: len(kept)] == kept
+    assert [math.isnan(value) for value in logprobs[: len(kept)]] == [math.isnan(value) for value in known]
+    assert [v for v in logprobs[: len(kept)] if not math.isnan(v)] == [v for v in known if not math.isnan(v)]
+    assert versions == [BEFORE] * len(kept) + [AFTER] * (len(ids) - len(kept))
+
+
+def check_closings(tags: ThoughtTags, trajectory: Trajectory, budget: int) -> int:
+    """Its thoughts are closed exactly where the rule says; returns how many were closed by force."""
+    forced = 0
+    for turn in trajectory.turns:
+        limit = ThoughtLimit(tokens=budget, grace=CONFIG.thought.grace)
+        place = tags.forced_close(tokens_of(turn.sampled_ids), limit)
+        marked = [number for number, mark in enumerate(turn.forced_T) if mark]
+        expected = [] if place is None else list(range(place.start, min(place.end, len(turn.sampled_ids))))
+        assert marked == expected
+        forced += bool(marked)
+    return forced
+
+
+def gap(rank: TrainerWorker, trajectories: list[Trajectory]) -> float:
+    """Largest difference between the trainer and what was recorded, over all sampled tokens, those of both engines."""
+    wholes, recorded = [], []
+    for trajectory in trajectories:
+        ids: list[int] = []
+        known: list[float] = []
+        for turn in trajectory.turns:
+            ids += [*turn.context_ids, *turn.sampled_ids]
+            known += [*[math.nan] * len(turn.context_ids), *turn.logprobs_T]
+        wholes.append(tuple(ids))
+        recorded.append(known)
+    rows = rank.logprobs([TrainingSample.supervised(ids=ids, trained_T=[False] * len(ids)) for ids in wholes])
+    return max(
+        abs(ours - theirs)
+        for known, row in zip(recorded, rows, strict=True)
+        for ours, theirs in zip(known[len(known) - len(row) :], row, strict=True)
+        if not math.isnan(ours)
+    )
+
+
+async def closings_go_on(engine: VllmEngine, tags: ThoughtTags, prompt: tuple[int, ...]) -> None:
+    """A turn that is cut anywhere before, inside and behind its closing goes on with the rest of that closing."""
+    limit = ThoughtLimit(tokens=6, grace=3)
+    whole = await engine.generate(TurnRequest(prompt_ids=prompt, max_tokens=40, seed=5, limit=limit))
+    place = tags.forced_close(whole.token_ids, limit)
+    assert place is not None
+    assert len(whole.token_ids) > place.end
+    for cut in range(1, place.end + 3):
+        begun = whole.first(cut)
+        rest = await engine.generate(
+            TurnRequest(prompt_ids=prompt, max_tokens=40 - cut, seed=cut, limit=limit, begun=begun.token_ids)
+        )
+        both = begun.then(rest)
+        closed = tags.forced_close(both.token_ids, limit)
+        assert closed is not None
+        assert [n for n, mark in enumerate(both.forced_T) if mark] == list(range(closed.start, closed.end))
+        assert both.token_ids[closed.start : closed.end] == closed.ids
+
+
+async def story(model_dir: Path, say: pytest.CaptureFixture[str]) -> None:
+    tokenizer = load_tokenizer(model_dir)
+    tags = ThoughtTags(tokenizer)
+    tickets = [ticket_of(n, ("gym", "math")[n % 2], MODES[n // 2]) for n in range(8)]
+    first = await worker_on(model_dir, version=BEFORE)
+    engine = first._engine
+    assert isinstance(engine, VllmEngine)
+    prompt = Renderer(tokenizer).prompt_ids(tickets[0].task)
+    try:
+        await closings_go_on(engine, tags, prompt)
+        begun, took = await begun_groups(first, tickets, answered=2)
+    finally:
+        await first.close()
+    lines = [json.dumps(begun_to_json(group)) for group in begun]
+    tokens = sum(one.tokens for group in begun for one in group.unfinished.values())
+    with say.disabled():
+        print(f"\ngroups in flight: {tokens} tokens in {took * 1000:.1f} ms, {sum(map(len, lines))} bytes")
+    left = [begun_from_json(json.loads(line), ticket) for line, ticket in zip(lines, tickets, strict=True)]
+    assert any(one.turn is not None and one.turn.said.token_ids for group in left for one in group.unfinished.values())
+    second = await worker_on(model_dir, version=AFTER)
+    rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
+    try:
+        rank.load(str(model_dir), optim=OptimConfig(), total_steps=1)
+        groups: list[Group] = await asyncio.gather(
+            *(second.run_group(group.ticket, SAMPLES, 0, group) for group in left)
+        )
+        forced = 0
+        for group, there in zip(groups, left, strict=True):
+            assert len(group.trajectories) == SAMPLES
+            for sample, trajectory in enumerate(group.trajectories):
+                check_kept(trajectory, there, sample)
+                if (budget := group.ticket.task.thinking.budget) is not None and there.ticket.task.env.name == "math":
+                    forced += check_closings(tags, trajectory, budget)
+        assert forced
+        largest = gap(rank, [t for group in groups for t in group.trajectories])
+        with say.disabled():
+            print(f"largest difference {largest:.2e}")
+        assert largest < TOLERANCE
+    finally:
+        rank.close()
+        await second.close()
+
+
+@pytest.mark.faults
+def test_groups_in_flight_go_on_in_another_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asyncio.run(story(tiny_models.qwen3(tmp_path / "model"), capsys))

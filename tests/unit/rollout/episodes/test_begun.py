@@ -1,0 +1,108 @@
+"""Episodes of every environment that another process goes on with come to the end that they would have had."""
+
+import dataclasses
+import importlib.util
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.bound import bound
+from support.code_tasks import task_of as code_task
+from support.held_engine import said_in
+from support.interruptions import interrupted, mathematics, own, same_but_for_versions
+from support.scripted_engine import play
+from support.tiny_shop import write_shop
+from unit.envs.coding.test_turns import ROW as CODE_ROW
+from unit.envs.remote.test_remote import CounterServer
+from unit.envs.remote.test_remote import server as server
+from unit.envs.remote.test_remote import task_of as remote_task
+from unit.envs.retail.test_retail import CANCEL, DETAILS, row, say
+from unit.envs.retail.test_retail import task_of as shop_task
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import configured, environment
+from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import OFF
+from temper.envs.core.turn_text import turn_text
+from temper.envs.source import open_source
+from temper.rollout.trajectory import Carried
+
+
+def program(path: Path) -> tuple[Task, list[str]]:
+    wrong, right = "def f(x):\n    return 2", "def f(x):\n    return x + 1"
+    return dataclasses.replace(code_task(CODE_ROW, max_turns=3), thinking=OFF), [wrong, "I give up.", right]
+
+
+def tool_use(path: Path) -> tuple[Task, list[str]]:
+    env = environment("tool_use")
+    task = open_source(bind("tool_use", EnvConfig()), split="train", seed=1).task(0)
+    assert env.demonstrate is not None
+    said: list[Message] = [message for message in env.demonstrate(task) if message["role"] == "assistant"]
+    return task, [turn_text(message, thinks=True) for message in said]
+
+
+def shop(path: Path) -> tuple[Task, list[str]]:
+    task = shop_task(write_shop(path), row(CANCEL, outputs=("10.1",)), max_turns=6)
+    return task, [say("", DETAILS), say("Shall I?"), say("", CANCEL), say("10.1 it is")]
+
+
+def puzzle(path: Path) -> tuple[Task, list[str]]:
+    env = configured("reasoning_gym", {"dataset": "basic_arithmetic"})
+    assert env.generate is not None
+    assert env.gold is not None
+    task = bound(env.generate(random.Random(1), 1), env)
+    return task, ["</think>" + text for text in env.gold(task)]
+
+
+def game(path: Path) -> tuple[Task, list[str]]:
+    task = open_source(bind("gym", EnvConfig()), split="train", seed=1).task(0)
+    gold = environment("gym").gold
+    assert gold is not None
+    return task, ["what now?</think>nowhere", *("a hole there</think>" + text for text in gold(task))]
+
+
+FAMILIES = [mathematics, program, tool_use, shop, puzzle, game, own]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+def test_an_episode_stopped_anywhere_comes_to_the_end_that_it_would_have_had(family: Any, tmp_path: Path) -> None:
+    if family is puzzle and importlib.util.find_spec("reasoning_gym") is None:
+        pytest.skip("reasoning-gym is not installed (its pycosat needs a C compiler)")
+    task, texts = family(tmp_path)
+    whole = play(task, texts)
+    assert whole.failure is None
+    assert len(whole.turns) == len(texts)
+    for turn, one in enumerate(whole.turns):
+        length = len(one.sampled_ids)
+        for tokens in sorted({0, 1, length // 2, length - 1}):
+            left, trajectory = interrupted(task, said_in(whole), turn=turn, tokens=tokens)
+            same_but_for_versions(trajectory, whole)
+            assert trajectory.carried is Carried.ON
+            assert left.unfinished[0].tokens == tokens + sum(len(before.sampled_ids) for before in whole.turns[:turn])
+            versions = [version for played in trajectory.turns for version in played.versions_T]
+            before = left.unfinished[0].tokens
+            assert versions == [3] * before + [4] * (len(versions) - before)
+
+
+@pytest.mark.parametrize("protocol", ["verify", "step"])
+def test_an_environment_on_a_server_begins_again_unless_no_turn_was_answered(
+    server: CounterServer, protocol: str
+) -> None:
+    task = remote_task(server, protocol)
+    said = {
+        "verify": [
+            '</think>I add.<tool_call>{"name": "add", "arguments": {"count": 5}}</tool_call>',
+            "</think>It is 8.",
+        ],
+        "step": ["</think>2", "</think>3"],
+    }[protocol]
+    whole = play(task, said)
+    assert (whole.reward, len(whole.turns)) == (1.0, 2)
+    _, trajectory = interrupted(task, said_in(whole), turn=0, tokens=1)
+    same_but_for_versions(trajectory, whole)
+    assert (trajectory.carried, set(trajectory.turns[0].versions_T)) == (Carried.ON, {3, 4})
+    _, trajectory = interrupted(task, said_in(whole), turn=1, tokens=1)
+    same_but_for_versions(trajectory, whole)
+    assert trajectory.carried is Carried.AGAIN
+    assert {version for turn in trajectory.turns for version in turn.versions_T} == {4}

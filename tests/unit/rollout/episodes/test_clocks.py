@@ -1,0 +1,256 @@
+"""Many episodes at once: what one waits for others does not count, and one that hangs costs nobody but itself."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from support.bound import bound
+from support.scripted_engine import ROOM, ScriptedEngine, completion, runner_of
+
+from temper.envs.core.clock import CURRENT, Clock, off_the_clock
+from temper.envs.core.env_ref import EnvRef, EnvSettings
+from temper.envs.core.failure import FailureKind
+from temper.envs.core.step_result import StepResult
+from temper.envs.core.task import Task
+from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.sandbox.sandbox import AT_ONCE, shared_sandbox
+from temper.envs.task_env import TaskEnv
+from temper.rewards.verdict import Outcome, verdict
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.engines.vllm_stats import TurnClocks
+from temper.rollout.episodes.env_threads import EnvThreads
+from temper.rollout.episodes.episode import EpisodeRunner
+from temper.rollout.episodes.stopwatch import Stopwatch
+from temper.rollout.trajectory import Trajectory
+
+QUICK = Task(env=EnvRef(name="own"), key="quick", messages=({"role": "user", "content": "?"},), spec={})
+HANGS = replace(QUICK, key="hangs")
+
+
+class Waiting(TaskEnv):
+    """Two turns; each waits for its tool, whatever that is."""
+
+    env_id = "own"
+
+    def __init__(self, tool: Callable[[Task], object]) -> None:
+        super().__init__()
+        self.tool = tool
+
+    def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
+        self.tool(task)
+        if self.turns == 1:
+            return self.go_on([{"role": "tool", "content": "done"}])
+        return self.end(verdict(True))
+
+
+def together(runner: EpisodeRunner, tasks: list[Task]) -> tuple[list[Trajectory], float]:
+    """The episodes of these tasks at once, and the seconds that they took."""
+
+    async def run() -> list[Trajectory]:
+        return await asyncio.gather(*(runner.run(task, seed=number) for number, task in enumerate(tasks)))
+
+    start = time.monotonic()
+    played = asyncio.run(run())
+    return played, time.monotonic() - start
+
+
+def slow_tools(*, episodes: int, seconds: float) -> float:
+    """How many seconds so many episodes take whose tool sleeps in each of two turns."""
+    engine = ScriptedEngine(["</think>go"])
+    runner = runner_of(engine, make=lambda _: Waiting(lambda _task: time.sleep(seconds)))
+    played, took = together(runner, [QUICK] * episodes)
+    assert [one.reward for one in played] == [1.0] * episodes
+    return took
+
+
+def test_256_episodes_wait_for_a_slow_tool_less_than_three_times_as_long_as_one() -> None:
+    work = slow_tools(episodes=256, seconds=0.0)  # on this machine, as busy as it is
+    assert slow_tools(episodes=256, seconds=1.2) - work < 3 * 2 * 1.2
+
+
+@pytest.mark.slow
+def test_256_episodes_with_a_tool_of_five_seconds_take_less_than_three_times_as_long_as_one() -> None:
+    assert slow_tools(episodes=256, seconds=5.0) < 3 * 2 * 5.0
+
+
+def in_threads(task: Task, threads: int) -> Task:
+    return replace(task, env=replace(task.env, settings=EnvSettings(threads=threads)))
+
+
+@pytest.mark.parametrize("threads", [2, 256])
+def test_four_episodes_that_hang_cost_nobody_but_themselves(threads: int) -> None:
+    released = threading.Event()
+    runner = runner_of(
+        ScriptedEngine(["</think>go"]),
+        limits=replace(ROOM, timeout_s=2.0),
+        make=lambda _: Waiting(lambda task: task.key == "hangs" and released.wait()),
+    )
+    tasks = [in_threads(task, threads) for task in [HANGS] * 4 + [QUICK] * 20]
+    try:
+        played, took = together(runner, tasks)
+    finally:
+        released.set()
+    assert {one.failure and one.failure.kind for one in played[:4]} == {FailureKind.TIMEOUT}
+    assert [one.reward for one in played[4:]] == [1.0] * 20
+    assert took < 10  # two deadlines, where two threads take the four that hang
+
+
+def test_the_wait_for_a_thread_and_for_the_engine_is_off_the_clock() -> None:
+    engine = ScriptedEngine(["</think>go"], seconds=0.1)
+    runner = runner_of(
+        engine,
+        limits=replace(ROOM, timeout_s=1.6),
+        sequences=2,
+        make=lambda _: Waiting(lambda _task: time.sleep(0.1)),
+    )
+    played, took = together(runner, [in_threads(QUICK, 2)] * 20)
+    assert [one.reward for one in played] == [1.0] * 20
+    assert engine.busiest == 2
+    assert took > 2 * 20 / 2 * 0.1 > 1.6
+
+
+def test_the_times_of_an_episode_say_who_made_it_wait() -> None:
+    runner = runner_of(
+        ScriptedEngine(["</think>go"], seconds=0.3), sequences=1, make=lambda _: Waiting(lambda _task: time.sleep(0.2))
+    )
+    played, _ = together(runner, [replace(QUICK, spec={"threads": 1})] * 2)
+    for one in played:
+        spent = one.times.queue_s + one.times.generate_s + one.times.step_s
+        assert 0.7 * one.seconds < spent <= one.seconds
+        assert sum(turn.times.step_s for turn in one.turns) <= one.times.step_s
+        assert all(turn.times.generate_s >= 0.3 and turn.times.step_s >= 0.2 for turn in one.turns)
+    assert max(one.times.queue_s for one in played) >= 0.2  # the first one's 0.3, less what the second came later
+
+
+def test_an_episode_that_fails_says_what_its_time_went_into() -> None:
+    runner = runner_of(ScriptedEngine(["x"], seconds=60), limits=replace(ROOM, timeout_s=0.2))
+    (lost,), _ = together(runner, [bound(Task(key="1", messages=QUICK.messages, spec={"answer": "1"}), "math")])
+    assert lost.failure is not None
+    assert lost.times.generate_s >= 0.1
+
+
+def test_an_engine_that_does_not_answer_is_a_timeout_of_its_episode() -> None:
+    runner = runner_of(ScriptedEngine(["x"], seconds=60), limits=replace(ROOM, timeout_s=0.2))
+    (lost,), _ = together(runner, [bound(Task(key="1", messages=QUICK.messages, spec={"answer": "1"}), "math")])
+    assert lost.failure is not None
+    assert lost.failure.kind is FailureKind.TIMEOUT
+
+
+class PausedEngine(ScriptedEngine):
+    """Each turn waits 0.3 s for room, is sampled for 0.2 s, and meets three pauses of 0.3 s."""
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        begun: set[str] = set()
+        clocks, name = TurnClocks(begun.__contains__), request.name or ""
+        with clocks.of(name, request.clock):
+            await asyncio.sleep(0.3)
+            begun.add(name)
+            clocks.look()
+            for _ in range(3):
+                clocks.stand(still=True)
+                await asyncio.sleep(0.3)
+                clocks.stand(still=False)
+                await asyncio.sleep(self._seconds / 3)
+        return completion("</think>go")
+
+
+@pytest.mark.parametrize(("sampling_s", "in_time"), [(0.2, True), (30.0, False)])
+def test_the_wait_for_room_and_the_pauses_of_the_engine_are_off_the_clock(sampling_s: float, in_time: bool) -> None:
+    engine = PausedEngine([""], seconds=sampling_s)
+    runner = runner_of(engine, limits=replace(ROOM, timeout_s=0.6), make=lambda _: Waiting(lambda _task: None))
+    (one,), took = together(runner, [QUICK])
+    assert (one.failure is None) is in_time
+    if in_time:
+        assert took > 2 * 1.4  # two turns
+    else:
+        assert one.failure is not None
+        assert one.failure.kind is FailureKind.TIMEOUT
+        assert took < 10
+
+
+def test_a_call_that_hangs_is_counted_until_it_ends() -> None:
+    released = threading.Event()
+
+    async def work() -> list[int]:
+        runner = runner_of(
+            ScriptedEngine(["</think>go"]),
+            limits=replace(ROOM, timeout_s=0.2),
+            make=lambda _: Waiting(lambda _task: released.wait()),
+        )
+        counts = [runner.hung_calls]
+        playing = [asyncio.create_task(runner.run(QUICK, seed=n)) for n in range(3)]
+        async with asyncio.timeout(20):
+            while not runner.env_works:
+                await asyncio.sleep(0.01)
+            await asyncio.gather(*playing)
+            assert not runner.env_works
+            counts.append(runner.hung_calls)
+            released.set()
+            while runner.hung_calls:
+                await asyncio.sleep(0.01)
+        return counts
+
+    try:
+        assert asyncio.run(work()) == [0, 3]
+    finally:
+        released.set()
+
+
+def test_a_call_whose_thread_does_not_start_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[str] = []
+    start = threading.Thread.start
+    refused = [RuntimeError("can't start new thread")]
+
+    def sometimes(thread: threading.Thread) -> None:
+        if refused and thread.name == "env":
+            raise refused.pop()
+        start(thread)
+
+    async def work() -> None:
+        threads = EnvThreads()
+        monkeypatch.setattr(threading.Thread, "start", sometimes)
+
+        async def call(name: str) -> None:
+            clock, watch = Clock(10.0), Stopwatch()
+            await threads.call(lambda: ran.append(name), env="own", at_once=4, clock=clock, watch=watch)
+
+        with pytest.raises(RuntimeError, match="can't start"):
+            await call("first")
+        for _ in range(3):
+            await call("later")
+
+    asyncio.run(work())
+    assert ran == ["later"] * 3
+
+
+def test_programs_that_use_up_their_time_are_scored_however_many_there_are_and_short_the_clock() -> None:
+    task = Task(
+        key="1",
+        messages=({"role": "user", "content": "f(x): x"},),
+        spec={"entry_point": "f", "tests": [{"args": [1], "expected": 1}]},
+    )
+    runner = runner_of(ScriptedEngine(["</think>def f(x):\n    while True: pass"]), limits=replace(ROOM, timeout_s=0.7))
+    shared_sandbox().admit(1)
+    try:
+        played, took = together(runner, [bound(task, "code")] * 2)
+    finally:
+        shared_sandbox().admit(AT_ONCE)
+    assert [(one.reward, one.verdict.outcome) for one in played] == [(0.0, Outcome.POLICY_FAULT)] * 2
+    assert took > 0.7
+
+
+def test_a_clock_runs_and_stands_still_by_turns() -> None:
+    clock, began = Clock(10.0), time.monotonic()
+    CURRENT.set(clock)
+    with clock.turned(on=True):
+        time.sleep(0.1)
+        with off_the_clock(), off_the_clock():
+            left = clock.left_s
+            time.sleep(0.1)
+            assert clock.left_s == left
+        time.sleep(0.1)
+    CURRENT.set(None)
+    assert 10.0 - (time.monotonic() - began - 0.1) <= clock.left_s <= 9.8

@@ -1,0 +1,179 @@
+"""Episodes on recorded completions: token-in-token-out, and faults that become data, never a zero reward."""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from support.bound import bound
+from transformers import PreTrainedTokenizerBase
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.catalog import environment, make_env
+from temper.envs.core.errors import SandboxError
+from temper.envs.core.task import Task
+from temper.envs.play import MakeEnv
+from temper.envs.source import open_source
+from temper.learner.models.fresh import byte_tokenizer
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.engines.replay_engine import Recording, ReplayEngine, read_recording
+from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.turn_sampler import TurnSampler
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.trajectory import FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
+from temper.rollout.trajectory_json import group_lines
+
+TOKENIZER: PreTrainedTokenizerBase = byte_tokenizer()
+RENDERER = Renderer(TOKENIZER)
+TAGS = ThoughtTags(TOKENIZER)
+LIMITS = EpisodeLimits()
+
+
+def completion(text: str, *, ended: bool = True) -> Completion:
+    ids = TOKENIZER(text, add_special_tokens=False)["input_ids"] + [TOKENIZER.eos_token_id] * ended
+    return Completion(token_ids=tuple(ids), logprobs_T=(-0.5,) * len(ids), versions_T=(3,) * len(ids), finished=ended)
+
+
+def play(
+    task: Task,
+    recording: Recording,
+    *,
+    limits: EpisodeLimits = LIMITS,
+    make: MakeEnv = make_env,
+) -> Trajectory:
+    runner = EpisodeRunner(
+        sampler=TurnSampler(ReplayEngine(recording), TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens),
+        renderer=RENDERER,
+        limits=limits,
+        make_env=make,
+    )
+    return asyncio.run(runner.run(task, seed=1))
+
+
+def math_task() -> Task:
+    question = {"role": "user", "content": "2+2=?"}
+    return bound(Task(key="t", messages=(question,), spec={"answer": "4", "question": "2+2=?"}), "math")
+
+
+def test_a_right_answer_is_scored_and_keeps_ids_logprobs_and_versions() -> None:
+    task, said = math_task(), completion("2+2=4\n</think>\n\\boxed{4}")
+    trajectory = play(task, {RENDERER.prompt_ids(task): [said]})
+    (turn,) = trajectory.turns
+    assert (trajectory.reward, trajectory.stop) == (1.0, Stop.ENV)
+    assert (tokens_of(turn.context_ids), tokens_of(turn.sampled_ids)) == (RENDERER.prompt_ids(task), said.token_ids)
+    assert (tuple(turn.logprobs_T), set(turn.versions_T)) == (said.logprobs_T, {3})
+
+
+def test_an_answer_that_is_cut_off_stops_for_length() -> None:
+    task = math_task()
+    trajectory = play(task, {RENDERER.prompt_ids(task): [completion("2+2", ended=False)]})
+    assert (trajectory.reward, trajectory.stop, trajectory.truncated) == (0.0, Stop.LENGTH, True)
+
+
+def demonstration(index: int = 0) -> tuple[Task, Recording]:
+    """A tool-use task with the completions of its expert, laid out as an engine would see them."""
+    task = open_source(bind("tool_use", EnvConfig()), split="train", seed=1).task(index)
+    demonstrate = environment("tool_use").demonstrate
+    assert demonstrate is not None
+    seen, recording, observed = RENDERER.prompt_ids(task), {}, []
+    for number, message in enumerate(demonstrate(task)):
+        if message["role"] == "tool":
+            observed.append(message)
+            continue
+        if number:
+            seen = (*seen, *RENDERER.observation_ids(observed, thinks=True))
+            observed = []
+        ids = RENDERER.encode(RENDERER.answer_text(message, thinks=True))
+        recording[seen] = [
+            Completion(token_ids=ids, logprobs_T=(-1.0,) * len(ids), versions_T=(0,) * len(ids), finished=True)
+        ]
+        seen = (*seen, *ids)
+    return task, recording
+
+
+def test_the_expert_of_a_multi_turn_environment_is_rewarded_through_the_whole_stack() -> None:
+    task, recording = demonstration()
+    trajectory = play(task, recording)
+    assert trajectory.reward == 1.0
+    assert len(trajectory.turns) == 3
+    whole = [i for turn in trajectory.turns for i in (*turn.context_ids, *turn.sampled_ids)]
+    assert TOKENIZER.decode(whole).count("<|im_start|>assistant") == 3
+    assert trajectory.turns[0].observation
+    for turn in trajectory.turns:
+        assert len(turn.tool_spans) == len(turn.observation)
+        assert all(0 <= span.began_s < span.began_s + span.seconds <= turn.times.step_s for span in turn.tool_spans)
+
+
+def test_a_turn_limit_ends_an_episode() -> None:
+    task, recording = demonstration()
+    trajectory = play(task, recording, limits=EpisodeLimits(turns=1))
+    assert (trajectory.stop, trajectory.reward, len(trajectory.turns)) == (Stop.TURNS, 0.0, 1)
+
+
+class Broken(gymnasium.Env[str, str]):
+    """An environment whose grading does what it is told to: raises, hangs, or returns no number."""
+
+    def __init__(self, step: Callable[[], float]) -> None:
+        self._do = step
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        return "", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return "", self._do(), True, False, {}
+
+
+def raising(error: Exception) -> Callable[[], float]:
+    def step() -> float:
+        raise error
+
+    return step
+
+
+def hanging() -> float:
+    time.sleep(1.0)
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("step", "kind"),
+    [
+        (raising(KeyError("a bug in the reward")), FailureKind.ENVIRONMENT),
+        (raising(SandboxError("zygote died")), FailureKind.SANDBOX),
+        (lambda: math.nan, FailureKind.GRADER),
+        (hanging, FailureKind.TIMEOUT),
+    ],
+)
+def test_a_fault_outside_the_model_is_a_typed_failure_without_a_reward(
+    step: Callable[[], float], kind: FailureKind
+) -> None:
+    task = math_task()
+    recording = {RENDERER.prompt_ids(task): [completion("x")]}
+    limits = EpisodeLimits(timeout_s=0.3 if kind is FailureKind.TIMEOUT else 60.0)
+    trajectory = play(task, recording, limits=limits, make=lambda _: Broken(step))
+    assert trajectory.reward is None
+    assert trajectory.failure is not None
+    assert (trajectory.stop, trajectory.failure.kind) == (Stop.FAILURE, kind)
+
+
+def test_an_engine_that_fails_is_a_typed_failure() -> None:
+    trajectory = play(math_task(), {})
+    assert trajectory.failure is not None
+    assert trajectory.failure.kind is FailureKind.ENGINE
+
+
+def test_a_recorded_trajectory_replays_to_the_same_trajectory(tmp_path: Path) -> None:
+    task, recording = demonstration(3)
+    first = play(task, recording)
+    ticket = Ticket(number=0, task=task, admitted=WeightVersion(step=0))
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(group_lines(Group(ticket=ticket, trajectories=(first,)))), encoding="utf-8")
+    second = play(task, read_recording(path))
+    assert (second.turns, second.reward, second.stop) == (first.turns, first.reward, first.stop)

@@ -1,0 +1,211 @@
+"""What a rollout worker says of its health, and what the death of its engine does to its groups."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from support.bound import bound
+from support.scripted_engine import RENDERER, ROOM, TAGS, ScriptedEngine, runner_of
+from unit.rollout.episodes.test_clocks import Waiting
+
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.task import Task
+from temper.rollout.engines.engine_process import EngineProcess, cpu_s
+from temper.rollout.engines.protocol import Completion, TurnRequest
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.trajectory import Ticket, WeightVersion
+
+T = TypeVar("T")
+TASK = bound(
+    Task(key="1", messages=({"role": "user", "content": "1+1?"},), spec={"answer": "2"}),
+    "math",
+)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(work, 20))
+
+
+class SickEngine(ScriptedEngine):
+    """An engine whose process hangs while `well` is not set, and is dead once `dead` is."""
+
+    def __init__(self) -> None:
+        super().__init__(["2"])
+        self.well, self.dead = asyncio.Event(), False
+        self.process = EngineProcess(lambda: self.dead, raised=LookupError)
+
+    async def generate(self, request: TurnRequest) -> Completion:
+        if self.dead:
+            raise WorkerDied("the engine's process died")
+        return await super().generate(request)
+
+    async def answers(self) -> None:
+        await self.process.answer(self._answered())
+
+    async def _answered(self) -> None:
+        await self.well.wait()
+
+    async def gets_on(self) -> None:
+        await self.process.gets_on(self._answered())
+
+    async def died(self) -> None:
+        await self.process.died()
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        await self.process.answer(self._answered())
+        return version
+
+
+def worker_of(engine: SickEngine) -> RolloutWorker:
+    worker = RolloutWorker(RolloutConfig(), seed=1)
+    worker.attach(engine, RENDERER, TAGS)
+    return worker
+
+
+def test_a_worker_whose_engine_hangs_is_silent_but_for_one_that_is_at_work_on_a_load() -> None:
+    async def work() -> list[Any]:
+        worker = worker_of(engine := SickEngine())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(worker.pulse(), 0.1)
+        loading = asyncio.create_task(worker.load_checkpoint("model", 3))
+        await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(worker.pulse(), 0.1)
+        engine.process.loading = [os.getpid()]
+        before = asyncio.create_task(worker.pulse())
+        await asyncio.sleep(0)
+        _use_a_cpu()
+        first = await before
+        engine.well.set()
+        second = await worker.pulse()
+        return [second.progress - first.progress, await loading, (await worker.pulse()).doing]
+
+    assert run(work()) == [1, WeightVersion(step=3), ""]
+
+
+def test_a_worker_that_is_asleep_gets_on_although_its_groups_wait() -> None:
+    async def work() -> list[int]:
+        worker = worker_of(engine := SickEngine())
+        engine.well.set()
+        await worker.occupy(weights=False, cache=False, limit_s=1.0)
+        asleep = [(await worker.pulse()).progress for _ in range(3)]
+        await worker.occupy(weights=True, cache=True, limit_s=1.0)
+        awake = [(await worker.pulse()).progress for _ in range(2)]
+        return [*(later - first for first, later in pairwise(asleep)), awake[1] - awake[0]]
+
+    assert run(work()) == [1, 1, 0]
+
+
+def _use_a_cpu() -> None:
+    used = cpu_s([os.getpid()])
+    while cpu_s([os.getpid()]) == used:
+        pass
+
+
+def test_whoever_waits_for_an_engine_hears_of_its_death() -> None:
+    async def work() -> list[BaseException | None]:
+        worker = worker_of(engine := SickEngine())
+        waiting = [
+            asyncio.create_task(call) for call in (worker.pulse(), worker.died(), worker.load_checkpoint("model", 1))
+        ]
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in waiting)
+        engine.dead = True
+        await asyncio.wait(waiting)
+        return [task.exception() for task in waiting]
+
+    assert [str(error) for error in run(work())] == ["the engine's process died"] * 3
+
+
+def test_what_the_front_end_says_of_a_dead_engine_is_a_death() -> None:
+    async def fails() -> None:
+        raise LookupError("EngineCore is gone")
+
+    with pytest.raises(WorkerDied):
+        run(EngineProcess(lambda: False, raised=LookupError).answer(fails()))
+
+
+def test_the_death_of_an_engine_is_no_failure_of_an_episode() -> None:
+    async def work() -> None:
+        worker = worker_of(engine := SickEngine())
+        engine.dead = True
+        await worker.run_group(Ticket(number=0, task=TASK, admitted=WeightVersion(step=0)), 2)
+
+    with pytest.raises(WorkerDied, match="the engine's process died"):
+        run(work())
+
+
+def test_a_group_in_flight_makes_a_worker_busy_and_its_calls_are_progress() -> None:
+    async def work() -> tuple[str, int, str]:
+        worker = worker_of(engine := SickEngine())
+        engine.well.set()
+        before = (await worker.pulse()).progress
+        running = asyncio.create_task(worker.run_group(Ticket(number=7, task=TASK, admitted=WeightVersion(step=0)), 1))
+        await asyncio.sleep(0)
+        doing = (await worker.pulse()).doing
+        group = await running
+        assert not group.failed, group.failures
+        after = await worker.pulse()
+        return doing, after.progress - before, after.doing
+
+    # it begins and ends, and the environment answers when it begins and to the turn
+    assert run(work()) == ("group 7", 4, "")
+
+
+def own_env(worker: RolloutWorker, engine: SickEngine, tool: Callable[[], object], *, timeout_s: float) -> Task:
+    """Let a worker play episodes whose environment uses a tool in each turn. Returns a task of it."""
+    limits = replace(ROOM, timeout_s=timeout_s)
+    engine._texts = ["</think>go"]
+    worker._runner = runner_of(engine, limits=limits, make=lambda _: Waiting(lambda _task: tool()))
+    return Task(env=EnvRef(name="own"), key="1", messages=TASK.messages, spec={})
+
+
+def test_a_slow_call_of_an_environment_gets_on_within_its_time() -> None:
+    released = threading.Event()
+
+    async def work() -> None:
+        worker = worker_of(engine := SickEngine())
+        engine.well.set()
+        task = own_env(worker, engine, released.wait, timeout_s=60.0)
+        group = asyncio.create_task(worker.run_group(Ticket(number=1, task=task, admitted=WeightVersion(step=0)), 1))
+        await asyncio.sleep(0.2)
+        pulses = [await worker.pulse() for _ in range(3)]
+        assert all(later.doing and later.progress > first.progress for first, later in pairwise(pulses))
+        released.set()
+        await group
+        assert (await worker.pulse()).progress == (await worker.pulse()).progress
+
+    try:
+        run(work())
+    finally:
+        released.set()
+
+
+def test_a_worker_with_too_many_hung_calls_ends_after_its_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr("temper.rollout.episodes.worker.MOST_HUNG", 2)
+
+    async def work() -> None:
+        worker = worker_of(engine := SickEngine())
+        task = own_env(worker, engine, released.wait, timeout_s=0.3)
+        tickets = [Ticket(number=n, task=task, admitted=WeightVersion(step=0)) for n in range(4)]
+        await worker.run_group(tickets[0], 2)
+        assert (await worker.engine_stats()).hung_calls == 2
+        flying = asyncio.create_task(worker.run_group(tickets[1], 1))
+        await asyncio.sleep(0)
+        await flying
+        own_task = asyncio.create_task(worker.run_group(tickets[2], 1))
+        with pytest.raises(WorkerDied, match="3 calls of environments hang"):
+            await own_task
+
+    try:
+        run(work())
+    finally:
+        released.set()

@@ -1,0 +1,101 @@
+"""No text of a model makes a failure: whatever it samples is read, and the conversation goes on, in every family."""
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from support.family_findings import NAMES
+from support.model_families import tokenizer_of
+
+from temper.envs.core.task import Message, Task
+from temper.envs.core.thinking_mode import OFF, UNLIMITED
+from temper.envs.core.turn_text import Call, call_message
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.formats.probe import SAID, call_id
+
+NAME, VALUE, COUNT = "NAME", "VALUE", "1234567"
+GOLD: Message = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [call_message(NAME, {"key": VALUE, "n": int(COUNT)})],
+    "reasoning_content": "so",
+}
+TOOLS = (
+    {
+        "type": "function",
+        "function": {
+            "name": "get",
+            "description": "-",
+            "parameters": {"type": "object", "properties": {"key": {"type": "string"}, "n": {"type": "integer"}}},
+        },
+    },
+)
+WORDS = (
+    *("", " ", "\n", "\\", '"', "\\ud800", "\\udc00\\ud800", "\\u0000", "\x00\x01\x02", "\ufffd", "\U0001f600"),
+    *(
+        SAID,
+        "{{ 1 / 0 }}",
+        "%s{0}",
+        "]",
+        "}",
+        "/no_think",
+        "</function>",
+        "\uff1c\uff5cim_end\uff5c\uff1e",
+        "get" * 500,
+    ),
+)
+NUMBERS = (
+    *("9" * 5000, "-" + "9" * 5000, "1e999", "NaN", "Infinity", "\u0667", "1_0", "", "null"),
+    *("{[1]}", "{(): 1}", "{**a}", "...", "b'a'", "-" * 9000 + "1"),
+    *("[" * 3000 + "]" * 3000, "[" * 500 + "]" * 500, '{"a":' * 500 + "1" + "}" * 500, '"\\ud800"', '{"\\ud800": 1}'),
+)
+
+
+def hostile(gold: str, tags: list[str]) -> Iterator[str]:
+    """Texts made of a family's own call, and of its tags."""
+    for word in (*WORDS, *tags):
+        yield word
+        yield gold.replace(NAME, word)
+        yield gold.replace(VALUE, word)
+    for number in NUMBERS:
+        yield gold.replace(COUNT, number)
+    for given in ('"call_0"', '"\\ud800"', "null", "{}"):
+        yield gold.replace(f'"{call_id(0)}"', given).replace('{"name"', f'{{"id": {given}, "name"')
+    chance = random.Random(1)
+    for _ in range(8):
+        start, end = sorted(chance.sample(range(len(gold) + 1), 2))
+        yield from (gold[:start], gold[start:], gold[:start] + gold[end:], gold[:end] + gold[start:])
+    yield gold * 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_text_of_a_model_makes_a_failure(name: str) -> None:
+    try:
+        renderer = Renderer(tokenizer_of(name))
+        renderer.observation_ids([{"role": "user", "content": "-"}], thinks=True)
+    except ValueError as error:
+        pytest.skip(f"a family that is refused: {error}")
+    form = renderer.format
+    tags = [*form.ends, *((form.tags.opening, form.tags.closing) if form.tags else ())]
+    whole = renderer.answer_text(GOLD, thinks=True) if form.reads_calls else NAME + VALUE
+    gold = renderer.text(renderer.encode(whole))  # without the end of the turn
+    for mode in (UNLIMITED, OFF):
+        task = Task(messages=({"role": "user", "content": "-"},), spec={}, tools=TOOLS, thinking=mode)
+        if form.tags and not task.thinks:
+            gold = gold.rpartition(form.tags.closing)[2].lstrip()
+        for text in hostile(gold, tags):
+            parsed = renderer.parse(text, task, ())
+            told: list[Message] = [{"role": "tool", "content": str(call)} for call in parsed.calls]
+            more = told or [{"role": "user", "content": parsed.said[:100]}]
+            assert renderer.observation_ids(more, thinks=task.thinks, calls=parsed.calls), text[:200]
+
+
+def test_a_call_of_mistral_needs_no_id_and_one_that_is_no_id_is_replaced() -> None:
+    renderer = Renderer(tokenizer_of("mistral"))
+    task = Task(messages=({"role": "user", "content": "-"},), spec={}, tools=TOOLS)
+    for given in ("", ', "id": "call_0"'):
+        text = f'[TOOL_CALLS] [{{"name": "get", "arguments": {{"key": "a"}}{given}}}]'
+        calls = renderer.parse(text, task, ()).calls
+        assert calls == (Call(name="get", arguments={"key": "a"}),)
+        ids = renderer.observation_ids([{"role": "tool", "content": "17"}], thinks=True, calls=calls)
+        assert f'"call_id": "{call_id(0)}"' in renderer.decoded(ids)

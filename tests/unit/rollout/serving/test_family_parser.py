@@ -1,0 +1,102 @@
+"""How served answers of each family are read: calls, and by which parsers of vLLM."""
+
+import json
+from typing import Any
+
+import pytest
+from support.model_families import tokenizer_of
+
+from temper.rollout.engines.vllm_settings import prepare_environment
+
+prepare_environment()
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: E402
+from vllm.reasoning import ReasoningParserManager  # noqa: E402
+from vllm.tool_parsers import ToolParserManager  # noqa: E402
+
+from temper.rollout.episodes.renderer import Renderer  # noqa: E402
+from temper.rollout.formats.find import find_format  # noqa: E402
+from temper.rollout.formats.probe import PROBE_TOOLS, calling  # noqa: E402
+from temper.rollout.serving.family_parser import FAMILY, reasoning_parser, tool_parser  # noqa: E402
+
+CALLING = ("qwen3", "nemotron_nano_v2", "nemotron_3_nano", "glm4moe", "gemma4_v5", "llama3_1", "mistral", "qwen2_5")
+
+
+def request(**said: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "-"}], tools=[*PROBE_TOOLS], **said)
+
+
+def parser_of(name: str) -> Any:
+    tokenizer = tokenizer_of(name)
+    assert tool_parser(find_format(tokenizer)) == FAMILY
+    return ToolParserManager.get_tool_parser(FAMILY)(tokenizer, request().tools)
+
+
+def gold(name: str) -> str:
+    renderer = Renderer(tokenizer_of(name))
+    text = renderer.answer_text(calling(2 if renderer.format.parallel else 1), thinks=False)
+    return renderer.text(renderer.encode(text))
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_the_calls_of_a_family_are_read_whole_and_in_a_stream(name: str) -> None:
+    text = gold(name)
+    whole = parser_of(name).extract_tool_calls(text, request())
+    wanted = [(call.function.name, call.function.arguments) for call in whole.tool_calls]
+    assert (whole.tools_called, wanted[0][0]) == (True, "probe_first")
+    assert json.loads(wanted[0][1]) == {"text": "temper-mark", "count": 7}
+    assert not (whole.content or "").strip()
+    calls: list[Any] = []
+    parser, said = parser_of(name), ""
+    for end in range(1, len(text) + 1):
+        delta = parser.extract_tool_calls_streaming(
+            text[: end - 1], text[:end], text[end - 1 : end], [], [], [], request()
+        )
+        calls += delta.tool_calls if delta else []
+        said += (delta.content or "") if delta else ""
+    assert [(call.index, call.function.name, call.function.arguments) for call in calls] == [
+        (number, *call) for number, call in enumerate(wanted)
+    ]
+    assert not said.strip()
+
+
+@pytest.mark.parametrize("name", CALLING)
+def test_text_without_calls_is_streamed_as_it_comes(name: str) -> None:
+    parser, said = parser_of(name), ""
+    text = "a < b, [1] and <tool"
+    for end in range(1, len(text) + 1):
+        delta = parser.extract_tool_calls_streaming("", text[:end], text[end - 1 : end], [], [], [], request())
+        said += (delta.content or "") if delta else ""
+        assert not (delta and delta.tool_calls)
+    assert text.startswith(said)
+    assert said.startswith("a < b, [1] and")
+
+
+def test_a_call_that_can_not_be_read_stays_in_the_text() -> None:
+    text = 'x <tool_call>{"name": 3}</tool_call>'
+    read = parser_of("qwen3").extract_tool_calls(text, request())
+    assert (read.tools_called, read.tool_calls, read.content) == (False, [], text)
+
+
+def test_the_marks_of_calls_are_kept_in_the_text_where_tools_are_offered() -> None:
+    assert not parser_of("gemma4_v5").adjust_request(request()).skip_special_tokens
+    assert parser_of("gemma4_v5").adjust_request(request(tool_choice="none")).skip_special_tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "thoughts", "calls"),
+    [
+        ("nemotron_nano_v2", "qwen3", FAMILY),
+        ("gemma4_v5", "gemma4", FAMILY),
+        ("gptoss", "openai_gptoss", "openai"),
+        ("llama3_1", "", FAMILY),
+        ("phi3", "", ""),
+    ],
+)
+def test_the_parsers_of_a_model_are_chosen_by_its_family(name: str, thoughts: str, calls: str) -> None:
+    form = find_format(tokenizer_of(name))
+    assert (reasoning_parser(form), tool_parser(form)) == (thoughts, calls)
+    for known, manager in (
+        (thoughts, ReasoningParserManager.get_reasoning_parser),
+        (calls, ToolParserManager.get_tool_parser),
+    ):
+        assert not known or manager(known) is not None

@@ -1,0 +1,67 @@
+"""How tokens are drawn: what is refused, how it travels, and what a turn is that ended at a text."""
+
+from dataclasses import replace
+
+import pytest
+from support.plain_pool import TICKET
+
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.engines.stop_strings import ended_at_stop
+from temper.rollout.sampling import PLAIN, Sampling, sampling_from_json, sampling_to_json
+from temper.rollout.trajectory import Group
+from temper.rollout.trajectory_json import group_from_json, group_to_json
+
+SAMPLINGS = [
+    PLAIN,
+    Sampling(temperature=0),
+    Sampling(temperature=0.6, top_p=0.95, top_k=20, min_p=0.1, max_tokens=7, stop=["\n\n", "Question:"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"temperature": -1.0}, "sampling.temperature=-1.0 must be 0"),
+        ({"temperature": 0.001}, "0.01 or more"),
+        ({"temperature": float("nan")}, "sampling.temperature=nan"),
+        ({"top_p": 0.0}, "sampling.top_p=0.0 must be above 0"),
+        ({"top_k": -1}, "sampling.top_k=-1"),
+        ({"min_p": 1.5}, "sampling.min_p=1.5"),
+        ({"max_tokens": 0}, "sampling.max_tokens=0"),
+        ({"stop": ["a", ""]}, "sampling.stop"),
+        ({"temperature": 0.0, "top_k": 5}, "leave them out"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_refused_with_its_value(given: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Sampling(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_it_is_in_the_json_of_a_group_and_comes_back(sampling: Sampling) -> None:
+    group = Group(ticket=replace(TICKET, sampling=sampling), trajectories=())
+    assert sampling_from_json(sampling_to_json(sampling)) == sampling
+    assert group_from_json(group_to_json(group), TICKET.task) == group
+
+
+def test_an_answer_ends_before_the_first_stop_string_in_it() -> None:
+    sampling = Sampling(stop=["Question:", "\n\n"])
+    assert sampling.before_stop("12\n\nQuestion: 3") == "12"
+    assert sampling.before_stop("12\n") == "12\n"
+    assert PLAIN.before_stop("12\n\n") == "12\n\n"
+
+
+def test_a_stop_string_that_was_begun_in_another_process_ends_the_turn_all_the_same() -> None:
+    def text(ids: object) -> str:
+        return "".join(map(chr, ids))  # type: ignore[call-overload]
+
+    def completion(said: str) -> Completion:
+        zeros = (0,) * len(said)
+        ids = tuple(map(ord, said))
+        return Completion(token_ids=ids, logprobs_T=tuple(map(float, zeros)), versions_T=zeros, finished=False)
+
+    rest = completion("ion: 3 and more")
+    ended = ended_at_stop(rest, tuple(map(ord, "12\nQuest")), ["Question:"], text)
+    assert (text(ended.token_ids), ended.finished) == ("ion:", True)
+    assert ended_at_stop(rest, (), ["ion"], text) is rest
+    assert ended_at_stop(rest, tuple(map(ord, "Quest")), ["never"], text) is rest

@@ -1,0 +1,307 @@
+"""Pushes in buckets between plain processes and threads: how they are cut, sent by several ranks, verified and loaded."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from time import monotonic, sleep
+from typing import Any
+
+import pytest
+import torch
+from support.pushes import HERE, PlainSender
+from unit.rollout.weights.test_push import SHAPES, Weights, nudged, same, weights
+
+from temper.envs.core.pulse import Heart, WorkerDied
+from temper.learner.bucket_publisher import BucketPublisher, sender_of
+from temper.learner.config import LearnerConfig
+from temper.learner.rank_pushes import RankPushes
+from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
+from temper.rollout.engines.config import SLOWEST_PUSH, EngineConfig
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.bucket_ways import BucketReceiver, BucketSender, BucketWays
+from temper.rollout.weights.buckets import (
+    BUCKET_BYTES,
+    Bucket,
+    Buffers,
+    Named,
+    buckets_of,
+    load_buckets,
+    packed,
+    unsealed,
+)
+from temper.rollout.weights.delivery import Delivery, Offered
+from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
+from temper.rollout.weights.process_group import ALONE_S, GroupMember, ProcessGroup, connected, open_store
+
+CPU = torch.device("cpu")
+Shapes = dict[str, tuple[int, ...]]
+
+
+def manifest_of(shapes: Shapes, *, dtype: str = "bfloat16") -> WeightManifest:
+    return WeightManifest.of(shapes, dtype=dtype, transport="broadcast", version=1)
+
+
+def test_buckets_hold_whole_tensors_in_their_order_and_few_more_bytes_than_they_may() -> None:
+    shapes: Shapes = {f"w{number}": (size,) for number, size in enumerate((100, 3000, 10, 10, 1000, 1, 5000))}
+    buckets = buckets_of(manifest_of(shapes), senders=2, most_bytes=4096)
+    assert [bucket.manifest.names for bucket in buckets] == [
+        ("w0",),
+        ("w1",),  # larger than a bucket may be
+        ("w2", "w3", "w4", "w5"),
+        ("w6",),
+    ]
+    assert [(bucket.number, bucket.sender) for bucket in buckets] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert all(bucket.manifest.offsets[0] == 0 for bucket in buckets)
+    assert sum(bucket.manifest.nbytes - 64 for bucket in buckets) == manifest_of(shapes).nbytes - 64
+
+
+def sealed(gathered: list[Weights], *, rank: int, senders: int) -> dict[int, tuple[Bucket, torch.Tensor]]:
+    buckets = buckets_of(manifest_of(SHAPES), senders=senders, most_bytes=64)
+    packing = packed(buckets, gathered, rank=rank, buffers=Buffers(CPU))
+    return {bucket.number: (bucket, buffer[: bucket.manifest.nbytes]) for bucket, buffer in packing}
+
+
+def test_ranks_pack_shares_that_together_are_all_whatever_order_they_are_gathered_in() -> None:
+    given = weights(seed=0)
+    names = list(given)
+    gathered = [{names[2]: given[names[2]]}, {names[0]: given[names[0]], names[1]: given[names[1]]}]
+    both = sealed(gathered, rank=0, senders=2) | sealed(gathered, rank=1, senders=2)
+    assert sorted(both) == [0, 1, 2]
+    assert same(
+        {name: tensor for bucket, segment in both.values() for name, tensor in unsealed(segment, bucket)}, given
+    )
+
+
+def test_what_was_not_gathered_or_is_not_known_is_named() -> None:
+    given = weights(seed=0)
+    with pytest.raises(ValueError, match=r"bucket 1 were not gathered, such as b.bias"):
+        sealed([{name: given[name] for name in ("a.weight", "c")}], rank=0, senders=1)
+    with pytest.raises(ValueError, match="other is not among the weights"):
+        sealed([given, {"other": given["c"]}], rank=0, senders=1)
+    with pytest.raises(ValueError, match=r"c has shape \(2,\), not \(\)"):
+        sealed([given | {"c": torch.zeros(2)}], rank=0, senders=1)
+
+
+def test_a_damaged_bucket_and_one_in_the_place_of_another_are_refused() -> None:
+    first, second, _ = sealed([weights(seed=0)], rank=0, senders=1).values()
+    with pytest.raises(ValueError, match="push again"):
+        unsealed(first[1], replace(first[0], number=1))
+    with pytest.raises(ValueError, match="push again"):
+        unsealed(second[1], replace(second[0], manifest=replace(second[0].manifest, version=2)))
+    second[1][3] ^= 1
+    with pytest.raises(ValueError, match="push again"):
+        unsealed(second[1], second[0])
+
+
+def arriving(
+    sent: dict[int, tuple[Bucket, torch.Tensor]], did: list[str]
+) -> Callable[[Bucket, torch.Tensor], Callable[[], None]]:
+    def begin(bucket: Bucket, memory: torch.Tensor) -> Callable[[], None]:
+        did.append(f"begin {bucket.number}")
+        memory.copy_(sent[bucket.number][1])
+        return lambda: did.append(f"wait {bucket.number}")
+
+    return begin
+
+
+def test_the_next_bucket_is_on_its_way_while_one_is_loaded_and_none_is_loaded_after_a_damaged_one() -> None:
+    sent = sealed([weights(seed=0)], rank=0, senders=1)
+    sent[1][1][3] ^= 1
+    did: list[str] = []
+    begin = arriving(sent, did)
+
+    def load(named: Named) -> None:
+        did.extend(f"load {name}" for name, _ in named)
+
+    with pytest.raises(ValueError, match="push again"):
+        load_buckets([bucket for bucket, _ in sent.values()], begin, load, device=CPU)
+    assert did == ["begin 0", "begin 1", "wait 0", "load a.weight", "begin 2", "wait 1", "wait 2"]
+
+
+def test_the_rest_is_received_after_a_bucket_that_a_model_does_not_take_as_others_share_the_way() -> None:
+    sent, did = sealed([weights(seed=0)], rank=0, senders=1), list[str]()
+
+    def load(named: Named) -> None:
+        raise KeyError(named[0][0])
+
+    with pytest.raises(KeyError, match="a.weight"):
+        load_buckets([bucket for bucket, _ in sent.values()], arriving(sent, did), load, device=CPU)
+    assert did == ["begin 0", "begin 1", "wait 0", "begin 2", "wait 1", "wait 2"]
+
+
+class Engine:
+    """An engine that keeps what it loads. The first pushes that it takes are damaged on their way, as many as are `damaged`."""
+
+    def __init__(self, *, damaged: int = 0) -> None:
+        self.receiver = BucketReceiver()
+        self.weights: Weights = {}
+        self.damaged = damaged
+
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+        ways = await offer
+        assert isinstance(ways, BucketWays)
+        taken = replace(manifest, version=manifest.version + (self.damaged > 0))  # other footers than it waits for
+        self.damaged -= 1
+        await asyncio.to_thread(self.receiver.receive, taken, ways, self.load, member=1 + number, device=CPU)
+        return manifest.weight_version
+
+    def load(self, named: Named) -> None:
+        self.weights |= {name: tensor.clone() for name, tensor in named}
+
+
+def test_at_most_eight_ranks_send_spread_over_all() -> None:
+    many = BucketPublisher(
+        transport="broadcast",
+        shapes={f"w{number}": (64,) for number in range(100)},
+        dtype="bfloat16",
+        rank=0,
+        ranks=64,
+        device=CPU,
+        timeout_s=30.0,
+        bucket_bytes=64,
+    )
+    many.push(1)
+    assert many.offer(1, whole=True, audience=HERE).senders == 8
+    many.close()
+    numbers = [sender_of(rank, ranks=64, senders=8) for rank in range(64)]
+    assert [(rank, number) for rank, number in enumerate(numbers) if number is not None] == [
+        (8 * number, number) for number in range(8)
+    ]
+    assert [sender_of(rank, ranks=3, senders=2) for rank in range(3)] == [0, 1, None]
+
+
+class SlowEngineWays(BucketWays):
+    """The ways as an engine sees them that takes a while before it meets each sender."""
+
+    def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
+        sleep(0.7)
+        return super().group(store, sender=sender, member=member)
+
+
+def test_a_sender_that_waits_for_engines_to_meet_the_others_does_not_give_up() -> None:
+    first, store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=1.0))
+    ways = BucketWays(rendezvous=first, senders=3, bucket_bytes=64)
+    manifest, wanted, engine = manifest_of(SHAPES), weights(seed=0), BucketReceiver()
+    got: Weights = {}
+    groups: list[ProcessGroup] = []  # kept: the engine may still be reading when a sender is done
+
+    def receive() -> None:
+        slow = SlowEngineWays(rendezvous=first, senders=3, bucket_bytes=64)
+        engine.receive(manifest, slow, lambda named: got.update(named), member=1, device=CPU)
+
+    def send(number: int) -> None:
+        group = ways.join(store if number == 0 else connected(first), sender=number, member=0, device=CPU)
+        groups.append(group)
+        BucketSender(group, device=CPU).send(ways.buckets(manifest), [wanted], rank=number)
+
+    with ThreadPoolExecutor(4) as ends:
+        for end in [ends.submit(receive), *(ends.submit(send, number) for number in range(3))]:
+            end.result(timeout=60)
+    assert same(got, wanted)
+
+
+def test_a_sender_whose_engines_are_missing_ends_the_wait_of_the_next_one() -> None:
+    first, store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=1.0))
+    ways = BucketWays(rendezvous=first, senders=3)
+    stores = [store, connected(first), connected(first)]
+    with ThreadPoolExecutor(3) as ends:
+        for end in [ends.submit(ways.join, stores[n], sender=n, member=0, device=CPU) for n in range(3)]:
+            assert isinstance(end.exception(timeout=60), RuntimeError)
+
+
+@pytest.fixture
+def sender() -> Iterator[BucketPublisher]:
+    made = BucketPublisher(
+        transport="broadcast", shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=30.0
+    )
+    yield made
+    made.close()
+
+
+def delivery(sender: BucketPublisher, *, version: int) -> tuple[Delivery, WeightManifest, Weights]:
+    wanted = nudged(weights(seed=0), count=version)
+    plain = PlainSender(sender, lambda number: sender.send(number, [nudged(weights(seed=0), count=number)]))
+    return Delivery(plain, processes=1), sender.push(version), wanted
+
+
+def test_pushes_reach_all_engines_by_the_same_groups_one_after_the_other(sender: BucketPublisher) -> None:
+    async def work() -> None:
+        engines = [Engine(), Engine()]
+        ways, _, _ = delivery(sender, version=1)
+        for version in (1, 2, 3):
+            _, manifest, wanted = delivery(sender, version=version)
+            assert await ways.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=version)] * 2
+            assert all(same(engine.weights, wanted) for engine in engines)
+
+    asyncio.run(work())
+
+
+def test_a_push_that_was_damaged_on_its_way_to_one_engine_comes_again_to_that_one_alone(
+    sender: BucketPublisher,
+) -> None:
+    async def work() -> None:
+        engines = [Engine(), Engine(damaged=1)]
+        ways, manifest, wanted = delivery(sender, version=1)
+        assert await ways.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=1)] * 2
+        assert all(same(engine.weights, wanted) for engine in engines)
+        fails = [engines[0], Engine(damaged=2)]
+        taken, death = await ways.deliver(manifest, fails, limit_s=60.0)
+        assert taken == WeightVersion(step=1)
+        assert isinstance(death, WorkerDied)
+        assert "push again" in str(death)
+
+    asyncio.run(work())
+
+
+def test_weights_that_were_trained_on_since_are_not_sent_as_the_version_before(sender: BucketPublisher) -> None:
+    sender.push(1)
+    sender.forget()
+    with pytest.raises(NoLongerHeld, match="version 1 are no longer held"):
+        sender.offer(1, whole=True, audience=HERE)
+
+
+def test_a_rank_that_has_published_nothing_yet_says_that_newcomers_wait_for_the_next_push() -> None:
+    for transport in ("shared_memory", "broadcast"):
+        pushes = RankPushes(LearnerConfig(transport=transport), rank=0, heart=Heart())
+        with pytest.raises(NoLongerHeld, match="version 4 are not held here"):
+            pushes.offer(4, whole=True, audience=HERE)
+
+
+def test_whoever_waits_for_a_dead_one_gives_up_long_before_an_engine_has_to_have_taken_the_push() -> None:
+    member = GroupMember(host="127.0.0.1", port=0, rank=0, size=2, timeout_s=LearnerConfig().collective_timeout_s)
+    for nbytes in (0, BUCKET_BYTES, 10**10):
+        assert member.limit(nbytes).total_seconds() < 0.5 * EngineConfig().push_timeout_s + nbytes / SLOWEST_PUSH
+    assert replace(member, timeout_s=2.0).limit(BUCKET_BYTES).total_seconds() == 2.0
+
+
+def test_whoever_joins_where_nobody_listens_gives_up_as_soon() -> None:
+    first, _store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=600.0))
+    assert connected(replace(first, rank=1)).timeout == timedelta(seconds=ALONE_S)
+    began = monotonic()
+    with pytest.raises(RuntimeError, match="timed out"):
+        connected(replace(first, rank=1, port=free_port(), timeout_s=0.5))
+    assert monotonic() - began < 20
+
+
+def test_an_engine_that_never_comes_fails_the_push_in_time() -> None:
+    sender = BucketPublisher(
+        transport="broadcast", shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=2.0
+    )
+    sender.push(1)
+    sender.offer(1, whole=True, audience=HERE)
+    failed: list[RuntimeError] = []
+
+    def send() -> None:
+        try:
+            sender.send(1, [weights(seed=0)])
+        except RuntimeError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    thread.join(20)
+    assert failed
+    sender.close()

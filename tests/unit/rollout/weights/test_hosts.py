@@ -1,0 +1,334 @@
+"""Processes and weight pushes on two hosts: a cluster of Ray with two nodes on this machine."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster
+from support.pushes import held
+from unit.rollout.weights.test_push import SHAPES, Weights, nudged, publisher, same, weights
+
+from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import Task
+from temper.learner.bucket_publisher import BucketPublisher
+from temper.learner.config import LearnerConfig
+from temper.learner.publisher import WeightPublisher
+from temper.learner.trainer_group import TrainerGroup
+from temper.orchestrator.cluster.actors import at_place
+from temper.orchestrator.cluster.bundles import cluster_nodes, gpus_taken, reserve
+from temper.orchestrator.cluster.placement import NoRoomError, Wanted
+from temper.orchestrator.cluster.rollout_actors import RolloutActor
+from temper.orchestrator.cluster.this_machine import ROOT
+from temper.orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
+from temper.orchestrator.loop.deadline import Deadline, StuckError, within
+from temper.orchestrator.session.diagnosis import diagnose
+from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.restarts import RestartLimit
+from temper.rollout.pool.served_weights import ServedWeights
+from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.trajectory import Ticket, WeightVersion
+from temper.rollout.weights.bucket_ways import BucketReceiver, BucketWays
+from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.receiver import WeightReceiver
+from temper.rollout.weights.transports.transport import Audience
+
+MODULES = (sys.modules[__name__], sys.modules["test_rollout_weights_push"], sys.modules["pushes"])
+"""Sent to the actors whole, else each imports all of these files' imports."""
+
+
+class Sender:
+    """The learner's rank as the cluster sees it, without a model."""
+
+    def __init__(self, transport: str) -> None:
+        cpu = torch.device("cpu")
+        self.publisher: WeightPublisher | BucketPublisher = (
+            publisher(transport, sparse=True)
+            if transport == "ray"
+            else BucketPublisher(
+                transport="broadcast", shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=cpu, timeout_s=60.0
+            )
+        )
+        self.asked: list[bool] = []
+
+    def publish(self, version: int) -> WeightManifest:
+        if isinstance(self.publisher, BucketPublisher):
+            return self.publisher.push(version)
+        return self.publisher.push(version, gathered=[nudged(weights(seed=0), count=version)])
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+        self.asked.append(whole)
+        return self.publisher.offer(version, whole=whole, audience=audience)
+
+    def send(self, version: int) -> None:
+        if isinstance(self.publisher, BucketPublisher):
+            self.publisher.send(version, [nudged(weights(seed=0), count=version)])
+
+    def facts(self) -> tuple[str, list[bool]]:
+        return ray.get_runtime_context().get_node_id(), self.asked
+
+
+class Receiver:
+    """A rollout worker as the cluster sees it, without an engine."""
+
+    def __init__(self) -> None:
+        self.receiver, self.buckets = WeightReceiver(), BucketReceiver()
+        self.version = -1
+
+    async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
+        found = await asyncio.to_thread(self.took, manifest, offer, number)
+        assert same(found, nudged(weights(seed=0), count=manifest.version))
+        self.version = manifest.version
+        return manifest.weight_version
+
+    def took(self, manifest: WeightManifest, offer: object, number: int) -> Weights:
+        if not isinstance(offer, BucketWays):
+            return held(self.receiver.accept(manifest, offer, number=number))
+        found: Weights = {}
+        cpu = torch.device("cpu")
+        self.buckets.receive(manifest, offer, found.update, member=1 + number, device=cpu)
+        return found
+
+    async def start(self, model_dir: str, version: int, record_experts: bool, sleeps: bool) -> WeightVersion:
+        return WeightVersion(step=version)
+
+    async def died(self) -> None:
+        await asyncio.Event().wait()
+
+    async def holds(self) -> int:
+        return self.version
+
+    async def close(self) -> None:
+        self.receiver.close()
+
+    def restart(self) -> None:
+        self.receiver.close()
+
+    def node(self) -> str:
+        return ray.get_runtime_context().get_node_id()
+
+
+async def pool_of(engines: list[Any]) -> RolloutPool:
+    pool = RolloutPool(
+        lambda number: RolloutActor(engines[number], number=number),
+        workers=len(engines),
+        weights=ServedWeights(Path("model"), WeightVersion(step=0), push_s=lambda nbytes: 60.0),
+        retries=0,
+    )
+    await pool.start()
+    return pool
+
+
+async def pushes_to_another_host() -> None:
+    """Three pushes from one host to two engines on another, one of which restarts before the last."""
+    rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
+    engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
+    learner, pool = TrainerGroup([TrainerActor(rank, number=0)], engine_processes=1), await pool_of(engines)
+    for version in (1, 2):
+        push = await learner.publish(WeightVersion(step=version))
+        assert await pool.load_weights(push) == WeightVersion(step=version)
+    await engines[1].restart.remote()
+    assert await pool.load_weights(await learner.publish(WeightVersion(step=3))) == WeightVersion(step=3)
+    home, asked = await rank.facts.remote()
+    assert {await engine.node.remote() for engine in engines}.isdisjoint({home})
+    # Once for each push, not once for each engine; whole only for the one that had lost its copy.
+    assert asked == [False, False, False, True]
+
+
+async def broadcasts_to_another_host() -> None:
+    """Three pushes that two engines get at once."""
+    rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("broadcast")
+    engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
+    learner, pool = TrainerGroup([TrainerActor(rank, number=0)], engine_processes=1), await pool_of(engines)
+    for version in (1, 2, 3):
+        push = await learner.publish(WeightVersion(step=version))
+        assert await pool.load_weights(push) == WeightVersion(step=version)
+    home, asked = await rank.facts.remote()
+    assert {await engine.node.remote() for engine in engines}.isdisjoint({home})
+    assert asked == [False] * 3
+
+
+async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
+    """Two workers whose machine goes wait for another one; once there is one they take the push that they missed."""
+    rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("ray")
+    learner, receiver = TrainerGroup([TrainerActor(rank, number=0)], engine_processes=1), ray.remote(Receiver)
+    made: list[Any] = []
+
+    def spawn(number: int) -> RolloutActor:
+        made.append(receiver.options(num_cpus=0, resources={"engine": 1}).remote())
+        return RolloutActor(made[-1], number=number)
+
+    # Those that follow at once are placed on the machine that is gone, until Ray knows: a second wave of deaths.
+    healing = Healing(restarts=RestartLimit(3, window_s=1800.0, together_s=10.0))
+    weights = ServedWeights(Path("model"), WeightVersion(step=0), push_s=lambda nbytes: 60.0)
+    pool = RolloutPool(spawn, workers=2, weights=weights, retries=0, healing=healing)
+    await pool.start()
+    await pool.load_weights(await learner.publish(WeightVersion(step=1)))
+    await a_stopped_worker_is_looked_at_on_its_own_node(pool)
+    cluster.remove_node(machine, allow_graceful=False)
+    await seen(lambda: [(slot.state, slot.restarts) for slot in pool.members()] == [("starting", 1)] * 2)
+    push = await learner.publish(WeightVersion(step=2))
+    assert await pool.load_weights(push) == WeightVersion(step=2)  # nobody is there to take it
+    cluster.add_node(num_cpus=1, resources={"engine": 4})
+    await seen(lambda: [slot.state for slot in pool.members()] == ["serving"] * 2)
+    assert await asyncio.gather(*(one.holds.remote() for one in made[-2:])) == [2, 2]
+    pool.resize(3)  # the machine that came has room for more
+    await seen(lambda: [slot.state for slot in pool.members()] == ["serving"] * 3)
+    pool.resize(1)
+    await seen(lambda: [slot.state for slot in pool.members()] == ["serving"])
+    await pool.close()
+
+
+async def a_stopped_worker_is_looked_at_on_its_own_node(pool: RolloutPool) -> None:
+    """Both nodes have this machine's name, and are told apart all the same."""
+    member = pool.members()[0].member
+    assert member is not None
+    assert member.place is not None
+    assert member.place.host == socket.gethostname()
+    assert await at_place(member.place, _node) == member.place.node != _node()
+    os.kill(member.place.pid, signal.SIGSTOP)
+    try:
+        found = await diagnose(member, "no answer", kind="hung")
+    finally:
+        os.kill(member.place.pid, signal.SIGCONT)
+    assert f"== process {member.place.pid} ray::Receiver" in found.evidence
+    assert ": stopped," in found.evidence
+    assert "Thread" in found.evidence or "no stacks:" in found.evidence
+    assert member.place.pid in [key.pid for key in found.processes]
+
+
+def _node() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+async def seen(ready: Callable[[], bool]) -> None:
+    deadline = monotonic() + 120
+    while not ready():
+        assert monotonic() < deadline
+        await asyncio.sleep(0.05)
+
+
+class Sampler:
+    """A rollout worker whose answers never end."""
+
+    def __init__(self) -> None:
+        self.running = 0
+
+    async def start(self, model_dir: str, version: int, record_experts: bool, sleeps: bool) -> WeightVersion:
+        return WeightVersion(step=version)
+
+    async def died(self) -> None:
+        await asyncio.Event().wait()
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> None:
+        self.running += 1
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            self.running -= 1
+
+    async def count(self) -> int:
+        return self.running
+
+
+async def a_group_that_nobody_waits_for_ends() -> None:
+    worker = ray.remote(Sampler).options(num_cpus=0, max_concurrency=10).remote()
+    task = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
+    ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
+    pool = await pool_of([worker])
+    waiting = asyncio.gather(*(pool.run_group(ticket, 4) for _ in range(3)))
+    for wanted in (3, 0):
+        deadline = monotonic() + 20
+        while await worker.count.remote() != wanted:
+            assert monotonic() < deadline, wanted
+            await asyncio.sleep(0.05)
+        waiting.cancel()
+    ray.kill(worker)
+
+
+class Seen:
+    """What a process sees of its GPUs."""
+
+    def gpus(self) -> tuple[str, str]:
+        return _node(), os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+async def what_is_reserved_lies_where_it_should() -> None:
+    """Of two machines, with 16 GPUs and 4: ranks are packed, engines spread, pairs lie on one GPU."""
+    bundles = await reserve(Wanted(ranks=2, engines=4))
+    assert len({node.name for _, node in await bundles.ranks()}) == 1
+    engines = [ray.remote(Seen).options(**bundles.engine(number).options()).remote() for number in range(4)]
+    assert len({node for node, _ in await asyncio.gather(*(engine.gpus.remote() for engine in engines))}) == 2
+    bundles.free()
+    bundles = await reserve(Wanted(ranks=18))
+    ranks = [node.name for _, node in await bundles.ranks()]
+    assert ranks == [_node()] * 16 + [ranks[-1]] * 2
+    assert ranks[-1] != _node()
+    bundles.free()
+    bundles = await reserve(Wanted(ranks=18, engines=18, shared=True))
+    pair = (await bundles.ranks())[17][0], bundles.engine(17)
+    actors = [ray.remote(Seen).options(**one.options()).remote() for one in pair]
+    rank, engine = await asyncio.gather(*(actor.gpus.remote() for actor in actors))
+    assert rank == engine
+    assert [one.gpus for one in pair] == [0.5, 0.5]
+    added = bundles.engine(18)
+    assert added.own
+    added.free()
+    assert await bundles.at_first_rank(_node) == _node()
+    bundles.free()
+    holder = ray.remote(Seen).options(num_cpus=0, num_gpus=16).remote()
+    await holder.gpus.remote()
+    bundles = await reserve(Wanted(ranks=1))
+    assert await bundles.at_first_rank(_node) == ranks[-1]
+    bundles.free()
+    ray.kill(holder)
+    await seen(lambda: sum(node.free for node in cluster_nodes()) == 20)
+
+
+async def what_has_no_room_is_said_at_once() -> None:
+    holder = ray.remote(Receiver).options(num_cpus=0, num_gpus=12).remote()
+    await holder.node.remote()
+    began = monotonic()
+    with pytest.raises(NoRoomError, match=r"wants 12 GPUs, for 12 ranks; the cluster has .*4 of 16 free on"):
+        await reserve(Wanted(ranks=12))
+    with pytest.raises(NoRoomError, match="wants 17 GPUs, for 1 engine with 17 GPUs of one machine each"):
+        await reserve(Wanted(engines=1, processes=17))
+    assert monotonic() - began < 20
+    starting = start_trainer_group(LearnerConfig(), bundles=await reserve(Wanted(ranks=1)), engine_processes=1)
+    limit = Deadline(seconds=0.5, setting="deadlines.start_s")
+    with pytest.raises(StuckError, match=r"the ranks \(of the GPUs 13 of 20 are taken\).*deadlines.start_s"):
+        await within(limit, starting, stage="sft", waiting_for=lambda: f"the ranks{gpus_taken()}")
+    ray.kill(holder)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_weights_reach_engines_on_another_host_and_what_is_given_up_or_can_not_be_placed_ends_there():
+    for module in MODULES:
+        ray.cloudpickle.register_pickle_by_value(module)
+    head = {"num_cpus": 1, "num_gpus": 16, "resources": {"learner": 3}, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        machine = cluster.add_node(num_cpus=1, num_gpus=4, resources={"engine": 6})
+        environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
+        ray.init(address=cluster.address, log_to_driver=False, runtime_env=environment)
+        asyncio.run(what_is_reserved_lies_where_it_should())
+        asyncio.run(what_has_no_room_is_said_at_once())
+        asyncio.run(pushes_to_another_host())
+        asyncio.run(broadcasts_to_another_host())
+        asyncio.run(workers_outlive_their_machine(cluster, machine))
+        asyncio.run(a_group_that_nobody_waits_for_ends())
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        for module in MODULES:
+            ray.cloudpickle.unregister_pickle_by_value(module)
