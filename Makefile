@@ -55,13 +55,14 @@ test-faults: setup  ## kill, stop and starve real runs, two at a time, write doc
 	@$(if $(ARGS),,$(PY) tests/support/fault_table.py $(SEEN) docs/faults.md)
 
 soak: setup  ## run the demo's loop under random faults, MINUTES=30 SEED=1, and measure what stays
-	@PYTHONPATH=. $(PY) tests/support/soak.py --minutes $(MINUTES) --seed $(SEED)
+	@PYTHONPATH=tests $(PY) tests/support/soak.py --minutes $(MINUTES) --seed $(SEED)
 
-check: setup  ## ruff (rules and format) and mypy
+check: setup  ## ruff (rules and format), imports and mypy
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@PYTHONPATH=.types .venv/bin/lint-imports --no-cache > .types/imports.log || { cat .types/imports.log; exit 1; }
 	@MYPYPATH=.types:tests .venv/bin/mypy $(PACKAGES)
-	@MYPYPATH=.types:tests .venv/bin/mypy requirements tests
+	@MYPYPATH=.types:tests .venv/bin/mypy --explicit-package-bases requirements tests
 
 bench: setup  ## measure rollout, learner, weight push and loop with the model of CONFIG, and the loop beside TRL
 	@$(PY) -m temper.orchestrator bench $(CONFIG) $(ARGS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from temper.orchestrator.run.checkpoint import begin
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.run.recording.batch_room import make_room
+from temper.orchestrator.session.recording.batch_room import make_room
 
 
 def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, say: Callable[[str], None]) -> Path:

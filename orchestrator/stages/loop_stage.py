@@ -10,7 +10,6 @@ from typing import Protocol, TypeVar
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.config.trained_with import TrainedWith
 from temper.orchestrator.evaluation.between import evaluations_between, is_of_evaluation
 from temper.orchestrator.loop.band_watch import BandWatch
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
@@ -25,10 +24,11 @@ from temper.orchestrator.loop.ticket_ledger import TicketLedger
 from temper.orchestrator.run.checkpoint import place
 from temper.orchestrator.run.ledger import Ledger
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
-from temper.orchestrator.run.recording.keeper import BatchKeeper
-from temper.orchestrator.run.recording.step_batch import StepBatch, packages_here
 from temper.orchestrator.run.sampling_progress import SamplingCount
 from temper.orchestrator.session.context import skipped_steps
+from temper.orchestrator.session.recording.keeper import BatchKeeper
+from temper.orchestrator.session.recording.step_batch import StepBatch, packages_here
+from temper.orchestrator.session.recording.trained_with import TrainedWith
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.run_supervision import LoopView
 from temper.orchestrator.stages.begun_groups import BegunGroups, in_words

@@ -14,4 +14,5 @@ HELP = {
     "eval": "evaluate a run's newest model, or any model, on held-out tasks",
     "report": "write report.html and report.json",
 }
-"""What the command line says of each stage; its name is that of its module in this folder."""
+"""What the command line says of each stage. Its name is that of its module in this folder, if `MODULES` names no other."""
+MODULES = {"report": "temper.orchestrator.tools.inspect.report.stage"}

@@ -19,7 +19,7 @@ from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.exam import heldout_tasks
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.registry import HELP
+from temper.orchestrator.stages.registry import HELP, MODULES
 from temper.orchestrator.stages.stage_figures import NO_FIGURES, StageFigures
 
 S = TypeVar("S")
@@ -150,7 +150,8 @@ def all_figures() -> dict[str, StageFigures]:
 
 
 def _declared(name: str) -> Stage[Any]:
-    stage = vars(importlib.import_module(f"temper.orchestrator.stages.{name}")).get("STAGE")
-    assert isinstance(stage, Stage), f"orchestrator/stages/{name}.py declares no STAGE"
-    assert stage.name == name, f"orchestrator/stages/{name}.py declares a stage {stage.name}"
+    module = MODULES.get(name, f"temper.orchestrator.stages.{name}")
+    stage = vars(importlib.import_module(module)).get("STAGE")
+    assert isinstance(stage, Stage), f"{module} declares no STAGE"
+    assert stage.name == name, f"{module} declares a stage {stage.name}"
     return stage

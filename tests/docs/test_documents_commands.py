@@ -42,7 +42,7 @@ COMMANDS = (
     "sbatch",
     "git",
     "gym",
-    "PYTHONPATH=.",
+    "PYTHONPATH=tests",
     ".",
 )
 FOREIGN = ("hf", "ray", "docker", "kubectl", "sbatch", "git", "gym")
@@ -224,7 +224,7 @@ def test_every_block_is_of_a_kind_that_is_looked_at_and_what_is_printed_holds_no
     assert sorted(first & set(COMMANDS)) == []
 
 
-MODULES = [one for one in ALL if "-m" in one.words and one.words[0] in ("python", "PYTHONPATH=.")]
+MODULES = [one for one in ALL if "-m" in one.words and one.words[0] in ("python", "PYTHONPATH=tests")]
 
 
 @pytest.mark.parametrize("line", MODULES, ids=lambda line: line.text)

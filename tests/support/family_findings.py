@@ -1,6 +1,6 @@
 """What Temper can do with each family of models, found by playing gold turns through the family's chat template.
 
-    PYTHONPATH=. .venv/bin/python tests/support/family_findings.py
+    PYTHONPATH=tests .venv/bin/python tests/support/family_findings.py
 
 writes the table of docs/models.md anew.
 """

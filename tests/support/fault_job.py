@@ -158,7 +158,7 @@ class Runs:
         command = [*(before or []), sys.executable, "-m", "temper.orchestrator", "run", str(self.config)]
         command += [f"runs_dir={self.folder}", f"name={name}", *overrides]
         given = os.environ.get("PYTHONPATH")
-        path = os.pathsep.join([str(Path(__file__).parent), str(Path.cwd()), *([given] if given else [])])
+        path = os.pathsep.join([str(Path(__file__).parents[1]), str(Path.cwd()), *([given] if given else [])])
         env = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1"} | (environment or {})
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=env)

@@ -20,7 +20,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from temper.orchestrator.cluster.this_machine import IMPORTS
 from temper.orchestrator.tracking.data_set import DataSet
 from temper.orchestrator.tracking.sinks.sink import SinkRun
 from temper.orchestrator.tracking.tracker import Ended
@@ -145,6 +144,6 @@ class SinkTracker:
 
 def _environment(run: SinkRun) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in ELSEWHERE}
-    path = os.pathsep.join([str(IMPORTS), *filter(None, [kept.get("PYTHONPATH", "")])])
+    path = os.pathsep.join(filter(None, sys.path))
     own = {"PYTHONPATH": path, "WANDB_DATA_DIR": run.memory, "WANDB_CACHE_DIR": run.memory}
     return kept | QUIET | own | ({"TRACKIO_DIR": run.store} if run.store else {})

@@ -3,10 +3,10 @@
 from importlib import import_module
 from pathlib import Path
 
-import envs
+import temper.envs
 from temper.envs.catalog import ENVIRONMENTS
 
-ROOM = Path(envs.__file__).parent
+ROOM = Path(temper.envs.__file__).parent
 MODULES = [
     f"envs.{path.parent.name}.{path.stem}"
     for path in (*ROOM.glob("*/env.py"), *ROOM.glob("questions/*.py"))

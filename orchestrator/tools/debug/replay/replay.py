@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from temper.learner.token_records import TokenRecord
-from temper.orchestrator.config.trained_with import TrainedWith
 from temper.orchestrator.run.checkpoint import place, steps, verify
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import read_metrics, step_rows
-from temper.orchestrator.run.recording.batch_file import read_batch
-from temper.orchestrator.run.recording.step_batch import StepBatch, packages_here
+from temper.orchestrator.session.recording.batch_file import read_batch
+from temper.orchestrator.session.recording.step_batch import StepBatch, packages_here
+from temper.orchestrator.session.recording.trained_with import TrainedWith
 from temper.orchestrator.tools.debug.replay.chain import Chain, chosen
 from temper.orchestrator.tools.debug.replay.changed_settings import changed
 from temper.orchestrator.tools.debug.replay.tokens import TokensCompared, compared

@@ -137,9 +137,9 @@ def test_a_local_run_keeps_its_results_in_the_callers_folder(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "/mine")
     command = run_command(ROOT / "configs" / "demo.yaml", ["seed=2"], local=True)
-    assert command[:4] == ["env", f"{FOLDER}={tmp_path}", "PYTHONPATH=/mine", "PYTHONSAFEPATH="]
-    assert command[5:9] == ["-m", "temper.orchestrator", "run", "configs/demo.yaml"]
-    assert command[9:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
+    assert command[:4] == ["env", f"{FOLDER}={tmp_path}", "PYTHONPATH=/mine", f"TEMPER_PYTHON={sys.executable}"]
+    assert command[4:8] == ["sh", "requirements/temper", "run", "configs/demo.yaml"]
+    assert command[8:] == ["seed=2", f"runs_dir={tmp_path / 'runs'}"]
 
 
 @pytest.mark.parametrize("recipe", sorted((ROOT / "configs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)

@@ -22,7 +22,6 @@ from temper.orchestrator.session.watch import AwakeClock
 CONFIG = SupervisionConfig(pulse_s=1.0, silent_s=5.0, stalled_s=20.0)
 SLEEPER = """
 import subprocess, sys, time
-sys.path.insert(0, {root!r})
 from temper.envs.core.pulse import show_stacks_on_signal
 show_stacks_on_signal()
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -264,9 +263,8 @@ def test_a_death_that_somebody_heals_is_recorded_and_that_of_an_ended_member_onl
 @pytest.fixture
 def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     log = tmp_path / "worker.err"
-    source = SLEEPER.format(root=str(Path(__file__).resolve().parents[4]))
     with log.open("wb") as output:
-        process = subprocess.Popen([sys.executable, "-c", source], stderr=output)
+        process = subprocess.Popen([sys.executable, "-c", SLEEPER], stderr=output)
     deadline = monotonic() + 30
     while "ready" not in log.read_text() and monotonic() < deadline:
         sleep(0.02)

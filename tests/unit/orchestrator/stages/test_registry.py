@@ -1,6 +1,7 @@
 """The list of stages: one file and one line make a stage, and everything else follows from them."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -61,6 +62,7 @@ STAGE = Stage(
 '''
 LOOK = """
 import json
+import os
 from pathlib import Path
 
 from temper.envs.core.setting import kind_of
@@ -103,14 +105,23 @@ print(json.dumps({
 
 def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "orchestrator", tmp_path / "orchestrator", ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("rewards", "envs", "rollout", "learner", "configs", "Makefile", "pyproject.toml"):
+    (tmp_path / ".types").mkdir()
+    (tmp_path / ".types" / "temper").symlink_to("..")
+    for name in ("__init__.py", "rewards", "envs", "rollout", "learner", "configs", "Makefile", "pyproject.toml"):
         (tmp_path / name).symlink_to(ROOT / name)
     stages = tmp_path / "orchestrator" / "stages"
     (stages / "echo.py").write_text(ECHO)
     text = (stages / "registry.py").read_text()
     assert text.count(LAST_LINE) == 1
     (stages / "registry.py").write_text(text.replace(LAST_LINE, LAST_LINE + ECHO_LINE))
-    said = subprocess.run([sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    said = subprocess.run(
+        [sys.executable, "-c", LOOK],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": ".types"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert said.returncode == 0, said.stderr
     found = json.loads(said.stdout.splitlines()[-1])
     assert "echo        train on what was said before" in found["help"]

@@ -9,7 +9,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from temper.rollout.engines import vllm_settings
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("on_cpu", [True, False])
@@ -39,7 +39,7 @@ def backends(processes: int) -> tuple[str, str]:
 @pytest.mark.slow
 def test_an_engine_of_two_gpus_in_one_bundle_is_not_left_to_ray() -> None:
     """vLLM's choice would be Ray, which refuses a bundle of two GPUs."""
-    environment = {"env_vars": {"PYTHONPATH": f"{TESTS}:{TESTS.parent}"}}
+    environment = {"env_vars": {"PYTHONPATH": str(TESTS)}}
     ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False, runtime_env=environment)
     try:
         strategy = PlacementGroupSchedulingStrategy(placement_group([{"GPU": 2.0, "CPU": 1.0}]))

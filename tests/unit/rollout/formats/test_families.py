@@ -15,7 +15,7 @@ LINES = {
 @pytest.mark.parametrize("name", NAMES)
 def test_a_family_does_what_the_table_of_models_says(name: str) -> None:
     assert find(name).line == LINES.get(name), (
-        "write the table anew: PYTHONPATH=. .venv/bin/python tests/support/family_findings.py"
+        "write the table anew: PYTHONPATH=tests .venv/bin/python tests/support/family_findings.py"
     )
 
 

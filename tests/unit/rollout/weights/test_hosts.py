@@ -27,7 +27,7 @@ from temper.orchestrator.cluster.actors import at_place
 from temper.orchestrator.cluster.bundles import cluster_nodes, gpus_taken, reserve
 from temper.orchestrator.cluster.placement import NoRoomError, Wanted
 from temper.orchestrator.cluster.rollout_actors import RolloutActor
-from temper.orchestrator.cluster.this_machine import ROOT
+from temper.orchestrator.cluster.this_machine import IMPORTS
 from temper.orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
 from temper.orchestrator.loop.deadline import Deadline, StuckError, within
 from temper.orchestrator.session.diagnosis import diagnose
@@ -42,7 +42,7 @@ from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports.transport import Audience
 
-MODULES = (sys.modules[__name__], sys.modules["test_rollout_weights_push"], sys.modules["pushes"])
+MODULES = (sys.modules[__name__], sys.modules["unit.rollout.weights.test_push"], sys.modules["support.pushes"])
 """Sent to the actors whole, else each imports all of these files' imports."""
 
 
@@ -319,7 +319,7 @@ def test_weights_reach_engines_on_another_host_and_what_is_given_up_or_can_not_b
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         machine = cluster.add_node(num_cpus=1, num_gpus=4, resources={"engine": 6})
-        environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
+        environment = {"env_vars": {"PYTHONPATH": str(IMPORTS)}}
         ray.init(address=cluster.address, log_to_driver=False, runtime_env=environment)
         asyncio.run(what_is_reserved_lies_where_it_should())
         asyncio.run(what_has_no_room_is_said_at_once())

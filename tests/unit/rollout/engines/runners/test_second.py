@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 from support import tiny_models
 
-SCRIPT = Path(__file__).with_name("second_runner.py")
+SCRIPT = Path(tiny_models.__file__).with_name("second_runner.py")
 LIMIT_S = 900.0
 
 
 @pytest.mark.slow
 def test_the_second_runner_closes_thoughts_where_the_rule_does_and_agrees_with_the_trainer(tmp_path: Path) -> None:
     model = tiny_models.qwen3(tmp_path / "model")
-    paths = os.pathsep.join([str(SCRIPT.parent.parent), str(SCRIPT.parent)])
     ran = subprocess.run(
         [sys.executable, str(SCRIPT), str(model)],
-        env=os.environ | {"PYTHONPATH": paths},
+        env=os.environ | {"PYTHONPATH": str(SCRIPT.parents[1])},
         capture_output=True,
         text=True,
         timeout=LIMIT_S,

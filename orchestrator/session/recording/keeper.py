@@ -2,8 +2,8 @@
 
 from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.run.recording.batch_file import write_batch
-from temper.orchestrator.run.recording.step_batch import StepBatch
+from temper.orchestrator.session.recording.batch_file import write_batch
+from temper.orchestrator.session.recording.step_batch import StepBatch
 
 
 class BatchKeeper:

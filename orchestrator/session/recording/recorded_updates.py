@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from temper.orchestrator.run.recording.batch_head import head_of
+from temper.orchestrator.session.recording.batch_head import head_of
 from temper.rollout.token_arrays import Floats, as_floats
 
 PARTS = ("advantages", "factors")

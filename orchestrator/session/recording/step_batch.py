@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import version
 
 from temper.learner.token_records import TokenRecord
-from temper.orchestrator.config.trained_with import TrainedWith
+from temper.orchestrator.session.recording.trained_with import TrainedWith
 from temper.rollout.trajectory import Group, Trajectory, WeightVersion
 
 COMPUTED_BY = ("torch", "transformers", "deepspeed")

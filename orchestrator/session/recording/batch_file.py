@@ -26,9 +26,9 @@ from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
 from temper.learner.token_records import TokenRecord
-from temper.orchestrator.config.trained_with import trained_with_from_json
-from temper.orchestrator.run.recording.batch_head import FORMAT, HEAD, head_of
-from temper.orchestrator.run.recording.step_batch import StepBatch
+from temper.orchestrator.session.recording.batch_head import FORMAT, HEAD, head_of
+from temper.orchestrator.session.recording.step_batch import StepBatch
+from temper.orchestrator.session.recording.trained_with import trained_with_from_json
 from temper.rollout.sampling import sampling_from_json, sampling_to_json
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
