@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.fault_job import SYNCHRONOUS, Job, Runs, rows, runs
-from support.fault_table import saw
+from support.fault_report import saw
 from support.small_disk import SmallDisks
 
 STEPS = 60

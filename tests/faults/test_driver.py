@@ -13,7 +13,7 @@ import psutil
 import pytest
 from support.clock_shim import Clock
 from support.fault_job import SYNCHRONOUS, Job, Runs, rows, runs, wait_a_moment
-from support.fault_table import saw
+from support.fault_report import saw
 from support.healing import audited
 from support.ledger_rows import read_ledger
 from support.same_trajectories import compare_runs, largest_loss_gap

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from support.fault_job import Runs, rows, runs
-from support.fault_table import saw
+from support.fault_report import saw
 from support.faulty_env import WAYS
 from support.faulty_loss import VARIABLE
 

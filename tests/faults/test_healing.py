@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 from support.fault_job import Job, Runs, rows, runs, stop
-from support.fault_table import saw
+from support.fault_report import saw
 from support.healing import ENGINE, RANK, WORKER, audited, faults, heal, scale, steps_done, workers
 from support.ledger_rows import read_ledger
 

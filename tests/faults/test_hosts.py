@@ -4,7 +4,7 @@ import time
 
 import pytest
 from support.fault_job import Job, rows, runs
-from support.fault_table import saw
+from support.fault_report import saw
 from support.healing import audited, steps_done
 from support.two_hosts import NoHostsError, two_hosts
 

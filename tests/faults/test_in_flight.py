@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 from support.fault_job import Job, rows, runs
-from support.fault_table import saw
+from support.fault_report import saw
 from support.healing import audited
 
 from temper.orchestrator.run.checkpoint import place, steps

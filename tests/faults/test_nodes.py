@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from support.fault_job import Job, Runs, rows, runs
-from support.fault_table import saw
+from support.fault_report import saw
 from support.healing import audited, faults, steps_done, workers
 from support.two_nodes import Nodes
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.fault_job import SYNCHRONOUS, Job, Runs, rows, runs
-from support.fault_table import saw
+from support.fault_report import saw
 from support.healing import ENGINE, audited, faults
 from support.same_trajectories import compare_files
 

@@ -15,7 +15,7 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run, ViewType
 from support.fault_job import START_S, SYNCHRONOUS, rows, runs
-from support.fault_table import saw
+from support.fault_report import saw
 from support.healing import audited, steps_done
 
 from temper.orchestrator.run.metrics_log import MetricsRow

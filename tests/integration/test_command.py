@@ -38,9 +38,6 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).mkdir()
         file = tmp_path / name / "__init__.py" if number % 2 else tmp_path / f"{name}.py"
         file.write_text(f"raise RuntimeError('{name} of the folder is imported')")
-    for package in ("envs", "rewards"):
-        (tmp_path / package / "__init__.py").write_text("raise RuntimeError('of the folder')")
-        (tmp_path / package / "mine.py").write_text("")
     (tmp_path / "backwards.py").write_text(block("python"))
     return tmp_path
 

@@ -92,7 +92,14 @@ def test_a_user_without_rights_reaches_the_same_level() -> None:
     if python is None:
         pytest.skip("there is no interpreter of version 3.11 that other users may run")
     done = subprocess.run(
-        [python, "-B", "-c", PROGRAM], cwd=ROOT, user=4321, group=4321, extra_groups=[], capture_output=True, text=True
+        [python, "-B", "-c", PROGRAM],
+        cwd=ROOT,
+        env={"PYTHONPATH": ".types"},
+        user=4321,
+        group=4321,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
     )
     assert done.stdout.splitlines()[0] == "42", done.stderr
     assert f"sandbox level {3 if can_make_namespaces() else 2} of 3" in done.stdout
