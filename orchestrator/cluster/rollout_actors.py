@@ -11,7 +11,7 @@ from temper.envs.core.pulse import Pulse, WorkerDied
 from temper.orchestrator.cluster.actors import await_actor, close_actor, placed
 from temper.orchestrator.cluster.bundles import Bundle, Bundles
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights

@@ -10,8 +10,8 @@ from temper.learner.config import OptimConfig
 from temper.learner.losses.advantages import OVER_THE_BATCH
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.own_functions import is_own
-from temper.orchestrator.loop.band_watch import Band, BandsConfig
 from temper.orchestrator.loop.shaping import ShapingConfig
+from temper.orchestrator.loop.watches import Band, BandsConfig
 from temper.rollout.sampling import Sampling
 
 

@@ -25,9 +25,9 @@ from temper.orchestrator.evaluation.scores import (
     void_in_words,
 )
 from temper.orchestrator.loop.deadline import in_thread, together
-from temper.orchestrator.loop.failure_watch import FailureWatch
 from temper.orchestrator.loop.interfaces import Evaluations
 from temper.orchestrator.loop.loop import END_S
+from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.run.checkpoint import place
 from temper.orchestrator.run.folder import evaluations_of, write_json
 from temper.orchestrator.session.run import Run

@@ -23,7 +23,7 @@ from temper.orchestrator.evaluation.budget_curve import (
 )
 from temper.orchestrator.evaluation.scores import attested, of_env, void_in_words
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together
-from temper.orchestrator.loop.failure_watch import FailureWatch
+from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.session.run import Run
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.sampling import Sampling

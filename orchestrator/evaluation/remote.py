@@ -21,7 +21,7 @@ from temper.orchestrator.evaluation.exam import EvalConfig, heldout_tasks
 from temper.orchestrator.evaluation.kept_answers import KeptAnswers
 from temper.orchestrator.evaluation.scores import asked_of_envs, env_result, of_env, result_json
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
-from temper.orchestrator.loop.failure_watch import FailureWatch
+from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.run.folder import RunDir, write_json
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown

@@ -19,19 +19,373 @@ was admitted, in capitals once it is ready.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
 from time import monotonic
+from typing import Any, Literal
 
+from temper.envs.core.task import Task
 from temper.learner.losses.advantages import differ
-from temper.orchestrator.loop.buffer_state import BufferState, HeldTicket
 from temper.orchestrator.loop.deadline import in_thread
-from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.slots import Dropped, HeldSlots, Meter, Occupancy, Slot, SlotState
-from temper.orchestrator.loop.ticket_ledger import TicketLedger, Totals
+from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import Group, Ticket, TurnFault, WeightVersion
+from temper.rollout.trajectory_json import group_from_json, group_to_json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """What became of the tickets of a stage, from its first step on.
+
+    `in_flight` are those of which nothing is decided yet: their groups are made, sampled, or wait for a step.
+    """
+
+    issued: int = 0
+    trained: int = 0
+    dropped: int = 0
+    failed: int = 0
+    in_flight: int = 0
+
+    @property
+    def balances(self) -> bool:
+        """Whether every ticket that was issued is in exactly one place."""
+        return self.issued == self.trained + self.dropped + self.failed + self.in_flight
+
+
+class TicketLedger:
+    """Is told each change of a ticket, in order; this one keeps nothing."""
+
+    def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None: ...
+
+    def reissued(self, number: int, *, why: str) -> None: ...
+
+    def finished(self, group: Group) -> None: ...
+
+    def trained(self, ticket: Ticket, *, step: int) -> None: ...
+
+    def dropped(self, number: int, *, why: str) -> None: ...
+
+    def failed(self, group: Group) -> None: ...
+
+    def step(self, step: int, totals: Totals) -> None: ...
+
+
+class SlotState(Enum):
+    """What a held slot is doing, in this order. A group that is dropped frees its slot at once."""
+
+    MAKING = "making"  # its task is made
+    GENERATING = "generating"  # its answers are sampled and judged
+    READY = "ready"  # its group waits for a step
+    TRAINING = "training"  # its group is in the current step, and the engines do not serve the new weights yet
+
+
+MISSING = (SlotState.MAKING, SlotState.GENERATING)
+"""What a slot does whose group no step can take yet."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """A place for one group, from its admission to the release of the step that trained it.
+
+    A group stands in a slot that is still `GENERATING` where earlier groups decide whether it is dropped.
+    """
+
+    number: int
+    draw: Draw
+    admitted: WeightVersion
+    state: SlotState = SlotState.MAKING
+    ticket: Ticket | None = None  # from `GENERATING` on
+    group: Group | None = None  # from `READY` on
+    trained: int = 0  # the step that the learner made with it; 0 before
+
+    @property
+    def label(self) -> str:
+        """What it is called in messages."""
+        if self.ticket is None:
+            return f"the making of task {self.draw.index} of {self.draw.env}"
+        return f"#{self.number} {self.ticket.task.label}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Dropped:
+    """What was dropped since the last step: counts by reason, and the groups, whose rewards are measured all the same."""
+
+    no_signal: int = 0
+    failed: int = 0
+    groups: list[Group] = field(default_factory=list)
+    draws: list[Draw] = field(default_factory=list)
+    """Those of the groups."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """How many slots were in each state, in the mean over the time since it was asked last; the rest were free."""
+
+    slots: int
+    held: dict[SlotState, float]
+
+    @property
+    def free(self) -> float:
+        return self.slots - sum(self.held.values())
+
+
+class HeldSlots:
+    """The slots that are held, in the order of admission, with what they do counted: a change costs the same however many there
+    are. States change here alone.
+    """
+
+    def __init__(self, slots: Iterable[Slot] = ()) -> None:
+        self._by_number: dict[int, Slot] = {}
+        self._missing: dict[int, Slot] = {}  # those that no step can take yet, in the order of admission
+        self._undecided: set[int] = set()  # of these, those that have a group
+        self._due: Counter[int] = Counter()  # of these, how many were admitted at a version
+        self.counts = dict.fromkeys(SlotState, 0)
+        """How many slots are in each state."""
+        for slot in slots:
+            self.add(slot)
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._by_number.values())
+
+    def __getitem__(self, number: int) -> Slot:
+        return self._by_number[number]
+
+    def add(self, slot: Slot) -> None:
+        """Hold a slot, which comes after all others."""
+        self._by_number[slot.number] = slot
+        self.counts[slot.state] += 1
+        if slot.state in MISSING:
+            self._missing[slot.number] = slot
+            self._due[slot.admitted.step] += 1
+            if slot.group is not None:
+                self._undecided.add(slot.number)
+
+    def enter(self, slot: Slot, state: SlotState) -> None:
+        """Let a slot do something else."""
+        if slot.state in MISSING and state not in MISSING:
+            self._found(slot)
+        self.counts[slot.state] -= 1
+        self.counts[state] += 1
+        slot.state = state
+
+    def finish(self, slot: Slot, group: Group) -> None:
+        """Put the group of a slot into it, while it is not decided what becomes of it."""
+        slot.group = group
+        self._undecided.add(slot.number)
+
+    def remove(self, slot: Slot) -> None:
+        """Free a slot."""
+        if slot.state in MISSING:
+            self._found(slot)
+        self.counts[slot.state] -= 1
+        del self._by_number[slot.number]
+
+    def in_state(self, state: SlotState) -> list[Slot]:
+        """Return the slots in a state, in their order."""
+        return [slot for slot in self if slot.state is state] if self.counts[state] else []
+
+    @property
+    def missing(self) -> list[Slot]:
+        """Those that are made, generated or undecided, in their order."""
+        return list(self._missing.values())
+
+    @property
+    def any_undecided(self) -> bool:
+        return bool(self._undecided)
+
+    def missing_until(self, version: int) -> int:
+        """Return how many of those that are missing were admitted at a version or before it."""
+        return sum(slots for admitted, slots in self._due.items() if admitted <= version)
+
+    def _found(self, slot: Slot) -> None:
+        del self._missing[slot.number]
+        self._undecided.discard(slot.number)
+        self._due[slot.admitted.step] -= 1
+        if not self._due[slot.admitted.step]:
+            del self._due[slot.admitted.step]
+
+
+class Meter:
+    """Adds up how long how many slots were in each state."""
+
+    def __init__(self, began: float | None = None) -> None:
+        """Time is counted from `began` on, or from the first count."""
+        self._seconds = dict.fromkeys(SlotState, 0.0)
+        self._began = self._counted = began
+
+    def count(self, held: Mapping[SlotState, int], *, now: float) -> None:
+        """Add the time since the last count, in which so many slots were in each state."""
+        if self._began is None or self._counted is None:
+            self._began = self._counted = now
+        for state, slots in held.items():
+            self._seconds[state] += slots * (now - self._counted)
+        self._counted = now
+
+    def means(self) -> dict[SlotState, float]:
+        """Return the mean number of slots in each state up to the last count."""
+        passed = 0.0 if self._began is None or self._counted is None else self._counted - self._began
+        return {state: seconds / passed if passed else 0.0 for state, seconds in self._seconds.items()}
+
+
+Held = Literal["ready", "undecided", "dropped"]
+"""Whether a finished group waits for a step, for the decision on earlier ones, or was dropped since the last step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldTicket:
+    """A ticket that is neither trained nor dropped: its number, of which its seeds derive, and what it is for."""
+
+    number: int
+    draw: Draw
+    admitted: int
+    """The version that was served when it was issued."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldGroup:
+    """A finished group that is still needed, and the draw by which its task is made again."""
+
+    held: Held
+    draw: Draw
+    group: Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the tickets of a checkpoint go."""
+
+    slots: list[Slot]
+    """Those that have a slot at once, in order; the finished ones with their groups."""
+    later: list[HeldTicket]
+    """Those for which there are too few slots: they begin anew."""
+    gone: list[HeldTicket]
+    """Those whose tasks can't be made any more."""
+    go_on: set[int]
+    """The tickets that go on where they were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferState:
+    """A buffer between two steps. `no_signal` and `failed` count what was dropped since the last step."""
+
+    next_ticket: int
+    totals: Totals
+    tickets: tuple[HeldTicket, ...]
+    no_signal: int = 0
+    failed: int = 0
+    groups: tuple[HeldGroup, ...] = ()
+
+    @classmethod
+    def of(
+        cls, slots: Iterable[Slot], later: Iterable[HeldTicket], dropped: Dropped, *, next_ticket: int, totals: Totals
+    ) -> "BufferState":
+        """Return the state of a buffer with these untrained slots, then these tickets without one."""
+        tickets, groups = [], []
+        for slot in slots:
+            tickets.append(HeldTicket(number=slot.number, draw=slot.draw, admitted=slot.admitted.step))
+            if slot.group is not None:
+                held: Held = "undecided" if slot.state is SlotState.GENERATING else "ready"
+                groups.append(HeldGroup(held=held, draw=slot.draw, group=slot.group))
+        groups += [
+            HeldGroup(held="dropped", draw=draw, group=group)
+            for draw, group in zip(dropped.draws, dropped.groups, strict=True)
+        ]
+        return cls(
+            next_ticket=next_ticket,
+            totals=totals,
+            tickets=(*tickets, *later),
+            no_signal=dropped.no_signal,
+            failed=dropped.failed,
+            groups=tuple(groups),
+        )
+
+    def places(
+        self, *, slots: int, per_step: int, max_lag: int, was: WeightVersion, now: WeightVersion, envs: Collection[str]
+    ) -> Places:
+        """Return where the tickets go in a buffer of so many slots, in which nothing comes too late.
+
+        A ticket that was so many versions behind at version `was` is so many behind `now`. As `per_step` are trained in a
+        step, the one at place n has to wait n // `per_step` steps. Where settings have changed and one can't wait as long, it
+        is begun anew, and so are all after it: a step takes the first by number, which have to be those that are due first.
+        """
+        finished = {one.group.ticket.number: one for one in self.groups if one.held != "dropped"}
+        found = Places(slots=[], later=[], gone=[t for t in self.tickets if t.draw.env not in envs], go_on=set())
+        late = False
+        for place, ticket in enumerate(t for t in self.tickets if t.draw.env in envs):
+            late = late or ticket.admitted - was.step + max_lag < place // per_step
+            if place >= slots:
+                found.later.append(ticket)
+                continue
+            admitted = now if late else WeightVersion(step=ticket.admitted - was.step + now.step)
+            slot = Slot(number=ticket.number, draw=ticket.draw, admitted=admitted)
+            found.slots.append(slot)
+            if not late:
+                found.go_on.add(ticket.number)
+                if ticket.number in finished:
+                    _fill(slot, finished[ticket.number])
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the groups as plain JSON data."""
+        return {
+            "next_ticket": self.next_ticket,
+            "totals": asdict(self.totals),
+            "tickets": [asdict(ticket) for ticket in self.tickets],
+            "no_signal": self.no_signal,
+            "failed": self.failed,
+        }
+
+    def group_lines(self) -> str:
+        """Return the groups as lines of JSON."""
+        lines = (
+            {"held": one.held, "env": one.draw.env, "index": one.draw.index} | group_to_json(one.group)
+            for one in self.groups
+        )
+        return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+def _fill(slot: Slot, held: HeldGroup) -> None:
+    """Put a finished group into the slot of its ticket."""
+    slot.ticket = replace(held.group.ticket, admitted=slot.admitted)
+    slot.group = replace(held.group, ticket=slot.ticket)
+    slot.state = SlotState.READY if held.held == "ready" else SlotState.GENERATING
+
+
+def state_from_json(data: dict[str, Any], groups: Iterable[HeldGroup]) -> BufferState:
+    """Return the state that `to_json` and `group_lines` wrote."""
+    tickets = (HeldTicket(**ticket | {"draw": Draw(**ticket["draw"])}) for ticket in data["tickets"])
+    return BufferState(
+        next_ticket=data["next_ticket"],
+        totals=Totals(**data["totals"]),
+        tickets=tuple(tickets),
+        no_signal=data["no_signal"],
+        failed=data["failed"],
+        groups=tuple(groups),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedGroup:
+    """A line of saved groups whose task is not made again yet."""
+
+    draw: Draw
+    data: dict[str, Any]
+
+    def with_task(self, task: Task) -> HeldGroup:
+        """Return the group as answers to its task."""
+        return HeldGroup(held=self.data["held"], draw=self.draw, group=group_from_json(self.data, task))
+
+
+def saved_groups(lines: str) -> list[SavedGroup]:
+    """Return what `group_lines` wrote."""
+    rows = (json.loads(line) for line in lines.splitlines())
+    return [SavedGroup(draw=Draw(env=row["env"], index=row["index"]), data=row) for row in rows]
 
 
 class Buffer:

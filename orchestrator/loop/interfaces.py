@@ -1,10 +1,11 @@
-"""The sides of the loop as it sees them: who samples, who learns, and the evaluations beside both."""
+"""What the loop needs of engines, learner, evaluations and of the devices that engines and learner share."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
 
@@ -47,3 +48,33 @@ class Evaluations:
 
     async def give_up(self) -> None:
         """End the evaluation that is under way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """What lies on the devices in one shift: of the engines weights and cache, of the learner weights and states.
+
+    sampling    the engines have weights and cache there, the learner has nothing
+    learning    the learner has weights and states there, the engines have nothing; a checkpoint is saved in this shift too
+    pushing     the learner has its weights alone there, to push from, and the engines theirs, to load into
+
+    Who gives comes first, then who takes. `orchestrator/session/shared_shifts.py` makes them work in shifts.
+    """
+
+    name: str
+    engine_weights: bool
+    cache: bool
+    learner_weights: bool
+    states: bool
+
+
+SAMPLING = Shift(name="sampling", engine_weights=True, cache=True, learner_weights=False, states=False)
+LEARNING = Shift(name="learning", engine_weights=False, cache=False, learner_weights=True, states=True)
+PUSHING = Shift(name="pushing", engine_weights=True, cache=False, learner_weights=True, states=False)
+
+
+class Shifts:
+    """Asked before each part of a step. This one lets all have their devices for themselves, all the time."""
+
+    async def begin(self, shift: Shift) -> None:
+        """Begin a shift, where it is not that shift already; the one before is over."""

@@ -20,7 +20,7 @@ trained. With `max_lag = 0` the two alternate, which is synchronous training; wi
 learner works and while weights are swapped under the running requests: a group that is not ready is left to a later step, as
 long as it is not due. The learner goes on to the next step while the engines load a push that lasts (`Push.lasts`); for any
 other, and with `max_lag = 0`, it waits.
-Where the two share their devices they work in shifts (`orchestrator/loop/phases.py`), which `max_lag = 0` alone allows.
+Where the two share their devices they work in shifts (`orchestrator/loop/interfaces.py`), which `max_lag = 0` alone allows.
 
 No fault of the sampling side costs what was learnt: one of `produce` is seen at the next wait for groups, one of a push there
 or after the step was reported that is learnt meanwhile, and `on_fault` saves before the groups in flight are given up.
@@ -35,15 +35,13 @@ from typing import Any, TypeVar
 from temper.envs.core.clock import loop_time
 from temper.envs.core.pulse import LearnerDied
 from temper.learner.batches.micro_batches import TrainBatch
-from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.buffer import Buffer, Dropped, Occupancy, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, in_thread, within
-from temper.orchestrator.loop.interfaces import Evaluations, Learner, Rollouts
+from temper.orchestrator.loop.interfaces import LEARNING, PUSHING, SAMPLING, Evaluations, Learner, Rollouts, Shifts
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.phases import LEARNING, PUSHING, SAMPLING, Shifts
-from temper.orchestrator.loop.slots import Dropped, Occupancy
 from temper.orchestrator.loop.step_times import Phase, StepClock, StepTimes
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
 

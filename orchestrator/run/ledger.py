@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal, get_args
 
+from temper.orchestrator.loop.buffer import TicketLedger, Totals
 from temper.orchestrator.loop.mixture import Draw
-from temper.orchestrator.loop.ticket_ledger import TicketLedger, Totals
 from temper.orchestrator.run.folder import write_whole
 from temper.orchestrator.run.row_file import RowFile, parsed_lines
 from temper.rollout.trajectory import Group, Ticket, WeightVersion

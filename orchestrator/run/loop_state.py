@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.core.failure import in_words
-from temper.orchestrator.loop.buffer_state import SavedGroup, saved_groups
+from temper.orchestrator.loop.buffer import SavedGroup, saved_groups
 
 FORMAT = 1
 """What a change of these files that an older program could not read, or not read as it is meant, adds one to."""

@@ -1,14 +1,38 @@
-"""The writing of checkpoints beside the loop, one at a time."""
+"""The writing of checkpoints while the loop continues, one at a time."""
 
 import asyncio
+import errno
 import math
 from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from temper.orchestrator.run.folder import evaluations_of
+from temper.orchestrator.run.checkpoint import begin
+from temper.orchestrator.run.folder import RunDir, evaluations_of
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.run.retention import CheckpointConfig
+from temper.orchestrator.session.recording.keeper import make_room
+
+
+def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, say: Callable[[str], None]) -> Path:
+    """Make the folder of the checkpoint of an instance's step (`begin`); recorded batches give room for it, and that is said.
+
+    Raise `OSError` (ENOSPC) where the disk has no room for it even then; they stay.
+    """
+    place = folder.checkpoints(name)
+    try:
+        return begin(place, step, needed_bytes=needed)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or not (removed := make_room(folder, place, needed=needed)):
+            raise
+    say(
+        f"{name} step {step}: the disk had no room for the checkpoint; recorded batches were removed for it "
+        f"({', '.join(sorted(path.stem for path in removed))}), whose steps can't be replayed; give the run a larger disk, or "
+        f"keep fewer by checkpoints.batches"
+    )
+    return begin(place, step, needed_bytes=needed)
+
 
 OF_EVALUATION = "eval/"
 """What a metric of the evaluations between steps begins with where checkpoints are judged by it."""

@@ -13,8 +13,8 @@ from temper.orchestrator.run.folder import RunDir, evaluations_of
 from temper.orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics, step_rows
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.machine import Work
+from temper.orchestrator.session.recording.batch import StepBatch
 from temper.orchestrator.session.recording.keeper import BatchKeeper
-from temper.orchestrator.session.recording.step_batch import StepBatch
 from temper.orchestrator.tracking.tracker import Tracker
 from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.trajectory_json import Training, write_groups

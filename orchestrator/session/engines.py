@@ -11,7 +11,7 @@ from temper.envs.sandbox.sandbox import MIN_LEVEL
 from temper.orchestrator.cluster.bundles import gpus_taken
 from temper.orchestrator.cluster.rollout_actors import make_rollout_pool
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
-from temper.orchestrator.loop.phases import SAMPLING, Shifts
+from temper.orchestrator.loop.interfaces import SAMPLING, Shifts
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.run_supervision import RunSupervision

@@ -6,7 +6,7 @@ from temper.envs.core.member import MemberNow
 from temper.orchestrator.cluster.ray_cluster import stop_ray
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.deadline import StopFlag
-from temper.orchestrator.loop.phases import Shifts
+from temper.orchestrator.loop.interfaces import Shifts
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.context import RunContext

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from temper.envs.core.member import Member, MemberNow
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import StuckError, in_thread
-from temper.orchestrator.loop.failure_watch import FailureWatch
+from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder

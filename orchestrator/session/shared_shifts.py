@@ -10,7 +10,7 @@ from typing import TypeVar
 from temper.envs.core.member import Holding
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.loop.deadline import Deadline, in_thread, within
-from temper.orchestrator.loop.phases import Shift, Shifts
+from temper.orchestrator.loop.interfaces import Shift, Shifts
 from temper.orchestrator.session.context import RunContext
 from temper.rollout.pool.pool import RolloutPool
 

@@ -16,12 +16,11 @@ from temper.orchestrator.cluster.bundles import Bundles, gpus_taken
 from temper.orchestrator.cluster.trainer_actors import start_trainer_group
 from temper.orchestrator.cluster.transport_choice import Ground, choose
 from temper.orchestrator.loop.deadline import StopRequested, in_thread, within
-from temper.orchestrator.loop.phases import LEARNING, Shifts
+from temper.orchestrator.loop.interfaces import LEARNING, Shifts
 from temper.orchestrator.run.checkpoint import commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
 from temper.orchestrator.run.declared_model import generation_file
 from temper.orchestrator.run.retention import Retention
-from temper.orchestrator.session.checkpoint_place import begin_with_room
-from temper.orchestrator.session.checkpoint_writer import CheckpointWriter, scores
+from temper.orchestrator.session.checkpoint_writer import CheckpointWriter, begin_with_room, scores
 from temper.orchestrator.session.context import RunContext
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.tokenizer import load_tokenizer, pad_id

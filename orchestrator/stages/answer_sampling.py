@@ -6,8 +6,8 @@ from typing import Protocol
 
 from temper.envs.core.task import Task
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
-from temper.orchestrator.loop.failure_watch import FailureWatch
 from temper.orchestrator.loop.mixture import Draw, Mixture
+from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.run.folder import write_whole
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import StageInstance

@@ -11,31 +11,32 @@ from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.evaluation.between import evaluations_between, is_of_evaluation
-from temper.orchestrator.loop.band_watch import BandWatch
-from temper.orchestrator.loop.buffer import Buffer, VersionCell
-from temper.orchestrator.loop.buffer_state import HeldGroup, SavedGroup, state_from_json
+from temper.orchestrator.loop.buffer import (
+    Buffer,
+    HeldGroup,
+    SavedGroup,
+    SlotState,
+    TicketLedger,
+    VersionCell,
+    state_from_json,
+)
 from temper.orchestrator.loop.deadline import Deadline, in_thread, within
-from temper.orchestrator.loop.failure_watch import FailureWatch
 from temper.orchestrator.loop.loop import Loop, StepReport
 from temper.orchestrator.loop.shaping import ShapingConfig, shaped
-from temper.orchestrator.loop.skip_watch import SkipWatch
-from temper.orchestrator.loop.slots import SlotState
-from temper.orchestrator.loop.ticket_ledger import TicketLedger
+from temper.orchestrator.loop.watches import BandWatch, FailureWatch, SkipWatch
 from temper.orchestrator.run.checkpoint import place
 from temper.orchestrator.run.ledger import Ledger
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
 from temper.orchestrator.run.sampling_progress import SamplingCount
 from temper.orchestrator.session.context import skipped_steps
+from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith, packages_here
 from temper.orchestrator.session.recording.keeper import BatchKeeper
-from temper.orchestrator.session.recording.step_batch import StepBatch, packages_here
-from temper.orchestrator.session.recording.trained_with import TrainedWith
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.run_supervision import LoopView
-from temper.orchestrator.stages.begun_groups import BegunGroups, in_words
 from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.orchestrator.stages.step_records import records_of_step, training_rows
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup, BegunGroups, describe_rows
 from temper.rollout.pool.pool import RolloutPool, nobody
 from temper.rollout.trajectory import Group, WeightVersion
 
@@ -297,7 +298,7 @@ class LoopStage:
         rows = [row for row in saved.episodes if row["ticket"] in go_on]
         self._begun = BegunGroups(rows, note=self._run.progress.note)
         if rows:
-            self._run.progress.note(f"{self._stage}: {in_words(rows)}")
+            self._run.progress.note(f"{self._stage}: {describe_rows(rows)}")
 
     def _restore_watches(self) -> None:
         """Count what was skipped or out of its band before, as the metrics file has it."""

@@ -7,9 +7,9 @@ from statistics import fmean
 import numpy as np
 
 from temper.learner.losses.advantages import differ
+from temper.orchestrator.loop.buffer import Occupancy
 from temper.orchestrator.loop.loop import StepReport
 from temper.orchestrator.loop.shaping import earned_rewards
-from temper.orchestrator.loop.slots import Occupancy
 from temper.rewards.verdict import Outcome
 from temper.rollout.trajectory import Carried, Group, well_formed_share
 

@@ -3,11 +3,14 @@
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import TypeVar
+
+import numpy as np
 
 from temper.envs.catalog import make_env
 from temper.envs.core.clock import Clock, at_its_end
@@ -17,17 +20,152 @@ from temper.envs.core.pulse import WorkerDied
 from temper.envs.core.setting import running, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
+from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
 from temper.envs.play import MakeEnv, Play
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.begun import BegunEpisode
-from temper.rollout.episodes.env_threads import EnvThreads
-from temper.rollout.episodes.in_flight import Episode
-from temper.rollout.episodes.kept_turn import kept_turn, processed
+from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.resume import BegunEpisode, BegunGroup, BegunTurn
 from temper.rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from temper.rollout.sampling import PLAIN, Sampling
-from temper.rollout.token_arrays import tokens_of
-from temper.rollout.trajectory import TOKEN_LIMITS, Stop, Trajectory
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks, tokens_of
+from temper.rollout.trajectory import (
+    NO_TIME,
+    TOKEN_LIMITS,
+    Carried,
+    Group,
+    Stop,
+    Ticket,
+    Times,
+    Trajectory,
+    Turn,
+    TurnFault,
+)
+
+
+def kept_turn(
+    task: Task, context: tuple[int, ...], sampled: SampledTurn, parsed: ParsedTurn, result: StepResult, *, times: Times
+) -> Turn:
+    """Return a turn that was sampled after `context`, read as `parsed`, and answered with `result`."""
+    completion = sampled.completion
+    experts = completion.experts
+    return Turn(
+        context_ids=as_ids(context),
+        sampled_ids=as_ids(completion.token_ids),
+        logprobs_T=as_floats(completion.logprobs_T),
+        versions_T=as_ids(completion.versions_T),
+        forced_T=as_marks(completion.forced_T),
+        text=parsed.text,
+        thought_text=parsed.thought,
+        answer=parsed.answer,
+        observation=result.messages,
+        thought=sampled.thought,
+        faults=turn_faults(parsed, task),
+        experts=None if experts is None else experts[-len(context) - len(completion.token_ids) :],
+        times=times,
+        tool_spans=result.tool_spans,
+    )
+
+
+def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
+    """Return what is wrong with the form of a turn."""
+    faults = {
+        TurnFault.THOUGHT: not parsed.well_formed,
+        TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
+    }
+    return tuple(fault for fault, there in faults.items() if there)
+
+
+def processed(turn: Turn, context: tuple[int, ...], after: Completion) -> Turn:
+    """Return the turn before `after`, in which the engine processed its last id, with the experts that it chose then."""
+    if turn.experts is None or after.experts is None:
+        return turn
+    last = len(after.experts) - len(after.token_ids) - len(context) - 1
+    return replace(turn, experts=np.concatenate([turn.experts[:-1], after.experts[last : last + 1]]))
+
+
+SoFar = Callable[[str], Completion | None]
+"""Tells what the engine has sampled for the call of this name."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Episode:
+    """One episode: what it plays, its answered turns, and the turn that it is in.
+
+    `name` is that of its turns at the engine, `sampling` how they are drawn. `begun` is what there is of it from a process
+    before, until the environment is where it was; `carried` says what became of that.
+    """
+
+    task: Task
+    seed: int
+    name: str
+    play: Play
+    clock: Clock
+    sampling: Sampling = PLAIN
+    begun: BegunEpisode | None = None
+    carried: Carried = Carried.NO
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    turns: list[Turn] = field(default_factory=list)
+    context: tuple[int, ...] | None = None
+    """The ids that are new to the engine in the turn that it is in; None between two turns."""
+    before: Completion | None = None
+    """What was sampled of this turn in a process before."""
+    said: Completion | None = None
+    """This turn, once it is whole."""
+    since: float = field(default_factory=time.monotonic)
+    earlier_s: float = 0.0
+    earlier: Times = NO_TIME
+
+    @property
+    def request(self) -> str:
+        """The name of the present turn at the engine."""
+        return f"{self.name}.{len(self.turns)}"
+
+    @property
+    def seconds(self) -> float:
+        """What it took so far."""
+        return self.earlier_s + time.monotonic() - self.since
+
+    @property
+    def times(self) -> Times:
+        """What these seconds went into."""
+        return self.earlier + self.watch.times
+
+    def go_on(self, begun: BegunEpisode) -> None:
+        """Take up what was begun: its environment is where it was."""
+        self.turns.extend(begun.turns)
+        self.earlier_s, self.earlier = begun.seconds, begun.times
+        if begun.turn is not None:
+            self.before = begun.turn.said
+            self.said = begun.turn.said if begun.turn.whole else None
+        self.begun, self.carried = None, Carried.ON
+
+    def begin_again(self, play: Play) -> None:
+        """Forget what was begun: a new environment plays it from the first turn."""
+        self.play = play
+        self.begun, self.carried = None, Carried.AGAIN
+
+    def end_turn(self, turn: Turn) -> None:
+        """Take in a turn that the environment has answered."""
+        self.turns.append(turn)
+        self.context = self.before = self.said = None
+
+    def so_far(self, of_engine: SoFar) -> BegunEpisode | None:
+        """Return what another process needs to go on; None where nothing was sampled yet."""
+        if self.begun is not None:
+            return self.begun
+        turn = None
+        if self.context is not None and (said := self.said or self._sampled(of_engine(self.request))) is not None:
+            turn = BegunTurn(context_ids=self.context, said=said, whole=self.said is not None)
+        if turn is None and not self.turns:
+            return None
+        return BegunEpisode(turns=tuple(self.turns), turn=turn, seconds=self.seconds, times=self.times)
+
+    def _sampled(self, since: Completion | None) -> Completion | None:
+        if self.before is None or since is None:
+            return self.before or since
+        return self.before.then(since)
+
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -276,3 +414,43 @@ def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:
 
 def _turn_seed(seed: int, turn: int) -> int:
     return (seed + turn * 1_000_003) % 2**63
+
+
+class Attempt:
+    """The episodes of a ticket in one worker."""
+
+    def __init__(
+        self, ticket: Ticket, runner: EpisodeRunner, *, attempt: int, seeds: Sequence[int], begun: BegunGroup | None
+    ) -> None:
+        """There are as many episodes as seeds; what was begun beyond them is left out."""
+        self._ticket = ticket
+        self._runner = runner
+        self._attempt = attempt
+        finished = {} if begun is None else begun.finished
+        unfinished = {} if begun is None else begun.unfinished
+        samples = range(len(seeds))
+        self._finished: dict[int, Trajectory] = {n: finished[n] for n in samples if n in finished}
+        self._playing: dict[int, Episode] = {
+            n: runner.episode(ticket.task, seed=seeds[n], sampling=ticket.sampling, begun=unfinished.get(n))
+            for n in samples
+            if n not in finished
+        }
+
+    async def play(self) -> Group:
+        """Play every episode to its end; return the answers in the order of the samples."""
+        await asyncio.gather(*(self._one(sample, episode) for sample, episode in list(self._playing.items())))
+        return Group.of(self._ticket, [answer for _, answer in sorted(self._finished.items())])
+
+    async def _one(self, sample: int, episode: Episode) -> None:
+        self._finished[sample] = await self._runner.play(episode)
+        del self._playing[sample]
+
+    def so_far(self) -> BegunGroup:
+        """Return what there is of it now."""
+        unfinished = {sample: self._runner.so_far(episode) for sample, episode in self._playing.items()}
+        return BegunGroup(
+            ticket=self._ticket,
+            attempt=self._attempt,
+            finished=dict(self._finished),
+            unfinished={sample: one for sample, one in unfinished.items() if one is not None},
+        )

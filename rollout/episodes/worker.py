@@ -14,10 +14,9 @@ from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Engine, EngineStats, TurnRequest
-from temper.rollout.episodes.attempt import Attempt
-from temper.rollout.episodes.begun import BegunGroup
-from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner, sample_seed
+from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner, sample_seed
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Ticket, WeightVersion

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from temper.envs.core.pulse import WorkerDied
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.pool.pool_worker import PoolWorker
 
 LOG = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from temper.envs.core.clock import loop_time
 from temper.envs.core.member import Holding, MemberNow
 from temper.envs.core.pulse import WorkerDied
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.pool.groups_in_flight import newest
 from temper.rollout.pool.pool_worker import PoolWorker
 from temper.rollout.pool.served_weights import Newcomer, Served, ServedWeights

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from temper.envs.core.member import Holding, Member
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import WeightTaker
 

@@ -18,10 +18,8 @@ from temper.envs.core.failure import FailureKind, failure_of
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.play import MakeEnv, Play
-from temper.rollout.episodes.env_threads import EnvThreads
-from temper.rollout.episodes.episode import LIMITS, EpisodeLimits, sample_seed
-from temper.rollout.episodes.kept_turn import turn_faults
-from temper.rollout.episodes.stopwatch import Stopwatch
+from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
+from temper.rollout.episodes.episode import LIMITS, EpisodeLimits, sample_seed, turn_faults
 from temper.rollout.remote.chat_messages import ChatTurn, read_turn, request_body
 from temper.rollout.remote.client import ChatClient
 from temper.rollout.sampling import Sampling

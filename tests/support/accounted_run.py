@@ -8,8 +8,7 @@ from pathlib import Path
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
-from temper.orchestrator.loop.buffer import Buffer, VersionCell
-from temper.orchestrator.loop.buffer_state import state_from_json
+from temper.orchestrator.loop.buffer import Buffer, VersionCell, state_from_json
 from temper.orchestrator.loop.loop import StepReport
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step_times import StepClock

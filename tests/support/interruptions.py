@@ -17,10 +17,8 @@ from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.envs.play import MakeEnv
 from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.episodes.attempt import Attempt
-from temper.rollout.episodes.begun import BegunGroup
-from temper.rollout.episodes.begun_json import begun_from_json, begun_to_json
-from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner
+from temper.rollout.episodes.resume import BegunGroup, begun_from_json, begun_to_json
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import as_floats
 from temper.rollout.trajectory import Ticket, Trajectory, WeightVersion

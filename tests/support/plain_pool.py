@@ -10,7 +10,7 @@ from temper.envs.core.member import Holding, Place
 from temper.envs.core.pulse import Pulse, WorkerDied
 from temper.envs.core.task import Task
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.pool_worker import PoolWorker
 from temper.rollout.pool.restarts import RestartLimit

@@ -24,7 +24,7 @@ from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.stages.stage import StageInstance, all_stages
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 from temper.rollout.weights.delivery import Push

@@ -10,7 +10,7 @@ from temper.envs.core.pulse import Pulse
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import Shares
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports.transport import Audience

@@ -1,9 +1,56 @@
-"""Which batches of an instance are recorded and kept: those by which a step can be trained again from a checkpoint."""
+"""Which batches of an instance are recorded and kept, and which give their room to a checkpoint."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
 
 from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session.recording.batch_file import write_batch
-from temper.orchestrator.session.recording.step_batch import StepBatch
+from temper.orchestrator.session.recording.batch import StepBatch, write_batch
+
+NAMED = re.compile(r".+-\d+")
+"""What a batch is called; what else lies there is not ours."""
+
+
+def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
+    """Remove recorded batches until the disk of `place` has `needed` bytes free; returns those that were removed.
+
+    The oldest go first; of those after one checkpoint the last steps, since a step is replayed by all before it. None is
+    removed where that would not be enough, or they lie on another disk.
+    """
+    lacking = needed - shutil.disk_usage(place).free
+    files = {path: path.stat() for path in folder.batches.glob("*.safetensors") if NAMED.fullmatch(path.stem)}
+    disk = place.stat().st_dev
+    sizes = {path: stat.st_blocks * 512 for path, stat in files.items() if stat.st_dev == disk}
+    if lacking <= 0 or sum(sizes.values()) < lacking:
+        return []
+    removed = []
+    for path in _in_turn(folder, {path: files[path].st_mtime for path in sizes}):
+        if lacking <= 0:
+            break
+        path.unlink(missing_ok=True)
+        lacking -= sizes[path]
+        removed.append(path)
+    return removed
+
+
+def _in_turn(folder: RunDir, written: dict[Path, float]) -> Iterator[Path]:
+    """Yield batches, each with the time at which it was written, in the order in which they may go."""
+    chains = []
+    for stage, own in groupby(sorted(written, key=_named), key=lambda path: _named(path)[0]):
+        bases = [0, *steps(folder.checkpoints(stage))]
+        by_base = groupby(own, key=lambda path: max(base for base in bases if base < _named(path)[1]))
+        chains += [list(chain) for _, chain in by_base]
+    for chain in sorted(chains, key=lambda chain: min(written[path] for path in chain)):
+        yield from reversed(chain)
+
+
+def _named(path: Path) -> tuple[str, int]:
+    """Return the instance and the step of a batch."""
+    stage, _, step = path.stem.rpartition("-")
+    return stage, int(step)
 
 
 class BatchKeeper:

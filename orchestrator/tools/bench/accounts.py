@@ -12,11 +12,10 @@ import psutil
 
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
-from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.buffer import Buffer, Totals, VersionCell
 from temper.orchestrator.loop.deadline import StopFlag
-from temper.orchestrator.loop.failure_watch import FailureWatch
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.ticket_ledger import Totals
+from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.ledger import Ledger
@@ -26,7 +25,7 @@ from temper.orchestrator.session.run_supervision import LoopView, RunSupervision
 from temper.orchestrator.tools.bench.rollout import sample_groups
 from temper.orchestrator.tracking.tracker import Trackers
 from temper.rollout.engines.engine_process import cpu_s
-from temper.rollout.episodes.begun_json import begun_to_json
+from temper.rollout.episodes.resume import begun_to_json
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.trajectory import Group, WeightVersion
 

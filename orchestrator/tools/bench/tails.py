@@ -27,7 +27,7 @@ from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.orchestrator.tools.bench.loop import run_steps
 from temper.orchestrator.tools.bench.processes import started
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import Group, Ticket, WeightVersion

@@ -4,7 +4,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from temper.orchestrator.loop.ticket_ledger import Totals
+from temper.orchestrator.loop.buffer import Totals
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.debug.audit.checkpoint_checks import followed
 from temper.orchestrator.tools.debug.audit.evidence import Evidence, gather

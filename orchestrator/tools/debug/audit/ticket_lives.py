@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass, field
 
-from temper.orchestrator.loop.ticket_ledger import Totals
+from temper.orchestrator.loop.buffer import Totals
 from temper.orchestrator.run.ledger import TOTALS, LedgerRow
 from temper.orchestrator.tools.debug.audit.evidence import Numbered
 from temper.orchestrator.tools.debug.audit.finding import Finding, Kind

@@ -19,8 +19,7 @@ from temper.orchestrator.config.text import typed, written
 from temper.orchestrator.loop.deadline import Deadline, DeadlineConfig, in_thread, within
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session.recording.step_batch import StepBatch
-from temper.orchestrator.session.recording.trained_with import TrainedWith
+from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith
 from temper.orchestrator.tools.debug.replay.other_type import in_type
 from temper.rollout.weights.transports.catalog import AUTO
 

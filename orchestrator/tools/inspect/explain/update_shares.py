@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 from urllib.parse import urlencode
 
-from temper.orchestrator.session.recording.recorded_updates import recorded_updates
+from temper.orchestrator.session.recording.batch import recorded_updates
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, RecordedFile, Row
 
 PROMPT_LENGTH = 60

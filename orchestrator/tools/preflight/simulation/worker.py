@@ -13,7 +13,7 @@ from temper.orchestrator.tools.preflight.simulation.lengths import Lengths
 from temper.orchestrator.tools.preflight.simulation.meter import FleetMeter
 from temper.orchestrator.tools.preflight.simulation.speeds import Speeds
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.token_arrays import Ids, as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.weights.delivery import Offered

@@ -21,11 +21,10 @@ from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.evaluation.between import FIRST_TICKET, StepEvaluations, evaluations_between
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, StopRequested, StuckError
-from temper.orchestrator.loop.failure_watch import TooManyFailures
-from temper.orchestrator.loop.interfaces import Evaluations
+from temper.orchestrator.loop.interfaces import Evaluations, Shift, Shifts
 from temper.orchestrator.loop.loop import Loop, StepReport
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.phases import Shift, Shifts
+from temper.orchestrator.loop.watches import TooManyFailures
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
@@ -35,7 +34,7 @@ from temper.orchestrator.session.checkpoint_writer import scores
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.tools.debug.audit.audit import audit
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Offered, Push

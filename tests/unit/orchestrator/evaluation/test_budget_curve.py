@@ -27,7 +27,7 @@ from temper.orchestrator.evaluation.intervals import wilson_interval
 from temper.orchestrator.evaluation.record import read_evaluations
 from temper.orchestrator.evaluation.scores import env_result
 from temper.orchestrator.loop.deadline import StopFlag
-from temper.orchestrator.loop.failure_watch import TooManyFailures
+from temper.orchestrator.loop.watches import TooManyFailures
 from temper.orchestrator.pipeline.config import Config, load_config
 from temper.orchestrator.pipeline.stage_list import single_instance
 from temper.orchestrator.run.folder import RunDir, RunState, finite

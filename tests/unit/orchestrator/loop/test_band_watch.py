@@ -12,9 +12,16 @@ from unit.orchestrator.loop.test_loop import ToldRun, ToldTrainer, told_folder
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.evaluation.record import Event, read_run
-from temper.orchestrator.loop.band_watch import REMEDIES, Band, BandsConfig, BandWatch, OutOfBand
 from temper.orchestrator.loop.buffer import Buffer
-from temper.orchestrator.loop.skip_watch import NothingTrained, SkipWatch
+from temper.orchestrator.loop.watches import (
+    REMEDIES,
+    Band,
+    BandsConfig,
+    BandWatch,
+    NothingTrained,
+    OutOfBand,
+    SkipWatch,
+)
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.stage_list import single_instance
 from temper.orchestrator.run.metrics_log import ALARM, MetricsLog, read_metrics

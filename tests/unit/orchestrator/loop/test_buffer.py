@@ -12,13 +12,20 @@ import pytest
 
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
-from temper.orchestrator.loop.buffer import Buffer, VersionCell
-from temper.orchestrator.loop.buffer_state import BufferState, saved_groups, state_from_json
+from temper.orchestrator.loop.buffer import (
+    Buffer,
+    BufferState,
+    Occupancy,
+    SlotState,
+    TicketLedger,
+    Totals,
+    VersionCell,
+    saved_groups,
+    state_from_json,
+)
 from temper.orchestrator.loop.loop import StepReport
 from temper.orchestrator.loop.mixture import Draw, Mixture
-from temper.orchestrator.loop.slots import Occupancy, SlotState
 from temper.orchestrator.loop.step_times import Phase, StepTimes
-from temper.orchestrator.loop.ticket_ledger import TicketLedger, Totals
 from temper.orchestrator.stages.rl import teaches
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats

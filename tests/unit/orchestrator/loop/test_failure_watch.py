@@ -6,7 +6,7 @@ import pytest
 
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
-from temper.orchestrator.loop.failure_watch import FailureWatch, TooManyFailures
+from temper.orchestrator.loop.watches import FailureWatch, TooManyFailures
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={})

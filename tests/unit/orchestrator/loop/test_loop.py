@@ -26,8 +26,8 @@ from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, StuckError
 from temper.orchestrator.loop.loop import Loop, StepReport
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.skip_watch import NothingTrained
 from temper.orchestrator.loop.step_times import Phase
+from temper.orchestrator.loop.watches import NothingTrained
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.stage_list import single_instance
 from temper.orchestrator.run.folder import RunDir, RunState
@@ -41,7 +41,7 @@ from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.stages.self_sft import SelfSftConfig
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.weights.delivery import Push

@@ -47,7 +47,7 @@ from temper.orchestrator.stages import rl
 from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from temper.rollout.weights.delivery import Push

@@ -18,9 +18,9 @@ from temper.envs.core.pulse import WorkerDied
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import StopFlag, StuckError
+from temper.orchestrator.loop.interfaces import LEARNING, PUSHING, SAMPLING
 from temper.orchestrator.loop.loop import Loop, StepReport
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.phases import LEARNING, PUSHING, SAMPLING
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.progress import Progress

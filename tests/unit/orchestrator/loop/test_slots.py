@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
+from temper.orchestrator.loop.buffer import MISSING, HeldSlots, Slot, SlotState
 from temper.orchestrator.loop.mixture import Draw
-from temper.orchestrator.loop.slots import MISSING, HeldSlots, Slot, SlotState
 from temper.rollout.trajectory import Group, WeightVersion
 
 GROUP = cast(Group, object())

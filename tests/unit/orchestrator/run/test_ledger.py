@@ -8,8 +8,8 @@ from support.ledger_rows import read_ledger
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
+from temper.orchestrator.loop.buffer import TicketLedger, Totals
 from temper.orchestrator.loop.mixture import Draw
-from temper.orchestrator.loop.ticket_ledger import TicketLedger, Totals
 from temper.orchestrator.run.ledger import Ledger, LedgerRow, copy_ledger
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 

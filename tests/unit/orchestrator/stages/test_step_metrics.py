@@ -6,8 +6,8 @@ from support.metric_names import unexplained
 
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
+from temper.orchestrator.loop.buffer import Dropped, Occupancy
 from temper.orchestrator.loop.loop import StepReport
-from temper.orchestrator.loop.slots import Dropped, Occupancy
 from temper.orchestrator.loop.step_times import Phase, StepTimes
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rewards.verdict import Verdict

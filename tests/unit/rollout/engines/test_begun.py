@@ -22,10 +22,9 @@ from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
-from temper.rollout.episodes.begun import BegunGroup
-from temper.rollout.episodes.begun_json import begun_from_json, begun_to_json
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.resume import BegunGroup, begun_from_json, begun_to_json
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer

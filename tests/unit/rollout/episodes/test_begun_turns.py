@@ -31,10 +31,8 @@ from temper.envs.core.thinking_mode import up_to
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.attempt import Attempt
-from temper.rollout.episodes.begun import BegunEpisode, BegunGroup
-from temper.rollout.episodes.begun_json import begun_from_json, begun_to_json
-from temper.rollout.episodes.episode import EpisodeLimits
+from temper.rollout.episodes.episode import Attempt, EpisodeLimits
+from temper.rollout.episodes.resume import BegunEpisode, BegunGroup, begun_from_json, begun_to_json
 from temper.rollout.trajectory import Carried, Stop, Trajectory
 
 

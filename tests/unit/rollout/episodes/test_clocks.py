@@ -21,9 +21,8 @@ from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import Outcome, verdict
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.vllm_stats import TurnClocks
-from temper.rollout.episodes.env_threads import EnvThreads
+from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
 from temper.rollout.episodes.episode import EpisodeRunner
-from temper.rollout.episodes.stopwatch import Stopwatch
 from temper.rollout.trajectory import Trajectory
 
 QUICK = Task(env=EnvRef(name="own"), key="quick", messages=({"role": "user", "content": "?"},), spec={})

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from support.plain_pool import TASK, TICKET, Worker, pool_of, settle
 
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import FailureKind, Group, Ticket
 
 POISON = 7

@@ -7,7 +7,7 @@ from support.plain_pool import TASK, TICKET, Worker, pool_of, settle
 from support.pushes import empty_push
 
 from temper.envs.core.pulse import WorkerDied
-from temper.rollout.episodes.begun import BegunEpisode, BegunGroup
+from temper.rollout.episodes.resume import BegunEpisode, BegunGroup
 from temper.rollout.trajectory import NO_TIME, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
 NOTHING = BegunEpisode(turns=(), turn=None, seconds=0.0, times=NO_TIME)

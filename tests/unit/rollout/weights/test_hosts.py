@@ -31,7 +31,7 @@ from temper.orchestrator.cluster.this_machine import IMPORTS
 from temper.orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
 from temper.orchestrator.loop.deadline import Deadline, StuckError, within
 from temper.orchestrator.session.diagnosis import diagnose
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.pool.served_weights import ServedWeights

@@ -9,8 +9,8 @@ import pytest
 from support.small_disk import SmallDisks
 
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session.checkpoint_place import begin_with_room
-from temper.orchestrator.session.recording.batch_room import make_room
+from temper.orchestrator.session.checkpoint_writer import begin_with_room
+from temper.orchestrator.session.recording.keeper import make_room
 
 PAGE = 4096
 BATCH = 10 * PAGE

@@ -19,7 +19,7 @@ from temper.orchestrator.loop.mixture import Draw
 from temper.orchestrator.tools.bench.beside_trl.bench import ANSWERS, WORKS, figures_of, mixture_of, trl_work
 from temper.orchestrator.tools.bench.beside_trl.loop_side import SKIPPED, LoopSide
 from temper.orchestrator.tools.bench.beside_trl.trl_side import Part, TrlSide, TrlWork, trl_is_there
-from temper.rollout.episodes.begun import BegunGroup
+from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion

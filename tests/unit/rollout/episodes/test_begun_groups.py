@@ -6,9 +6,8 @@ from typing import Any
 
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
-from temper.orchestrator.stages.begun_groups import BegunGroups, in_words
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.begun import BegunEpisode, BegunGroup, BegunTurn
+from temper.rollout.episodes.resume import BegunEpisode, BegunGroup, BegunGroups, BegunTurn, describe_rows
 from temper.rollout.trajectory import NO_TIME, Stop, Ticket, Trajectory, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
@@ -39,7 +38,7 @@ def test_what_is_in_flight_is_read_back_and_handed_out_once() -> None:
     lines = BegunGroups(note=notes.append).lines([begun(4), begun(5), begun(6)], unfinished={4, 5, 9})
     assert [row["ticket"] for row in read(lines)] == [4, 5]
     rows = [row for row in read(lines) if row["ticket"] == 5]
-    assert in_words(rows) == "1 groups go on where they were, with 1 answers and 2 tokens of 1 others"
+    assert describe_rows(rows) == "1 groups go on where they were, with 1 answers and 2 tokens of 1 others"
     groups = BegunGroups(rows, note=notes.append)
     ticket = ticket_of(5, admitted=3)  # versions have moved on
     assert groups.take(ticket_of(4)) is None

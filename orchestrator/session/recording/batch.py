@@ -1,18 +1,22 @@
-"""A step's batch as a file of safetensors: long parts as arrays one after the other, all else as JSON.
+"""The batch of a step: what training took and made of each token, kept in a file of safetensors.
 
 ids       the ids of all turns, context and then sampled, in order
 behaviour the engine's log-probability of each sampled token
 logprobs  the trainer's of each trained token; advantages and factors only of answers whose tokens have several
 experts   the expert choices of the turns that have some; as bytes, one higher, where all are under 255
-head      the JSON, in UTF-8, packed by zlib
+head      all else as JSON, in UTF-8, packed by zlib
 """
 
 import json
 import os
+import platform
 import shutil
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from errno import ENOSPC
+from functools import cache
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -25,13 +29,133 @@ from safetensors.numpy import save
 from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
+from temper.learner.batches.builder import BatchBuilder
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.learner.losses.config import LossConfig
 from temper.learner.token_records import TokenRecord
-from temper.orchestrator.session.recording.batch_head import FORMAT, HEAD, head_of
-from temper.orchestrator.session.recording.step_batch import StepBatch
-from temper.orchestrator.session.recording.trained_with import trained_with_from_json
+from temper.orchestrator.config.loop import LoopConfig
+from temper.orchestrator.config.text import typed
 from temper.rollout.sampling import sampling_from_json, sampling_to_json
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+from temper.rollout.token_arrays import Floats, as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedWith:
+    """`steps` are those of the whole stage, which the learning rate's schedule goes by, and `pad_id` the tokenizer's.
+
+    `beside_engines` says whether engines generate while the learner works, which decides on its threads.
+    """
+
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    steps: int = 1
+    updates_per_step: int = 1
+    epochs: int = 1
+    beside_engines: bool = False
+    pad_id: int = 0
+
+    @classmethod
+    def of(cls, stage: LoopConfig, builder: BatchBuilder) -> "TrainedWith":
+        """Take the settings of a stage, and of the learner whose batches the builder makes."""
+        return cls(
+            learner=builder.config,
+            optim=stage.optim,
+            loss=stage.loss,
+            steps=stage.steps,
+            updates_per_step=stage.updates_per_step,
+            epochs=stage.epochs,
+            beside_engines=stage.max_lag > 0,
+            pad_id=builder.pad_id,
+        )
+
+    @property
+    def builder(self) -> BatchBuilder:
+        """What makes the batches."""
+        return BatchBuilder(config=self.learner, pad_id=self.pad_id)
+
+    @property
+    def threads(self) -> int:
+        """CPU threads of a rank."""
+        return self.learner.threads_beside if self.beside_engines else self.learner.threads
+
+    @property
+    def total_updates(self) -> int:
+        """Updates of the whole stage."""
+        return self.steps * self.updates_per_step * self.epochs
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings as plain JSON data."""
+        return asdict(self)
+
+
+def trained_with_from_json(data: dict[str, Any]) -> TrainedWith:
+    """Return what `as_json` gave. Raise `ValueError` for a setting that there is none, or a value that is wrong."""
+    found = typed(TrainedWith, data)
+    assert isinstance(found, TrainedWith)
+    return found
+
+
+COMPUTED_BY = ("torch", "transformers", "deepspeed")
+"""The packages whose version decides on the last digits of what is computed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBatch:
+    """Step `step` of the instance `stage`. `version` is that of the weights that were trained.
+
+    Of a group that was read back, tasks, texts and verdicts are not there; all that training reads of it is. `records` are
+    those of the answers with a trained token, in the order of `TokenRecord.place`. `teacher` is the model of a loss that
+    compares with one. `packages` are the versions by which it was computed, and the machine's kind.
+    """
+
+    stage: str
+    step: int
+    version: WeightVersion
+    trained_with: TrainedWith
+    groups: Sequence[Group]
+    records: Sequence[TokenRecord]
+    teacher: str | None
+    packages: dict[str, str]
+
+    @property
+    def answers(self) -> list[Trajectory]:
+        """The answers with a score, by their places."""
+        return [answer for group in self.groups for answer in group.trajectories]
+
+    @property
+    def rows(self) -> list[int]:
+        """The row of each answer with a score in the step's file of trajectories, which has the failed ones too."""
+        rows: list[int] = []
+        first = 0
+        for group in self.groups:
+            rows += range(first, first + len(group.trajectories))
+            first += len(group.trajectories) + len(group.failed)
+        return rows
+
+
+@cache
+def packages_here() -> dict[str, str]:
+    """Return the versions of the packages that compute here, and the kind of the machine."""
+    return {name: version(name) for name in COMPUTED_BY} | {"machine": platform.machine()}
+
+
+FORMAT = 2
+"""What a change of the file that an older program could not read adds one to."""
+READ = (1, FORMAT)
+"""The formats that are read: in the first, expert choices were not written as bytes."""
+HEAD = "head"
+"""The name of its bytes among the arrays."""
+
+
+def head_of(file: Any) -> dict[str, Any]:
+    """Return the head of an open file of safetensors. Raise `ValueError` where it is of a format that is not read."""
+    head: dict[str, Any] = json.loads(zlib.decompress(file.get_tensor(HEAD).tobytes()))
+    if head["format"] not in READ:
+        raise ValueError(f"it has format {head['format']}, and this version of Temper reads format {FORMAT}")
+    return head
+
 
 NOT_KEPT = ({"role": "user", "content": ""},)
 """The messages of a task that is read back: its prompt is among the ids."""
@@ -245,3 +369,63 @@ def _runs(values: Sequence[Any]) -> list[list[Any]]:
 def _spread(runs: Sequence[Sequence[Any]]) -> Iterator[Any]:
     for value, count in runs:
         yield from [value] * count
+
+
+PARTS = ("advantages", "factors")
+NOTHING = as_floats([])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedUpdate:
+    """An answer with a score: whose it is, and advantage and factor of each of its trained tokens (see `TokenRecord`)."""
+
+    ticket: int
+    env: str
+    key: str
+    reward: float
+    advantages_T: Floats
+    factors_T: Floats
+
+
+def recorded_updates(path: Path) -> list[RecordedUpdate]:
+    """Return the answers of a step's batch by their places.
+
+    Raise `ValueError`, with the file, where it is damaged or of another format, `FileNotFoundError` where it was removed.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            head = head_of(file)
+            arrays = {name: file.get_tensor(name) for name in PARTS}
+        trained = {record["place"]: _taken(record, arrays) for record in head["records"]}
+        answers = [(group, answer) for group in head["groups"] for answer in group["answers"]]
+        return [
+            _update(group, answer, *trained.get(place, (NOTHING, NOTHING)))
+            for place, (group, answer) in enumerate(answers)
+        ]
+    except (SafetensorError, zlib.error, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} can't be read: {error}; remove it, and another recorded step is told") from error
+
+
+def _taken(record: dict[str, Any], arrays: dict[str, Any]) -> tuple[Floats, Floats]:
+    """Take the tokens of a record from the beginnings of the arrays."""
+    count, parts = record["tokens"], {}
+    for name in PARTS:
+        if name in record:
+            parts[name] = np.full(count, record[name])
+        else:
+            parts[name], arrays[name] = np.split(arrays[name], [count])
+            if len(parts[name]) < count:
+                raise ValueError(f"{name} ends {count - len(parts[name])} tokens too early")
+    advantages_T, factors_T = (as_floats(parts[name]) for name in PARTS)
+    return advantages_T, factors_T
+
+
+def _update(group: dict[str, Any], answer: dict[str, Any], advantages_T: Floats, factors_T: Floats) -> RecordedUpdate:
+    return RecordedUpdate(
+        ticket=group["ticket"],
+        env=group["env"],
+        key=group["key"],
+        reward=answer["reward"],
+        advantages_T=advantages_T,
+        factors_T=factors_T,
+    )

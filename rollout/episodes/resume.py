@@ -1,0 +1,194 @@
+"""Groups in flight as data: another process, or the same run after a restart, continues them where they are."""
+
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from temper.rollout.engines.protocol import Completion
+from temper.rollout.expert_choices import from_json, to_json
+from temper.rollout.sampling import sampling_to_json
+from temper.rollout.trajectory import Group, Ticket, Times, Trajectory, Turn
+from temper.rollout.trajectory_json import (
+    group_from_json,
+    group_to_json,
+    times_to_json,
+    trajectory_from_json,
+    trajectory_to_json,
+    turn_from_json,
+    turn_to_json,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunTurn:
+    """A turn that the environment has not answered yet: the ids that were new to the engine, and what was sampled since.
+
+    `whole` says that nothing is left to be sampled; until then `said.finished` means nothing.
+    """
+
+    context_ids: tuple[int, ...]
+    said: Completion
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunEpisode:
+    """An episode in flight: its answered turns, with what the environment said to each, and the turn that it is in.
+
+    `seconds` and `times` are what it took so far, as those of a `Trajectory`.
+    """
+
+    turns: tuple[Turn, ...]
+    turn: BegunTurn | None
+    seconds: float
+    times: Times
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were sampled so far."""
+        return sum(len(turn.sampled_ids) for turn in self.turns) + (len(self.turn.said.token_ids) if self.turn else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunGroup:
+    """One attempt at a group in flight, its finished and its unfinished episodes by the number of the sample.
+
+    What is in neither has not begun. `before` is what the attempts before it left.
+    """
+
+    ticket: Ticket
+    attempt: int
+    finished: Mapping[int, Trajectory] = field(default_factory=dict)
+    unfinished: Mapping[int, BegunEpisode] = field(default_factory=dict)
+    before: Group | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has nothing that would be lost."""
+        return not (self.finished or self.unfinished or self.before)
+
+
+def begun_to_json(begun: BegunGroup) -> dict[str, Any]:
+    """Return a group in flight as plain JSON data, with number, name of the task and sampling of its ticket."""
+    return {
+        "ticket": begun.ticket.number,
+        "task": begun.ticket.task.label,
+        "sampling": sampling_to_json(begun.ticket.sampling),
+        "attempt": begun.attempt,
+        "finished": {str(sample): trajectory_to_json(one) for sample, one in begun.finished.items()},
+        "unfinished": {str(sample): _episode_to_json(one) for sample, one in begun.unfinished.items()},
+        "before": None if begun.before is None else group_to_json(begun.before),
+    }
+
+
+def begun_from_json(data: dict[str, Any], ticket: Ticket) -> BegunGroup:
+    """Return what `begun_to_json` wrote for this ticket, whose task is not read back: it is made again.
+
+    Raises `ValueError` where it is another task now, or sampled otherwise.
+    """
+    task = ticket.task
+    if (data["ticket"], data["task"]) != (ticket.number, task.label):
+        raise ValueError(
+            f"ticket {data['ticket']} had the task {data['task']}, now ticket {ticket.number} has {task.label}"
+        )
+    if data["sampling"] != (now := sampling_to_json(ticket.sampling)):
+        raise ValueError(f"ticket {data['ticket']} was sampled with {data['sampling']}, now with {now}")
+    return BegunGroup(
+        ticket=ticket,
+        attempt=data["attempt"],
+        finished={int(sample): trajectory_from_json(one, task) for sample, one in data["finished"].items()},
+        unfinished={int(sample): _episode_from_json(one) for sample, one in data["unfinished"].items()},
+        before=None if data["before"] is None else replace(group_from_json(data["before"], task), ticket=ticket),
+    )
+
+
+def _episode_to_json(episode: BegunEpisode) -> dict[str, Any]:
+    return {
+        "turns": [turn_to_json(turn) for turn in episode.turns],
+        "turn": None if episode.turn is None else _turn_to_json(episode.turn),
+        "seconds": round(episode.seconds, 4),
+        "times": times_to_json(episode.times),
+    }
+
+
+def _episode_from_json(data: dict[str, Any]) -> BegunEpisode:
+    return BegunEpisode(
+        turns=tuple(turn_from_json(turn) for turn in data["turns"]),
+        turn=None if data["turn"] is None else _turn_from_json(data["turn"]),
+        seconds=data["seconds"],
+        times=Times(**data["times"]),
+    )
+
+
+def _turn_to_json(turn: BegunTurn) -> dict[str, Any]:
+    said = turn.said
+    return {
+        "context_ids": list(turn.context_ids),
+        "sampled_ids": list(said.token_ids),
+        "logprobs": [None if math.isnan(value) else value for value in said.logprobs_T],
+        "versions": list(said.versions_T),
+        "forced": list(said.forced_T),
+        "experts": to_json(said.experts),
+        "finished": said.finished,
+        "whole": turn.whole,
+    }
+
+
+def _turn_from_json(data: dict[str, Any]) -> BegunTurn:
+    said = Completion(
+        token_ids=tuple(data["sampled_ids"]),
+        logprobs_T=tuple(math.nan if value is None else value for value in data["logprobs"]),
+        versions_T=tuple(data["versions"]),
+        forced_T=tuple(data["forced"]),
+        experts=from_json(data["experts"]),
+        finished=data["finished"],
+    )
+    return BegunTurn(context_ids=tuple(data["context_ids"]), said=said, whole=data["whole"])
+
+
+Row = dict[str, Any]
+"""What `begun_to_json` writes of a group."""
+
+
+class BegunGroups:
+    """Groups that go on where they were, until they are handed out."""
+
+    def __init__(self, rows: Iterable[Row] = (), *, note: Callable[[str], None]) -> None:
+        """`note` tells people of a group that can't go on."""
+        self._rows = {int(row["ticket"]): row for row in rows}
+        self._note = note
+
+    def copy(self) -> "BegunGroups":
+        """Return what is there now, for a checkpoint: groups are handed out while it is written."""
+        return BegunGroups(self._rows.values(), note=self._note)
+
+    def take(self, ticket: Ticket) -> BegunGroup | None:
+        """Return what there is of a ticket's group, once; None where it begins anew."""
+        row = self._rows.pop(ticket.number, None)
+        if row is None:
+            return None
+        if row["task"] != ticket.task.label:
+            self._note(f"group {ticket.number} begins again: its task was {row['task']} and is {ticket.task.label} now")
+            return None
+        if row["sampling"] != sampling_to_json(ticket.sampling):
+            self._note(f"group {ticket.number} begins again: its answers are sampled otherwise now")
+            return None
+        return begun_from_json(row, ticket)
+
+    def lines(self, running: Iterable[BegunGroup], *, unfinished: Collection[int]) -> str:
+        """Return what a checkpoint holds of unfinished tickets: those that run, and those that were not handed out yet."""
+        rows = {ticket: row for ticket, row in self._rows.items() if ticket in unfinished}
+        wanted = (one for one in running if one.ticket.number in unfinished and not one.empty)
+        rows |= {one.ticket.number: begun_to_json(one) for one in wanted}
+        return "".join(json.dumps(row) + "\n" for row in rows.values())
+
+
+def describe_rows(rows: Collection[Row]) -> str:
+    """Return a line for people on groups that go on."""
+    episodes = [one for row in rows for one in row["unfinished"].values()]
+    turns = [turn for one in episodes for turn in (*one["turns"], *([one["turn"]] if one["turn"] else []))]
+    tokens = sum(len(turn["sampled_ids"]) for turn in turns)
+    finished = sum(len(row["finished"]) for row in rows)
+    return f"{len(rows)} groups go on where they were, with {finished} answers and {tokens} tokens of {len(episodes)} others"
