@@ -5,7 +5,7 @@ import transformers
 LAYER_TYPES = {"full_attention", "sliding_attention", "mlp", "moe"}
 """Layers that continue from transformers' own cache with the gradient that they need, or that need none of it."""
 RECURRENT = {"nemotron_h": "linear_attention"}
-"""Model types whose recurrent layers do so with `StateLayer` (learner/models/prompt_cache.py), and what these are called."""
+"""Model types whose recurrent layers do so with `StateLayer` (learner/models/shared_prompt.py), and what these are called."""
 
 
 def require_shareable(config: "transformers.PreTrainedConfig") -> None:

@@ -4,7 +4,8 @@ A worker that dies is replaced (`slot_keeper.py`), and what it was doing is done
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -15,16 +16,17 @@ from temper.envs.core.member import Holding, MemberNow
 from temper.envs.core.pulse import WorkerDied
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
-from temper.rollout.pool.groups_in_flight import newest
 from temper.rollout.pool.pool_worker import PoolWorker
 from temper.rollout.pool.served_weights import Newcomer, Served, ServedWeights
-from temper.rollout.pool.slot_keeper import Healing, SlotKeeper
-from temper.rollout.pool.worker_slot import WorkerSlot, WorkerState
+from temper.rollout.pool.slot_keeper import Healing, SlotKeeper, WorkerSlot, WorkerState
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Push
 
 T = TypeVar("T")
+LOG = logging.getLogger(__name__)
 _LOAD = attrgetter("load")
+ANSWER_S = 20.0
+"""How long a worker may take to list its groups in flight."""
 MOST_DEATHS = 3
 """Deaths of workers that a ticket may meet: its group fails at the last one, as its task may be the cause."""
 Spawn = Callable[[int], PoolWorker]
@@ -104,7 +106,7 @@ class RolloutPool:
     async def groups_in_flight(self) -> list[BegunGroup]:
         """Return what there is of the groups in flight: by their workers, else what was known when they were given out."""
         workers = [slot.worker for slot in self._in(WorkerState.SERVING, WorkerState.DRAINING)]
-        return await newest(self._begun.values(), workers)
+        return await _newest(self._begun.values(), workers)
 
     async def _sampled(
         self, ticket: Ticket, samples: int, begun: BegunGroup, deaths: list[WorkerDied], *, avoided: WorkerSlot | None
@@ -277,3 +279,25 @@ def _failed(ticket: Ticket, samples: int, deaths: Sequence[WorkerDied]) -> Group
     failure = Failure(kind=FailureKind.ENGINE, message=why)
     lost = Trajectory(task=ticket.task, turns=(), stop=Stop.FAILURE, failure=failure)
     return Group(ticket=ticket, trajectories=(), failed=(lost,) * samples)
+
+
+async def _newest(known: Iterable[BegunGroup], workers: Sequence[PoolWorker]) -> list[BegunGroup]:
+    """Return the groups, each as its worker knows it; as it was `known` where no worker says anything of it.
+
+    A worker that has died or does not answer in time is left out.
+    """
+    asked = [asyncio.ensure_future(_begun_of(worker)) for worker in workers]
+    answered, silent = await asyncio.wait(asked, timeout=ANSWER_S) if asked else (set(), set())
+    for one in silent:
+        one.cancel()
+    if silent:
+        LOG.warning("%d rollout workers do not say what is in flight: their episodes begin again", len(silent))
+    there = {(one.ticket.number, one.attempt): one for worker in answered for one in worker.result()}
+    return [replace(there.get((one.ticket.number, one.attempt), one), before=one.before) for one in list(known)]
+
+
+async def _begun_of(worker: PoolWorker) -> list[BegunGroup]:
+    try:
+        return await worker.groups_in_flight()
+    except WorkerDied:  # its groups are given out again
+        return []
