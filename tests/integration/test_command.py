@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from docs.test_documents_env import block
+from support.documents import tutorial_block as block
 
 from temper.orchestrator.cluster.module_search import FOLDER, worker_variables
 

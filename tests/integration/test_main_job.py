@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs.test_documents_env import block
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from support import tiny_models
+from support.documents import tutorial_block as block
 from support.main_job import command, finish, rows, start, wait_for_step
 from support.metric_names import unexplained_of
 from transformers import AutoModelForCausalLM

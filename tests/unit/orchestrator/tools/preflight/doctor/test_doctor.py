@@ -12,8 +12,8 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from docs.test_documents_env import block
 from support import tiny_models
+from support.documents import tutorial_block as block
 from support.two_nodes import Nodes
 from unit.orchestrator.tools.debug.grading.test_envcheck import SOUND
 

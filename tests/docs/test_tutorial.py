@@ -1,12 +1,12 @@
 """The example of docs/own_environment.md is taken from there, and run as a user would run it."""
 
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from gymnasium.utils.env_checker import check_env
+from support.documents import tutorial_block as block
 
 from temper.envs.binding import bind_all
 from temper.envs.catalog import drawing_env, environment, make_env
@@ -18,16 +18,8 @@ from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.tools.debug.grading.envcheck import self_test
 from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
 
-PAGE = Path(__file__).parents[2] / "docs" / "own_environment.md"
 MODULE = "backwards"
 LONGEST_EXAMPLE = 40
-
-
-def block(language: str) -> str:
-    """The page's first block of code in a language."""
-    found = re.search(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    assert found is not None, f"{PAGE.name} has no {language} block"
-    return found[1]
 
 
 @pytest.fixture

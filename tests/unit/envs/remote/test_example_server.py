@@ -16,7 +16,7 @@ from temper.envs.source import open_source
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import load_config
 
-PAGE = (Path(__file__).parents[2] / "docs" / "other_environments.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[4] / "docs" / "other_environments.md").read_text(encoding="utf-8")
 HERE = "http://127.0.0.1:8000"
 
 

@@ -14,7 +14,7 @@ from temper.learner.losses.policy import PolicyTerms, policy_loss
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.pipeline.config import load_config
 
-PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
+PAGE = Path(__file__).parents[4] / "docs" / "algorithms.md"
 NEEDED = ["name=mine", "envs.math.share=1.0"]
 NAN = float("nan")
 
