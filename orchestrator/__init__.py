@@ -23,7 +23,7 @@ From the bottom up; each room imports itself and those above it in this list:
     grading       grading without a model
     new_env       an environment of one's own, written to begin with
     viewing       the answers of a run in a browser, token by token
-    watching      what a run does now, for the terminal and as a live page
+    watching      what a run does now, for the terminal
     explaining    where the metrics of a run bend, which known collapse that is, and whose answers the update came from
     replaying     a recorded step trained again: what differs from the record, or with another setting
     bench         benchmarks

@@ -13,9 +13,7 @@ from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.scale import ask_for_workers
 from temper.orchestrator.session.status import read_status
 from temper.orchestrator.tools.inspect.status.facts import gather
-from temper.orchestrator.tools.inspect.status.live_page import LivePage
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
-from temper.orchestrator.tools.inspect.viewer.loopback import LoopbackServer, opened, serve_until_interrupt
 
 REFRESH_S = 1.0
 ANSWER_S = 20.0
@@ -23,7 +21,6 @@ ANSWER_S = 20.0
 STATUS_EPILOG = """examples:
   temper status runs/demo --watch
   temper status runs/demo --json | jq .members
-  temper status runs/demo --serve                     a live page on 127.0.0.1, with curves and the viewer
 
 The driver writes status.json every supervision.pulse_s seconds. "answered" is how long ago a process answered last, "progress"
 counts what it got done, "quiet" is how long it has been at work without getting anything done. One that is silent or stalled
@@ -46,10 +43,6 @@ def add_status_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
     how = command.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="as one JSON object, with `running`")
     how.add_argument("--watch", action="store_true", help="again every second, until Ctrl-C or the end of the run")
-    how.add_argument("--serve", action="store_true", help="a live page of the same facts, on 127.0.0.1 until Ctrl-C")
-    command.add_argument(
-        "--port", type=int, default=0, metavar="N", help="with --serve: port on 127.0.0.1 (default: one that is free)"
-    )
     command.set_defaults(execute=_status)
     text = "ask a run that is going on for another number of rollout workers, until it ends"
     command = commands.add_parser("scale", help=text, description=text, epilog=SCALE_EPILOG, formatter_class=raw)
@@ -60,13 +53,7 @@ def add_status_commands(commands: "argparse._SubParsersAction[argparse.ArgumentP
 
 def _status(given: argparse.Namespace) -> int:
     folder = require_run(given.run)
-    if given.port and not given.serve:
-        raise ValueError(f"--port {given.port} is for --serve, the live page")
-    if given.serve:
-        page = LivePage(folder)
-        server = opened(lambda: LoopbackServer(page.answer, port=given.port), given.port)
-        serve_until_interrupt(server, f"the state of {given.run}")
-    elif given.json:
+    if given.json:
         print(json.dumps(gather(folder, now=time.time()).as_json()))
     elif given.watch:
         with suppress(KeyboardInterrupt), Live(console=Console(), auto_refresh=False) as live:  # Ctrl-C ends it

@@ -1,14 +1,12 @@
-"""The facts of a run at a moment, from its folder and the processes of this machine: what `temper status` shows everywhere."""
+"""The state of a run at a moment, from its folder and the processes of this machine, for `temper status`."""
 
 import contextlib
 import json
 import socket
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-from math import isfinite
-from operator import itemgetter
 from pathlib import Path
 from statistics import median_low
 from typing import Any
@@ -25,24 +23,13 @@ TAIL_BYTES = 8_000_000
 """What is read of metrics.jsonl: about its last 2,500 steps."""
 LATELY = 10
 """Steps over which a rate is taken."""
-POINTS = 400
-"""Most finite points of a curve but its last: of more steps the lowest and the highest of neighbours are shown."""
 NEWEST = 6
 SPEEDS = ("rollout/tokens_per_s", "train/tokens_per_s", "sft/tokens_per_s", "tokens_per_s")
-CURVES = (
+MAIN = (
     *("train/loss", "loss", "train/entropy", "train/grad_norm", "grad_norm", "train/logprob_gap", "train/kl"),
     *("train/lag_tokens", "rollout/signal", "rollout/truncated", *SPEEDS, "time/step_s"),
 )
 """The main metrics, in the order in which they are shown; rewards of environments come first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """A metric over the steps of the present stage, after the end of the last one with metrics; NaN where not finite."""
-
-    name: str
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,15 +47,6 @@ class Told:
     stage: str
     step: int
     text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """Answers that can be looked at: what they are called, and where they lie below the address of the live page."""
-
-    label: str
-    kind: str
-    link: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +69,6 @@ class RunFacts:
     seconds_left: float | None
     newest: dict[str, float]
     """The main metrics that the stage's last step has; NaN where one was not finite."""
-    curves: tuple[Curve, ...]
     alarms: tuple[Told, ...]
     """The newest ones, first."""
     events: tuple[Told, ...]
@@ -100,7 +77,8 @@ class RunFacts:
     memory: tuple[ProcessMemory, ...]
     free_memory: int
     """Bytes of this machine's memory that can still be given."""
-    recorded: tuple[Recorded, ...] = field(default=())
+    recorded: tuple[str, ...] = ()
+    """The newest recorded answers, as `temper view` names them."""
 
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON data: what the driver wrote stands at its top; numbers that are not finite are null."""
@@ -116,12 +94,11 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
     rows = last_rows(run.metrics)
     stage = status.stage if status is not None and status.stage else rows[-1].stage if rows else ""
     finished = not running and is_finished(run)
-    if finished:  # the report has nothing to draw; the stage that trained last has
-        stage = next((row.stage for row in reversed(rows) if row.event is None and curves_of([row])), stage)
+    if finished:  # the report has no metrics: show the stage that trained last
+        stage = next((row.stage for row in reversed(rows) if row.event is None and main_metrics(row)), stage)
     own = step_rows(rows, stage)
     pace = _pace(own)
     left = None if pace is None or status is None else pace * max(0, status.steps - own[-1].step)
-    curves = curves_of(own)
     return RunFacts(
         run=run.root.resolve().name,
         folder=str(run.root),
@@ -132,17 +109,13 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
         silent_s=None if status is None else max(0.0, now - status.time),
         seconds_a_step=pace,
         seconds_left=left if running else None,
-        newest={curve.name: curve.values[-1] for curve in curves if curve.steps[-1] == own[-1].step},
-        curves=curves,
+        newest=main_metrics(own[-1]) if own else {},
         alarms=_told(rows, alarms=True),
         events=_told(rows, alarms=False),
         found=_newest_faults(run.faults),
         memory=_memory(status) if running and status is not None else (),
         free_memory=psutil.virtual_memory().available,
-        recorded=tuple(
-            Recorded(label=file.label, kind=file.kind, link=f"view/#file={file.name}")
-            for file in recorded_files(run)[:NEWEST]
-        ),
+        recorded=tuple(file.label for file in recorded_files(run)[:NEWEST]),
     )
 
 
@@ -162,32 +135,10 @@ def last_rows(path: Path) -> list[MetricsRow]:
     return rows
 
 
-def curves_of(rows: Sequence[MetricsRow]) -> tuple[Curve, ...]:
-    """Return the curves of the main metrics that were measured, rewards first."""
-    known = dict.fromkeys(name for row in rows for name in row.values)
-    rewards = sorted(name for name in known if name.startswith("env/") and name.endswith("/reward"))
-    made = []
-    for name in (*rewards, *(name for name in CURVES if name in known)):
-        points = _drawn([(row.step, row.values[name]) for row in rows if name in row.values])
-        made.append(Curve(name=name, steps=tuple(step for step, _ in points), values=tuple(v for _, v in points)))
-    return tuple(made)
-
-
-def _drawn(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Return at most `POINTS` points and the last one: of blocks of neighbours the lowest and the highest, in their order.
-
-    The first of a block that is not finite comes on top of them, so that a break is seen in a run of any length.
-    """
-    if len(points) <= POINTS:
-        return points
-    before, block = points[:-1], -(-2 * (len(points) - 1) // POINTS)
-    drawn = []
-    for at in range(0, len(before), block):
-        part = before[at : at + block]
-        known = [point for point in part if isfinite(point[1])]
-        ends = {min(known, key=itemgetter(1)), max(known, key=itemgetter(1))} if known else set()
-        drawn += sorted(ends | set([point for point in part if not isfinite(point[1])][:1]))
-    return [*drawn, points[-1]]
+def main_metrics(row: MetricsRow) -> dict[str, float]:
+    """Return the main metrics of a step, rewards first."""
+    rewards = sorted(name for name in row.values if name.startswith("env/") and name.endswith("/reward"))
+    return {name: row.values[name] for name in (*rewards, *MAIN) if name in row.values}
 
 
 def _pace(rows: Sequence[MetricsRow]) -> float | None:

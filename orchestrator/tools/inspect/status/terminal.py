@@ -67,7 +67,7 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
     yield from (f"alarm after step {one.step}: {one.text}" for one in facts.alarms[:SHOWN_ALARMS])
     yield from (f"event after step {one.step} of {one.stage}: {one.text}" for one in facts.events[:SHOWN_ALARMS])
     if facts.recorded:
-        yield f"answers of {', '.join(one.label for one in facts.recorded)}: temper view {facts.folder}"
+        yield f"answers of {', '.join(facts.recorded)}: temper view {facts.folder}"
 
 
 def _members(status: RunStatus) -> Table:

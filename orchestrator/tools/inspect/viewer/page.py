@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,8 @@ from typing import Any
 from temper.orchestrator.tools.inspect.viewer.archive import Archive
 
 BROWSER = Path(__file__).parent / "browser"
-FRAME, STYLE = BROWSER / "frame.html", BROWSER / "viewer.css"
-SHARED = (BROWSER / "element.js", BROWSER / "theme.js")
-"""What all pages have."""
-NOUNS = ("columns", "tokens", "colours", "table", "group", "answer", "place", "keys")
+FRAME, BODY, STYLE = BROWSER / "frame.html", BROWSER / "viewer.html", BROWSER / "viewer.css"
+NOUNS = ("element", "theme", "columns", "tokens", "colours", "table", "group", "answer", "place", "keys")
 """The code of the viewer, a file each; it begins with the last one."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 
@@ -27,28 +25,15 @@ def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = No
     """
     parts = {} if archives is None else _parts(archives)
     data = [f'<script type="text/plain" data-part="{escape(part)}">{text}</script>' for part, text in parts.items()]
-    code = [BROWSER / f"{noun}.js" for noun in NOUNS]
-    facts = run | {"offline": archives is not None}
-    return filled(BROWSER / "viewer.html", facts, title="temper view", code=code, data="\n".join(data))
-
-
-def filled(body: Path, facts: dict[str, Any], *, title: str, code: Sequence[Path], data: str = "") -> str:
-    """Return a page of the HTML file of its body, the CSS of the same name beside it and its code, with facts as plain JSON
-    data.
-
-    What all pages have comes first. The files of code are one script in their order, the only one that may run.
-    """
-    script = "\n".join(['"use strict";', *(part.read_text(encoding="utf-8") for part in (*SHARED, *code))])
+    script = "\n".join(['"use strict";', *((BROWSER / f"{noun}.js").read_text(encoding="utf-8") for noun in NOUNS)])
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    styles = dict.fromkeys((STYLE, body.with_suffix(".css")))
     page = FRAME.read_text(encoding="utf-8")
     for name, text in (
-        ("TITLE", title),
-        ("BODY", body.read_text(encoding="utf-8").rstrip()),
+        ("BODY", BODY.read_text(encoding="utf-8").rstrip()),
         ("POLICY", f"{POLICY}; script-src 'sha256-{digest}'"),
-        ("STYLE", "\n".join(style.read_text(encoding="utf-8") for style in styles)),
-        ("RUN", in_script(facts)),
-        ("DATA", data),
+        ("STYLE", STYLE.read_text(encoding="utf-8")),
+        ("RUN", in_script(run | {"offline": archives is not None})),
+        ("DATA", "\n".join(data)),
         ("CODE", script),
     ):
         before, mark, after = page.partition(f"<!--{name}-->")

@@ -1,11 +1,9 @@
-"""The facts of a run at a moment, and the server of its live page."""
+"""The state of a run at a moment."""
 
-import http.client
 import json
 import math
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +12,11 @@ import pytest
 from rich.console import Console
 from support.viewed_run import HOSTILE, write_viewed_run
 
-from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow
+from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.session.status import MemberStatus, RunStatus
-from temper.orchestrator.tools.inspect.status.facts import curves_of, gather, last_rows
-from temper.orchestrator.tools.inspect.status.live_page import LivePage
+from temper.orchestrator.tools.inspect.status.facts import gather, last_rows
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
-from temper.orchestrator.tools.inspect.viewer.loopback import LoopbackServer, PageAnswer
 
 STATUS = RunStatus(
     pid=os.getpid(),
@@ -64,7 +59,7 @@ def test_facts_are_those_of_the_folder_at_the_moment(run: RunDir) -> None:
     (driver,) = facts.memory
     assert driver.name == "driver"
     assert 1e7 < driver.bytes < 1e10
-    assert {one.link for one in facts.recorded} == {f"view/#file={name}" for name in ("rl-10", "eval-rl", "eval-sft")}
+    assert len(facts.recorded) == 3
     run.close()
     gone = gather(run, now=1007.0)
     assert (gone.running, gone.memory, gone.seconds_left) == (False, (), None)
@@ -88,27 +83,6 @@ def test_a_rest_before_a_continuation_is_no_time_of_steps(run: RunDir) -> None:
     assert (facts.seconds_a_step, facts.seconds_left) == (10.0, 300.0)
 
 
-def test_a_long_curve_keeps_its_spikes_and_its_last_step() -> None:
-    values = {step: float(step % 7) for step in range(1, 5001)} | {777: 1e6, 3000: -1e6, 5000: 99.0}
-    rows = [MetricsRow(stage="rl", step=step, time=0.0, values={"train/loss": each}) for step, each in values.items()]
-    (curve,) = curves_of(rows)
-    points = list(zip(curve.steps, curve.values, strict=True))
-    assert len(points) <= 401
-    assert {(777, 1e6), (3000, -1e6)} < set(points)
-    assert points[-1] == (5000, 99.0)
-    assert list(curve.steps) == sorted(set(curve.steps))
-    assert all(values[step] == each for step, each in points)
-
-
-def test_a_step_that_was_not_finite_is_kept_of_a_long_curve() -> None:
-    values = {step: 1.0 / step for step in range(1, 5001)} | {1234: math.nan, 4000: math.inf}
-    rows = [MetricsRow(stage="rl", step=step, time=0.0, values={"train/loss": each}) for step, each in values.items()]
-    (curve,) = curves_of(rows)
-    broken = [step for step, value in zip(curve.steps, curve.values, strict=True) if not math.isfinite(value)]
-    assert broken == [1234, 4000]
-    assert list(curve.steps) == sorted(set(curve.steps))
-
-
 def test_an_event_is_told_with_its_kind_everywhere(run: RunDir) -> None:
     MetricsLog(run.metrics).event("rl", 30, "scaled", {"rollout workers": [2, 3]})
     (event,) = gather(run, now=1007.0).events
@@ -129,8 +103,6 @@ def test_a_loss_that_is_not_finite_in_the_last_step_is_told(run: RunDir) -> None
     log.append("rl", 31, {"train/loss": math.nan})
     data = gather(run, now=1007.0).as_json()
     assert data["newest"] == {"train/loss": None}  # the rewards are those of step 30
-    (loss,) = (curve for curve in data["curves"] if curve["name"] == "train/loss")
-    assert loss["values"] == [0.5, None]
     assert "train/loss is not finite" in said_in_the_terminal(run)
 
 
@@ -179,89 +151,18 @@ def test_a_line_that_is_being_written_is_left_out(run: RunDir) -> None:
     assert len(last_rows(run.metrics)) == whole == 31
 
 
-@pytest.fixture
-def server(run: RunDir) -> Iterator[LoopbackServer]:
-    with LoopbackServer(LivePage(run, now=lambda: 1007.0).answer) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        yield made
-        made.shutdown()
-
-
-def asked(server: LoopbackServer, path: str, host: str | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
-    connection.request("GET", path, headers={} if host is None else {"Host": host})
-    answer = connection.getresponse()
-    return answer.status, answer.read()
-
-
-def test_the_page_the_terminal_and_the_json_have_the_same_facts(
-    run: RunDir, server: LoopbackServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status", str(run.root), "--json"]) == 0
-    printed, served = json.loads(capsys.readouterr().out), json.loads(asked(server, "/facts.json")[1])
-    moving = {"now", "silent_s", "memory", "free_memory"}
-    assert {name: served[name] for name in served.keys() - moving} == {n: printed[n] for n in printed.keys() - moving}
-    assert served["members"][0]["name"] == HOSTILE
-
-
-def test_the_server_has_the_page_its_facts_and_the_viewer_and_nothing_else(run: RunDir, server: LoopbackServer) -> None:
-    status, page = asked(server, "/")
-    assert (status, page.count(b"<script"), HOSTILE.encode() in page) == (200, 2, False)
-    assert b"temper view" in asked(server, "/view/")[1]
-    assert asked(server, "/view/data/rl-10/table")[0] == 200
-    assert [asked(server, path)[0] for path in ("/config.yaml", "/view", "/view/../config.yaml", "/x")] == [404] * 4
-    assert asked(server, "/facts.json", "evil.example")[0] == 403
-    (run.root / "status.json").write_text("{")
-    status, told = asked(server, "/facts.json")
-    assert (status, "status.json is no status" in json.loads(told)["error"]) == (500, True)
-    for lacking in ("{}", '{"members": [{"name": "a", "tickets": []}], "tickets": []}', "[]", "3"):
-        (run.root / "status.json").write_text(lacking)
-        status, told = asked(server, "/facts.json")
-        assert (status, "status.json is no status" in json.loads(told)["error"]) == (500, True)
-
-
-def test_a_port_without_the_page_and_one_that_is_taken_are_refused(
-    run: RunDir, server: LoopbackServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["status", str(run.root), "--port", "8000"]) == 2
-    assert main(["status", str(run.root), "--serve", "--port", str(server.server_port)]) == 2
-    assert "choose another" in capsys.readouterr().err
-
-
-def test_a_browser_that_goes_away_is_not_told_of_and_a_fault_is(capsys: pytest.CaptureFixture[str]) -> None:
-    def answer(path: str) -> PageAnswer:
-        if path == "/fault":
-            raise RuntimeError("planted")
-        return PageAnswer(body=b"x" * 2**25)
-
-    with LoopbackServer(answer) as made:
-        threading.Thread(target=made.serve_forever, daemon=True).start()
-        before = set(threading.enumerate())
-        for path in ("/large", "/fault"):
-            browser = socket.create_connection(("127.0.0.1", made.server_port), timeout=10)
-            browser.sendall(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{made.server_port}\r\n\r\n".encode())
-            browser.recv(16)
-            browser.close()  # with the rest of the answer unread
-            for thread in set(threading.enumerate()) - before:
-                thread.join(10)
-            said = capsys.readouterr().err
-            assert ("RuntimeError: planted" in said, said == "") == (path == "/fault", path == "/large")
-        made.shutdown()
-
-
-def test_a_run_that_has_ended_keeps_the_curves_of_the_stage_that_trained_last(run: RunDir) -> None:
+def test_a_run_that_has_ended_shows_the_metrics_of_the_stage_that_trained_last(run: RunDir) -> None:
     MetricsLog(run.metrics).append("eval-rl", 30, {"math/avg_at_k": 0.5})
     replace(STATUS, stage="report").write(run.root)
-    assert gather(run, now=1007.0).curves == ()
+    assert gather(run, now=1007.0).newest == {}
     run.config.write_text('{"name": "tiny", "stages": ["rl"]}', encoding="utf-8")
     run.store(replace(run.state(), done={"rl": 60}))
     run.close()
     facts = gather(run, now=1007.0)
     assert facts.finished
-    assert "env/math/reward" in {curve.name for curve in facts.curves}
     assert facts.newest["env/math/reward"] == 0.3
 
 
 def test_a_run_without_a_status_is_said_to_have_none(tmp_path: Path) -> None:
     facts = gather(RunDir(tmp_path), now=0.0)
-    assert (facts.status, facts.running, facts.curves, replace(facts, now=1.0).silent_s) == (None, False, (), None)
+    assert (facts.status, facts.running, facts.newest, facts.silent_s) == (None, False, {}, None)

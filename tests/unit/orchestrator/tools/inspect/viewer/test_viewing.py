@@ -4,6 +4,7 @@ import gzip
 import http.client
 import json
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from support.viewed_run import HOSTILE, SPLIT, TOOL_SAYS, step_groups, tokenizer
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.inspect.viewer.archive import Archive
+from temper.orchestrator.tools.inspect.viewer.loopback import LoopbackServer, PageAnswer
 from temper.orchestrator.tools.inspect.viewer.page import document
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, Row, chosen_file, recorded_files
 from temper.orchestrator.tools.inspect.viewer.run_facts import tokenizer_of_run
@@ -228,3 +230,24 @@ def test_what_the_command_can_not_do_is_said(
 ) -> None:
     assert main(["view", str(run.root), *arguments]) == 2
     assert re.search(said, capsys.readouterr().err)
+
+
+def test_a_browser_that_goes_away_is_not_told_of_and_a_fault_is(capsys: pytest.CaptureFixture[str]) -> None:
+    def answer(path: str) -> PageAnswer:
+        if path == "/fault":
+            raise RuntimeError("planted")
+        return PageAnswer(body=b"x" * 2**25)
+
+    with LoopbackServer(answer) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
+        before = set(threading.enumerate())
+        for path in ("/large", "/fault"):
+            browser = socket.create_connection(("127.0.0.1", made.server_port), timeout=10)
+            browser.sendall(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{made.server_port}\r\n\r\n".encode())
+            browser.recv(16)
+            browser.close()  # with the rest of the answer unread
+            for thread in set(threading.enumerate()) - before:
+                thread.join(10)
+            said = capsys.readouterr().err
+            assert ("RuntimeError: planted" in said, said == "") == (path == "/fault", path == "/large")
+        made.shutdown()
