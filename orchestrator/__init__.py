@@ -24,7 +24,7 @@ From the bottom up; each room imports itself and those above it in this list:
     new_env       an environment of one's own, written to begin with
     viewing       the answers of a run in a browser, token by token
     watching      what a run does now, for the terminal
-    explaining    where the metrics of a run bend, which known collapse that is, and whose answers the update came from
+    explaining    where the metrics of a run bend, and from which groups the update came
     replaying     a recorded step trained again: what differs from the record, or with another setting
     bench         benchmarks
     planning      what a run would take: memory, time and cost by part, the limits that it would meet

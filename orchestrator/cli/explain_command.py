@@ -1,30 +1,29 @@
-"""The command `explain`: where metrics of a run bend, which known collapse that is, and whose answers the update came from."""
+"""The command `explain`: where metrics of a run bend, and from which groups the update came there."""
 
 import argparse
 import json
 
+from rich.console import Console
+
 from temper.orchestrator.cli.named_model import path_of_run, require_run
+from temper.orchestrator.tools.inspect.explain.explanation import explain, print_explanation
 from temper.orchestrator.tools.inspect.viewer.loopback import LOOPBACK
 
 PORT = 8310
 EPILOG = f"""examples:
   temper explain runs/demo
-  temper explain runs/demo --stage rl-2 --json | jq '.diagnoses[0]'
+  temper explain runs/demo --stage rl-2 --json | jq '.bends[0]'
   temper view runs/demo --port {PORT}          serves what the links of `explain` lead to
 
-Reads what the run has left and starts nothing; the run may be at work meanwhile. A metric bends where one straight line does
-not fit it and two do, so that what rises or falls steadily does not. Of 20 runs in which nothing bends at most one shows a bend
-of what the model does, if the noise of a step says nothing of the next one's; where it does, there are more. Known collapses
-(learning rate too high, broken reward, stale engine, wrong precision) are named with what speaks for them and what to do.
+Reads the run's folder only; the run may be at work. A metric bends if one straight line does not fit it and two do, so a steady
+rise does not bend.
 docs/explaining.md says how to read it.
 """
 
 
 def add_explain_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
-    text = (
-        "say where the metrics of a run bend, which known collapse that is, and from which groups the update came there"
-    )
+    text = "find where the metrics of a run bend, and from which groups the update came there"
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser("explain", help=text, description=text, epilog=EPILOG, formatter_class=raw)
     command.add_argument("run", type=path_of_run, metavar="RUN", help="a run's folder, such as runs/demo, or its name")
@@ -39,14 +38,9 @@ def add_explain_command(commands: "argparse._SubParsersAction[argparse.ArgumentP
 
 
 def _explain(given: argparse.Namespace) -> int:
-    from temper.orchestrator.tools.inspect.explain.explanation import (
-        explain,  # reads settings by stage, which takes seconds to import
-    )
-    from temper.orchestrator.tools.inspect.explain.sentences import sentences
-
-    told = explain(require_run(given.run), stage=given.stage)
+    found = explain(require_run(given.run), stage=given.stage)
     if given.json:
-        print(json.dumps(told.as_json(), indent=1))
+        print(json.dumps(found.as_json(), indent=1))
     else:
-        print("\n".join(sentences(told, viewer=f"http://{LOOPBACK}:{given.port}/")))
+        print_explanation(found, Console(highlight=False), viewer=f"http://{LOOPBACK}:{given.port}/")
     return 0

@@ -1,142 +1,156 @@
-"""What became of a run, from its folder alone: bends of its metrics in order, known collapses, whose answers it learnt from."""
+"""The explanation of a stage, from its run's folder alone: its bends by step, and the groups of the update there."""
 
 import logging
+import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
 from temper.orchestrator.evaluation.record import RunRecord, read_run
-from temper.orchestrator.pipeline.stage_list import settings_of
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.run.metrics_log import MetricsRow
-from temper.orchestrator.tools.inspect.explain.bends import FEWEST_STEPS, Bend, bends_of
-from temper.orchestrator.tools.inspect.explain.courses import (
-    RATE,
-    Course,
-    Kind,
-    courses_of,
-    has_kink,
-    is_told,
-    kind_of,
-    steps_left_out,
-)
-from temper.orchestrator.tools.inspect.explain.evidence import Evidence
-from temper.orchestrator.tools.inspect.explain.signatures import Diagnosis, diagnoses
+from temper.orchestrator.run.metrics_log import MetricsRow, step_rows
+from temper.orchestrator.tools.inspect.explain.bends import FEWEST, FEWEST_STEPS, Bend, bends_of
 from temper.orchestrator.tools.inspect.explain.update_shares import StepShares, shares_of, shares_of_batch
-from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile, recorded_files
+from temper.orchestrator.tools.inspect.viewer.recorded_file import recorded_files
 
 LOG = logging.getLogger(__name__)
-ALARM = 0.05
-"""Largest probability that any metric of a kind is said to bend in a stage where none does."""
+ALARM = 0.01
+"""Largest probability of a bend in any metric of a stage, if all of them are noise about lines."""
 NEAR = 3
-"""Steps within which two bends are one event."""
+"""An event within this many steps of a bend is shown with it."""
 LOOPS = ("rl", "distill")
+OF_MODEL = ("train/", "rollout/", "env/", "loss", "grad_norm")
+"""Prefixes of metrics of the model; others are clocks, queues and engines, which bend whenever a machine is busy."""
+OF_SETTINGS = (
+    "train/learning_rate",
+    "train/skipped",
+    "train/lag_",
+    "rollout/partial",
+    "rollout/dropped",
+    "rollout/episodes_",
+)
+"""Prefixes of metrics that follow from settings or the machine."""
+REPEATED = ("/reward_trained", "/parts/correct", "/groups", "per_s", "_s", "failure_rate")
+"""Endings of metrics that repeat another metric, or follow from settings or the machine."""
+SKIPPED = "train/skipped"
 SHOWN_GROUPS = 5
+SHOWN_BENDS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricBend:
-    """A bend of one metric. `beside` are settings, lags and events that change within `NEAR` steps of it."""
+    """A bend of one metric. `events` are the events of the run near it."""
 
     metric: str
-    kind: Kind
     bend: Bend
-    beside: tuple[str, ...] = ()
-
-    @property
-    def of_itself(self) -> bool:
-        """Whether it is of what the model does, and nothing that was laid down changes there."""
-        return self.kind == "learning" and not self.beside
+    events: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What is to be said of a stage. `steps` is how many it has, `metrics` how many courses were looked at."""
+    """The bends of a stage with `steps` steps. `metrics` counts the metrics that were searched."""
 
     run: str
     stage: str
     steps: int
     metrics: int
-    alarm: float = ALARM
-    diagnoses: tuple[Diagnosis, ...] = ()
-    bends: tuple[MetricBend, ...] = ()
-    left_out: tuple[int, ...] = ()
-    """The steps of which an update was skipped, or a value was not finite: nothing of these values is in the rest."""
-    at: int | None = None
-    """The step that is looked at closely: that of the first diagnosis, else of the first bend of what the model does, by itself
-    if one is, else the first that was left out."""
-    shares: StepShares | None = field(default=None)
-    """Which groups the update came from in the recorded step nearest to it."""
-
-    @property
-    def bends_of_learning(self) -> list[MetricBend]:
-        """Bends of what the model does that nothing laid down explains."""
-        return [one for one in self.bends if one.of_itself]
+    bends: tuple[MetricBend, ...]
+    """By step, the clearest first if they share one."""
+    left_out: tuple[int, ...]
+    """The steps with a skipped update or a value that is not finite."""
+    at: int | None
+    """The step of the first bend; without one, the first step that was left out."""
+    shares: StepShares | None
+    """The groups of the update in the recorded step nearest to it."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return the explanation as plain JSON data; a size that has no bound is null."""
+        """Return the explanation as plain JSON data; an infinite size is null."""
         data = asdict(self)
-        for told, one in zip(data["bends"], self.bends, strict=True):
-            told["bend"]["size"] = one.bend.size if one.bend.size < float("inf") else None
+        for row, one in zip(data["bends"], self.bends, strict=True):
+            row["bend"]["size"] = one.bend.size if math.isfinite(one.bend.size) else None
         return data
 
 
 def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
     """Explain a stage of a run, by default the newest that samples and trains, else the one with most steps.
 
-    Raise `FileNotFoundError` where it is no folder of a run, `ValueError` where it has no such stage, or no steps yet.
+    Raise `FileNotFoundError` if the folder has no run, `ValueError` if the run has no such stage or no steps yet.
     """
     record = read_run(run.root)
     name = _stage(record, stage)
     rows = [row for row in record.rows if row.stage == name]
-    courses = courses_of(rows, name)
-    bends = bends_in(courses)
-    evidence = Evidence(
-        stage=name,
-        courses=courses,
-        bends={metric: found for metric, found in bends.items() if found},
-        config=record.config,
-        settings=settings_of(name, record.config),
+    own = step_rows(rows, name)
+    series = _series(own)
+    events = [(row.step, str(row.event["kind"])) for row in rows if row.event and not row.is_alarm]
+    bends = [
+        MetricBend(
+            metric=metric,
+            bend=bend,
+            events=tuple(dict.fromkeys(kind for step, kind in events if abs(step - bend.step) <= NEAR)),
+        )
+        for metric, points in series.items()
+        for bend in bends_of([s for s, _ in points], [v for _, v in points], limit=ALARM / len(series))
+    ]
+    bends.sort(key=lambda one: (one.bend.step, -one.bend.size))
+    left_out = tuple(
+        row.step
+        for row in own
+        if row.values.get(SKIPPED, 0.0) > 0 or not all(math.isfinite(value) for value in row.values.values())
     )
-    named = diagnoses(evidence)
-    told = _told(bends, _laid_down(bends, courses, rows))
-    left_out = steps_left_out(rows, name)
-    of_learning = [one.bend.step for one in told if one.kind == "learning"]
-    of_itself = [one.bend.step for one in told if one.of_itself]
-    of_diagnoses = next(([one.step] for one in named if one.step is not None), [])
-    at = min(of_diagnoses or of_itself or of_learning or left_out, default=None)
+    at = bends[0].bend.step if bends else min(left_out, default=None)
     return Explanation(
         run=str(run.root),
         stage=name,
-        steps=sum(row.is_measured for row in rows),
-        metrics=len(bends),
-        diagnoses=tuple(named),
-        bends=tuple(told),
-        left_out=tuple(left_out),
+        steps=len(own),
+        metrics=len(series),
+        bends=tuple(bends),
+        left_out=left_out,
         at=at,
         shares=None if at is None else _shares(run, name, at),
     )
 
 
-def bends_in(courses: Mapping[str, Course], *, alarm: float = ALARM) -> dict[str, list[Bend]]:
-    """Return the bends of each course that is long enough and not all the same; `alarm` is shared by those of a kind
-    (Bonferroni)."""
-    tested = [
-        one
-        for one in courses.values()
-        if len(one.values) >= FEWEST_STEPS and min(one.values) < max(one.values) and is_told(one.name)
-    ]
-    kinds = Counter(kind_of(one.name) for one in tested)
-    return {one.name: bends_of(one.steps, one.values, limit=alarm / kinds[kind_of(one.name)]) for one in tested}
+def print_explanation(found: Explanation, console: Console, *, viewer: str) -> None:
+    """Print a table of bends and a table of groups. `viewer` is the address at which `temper view` serves the run."""
+    for line in _lines(found):
+        console.print(line, soft_wrap=True, markup=False)
+    if found.bends:
+        table = Table("step", "metric", "before", "after", "change / noise", "events", box=None)
+        for one in found.bends[:SHOWN_BENDS]:
+            bend = one.bend
+            size = f"{bend.size:.1f}" if math.isfinite(bend.size) else "no noise"
+            row = (str(bend.step), one.metric, f"{bend.before:.3g}", f"{bend.after:.3g}", size, ", ".join(one.events))
+            table.add_row(*row)
+        console.print(table)
+    if found.shares is not None:
+        console.print(f"the update of step {found.shares.step}: {len(found.shares.groups)} of {found.shares.of} groups")
+        for group in found.shares.groups:
+            rewards = ", ".join(f"{reward:.2g}" for reward in group.rewards)
+            line = f"{group.share:4.0%}  {group.env} {group.key}, rewards {rewards}  {viewer if group.link else ''}{group.link}"
+            console.print(line, soft_wrap=True, markup=False)
+
+
+def _lines(found: Explanation) -> Iterator[str]:
+    yield f"{found.run}, {found.stage}: {found.steps} steps, {found.metrics} metrics, {len(found.bends)} bends"
+    if found.steps < FEWEST_STEPS:
+        yield f"fewer than {FEWEST_STEPS} steps are too few to find bends"
+    elif not found.bends:
+        yield f"a bend in the last {FEWEST - 1} steps cannot be found yet"
+    if found.left_out:
+        yield f"skipped or not finite: {len(found.left_out)} steps, the first is step {found.left_out[0]}"
+    if len(found.bends) > SHOWN_BENDS:
+        yield f"the first {SHOWN_BENDS} bends (--json has all):"
+    if found.at is not None and found.shares is None:
+        yield f"no recorded step near step {found.at} has an update"
 
 
 def _stage(record: RunRecord, wanted: str | None) -> str:
-    """Return the stage to be explained. Raise `ValueError` where there is none."""
-    counts: dict[str, int] = {}
-    for row in record.rows:
-        if row.is_measured:
-            counts[row.stage] = counts.get(row.stage, 0) + 1
+    """Return the stage to explain. Raise `ValueError` if the run has no such stage."""
+    counts = Counter(row.stage for row in record.rows if row.is_measured)
     if not counts:
         raise ValueError(f"{record.name} has no steps yet: metrics.jsonl has no rows")
     if wanted is not None:
@@ -147,62 +161,48 @@ def _stage(record: RunRecord, wanted: str | None) -> str:
     return loops[-1] if loops else max(counts, key=counts.__getitem__)
 
 
-def _laid_down(
-    bends: Mapping[str, list[Bend]], courses: Mapping[str, Course], rows: Iterable[MetricsRow]
-) -> list[tuple[str, int]]:
-    """Return what settings, lags and events changed, each with its step. A learning rate that follows a smooth curve changes
-    nowhere, though lines can be laid through it.
-    """
-    found = [(metric, one.step) for metric, each in bends.items() if kind_of(metric) == "given" for one in each]
-    kinks = [
-        (metric, step) for metric, step in found if metric != RATE or has_kink(courses[metric], near=step, within=NEAR)
-    ]
-    return kinks + [(f"the event {row.event['kind']}", row.step) for row in rows if row.event and not row.is_alarm]
+def _series(rows: Sequence[MetricsRow]) -> dict[str, list[tuple[int, float]]]:
+    """Return the finite values of each metric of the model by step, if they are enough and not all the same."""
+    points: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        for name, value in row.values.items():
+            if math.isfinite(value) and is_of_model(name):
+                points.setdefault(name, []).append((row.step, value))
+    return {
+        name: each
+        for name, each in points.items()
+        if len(each) >= FEWEST_STEPS and len({value for _, value in each}) > 1
+    }
 
 
-def _told(bends: Mapping[str, list[Bend]], laid_down: Sequence[tuple[str, int]]) -> list[MetricBend]:
-    """Return all bends by step, the clearest first where they share one, each with what changes beside it."""
-    told = []
-    for metric, each in bends.items():
-        for one in each:
-            beside = [name for name, step in laid_down if abs(step - one.step) <= NEAR and name != metric]
-            told.append(MetricBend(metric=metric, kind=kind_of(metric), bend=one, beside=tuple(dict.fromkeys(beside))))
-    return sorted(told, key=lambda one: (one.bend.step, -one.bend.size))
+def is_of_model(metric: str) -> bool:
+    """Return whether a bend of a metric is one of the model, and no other metric shows it better."""
+    return metric.startswith(OF_MODEL) and not metric.startswith(OF_SETTINGS) and not metric.endswith(REPEATED)
 
 
 def _shares(run: RunDir, stage: str, step: int) -> StepShares | None:
-    """Return the shares in the recorded step of a stage nearest to a step, the earlier of two as near; None where no recorded
-    step has an update.
+    """Return the shares in the recorded step nearest to a step; None if no recorded step has an update.
 
-    A step within `NEAR` whose answers are recorded, for the viewer, goes before a nearer one of which the batch alone is.
+    A step within `NEAR` with recorded answers goes before a nearer one with a recorded batch only.
     """
-    shown = {
-        _step(file): file
-        for file in recorded_files(run)
-        if file.kind == "step" and file.label.rpartition("/")[0] == stage
-    }
+    steps = [file for file in recorded_files(run) if file.kind == "step"]
+    shown = {int(file.label.rpartition("/")[2]): file for file in steps if file.label.rpartition("/")[0] == stage}
     batches = run.batch_files(stage)
-
-    def order(place: int) -> tuple[bool, int, int]:
-        distance = abs(place - step)
-        return not (place in shown and distance <= NEAR), distance, place
-
-    for place in sorted({*shown, *batches}, key=order):
+    order = {
+        place: (place not in shown or abs(place - step) > NEAR, abs(place - step), place)
+        for place in {*shown, *batches}
+    }
+    for place in sorted(order, key=order.__getitem__):
         try:
-            shares = (
-                shares_of(shown[place], most=SHOWN_GROUPS)
-                if place in shown
-                else shares_of_batch(batches[place], stage=stage, step=place, most=SHOWN_GROUPS)
-            )
-        except FileNotFoundError:  # of a run at work, whose checkpoint is gone
+            if place in shown:
+                shares = shares_of(shown[place], most=SHOWN_GROUPS)
+            else:
+                shares = shares_of_batch(batches[place], stage=stage, step=place, most=SHOWN_GROUPS)
+        except FileNotFoundError:  # a run at work has removed it
             continue
-        except ValueError as error:  # the next one has groups to name too
+        except ValueError as error:  # a damaged file: the next one has groups too
             LOG.warning("%s", error)
             continue
         if shares.groups:
             return shares
     return None
-
-
-def _step(file: RecordedFile) -> int:
-    return int(file.label.rpartition("/")[2])

@@ -9,23 +9,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 from urllib.parse import urlencode
 
 from temper.orchestrator.session.recording.batch import recorded_updates
-from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, RecordedFile, Row
-
-PROMPT_LENGTH = 60
-ANSWER_LENGTH = 60
+from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, RecordedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShare:
-    """What a group had in a step's update. `share` is of the sum over all groups, 0 to 1; `row` is its largest answer.
+    """A group's part in the update of a step. `share` is of the sum over all groups, 0 to 1.
 
-    `towards` is the part of the group's own sum that made what was sampled likelier, `said` the text of that answer. Of a step
-    of which the batch alone is recorded there is neither row, text nor link.
+    `towards` is the part of the group's own sum that made its answers likelier. `link` is the place of its largest answer in
+    the viewer, empty if only the batch is recorded.
     """
 
     ticket: int
@@ -34,8 +30,6 @@ class GroupShare:
     share: float
     towards: float
     rewards: tuple[float, ...]
-    row: int | None
-    said: str
     link: str
 
 
@@ -51,7 +45,7 @@ class StepShares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What an answer had in the update: the sum over its tokens, and the part of it that made them likelier."""
+    """An answer's part in the update: the sum over its tokens, and the part of it that made them likelier."""
 
     ticket: int
     env: str
@@ -59,8 +53,6 @@ class _Answer:
     reward: float | None
     total: float
     towards: float
-    row: int | None = None
-    said: str = ""
     link: str = ""
 
 
@@ -77,8 +69,6 @@ def shares_of(file: RecordedFile, *, most: int) -> StepShares:
                 reward=row["reward"],
                 total=total,
                 towards=towards,
-                row=number,
-                said=_said(row),
                 link=place_in_viewer(file.name, number),
             )
         )
@@ -94,14 +84,7 @@ def shares_of_batch(path: Path, *, stage: str, step: int, most: int) -> StepShar
     for one in recorded_updates(path):
         total, towards = update_sum(one.advantages_T.tolist(), one.factors_T.tolist())
         answers.append(
-            _Answer(
-                ticket=one.ticket,
-                env=one.env,
-                key=one.key,
-                reward=one.reward,
-                total=total,
-                towards=towards,
-            )
+            _Answer(ticket=one.ticket, env=one.env, key=one.key, reward=one.reward, total=total, towards=towards)
         )
     return _shares(answers, step=step, label=f"{stage}/{step}", most=most)
 
@@ -125,8 +108,6 @@ def _group_share(answers: Sequence[_Answer], *, whole: float) -> GroupShare:
         share=total / whole,
         towards=sum(answer.towards for answer in answers) / total,
         rewards=tuple(float(answer.reward) for answer in answers if answer.reward is not None),
-        row=strongest.row,
-        said=strongest.said,
         link=strongest.link,
     )
 
@@ -154,16 +135,6 @@ def _each(value: float | list[float | None] | None, count: int) -> Iterable[floa
     return [0.0 if one is None else float(one) for one in values]
 
 
-def _said(row: Row) -> str:
-    text = " ".join(turn["text"] for turn in row["turns"])
-    return " ".join(text.split())[:ANSWER_LENGTH]
-
-
 def place_in_viewer(name: str, row: int) -> str:
     """Return what stands behind the address of `temper view` for an answer, coloured by what taught it."""
     return "#" + urlencode({"file": name, "row": row, "colour": "advantage"})
-
-
-def mean_reward(group: GroupShare) -> float | None:
-    """Return the mean reward of a group; None where none of its answers has one."""
-    return fmean(group.rewards) if group.rewards else None
