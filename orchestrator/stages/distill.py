@@ -23,7 +23,6 @@ from temper.orchestrator.loop.watches import Band, BandsConfig
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
-from temper.orchestrator.stages.stage_figures import Curve, StageFigures
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.weight_files import require_whole
 
@@ -149,14 +148,4 @@ STAGE = Stage(
     fits=fit_loop,
     requires=_require_teacher,
     check=_check,
-    figures=StageFigures(
-        rewards="Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",
-        curves=(
-            Curve(
-                title="Distance from the teacher",
-                note="Mean of log pi - log pi_teacher over the sampled tokens, in nats: the reverse divergence of a token.",
-                metrics={"train/kl": "divergence"},
-            ),
-        ),
-    ),
 )

@@ -27,7 +27,6 @@ from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
-from temper.orchestrator.stages.stage_figures import Curve, StageFigures
 from temper.orchestrator.stages.supervised_loop import tell_data, train_supervised
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.sampling import PLAIN, Sampling
@@ -157,14 +156,4 @@ STAGE = Stage(
     data=lambda config: config.data,
     fits=fit_own_answers,
     check=_check,
-    figures=StageFigures(
-        curves=(
-            Curve(
-                title="Preference",
-                note="Share of pairs whose preferred answer gained more than the other one, against the model at the "
-                "beginning.",
-                metrics={"train/accuracy": "share of pairs"},
-            ),
-        ),
-    ),
 )

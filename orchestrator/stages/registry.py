@@ -1,7 +1,7 @@
 """The one list of stages. It is light: `temper --help` reads it, and importing the stages takes 10 s.
 
 To add a stage, write `orchestrator/stages/NAME.py` with a value `STAGE` (`orchestrator/stages/stage.py` says what it
-holds), and add a line here. Its command, `make NAME`, its section of the configuration, its checks and its figures follow.
+holds), and add a line here. Its command, `make NAME`, its section of the configuration and its checks follow.
 """
 
 HELP = {

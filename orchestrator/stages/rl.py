@@ -9,11 +9,9 @@ from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.shaping import earned_rewards, require_buffer_fits
-from temper.orchestrator.loop.step_times import Phase
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.stages.stage import Role, Stage, StageInstance
-from temper.orchestrator.stages.stage_figures import Curve, StageFigures
 from temper.rollout.trajectory import Group
 
 
@@ -57,40 +55,4 @@ STAGE = Stage(
     leaves_thoughts_out=lambda config: config.thinking.no_thought > 0,
     fits=_fits,
     check=lambda config, start: start.loop_tasks(config),
-    figures=StageFigures(
-        rewards="Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
-        curves=(
-            Curve(
-                title="Throughput in RL",
-                note="Tokens sampled per second of the whole step: waiting, learning, weights and checkpoints included.",
-                metrics={"rollout/tokens_per_s": "tokens/s"},
-            ),
-            Curve(
-                title="Trainer against engine",
-                note="Mean absolute difference of the log-probabilities of sampled tokens: staleness and numerics together.",
-                metrics={"train/logprob_gap": "|log pi - log mu|"},
-            ),
-            Curve(
-                title="Staleness",
-                note="How many weight versions the groups of a step were behind their admission, and their tokens behind what "
-                "sampled them.",
-                metrics={"train/lag_max": "largest", "train/lag_mean": "mean", "train/lag_tokens": "mean of tokens"},
-                smooth=False,
-            ),
-            Curve(
-                title="Entropy",
-                note="Mean surprise of the sampled tokens, in nats.",
-                metrics={"train/entropy": "entropy"},
-            ),
-            Curve(
-                title="Seconds of a step",
-                note="Waiting for finished groups, learning, laying weights out, waiting for an evaluation to end, engines "
-                "loading weights, and checkpoints.",
-                metrics={
-                    f"time/{phase.value}_s": phase.value
-                    for phase in (Phase.WAIT, Phase.LEARN, Phase.PUBLISH, Phase.EVAL, Phase.LOAD, Phase.SAVE)
-                },
-            ),
-        ),
-    ),
 )

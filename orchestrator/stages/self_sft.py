@@ -19,7 +19,6 @@ from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
-from temper.orchestrator.stages.stage_figures import Curve, StageFigures
 from temper.orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
@@ -96,13 +95,4 @@ STAGE = Stage(
     limits_thoughts=lambda config: config.thinking.budget > 0,
     fits=fit_own_answers,
     check=lambda config, start: start.training_tasks(config.shares),
-    figures=StageFigures(
-        curves=(
-            Curve(
-                title="Loss on own answers",
-                note="Mean negative log-likelihood per trained token of the model's own right answers, in nats.",
-                metrics={"train/loss": "loss"},
-            ),
-        ),
-    ),
 )

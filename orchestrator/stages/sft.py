@@ -17,7 +17,6 @@ from temper.orchestrator.data.sft import DEMONSTRATED, SftData, SftDataConfig
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, Stage, StageInstance, StartCheck
-from temper.orchestrator.stages.stage_figures import Curve, StageFigures
 from temper.orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.episodes.renderer import Renderer
@@ -137,13 +136,4 @@ STAGE = Stage(
     data=lambda config: config.data,
     fits=fit_supervised,
     check=_check,
-    figures=StageFigures(
-        curves=(
-            Curve(
-                title="SFT loss",
-                note="Mean negative log-likelihood per trained token, in nats.",
-                metrics={"train/loss": "loss"},
-            ),
-        ),
-    ),
 )

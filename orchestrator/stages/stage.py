@@ -20,7 +20,6 @@ from temper.orchestrator.evaluation.exam import heldout_tasks
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.registry import HELP, MODULES
-from temper.orchestrator.stages.stage_figures import NO_FIGURES, StageFigures
 
 S = TypeVar("S")
 """The settings of a stage; None for a stage without any."""
@@ -88,8 +87,6 @@ class Stage(Generic[S]):
     """Raise `ValueError` where it could not run with its settings, where `stages` lists it."""
     check: Callable[[S, StartCheck], object] = lambda settings, start: None
     """Read what it will read. Raise `FileNotFoundError` or `ValueError` where that is missing or malformed."""
-    figures: StageFigures = NO_FIGURES
-    """What a report draws of its metrics."""
 
     @property
     def trains(self) -> bool:
@@ -142,11 +139,6 @@ def all_stages() -> dict[str, Stage[Any]]:
     tickets = [stage.first_ticket for stage in stages.values() if stage.first_ticket is not None]
     assert len(set(tickets)) == len(tickets), f"two stages have the same first_ticket: {sorted(tickets)}"
     return stages
-
-
-def all_figures() -> dict[str, StageFigures]:
-    """Return what a report draws of each stage, by name."""
-    return {name: stage.figures for name, stage in all_stages().items()}
 
 
 def _declared(name: str) -> Stage[Any]:

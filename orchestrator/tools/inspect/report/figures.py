@@ -3,7 +3,6 @@
 import io
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import matplotlib
@@ -14,7 +13,7 @@ from matplotlib.figure import Figure
 from temper.orchestrator.evaluation.intervals import accuracy_interval
 from temper.orchestrator.evaluation.record import RunRecord
 from temper.orchestrator.run.folder import evaluations_of
-from temper.orchestrator.stages.stage_figures import Curve, StageFigures
+from temper.orchestrator.tools.inspect.report.stage_figures import STAGE_FIGURES, Curve
 
 COLOURS = ("#2f6fde", "#e0782f", "#2a9d6f", "#b04fc4", "#c43d4b", "#7a7f87", "#8a6d3b", "#159aa8")
 INK = "#3a4250"
@@ -51,9 +50,9 @@ class CaptionedFigure:
     wide: bool = False
 
 
-def draw_figures(record: RunRecord, stages: Mapping[str, StageFigures]) -> list[CaptionedFigure]:
+def draw_figures(record: RunRecord) -> list[CaptionedFigure]:
     """Draw every figure that the run has data for, those of the stages by their names."""
-    shown = [(stage, drawn, name) for stage, drawn in stages.items() for name in record.instances(stage)]
+    shown = [(stage, drawn, name) for stage, drawn in STAGE_FIGURES.items() for name in record.instances(stage)]
     with matplotlib.rc_context(STYLE):
         rewards = [_rewards(record, name, drawn.rewards) for _, drawn, name in shown if drawn.rewards is not None]
         curves = [_curve(record, one, stage, name) for stage, drawn, name in shown for one in drawn.curves]

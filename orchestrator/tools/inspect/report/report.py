@@ -14,11 +14,11 @@ from temper.orchestrator.evaluation.record import RunRecord, read_run
 from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overlaps
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.progress import clock_text
-from temper.orchestrator.stages.stage_figures import StageFigures
 from temper.orchestrator.tools.inspect.report.budget_figures import budget_figure_file, draw_budget_figures
 from temper.orchestrator.tools.inspect.report.figures import draw_figures
 from temper.orchestrator.tools.inspect.report.pairs import EvaluationPair, all_pairs, p_text, step_pairs
 from temper.orchestrator.tools.inspect.report.picture import result_svg
+from temper.orchestrator.tools.inspect.report.stage_figures import STAGE_FIGURES
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts
 
 TEMPLATE = "report.html.jinja"
@@ -34,31 +34,30 @@ class ReportPaths:
     """`result.svg` of a run that was evaluated, `curves.svg` of one with accuracy against thinking budget."""
 
 
-def write_report(run_dir: Path, stages: Mapping[str, StageFigures]) -> ReportPaths:
+def write_report(run_dir: Path) -> ReportPaths:
     """Write the report of a run from what its folder holds; a run that is not finished gets what there is.
 
-    `stages` says what is drawn of each stage. Raise `FileNotFoundError` or `ValueError` where the folder is not that of a
-    run or a file in it is broken.
+    Raise `FileNotFoundError` or `ValueError` if the folder is not that of a run, or a file in it is broken.
     """
     record = read_run(run_dir)
-    pictures = {run_dir / name: text for name, text in _pictures(record, stages).items()}
+    pictures = {run_dir / name: text for name, text in _pictures(record).items()}
     paths = ReportPaths(html=run_dir / "report.html", json=run_dir / "report.json", pictures=tuple(pictures))
     pairs = [*all_pairs(record.evaluations), *step_pairs(run_dir, record)]
     overlaps = read_overlaps(run_dir)
     further = {"pairs": [pair.as_json() for pair in pairs], "overlaps": [asdict(overlap) for overlap in overlaps]}
     write_json(paths.json, summary(record) | further)
-    paths.html.write_text(page(record, pairs, overlaps, run_dir / "trajectories", stages), encoding="utf-8")
+    paths.html.write_text(page(record, pairs, overlaps, run_dir / "trajectories"), encoding="utf-8")
     for path, text in pictures.items():
         path.write_text(text, encoding="utf-8")
     return paths
 
 
-def _pictures(record: RunRecord, stages: Mapping[str, StageFigures]) -> dict[str, str]:
+def _pictures(record: RunRecord) -> dict[str, str]:
     """Return the pictures that the run has data for, as SVG documents by the names of their files."""
     drawn: dict[str, str] = {}
     if any(evaluation.envs for evaluation in record.evaluations):
         rewarded = [
-            name for stage, one in stages.items() if one.rewards is not None for name in record.instances(stage)
+            name for stage, one in STAGE_FIGURES.items() if one.rewards is not None for name in record.instances(stage)
         ]
         shown = [name for name in rewarded if record.envs_of(name)]
         drawn["result.svg"] = result_svg(record, stage=shown[-1] if shown else None)
@@ -109,7 +108,6 @@ def page(
     pairs: Sequence[EvaluationPair],
     overlaps: Sequence[EvaluationOverlap],
     trajectories: Path,
-    stages: Mapping[str, StageFigures],
 ) -> str:
     """Render the HTML page. Everything that a model, a tool or a data row wrote is escaped."""
     return render(
@@ -119,7 +117,7 @@ def page(
             "pairs": pairs,
             "overlaps": overlaps,
             "total_seconds": sum(record.stage_seconds.values()),
-            "figures": draw_figures(record, stages),
+            "figures": draw_figures(record),
             "budget_figures": draw_budget_figures(record),
             "transcripts": pick_transcripts(trajectories),
             "config": yaml.safe_dump(record.config, sort_keys=False),

@@ -1,16 +1,14 @@
 """`report`: the report of a run from what its folder holds, which the tracker keeps too."""
 
-from functools import partial
-
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.stage import Role, Stage, StageInstance, all_figures
+from temper.orchestrator.stages.stage import Role, Stage, StageInstance
 from temper.orchestrator.tools.inspect.report.report import write_report
 
 
 async def run_report(run: Run, settings: None, instance: StageInstance) -> None:
     """Write the report, with the figures of every stage that the run has gone through."""
-    paths = await in_thread(partial(write_report, run.folder.root, all_figures()))
+    paths = await in_thread(write_report, run.folder.root)
     run.tracker.artifact(paths.html)
     run.tracker.artifact(paths.json)
     for picture in paths.pictures:

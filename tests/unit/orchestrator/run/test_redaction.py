@@ -11,7 +11,6 @@ from temper.orchestrator.pipeline.config import KINDS, flat_config, load_config,
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.redaction import BLANK, blanked, is_secret, redacted
-from temper.orchestrator.stages.stage import all_figures
 from temper.orchestrator.tools.inspect.report.report import write_report
 
 DEMO = Path("configs/demo.yaml")
@@ -130,7 +129,7 @@ def test_no_file_of_a_run_holds_its_secrets_and_the_run_can_be_continued(tmp_pat
         check_continuation(load_config(DEMO, [*given, "envs.shop.options={api_key: renewed, n: 8}"]), folder)
     check_continuation(config, folder)
     folder.close()
-    write_report(folder.root, all_figures())
+    write_report(folder.root)
     files = [path for path in folder.root.rglob("*") if path.is_file()]
     assert {"config.yaml", "manifest.json", "report.html", "report.json"} <= {path.name for path in files}
     written = "".join(path.read_text(encoding="utf-8") for path in files) + json.dumps(flat_config(config))

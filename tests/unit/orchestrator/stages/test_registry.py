@@ -24,7 +24,6 @@ from pathlib import Path
 from temper.envs.core.setting import identity, scheduled
 from temper.envs.data.config import DataConfig
 from temper.learner.config import OptimConfig
-from temper.orchestrator.stages.stage_figures import Curve, StageFigures
 from temper.orchestrator.config.fitting import fit_training
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
@@ -57,7 +56,6 @@ STAGE = Stage(
     data=lambda config: DataConfig(path=config.said),
     fits=fit_training,
     check=_check,
-    figures=StageFigures(curves=(Curve(title="Echoes", note="How many.", metrics={"train/echoes": "echoes"}),)),
 )
 '''
 LOOK = """
@@ -71,9 +69,6 @@ from temper.orchestrator.pipeline.config import KINDS, flat_config, load_config
 from temper.orchestrator.pipeline.data_files import content
 from temper.orchestrator.pipeline.runner import placed
 from temper.orchestrator.pipeline.start_checks import check_before
-from temper.orchestrator.tools.inspect.report.report import write_report
-from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.stages.stage import all_figures
 
 
 def refused(*overrides):
@@ -86,10 +81,6 @@ def refused(*overrides):
 
 twice = ["stages=[init,echo,{echo: {name: loud, steps: 3}}]", "echo.said=configs/demo.yaml"]
 config = load_config(Path("configs/demo.yaml"), twice)
-run = Path("run")
-run.mkdir()
-(run / "config.yaml").write_text("name: run")
-MetricsLog(run / "metrics.jsonl").append("echo", 1, {"train/echoes": 2.0})
 print(json.dumps({
     "help": parser().format_help(),
     "steps": {one.name: config.steps(one) for one in config.instances if one.stage.trains},
@@ -98,7 +89,6 @@ print(json.dumps({
     "files": sorted(key for key in content(config) if key.startswith(("echo.", "loud."))),
     "refused": [refused(), refused("echo.shares.maths=1"), refused("echo.stepz=1")],
     "placed": placed(config, config.instances[1:]).gpus,
-    "drawn": "Echoes" in write_report(run, all_figures()).html.read_text(),
 }))
 """
 
@@ -133,7 +123,6 @@ def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
     assert no_env.startswith("echo.shares.maths: not among the run's envs")
     assert unknown.endswith("did you mean 'steps'?")
     assert found["placed"] == 2  # it plays episodes, and trains
-    assert found["drawn"]
     made = subprocess.run(["make", "-n", "echo"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20)
     assert "-m temper.orchestrator echo configs/demo.yaml" in made.stdout
 

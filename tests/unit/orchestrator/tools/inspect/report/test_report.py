@@ -9,7 +9,6 @@ import pytest
 
 from temper.orchestrator.evaluation.record import EnvResult, read_run
 from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.stages.stage import all_figures
 from temper.orchestrator.tools.inspect.report.budget_figures import ACCURACY, Panel, draw, panels_of
 from temper.orchestrator.tools.inspect.report.figures import smoothed
 from temper.orchestrator.tools.inspect.report.picture import result_svg
@@ -88,7 +87,7 @@ def add_curves(folder: Path) -> None:
 
 def test_report_json_holds_stages_evaluations_and_final_metrics(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
-    found = json.loads(write_report(tmp_path, all_figures()).json.read_text())
+    found = json.loads(write_report(tmp_path).json.read_text())
     assert (found["run"], found["seed"], found["total_seconds"], found["engine_start_s"]) == ("tiny", 3, 61.5, 12.5)
     assert found["stages"][1] == {"name": "sft", "seconds": 20.0}
     assert [table["label"] for table in found["evaluation"]] == ["init", "sft", "rl"]
@@ -111,7 +110,7 @@ def test_what_has_no_score_is_null_and_a_dash_and_what_is_missing_is_said(tmp_pa
     raw = json.loads(path.read_text())
     raw["curve"]["math"][0] = lost
     path.write_text(json.dumps(raw | {"envs": {"math": down, "few": few}}))
-    paths = write_report(tmp_path, all_figures())
+    paths = write_report(tmp_path)
     found = json.loads(paths.json.read_text())
     assert (found["accuracy"]["math"]["rl"], found["accuracy"]["few"]["rl"]) == (None, 0.5)
     assert (found["evaluation"][2]["envs"]["math"]["interval"], found["curves"]["rl"]["math"][0]["accuracy"]) == (
@@ -131,7 +130,7 @@ def test_what_has_no_score_is_null_and_a_dash_and_what_is_missing_is_said(tmp_pa
 def test_an_event_stands_in_the_report_and_is_no_measurement(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
     MetricsLog(tmp_path / "metrics.jsonl").event("rl", 2, "changed", {"rl.steps": ["2", "9"], "<b>": ["1", "2"]})
-    paths = write_report(tmp_path, all_figures())
+    paths = write_report(tmp_path)
     found = json.loads(paths.json.read_text())
     assert found["final_metrics"]["rl"]["env/math/reward"] == 0.5
     assert found["events"] == [
@@ -142,7 +141,7 @@ def test_an_event_stands_in_the_report_and_is_no_measurement(tmp_path: Path) -> 
 
 def test_report_html_needs_nothing_but_itself(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
-    html = write_report(tmp_path, all_figures()).html.read_text()
+    html = write_report(tmp_path).html.read_text()
     assert html.count("<svg ") == 4  # held-out accuracy, rewards, SFT loss, throughput
     assert not re.search(r"""(src|href)=["'](?!#)(http|//|[a-z]+\.)""", re.sub(r"xlink:href|xmlns\S*", "", html))
     assert "<script" not in html
@@ -153,7 +152,7 @@ def test_the_figure_of_a_steps_seconds_has_both_halves_of_a_push(tmp_path: Path)
     write_run(tmp_path, [row()])
     for step in (3, 4):
         MetricsLog(tmp_path / "metrics.jsonl").append("rl", step, {"time/publish_s": 2.0, "time/load_s": 1.0})
-    html = write_report(tmp_path, all_figures()).html.read_text()
+    html = write_report(tmp_path).html.read_text()
     figure = html[html.index("Seconds of a step") :]
     assert ">publish<" in figure
     assert ">load<" in figure
@@ -162,7 +161,7 @@ def test_the_figure_of_a_steps_seconds_has_both_halves_of_a_push(tmp_path: Path)
 def test_what_a_model_wrote_is_escaped(tmp_path: Path) -> None:
     hostile = row(messages=[{"role": "user", "content": "<script>alert(1)</script>"}], key='"><img src=x>')
     write_run(tmp_path, [hostile])
-    html = write_report(tmp_path, all_figures()).html.read_text()
+    html = write_report(tmp_path).html.read_text()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "<script>" not in html
     assert "<img" not in html
@@ -170,21 +169,21 @@ def test_what_a_model_wrote_is_escaped(tmp_path: Path) -> None:
 
 def test_a_run_that_has_only_begun_gets_a_report_of_what_there_is(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("name: young\n")
-    paths = write_report(tmp_path, all_figures())
+    paths = write_report(tmp_path)
     assert "young" in paths.html.read_text()
     assert json.loads(paths.json.read_text())["evaluation"] == []
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
-        write_report(tmp_path, all_figures())
+        write_report(tmp_path)
 
 
 def test_a_broken_evaluation_is_named(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
     (tmp_path / "eval" / "sft.json").write_text('{"label": "sft"}')
     with pytest.raises(ValueError, match=r"sft\.json is no evaluation"):
-        write_report(tmp_path, all_figures())
+        write_report(tmp_path)
 
 
 def test_samples_show_every_kind_of_outcome_and_the_right_ones_first(tmp_path: Path) -> None:
@@ -233,9 +232,9 @@ def test_smoothing_is_a_trailing_mean_that_skips_what_is_not_finite() -> None:
 
 def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
-    without = json.loads(write_report(tmp_path, all_figures()).json.read_text())
+    without = json.loads(write_report(tmp_path).json.read_text())
     add_curves(tmp_path)
-    paths = write_report(tmp_path, all_figures())
+    paths = write_report(tmp_path)
     found = json.loads(paths.json.read_text())
     curves = found.pop("curves")
     assert found == without
@@ -268,7 +267,7 @@ def test_a_point_is_drawn_at_the_tokens_that_its_answers_spent(tmp_path: Path) -
 
 def test_a_run_without_a_curve_has_no_section_and_no_figure_of_it(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
-    paths = write_report(tmp_path, all_figures())
+    paths = write_report(tmp_path)
     assert paths.pictures == (tmp_path / "result.svg",)
     assert list(tmp_path.glob("*.svg")) == [tmp_path / "result.svg"]
     assert "curves" not in json.loads(paths.json.read_text())
@@ -280,7 +279,7 @@ def test_a_curve_with_a_point_that_is_none_is_named(tmp_path: Path) -> None:
     path = tmp_path / "eval" / "sft.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"curve": {"math": [{"mode": "sometimes"}]}}))
     with pytest.raises(ValueError, match=r"sft\.json is no evaluation .*sometimes"):
-        write_report(tmp_path, all_figures())
+        write_report(tmp_path)
 
 
 def test_the_panels_of_each_measure_begin_a_row_of_their_own() -> None:
@@ -295,7 +294,7 @@ def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:
         path = tmp_path / "eval" / f"{label}.json"
         tasks = [{"key": f"{n}", "content": f"{n}", "right": right, "scored": 4, "failed": 0} for n in range(10)]
         path.write_text(json.dumps(json.loads(path.read_text()) | {"tasks": {"math": tasks}}))
-    paths = write_report(tmp_path, all_figures())
+    paths = write_report(tmp_path)
     (pair,) = json.loads(paths.json.read_text())["pairs"]  # the model before sft has no single tasks
     assert (pair["first"], pair["second"]) == ("sft", "rl")
     assert (pair["envs"]["math"]["difference"], pair["envs"]["math"]["tasks"]) == (0.5, 10)
@@ -311,7 +310,7 @@ def test_a_void_score_is_said_and_no_number(tmp_path: Path) -> None:
     found = json.loads(path.read_text())
     found["envs"]["math"] = result(None, samples=0, void=7, stderr=None, pass_at_k=None)
     path.write_text(json.dumps(found))
-    html = write_report(tmp_path, all_figures()).html.read_text()
+    html = write_report(tmp_path).html.read_text()
     assert "<b>void</b>: 7" in html
 
 
