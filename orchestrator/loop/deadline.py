@@ -205,3 +205,31 @@ class StopFlag:
             for future in (work, flag):
                 if not future.done():
                     future.cancel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waits:
+    """The waits of a loop. `stage` names it in messages, `limit` is the deadline of each wait, `push_limit` that of the engines
+    to load so many bytes.
+    """
+
+    stage: str
+    stop: StopFlag
+    limit: Deadline
+    push_limit: Callable[[int], Deadline]
+    healed: Callable[[], float] = lambda: 0.0
+    """When a rollout worker died or was replaced last, on the monotonic clock. See `within`."""
+
+    async def within(self, step: int, name: str, awaitable: Awaitable[T], *, limit: Deadline | None = None) -> T:
+        """Wait for what is called `name` in messages."""
+        stage = f"{self.stage} step {step}"
+        return await within(limit or self.limit, awaitable, stage=stage, waiting_for=lambda: name)
+
+    async def sampled(
+        self, step: int, answers: Awaitable[T], *, waiting_for: Callable[[], str], last_sign: Callable[[], float]
+    ) -> T:
+        """Wait for answers of the workers, or for the stop of the run."""
+        waiting, stage = self.stop.wait_or(answers), f"{self.stage} step {step}"
+        return await within(
+            self.limit, waiting, stage=stage, waiting_for=waiting_for, last_sign=last_sign, healed=self.healed
+        )

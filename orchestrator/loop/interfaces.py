@@ -1,9 +1,11 @@
 """What the loop needs of engines, learner, evaluations and of the devices that engines and learner share."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from temper.learner.batches.micro_batches import TrainBatch
+from temper.orchestrator.loop.step_report import StepReport
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
@@ -28,6 +30,24 @@ class Learner(Protocol):
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]: ...
 
     async def publish(self, version: WeightVersion) -> Push: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What a stage does with the groups and the steps of its loop.
+
+    `on_group` watches a finished group and returns it with the rewards that depend on the whole group; `on_step` writes
+    metrics, and `save` a checkpoint after the steps that have one: the buffer's state is whole when they run. `on_fault`
+    learns what ends the loop, a stop or a fault, while the groups in flight are still there.
+    """
+
+    make_batches: Callable[[list[Group]], list[TrainBatch]]
+    on_group: Callable[[Group], Group]
+    on_step: Callable[[StepReport], Awaitable[None]]
+    save: Callable[[int], Awaitable[None]]
+    on_fault: Callable[[Exception], Awaitable[None]]
+    begun: Callable[[Ticket], BegunGroup | None] = lambda _: None
+    """Gives the part of a ticket's group that was sampled before a restart; None if it begins anew."""
 
 
 class Evaluations:

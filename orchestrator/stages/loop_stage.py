@@ -20,9 +20,11 @@ from temper.orchestrator.loop.buffer import (
     VersionCell,
     state_from_json,
 )
-from temper.orchestrator.loop.deadline import Deadline, in_thread, within
-from temper.orchestrator.loop.loop import Loop, StepReport
+from temper.orchestrator.loop.deadline import Deadline, Waits, in_thread, within
+from temper.orchestrator.loop.interfaces import Hooks
+from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.shaping import ShapingConfig, shaped
+from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.loop.watches import BandWatch, FailureWatch, SkipWatch
 from temper.orchestrator.run.checkpoint import place
 from temper.orchestrator.run.ledger import Ledger
@@ -124,26 +126,30 @@ class LoopStage:
         """Return the loop over the buffer of this stage."""
         run, config = self._run, self._config
         return Loop(
-            stage=self._stage,
             rollouts=pool,
             learner=learner,
             mixture=self._mixture,
             buffer=self._buffer,
             version=VersionCell(run.version),
             group_size=config.group_size,
-            make_batches=self._batches,
-            on_group=self._finish,
-            on_step=self._log,
-            save=self._save_when_due,
-            on_fault=self._save_at_fault,
-            stop=run.stop,
-            limit=self._limit,
-            push_limit=run.engines.push_limit,
+            hooks=Hooks(
+                make_batches=self._batches,
+                on_group=self._finish,
+                on_step=self._log,
+                save=self._save_when_due,
+                on_fault=self._save_at_fault,
+                begun=self._begun.take,
+            ),
+            waits=Waits(
+                stage=self._stage,
+                stop=run.stop,
+                limit=self._limit,
+                push_limit=run.engines.push_limit,
+                healed=run.engines.healed,
+            ),
             epochs=config.epochs,
             evaluations=evaluations_between(run, config, pool, stage=self._stage),
             shifts=run.shifts,
-            begun=self._begun.take,
-            healed=run.engines.healed,
         )
 
     @property

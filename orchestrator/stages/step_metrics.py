@@ -8,8 +8,8 @@ import numpy as np
 
 from temper.learner.losses.advantages import differ
 from temper.orchestrator.loop.buffer import Occupancy
-from temper.orchestrator.loop.loop import StepReport
 from temper.orchestrator.loop.shaping import earned_rewards
+from temper.orchestrator.loop.step_report import StepReport
 from temper.rewards.verdict import Outcome
 from temper.rollout.trajectory import Carried, Group, well_formed_share
 

@@ -12,7 +12,7 @@ from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.fitting import Supervised
 from temper.orchestrator.data.row_intake import ROWS, counts_text
 from temper.orchestrator.loop.deadline import in_thread, within
-from temper.orchestrator.loop.step_times import Phase, StepClock
+from temper.orchestrator.loop.step_report import Phase, StepClock
 from temper.orchestrator.loop.watches import SkipWatch
 from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.session.context import skipped_steps

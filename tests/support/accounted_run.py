@@ -9,9 +9,8 @@ from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.failure import Failure, FailureKind
 from temper.envs.core.task import Task
 from temper.orchestrator.loop.buffer import Buffer, VersionCell, state_from_json
-from temper.orchestrator.loop.loop import StepReport
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.step_times import StepClock
+from temper.orchestrator.loop.step_report import StepClock, StepReport
 from temper.orchestrator.run.checkpoint import begin, commit, latest, step_of
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.ledger import Ledger

@@ -28,8 +28,8 @@ from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import StopFlag
-from temper.orchestrator.loop.loop import StepReport
 from temper.orchestrator.loop.mixture import open_mixture
+from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.pipeline.config import Config, make_config
 from temper.orchestrator.run.driver_memory import keep_driver_small

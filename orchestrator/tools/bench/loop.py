@@ -21,10 +21,11 @@ from temper.learner.models.fresh import make_model
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import LoopConfig, RlConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
-from temper.orchestrator.loop.deadline import Deadline, StopFlag
-from temper.orchestrator.loop.interfaces import Rollouts
-from temper.orchestrator.loop.loop import Loop, StepReport
+from temper.orchestrator.loop.deadline import Deadline, StopFlag, Waits
+from temper.orchestrator.loop.interfaces import Hooks, Rollouts
+from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
+from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.pipeline.config import Config, settled_config
 from temper.orchestrator.tools.bench.processes import started
 from temper.orchestrator.tools.bench.rollout import sample_groups
@@ -117,21 +118,20 @@ async def run_steps(
     async def nothing(told: object) -> None: ...
 
     loop = Loop(
-        stage="bench",
         rollouts=rollouts,
         learner=learner,
         mixture=mixture,
         buffer=buffer,
         version=version,
         group_size=rl.group_size,
-        make_batches=lambda groups: [batch_of(groups, rl, builder)],
-        on_group=on_group,
-        on_step=on_step,
-        save=nothing,
-        on_fault=nothing,
-        stop=stop or StopFlag(),
-        limit=limit,
-        push_limit=lambda nbytes: limit,
+        hooks=Hooks(
+            make_batches=lambda groups: [batch_of(groups, rl, builder)],
+            on_group=on_group,
+            on_step=on_step,
+            save=nothing,
+            on_fault=nothing,
+        ),
+        waits=Waits(stage="bench", stop=stop or StopFlag(), limit=limit, push_limit=lambda nbytes: limit),
     )
     await loop.run(1, steps)
 

@@ -20,8 +20,8 @@ from temper.learner.models.fresh import make_model
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
-from temper.orchestrator.loop.loop import StepReport
 from temper.orchestrator.loop.mixture import open_mixture
+from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.pipeline.config import Config, settled_config
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.orchestrator.tools.bench.loop import run_steps

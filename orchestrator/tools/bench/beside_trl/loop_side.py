@@ -17,8 +17,8 @@ from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
-from temper.orchestrator.loop.loop import StepReport
 from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.tools.bench.beside_trl.trl_side import Part
 from temper.orchestrator.tools.bench.loop import run_steps
 from temper.orchestrator.tools.bench.processes import started

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from time import process_time
 
-from temper.orchestrator.loop.loop import StepReport
+from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.tools.preflight.simulation.meter import Cause, Seconds
 from temper.orchestrator.tools.preflight.simulation.scenario import Scenario
 

@@ -17,9 +17,11 @@ from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.task import Task
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
-from temper.orchestrator.loop.deadline import Deadline, StopFlag, StuckError
-from temper.orchestrator.loop.loop import Loop, StepReport
+from temper.orchestrator.loop.deadline import Deadline, StopFlag, StuckError, Waits
+from temper.orchestrator.loop.interfaces import Hooks
+from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.tools.preflight.simulation.learner import SimulatedLearner
 from temper.orchestrator.tools.preflight.simulation.meter import FleetMeter
 from temper.orchestrator.tools.preflight.simulation.outcome import Outcome, Record, outcome_of
@@ -158,21 +160,21 @@ def _loop(
         clock=asyncio.get_running_loop().time,
     )
     return Loop(
-        stage=loop.stage,
         rollouts=pool,
         learner=learner,
         mixture=Mixture({"simulated": _Tasks()}, {"simulated": 1.0}, seed=scenario.seed),
         buffer=buffer,
         version=VersionCell(WeightVersion(step=0)),
         group_size=loop.group_size,
-        make_batches=learner.batches,
-        on_group=lambda group: group,
-        on_step=note,
-        save=nothing,
-        on_fault=nothing,
-        stop=StopFlag(),
-        limit=limit,
-        push_limit=lambda nbytes: limit,
+        hooks=Hooks(
+            make_batches=learner.batches,
+            on_group=lambda group: group,
+            on_step=note,
+            save=nothing,
+            on_fault=nothing,
+        ),
+        waits=Waits(
+            stage=loop.stage, stop=StopFlag(), limit=limit, push_limit=lambda nbytes: limit, healed=pool.healed
+        ),
         epochs=loop.epochs,
-        healed=pool.healed,
     )

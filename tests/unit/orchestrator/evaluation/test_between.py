@@ -10,20 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.plain_loop import plain_loop
 from support.plain_pool import Worker, pool_of, settle
 from support.pushes import empty_push
 from support.scripted_engine import RENDERER, TAGS, ScriptedEngine
 from unit.orchestrator.evaluation.test_budget_curve import Tracked, answer
 from unit.orchestrator.evaluation.test_evaluation import as_before, under
-from unit.orchestrator.loop.test_loop import LIMIT, Learner, SlowSource, nothing
+from unit.orchestrator.loop.test_loop import Learner, SlowSource
 
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.evaluation.between import FIRST_TICKET, StepEvaluations, evaluations_between
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, StopRequested, StuckError
 from temper.orchestrator.loop.interfaces import Evaluations, Shift, Shifts
-from temper.orchestrator.loop.loop import Loop, StepReport
+from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.loop.watches import TooManyFailures
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir, RunState
@@ -138,24 +140,14 @@ def loop_of(engines: Engines, evaluations: Evaluations, *, max_lag: int, **chang
         engines.did.append(f"reports {report.step}")
 
     plain: dict[str, Any] = {
-        "stage": "rl",
         "rollouts": engines,
         "learner": Learner(),
         "mixture": Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
         "buffer": Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0),
-        "version": VersionCell(WeightVersion(step=0)),
-        "group_size": 2,
-        "make_batches": lambda groups: [],
-        "on_group": lambda group: group,
         "on_step": report,
-        "save": nothing,
-        "on_fault": nothing,
-        "stop": StopFlag(),
-        "limit": LIMIT,
-        "push_limit": lambda nbytes: LIMIT,
         "evaluations": evaluations,
     }
-    return Loop(**plain | changes)
+    return plain_loop(**plain | changes)
 
 
 def test_every_so_many_steps_the_weights_after_them_are_evaluated_and_none_comes_from_others(tmp_path: Path) -> None:

@@ -23,9 +23,8 @@ from temper.orchestrator.loop.buffer import (
     saved_groups,
     state_from_json,
 )
-from temper.orchestrator.loop.loop import StepReport
 from temper.orchestrator.loop.mixture import Draw, Mixture
-from temper.orchestrator.loop.step_times import Phase, StepTimes
+from temper.orchestrator.loop.step_report import Phase, StepReport, StepTimes
 from temper.orchestrator.stages.rl import teaches
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.plain_loop import plain_loop
 from support.pushes import empty_push
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
@@ -24,9 +25,8 @@ from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, StuckError
-from temper.orchestrator.loop.loop import Loop, StepReport
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.step_times import Phase
+from temper.orchestrator.loop.step_report import Phase, StepReport
 from temper.orchestrator.loop.watches import NothingTrained
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.stage_list import single_instance
@@ -147,22 +147,13 @@ async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
     async def ignore(report: StepReport) -> None: ...
 
     beating = asyncio.create_task(beat())
-    loop = Loop(
-        stage="rl",
+    loop = plain_loop(
         rollouts=rollouts,
         learner=Learner(),
         mixture=Mixture({"math": source}, {"math": 1.0}),
         buffer=Buffer(groups_per_step=2, max_lag=1, max_drops=0),
-        version=VersionCell(WeightVersion(step=0)),
-        group_size=2,
         make_batches=slow_batches,
-        on_group=lambda group: group,
         on_step=ignore,
-        save=nothing,
-        on_fault=nothing,
-        stop=StopFlag(),
-        limit=LIMIT,
-        push_limit=lambda nbytes: LIMIT,
     )
     await loop.run(1, 2)
     beating.cancel()
@@ -249,22 +240,15 @@ class Ended:
             self.in_flight.append(self.rollouts.running)
             self.buffer.give_back()
 
-        self.loop = Loop(
-            stage="rl",
+        self.loop = plain_loop(
             rollouts=self.rollouts,
             learner=learner,
             mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
             buffer=self.buffer,
             version=self.version,
-            group_size=2,
             make_batches=make_batches,
-            on_group=lambda group: group,
             on_step=report,
-            save=nothing,
             on_fault=note,
-            stop=StopFlag(),
-            limit=LIMIT,
-            push_limit=lambda nbytes: LIMIT,
         )
         with pytest.raises(Exception) as caught:  # noqa: PT011
             await self.loop.run(1, 10)
@@ -318,22 +302,14 @@ async def told_steps(
     async def save(step: int) -> None:
         rollouts.did.append(f"saves {step} as version {loop.version.learnt.step}")
 
-    loop = Loop(
-        stage="rl",
+    loop = plain_loop(
         rollouts=rollouts,
         learner=TellingLearner(rollouts, transport=transport),
         mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
         buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0, slots=slots),
-        version=VersionCell(WeightVersion(step=0)),
-        group_size=2,
-        make_batches=no_batches,
-        on_group=lambda group: group,
         on_step=keep,
         save=save,
-        on_fault=nothing,
-        stop=StopFlag(),
         limit=limit,
-        push_limit=lambda nbytes: LIMIT,
     )
     await loop.run(1, 3)
     assert (loop.version.value, loop.version.learnt) == (WeightVersion(step=3), WeightVersion(step=3))
@@ -400,22 +376,12 @@ def test_groups_are_waited_for_anew_while_workers_are_replaced() -> None:
             raise OSError("the group came")
 
     async def end(healed: Callable[[], float]) -> None:
-        loop = Loop(
-            stage="rl",
+        loop = plain_loop(
             rollouts=Late(last=0),
             learner=Learner(),
             mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
             buffer=Buffer(groups_per_step=1, max_lag=0, max_drops=0),
-            version=VersionCell(WeightVersion(step=0)),
-            group_size=2,
-            make_batches=lambda groups: [],
-            on_group=lambda group: group,
-            on_step=nothing,
-            save=nothing,
-            on_fault=nothing,
-            stop=StopFlag(),
             limit=Deadline(seconds=0.1, setting="rl.timeout_s"),
-            push_limit=lambda nbytes: LIMIT,
             healed=healed,
         )
         await loop.run(1, 1)
@@ -557,22 +523,14 @@ async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], Ti
         await asyncio.sleep(TAKES_S[Phase.SAVE])
         rollouts.saved = step
 
-    loop = Loop(
-        stage="rl",
+    loop = plain_loop(
         rollouts=rollouts,
         learner=TimedLearner(rollouts),
         mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
         buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0),
-        version=VersionCell(WeightVersion(step=0)),
-        group_size=2,
         make_batches=slow_batches,
-        on_group=lambda group: group,
         on_step=keep,
         save=save,
-        on_fault=nothing,
-        stop=StopFlag(),
-        limit=LIMIT,
-        push_limit=lambda nbytes: LIMIT,
     )
     await loop.run(1, steps)
     return reports, rollouts

@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from support.plain_loop import plain_loop
 from support.plain_pool import TICKET, settle
 from support.shared_device import STATES, WEIGHTS, Device, SharingRank, SharingWorker
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
-from unit.orchestrator.loop.test_loop import LIMIT, SlowSource, no_batches, nothing
+from unit.orchestrator.loop.test_loop import SlowSource
 
 from temper.envs.core.member import MemberState
 from temper.envs.core.pulse import WorkerDied
 from temper.learner.trainer_group import TrainerGroup
-from temper.orchestrator.loop.buffer import Buffer, VersionCell
+from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.deadline import StopFlag, StuckError
 from temper.orchestrator.loop.interfaces import LEARNING, PUSHING, SAMPLING
-from temper.orchestrator.loop.loop import Loop, StepReport
 from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.progress import Progress
@@ -76,22 +77,13 @@ class Shared:
                 await self.shifts.begin(LEARNING)
                 await self.learner.save(Path("c"))
 
-        loop = Loop(
-            stage="rl",
+        loop = plain_loop(
             rollouts=self.pool,
             learner=self.learner,
             mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
             buffer=Buffer(groups_per_step=2, max_lag=0, max_drops=0),
-            version=VersionCell(WeightVersion(step=0)),
-            group_size=2,
-            make_batches=no_batches,
-            on_group=lambda group: group,
             on_step=keep,
             save=save,
-            on_fault=nothing,
-            stop=StopFlag(),
-            limit=LIMIT,
-            push_limit=lambda nbytes: LIMIT,
             shifts=self.shifts,
         )
         await loop.run(1, last)

@@ -1,10 +1,13 @@
-"""Where the time of a step goes: at every moment the loop is in one phase, so that the phases add up to the step."""
+"""What a step did, and where its time went: the loop is always in one phase, so that the phases add up to the step."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from temper.envs.core.clock import loop_time
+from temper.orchestrator.loop.buffer import Dropped, Occupancy
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.trajectory import Group, WeightVersion
 
 
 class Phase(Enum):
@@ -39,6 +42,29 @@ class StepTimes:
     def metrics(self) -> dict[str, float]:
         """Return `time/step_s` and, for each phase, its part of it."""
         return {"time/step_s": self.total} | {f"time/{phase.value}_s": spent for phase, spent in self.seconds.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What one step did, and where its time went.
+
+    `version` was the learner's when it took the groups, and `left_over` others were in flight then, which go on into a later
+    step. `pushed_bytes` is what a push carried, `pushed_share` that as a share of the whole weights; both are 0 where none was
+    made. `load_s` are the seconds in which the engines loaded a push, the last one that they had loaded by then.
+    """
+
+    step: int
+    groups: list[Group]
+    dropped: Dropped
+    learner: dict[str, float]
+    version: WeightVersion
+    left_over: int
+    pushed_bytes: int
+    pushed_share: float
+    load_s: float
+    times: StepTimes
+    occupancy: Occupancy
+    engine: EngineStats
 
 
 class StepClock:

@@ -1,0 +1,36 @@
+"""A loop whose hooks do nothing, for tests that look at the order of things."""
+
+from dataclasses import fields
+from typing import Any
+
+from temper.orchestrator.loop.buffer import VersionCell
+from temper.orchestrator.loop.deadline import Deadline, StopFlag, Waits
+from temper.orchestrator.loop.interfaces import Hooks
+from temper.orchestrator.loop.loop import Loop
+from temper.rollout.trajectory import WeightVersion
+
+LIMIT = Deadline(seconds=30.0, setting="rl.timeout_s")
+
+
+async def nothing(given: object) -> None: ...
+
+
+def plain_loop(**given: Any) -> Loop:
+    """Return a loop; what is `given` is of the loop, of its hooks or of its waits."""
+    values: dict[str, Any] = {
+        "version": VersionCell(WeightVersion(step=0)),
+        "group_size": 2,
+        "make_batches": lambda groups: [],
+        "on_group": lambda group: group,
+        "on_step": nothing,
+        "save": nothing,
+        "on_fault": nothing,
+        "stage": "rl",
+        "stop": StopFlag(),
+        "limit": LIMIT,
+        "push_limit": lambda nbytes: LIMIT,
+    } | given
+    parts = {}
+    for name, kind in (("hooks", Hooks), ("waits", Waits)):
+        parts[name] = kind(**{one.name: values.pop(one.name) for one in fields(kind) if one.name in values})
+    return Loop(**values | parts)
