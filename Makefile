@@ -12,7 +12,7 @@ STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/regi
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults soak check bench \
-	bench-growth bench-envs gpu-check scaling settings site clean
+	gpu-check scaling settings site clean
 
 help:  ## list the targets
 	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,21 +65,12 @@ check: setup  ## ruff (rules and format), imports and mypy
 	@MYPYPATH=.types:tests .venv/bin/mypy --explicit-package-bases requirements tests
 
 bench: setup  ## measure rollout, learner, weight push and loop with the model of CONFIG, and the loop beside TRL
-	@$(PY) -m temper.orchestrator bench $(CONFIG) $(ARGS)
-	@$(PY) -m temper.orchestrator.tools.bench.prefixes
-	@$(PY) -m temper.orchestrator.tools.bench.tails
-	@$(PY) -m temper.orchestrator.tools.bench.driver
-	@$(PY) -m temper.orchestrator.tools.bench.cpu
-	@$(PY) -m temper.orchestrator.tools.bench.beside_trl
-
-bench-growth: setup  ## measure how the cost of a step grows, with figures in runs/bench
-	@$(PY) -m temper.orchestrator bench-growth $(CONFIG) $(ARGS)
-
-bench-envs: setup  ## measure grading and the sandbox; ARGS="--data code=humaneval.jsonl"
-	@$(PY) -m temper.orchestrator bench-envs $(ARGS)
+	@PYTHONPATH=tests $(PY) -m bench $(CONFIG) $(ARGS)
+	@PYTHONPATH=tests $(PY) -m bench.cpu
+	@PYTHONPATH=tests $(PY) -m bench.beside_trl
 
 gpu-check: setup  ## verify and measure what only a GPU can show, write docs/gpu.md: 15 minutes and compiling; small without a GPU
-	@$(PY) -m temper.orchestrator.tools.gpu_check $(ARGS)
+	@PYTHONPATH=tests $(PY) -m gpu.measure $(ARGS)
 
 scaling: setup  ## simulate the studies of docs/scaling.md and write its tables and pictures: some minutes
 	@$(PY) -m temper.orchestrator.tools.preflight.simulation.scaling $(ARGS)

@@ -26,11 +26,9 @@ From the bottom up; each room imports itself and those above it in this list:
     watching      what a run does now, for the terminal
     explaining    where the metrics of a run bend, and from which groups the update came
     replaying     a recorded step trained again: what differs from the record, or with another setting
-    bench         benchmarks
     planning      what a run would take: memory, time and cost by part, the limits that it would meet
     simulation    a run at any scale in virtual time: the real loop, buffer and pool, durations planned or measured
     doctor        what may be wrong with a machine and a configuration, looked for before a run
-    gpu_check     what a machine with a GPU must do right, and how fast: a part a file, a page of what was found
     parity        engine and trainer on the same tokens: the gap, by layer type, and the setting that causes it
     cli           the commands of `temper`
 """

@@ -17,15 +17,22 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from packaging.utils import canonicalize_name
-
-from temper.orchestrator.tools.gpu_check.part import PARTS, Needs
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK, MAMBA = ROOT / "requirements" / "gpu.txt", ROOT / "requirements" / "mamba.txt"
 BASE = "torch"
 """The package that the machine has, with all packages that it needs."""
+Needs = Literal["none", "deepspeed", "vllm"]
+"""The library that a part needs besides torch and transformers. vllm means the whole stack, Ray among it."""
+PARTS: dict[Needs, tuple[str, ...]] = {
+    "none": ("kernels", "shared_prompts"),
+    "deepspeed": ("learning",),
+    "vllm": ("first_runner", "second_runner", "pushes", "sharing"),
+}
+"""The parts of `tests/gpu/measure.py` by need."""
 ROOTS: dict[Needs, tuple[str, ...]] = {
     "none": ("transformers", "psutil"),
     "deepspeed": ("deepspeed", "peft", "xxhash"),
@@ -253,7 +260,7 @@ def instructions(calls: Sequence[Sequence[Piece]], out: Path) -> list[str]:
     for number, pieces in enumerate(calls, start=1):
         folder, later = out / f"call-{number}", {piece.needs for call in calls[number:] for piece in call}
         whole = {piece.needs for piece in pieces} - later
-        parts = [part.name for part in PARTS if part.needs in whole]
+        parts = [part for needs, names in PARTS.items() if needs in whole for part in names]
         mib = sum(piece.size for piece in pieces) / 2**20
         run = command(folder, parts, installs=any(piece.is_last for piece in pieces))
         texts.append(f"call {number}: bring the checkout and {folder} ({mib:.1f} MiB), and run there\n{run}")
@@ -273,10 +280,9 @@ def command(folder: Path, parts: Sequence[str], *, installs: bool) -> str:
             "python3 -m pip install --quiet --no-index --no-deps --upgrade --target $kept/site $kept/*.whl && rm $kept/*.whl",
         ]
     if parts:
-        without = "" if "first_runner" in parts else "--without-vllm "
-        check = f"python3 -m temper.orchestrator.tools.gpu_check {without}--only {' '.join(parts)} --patience 5"
+        check = f"python3 -m gpu.measure --only {' '.join(parts)} --patience 5"
         lines.append("mkdir -p .types && ln -sfn .. .types/temper")
-        lines.append(f"PYTHONPATH=.types:$kept/site {check}")
+        lines.append(f"PYTHONPATH=.types:tests:$kept/site {check}")
     return "\n".join(lines)
 
 

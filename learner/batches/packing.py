@@ -11,7 +11,7 @@ from temper.learner.batches.shared_prefixes import SharedPrefix
 
 PASS_TOKENS = 96
 """What a pass through the model costs beside its tokens, in tokens: operations take time however small they are. Measured
-by `orchestrator/tools/bench/learner.py`'s shapes on a CPU core with 0.7 M parameters: 90, and 180 more for shared prompts."""
+by `tests/bench/learner.py`'s shapes on a CPU core with 0.7 M parameters: 90, and 180 more for shared prompts."""
 MARGIN = 0.9
 """A plan with shared prompts is taken where it costs less than this times the plan without."""
 

@@ -1,7 +1,6 @@
-"""The commands that need no run and no model: `grade`, `envcheck` and `bench-envs`."""
+"""The commands that need no run and no model: `grade` and `envcheck`."""
 
 import argparse
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any
 import yaml
 from rich.console import Console
 
-from temper.envs.catalog import ENVIRONMENTS, configured, environment
+from temper.envs.catalog import ENVIRONMENTS, configured
 from temper.envs.core.bounds import positive
 from temper.orchestrator.cli.env_lines import env_lines
 from temper.orchestrator.config.data_option import DATA_OPTION, data_option
-from temper.orchestrator.tools.bench.envs import bench_envs
 from temper.orchestrator.tools.debug.grading.envcheck import self_test
 from temper.orchestrator.tools.debug.grading.grade import grade
 from temper.orchestrator.tools.debug.grading.tasks import generated_tasks, read_tasks
@@ -41,10 +39,6 @@ ENVCHECK_EPILOG = """examples:
 It fails where a gold answer is not worth all, or a corrupted one is, and where no gold answer was tried.
 
 """
-BENCH_EPILOG = """examples:
-  temper bench-envs
-  temper bench-envs --seconds 2 --data code=humaneval.jsonl
-"""
 
 
 def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -66,15 +60,6 @@ def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
     command.add_argument("--limit", type=int, default=64, metavar="N", help="most tasks that are checked (default: 64)")
     command.add_argument("--seed", type=int, default=0, help="seed of the generated tasks (default: 0)")
     command.set_defaults(execute=_envcheck)
-
-    text = "measure gradings per second of every environment and the sandbox's speed; prints one JSON object"
-    command = commands.add_parser("bench-envs", help=text, description=text, epilog=BENCH_EPILOG, formatter_class=RAW)
-    command.add_argument(
-        "--data", action="append", default=[], metavar="ENV=DATA", help="rows to grade instead of generated tasks"
-    )
-    command.add_argument("--seconds", type=float, default=5.0, help="how long each measurement lasts")
-    command.add_argument("--programs", type=int, default=400, help="programs that the sandbox runs in each measurement")
-    command.set_defaults(execute=_bench)
 
 
 def _add_task_options(command: argparse.ArgumentParser, *, required: bool) -> None:
@@ -99,17 +84,6 @@ def _grade(given: argparse.Namespace) -> int:
     env = configured(given.env, _options(given.options))
     tasks = read_tasks(data_option(given.data), env, row_format=given.format)
     return 0 if grade(tasks, given.responses, given.out, workers=given.workers) else 1
-
-
-def _bench(given: argparse.Namespace) -> int:
-    files = {}
-    for text in given.data:
-        env_id, equals, path = text.partition("=")
-        if not equals:
-            raise ValueError(f"--data {text!r} is not of the form ENV=DATA, for example code=humaneval.jsonl")
-        files[env_id] = list(read_tasks(data_option(path), environment(env_id)).values())
-    print(json.dumps(bench_envs(files, seconds=given.seconds, programs=given.programs), indent=1))
-    return 0
 
 
 def _envcheck(given: argparse.Namespace) -> int:

@@ -21,10 +21,6 @@ CONTINUES = """The run lives in runs/NAME/. The same command continues it after 
 """
 ONE_STAGE = """Of the run's stages only this one runs: its first instance that is not done yet.
 """
-BENCH_EPILOG = """examples:
-  temper {name} configs/demo.yaml
-  temper {name} configs/demo.yaml rollout.workers=2 learner.bf16=true
-"""
 SUBMIT_EPILOG = """examples:
   temper submit configs/demo.yaml                                     on a cluster of this machine, which ends with the job
   temper submit configs/demo.yaml --address http://127.0.0.1:8265 runs_dir=/shared/runs
@@ -43,12 +39,6 @@ the next stage begins. Data, environments, seed and loss may change; the model m
 belongs to (its kind, adapters, frozen parameters) where the stage goes on. manifest.json, metrics.jsonl, the tracker and
 the report say where the run comes from.
 """
-OTHERS = {
-    "bench": "measure the engines and the loop with the model of a configuration",
-    "bench-growth": "measure how the cost grows with answers, workers, model size and context; figures in runs/bench",
-    "submit": "submit a run to a Ray cluster and follow its log",
-}
-"""Commands that take a configuration and run none of its stages here, with their help."""
 
 
 def add_run_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -61,13 +51,9 @@ def add_run_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         else:
             epilog = RUN_EPILOG.format(name=name, more="profile=gpu80", what=ONE_STAGE)
             _add_options(_add(commands, name, text, epilog=epilog))
-    for name, text in OTHERS.items():
-        command = _add(
-            commands, name, text, epilog=(SUBMIT_EPILOG if name == "submit" else BENCH_EPILOG.format(name=name))
-        )
-        command.set_defaults(dry_run=False, json=False, quiet=False, log_level=None)
-        if name == "submit":
-            command.add_argument("--address", help="the cluster's job server; without it a local cluster is started")
+    submit = _add(commands, "submit", "submit a run to a Ray cluster and follow its log", epilog=SUBMIT_EPILOG)
+    submit.set_defaults(dry_run=False, json=False, quiet=False, log_level=None)
+    submit.add_argument("--address", help="the cluster's job server; without it a local cluster is started")
     _add_fork(commands)
 
 

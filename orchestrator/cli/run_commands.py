@@ -3,13 +3,11 @@
 import argparse
 import asyncio
 import sys
-from pathlib import Path
 
 from temper.orchestrator.cli.dry_run import show_dry_run
 from temper.orchestrator.cli.screen_options import require_dry_run, set_log_level
 from temper.orchestrator.cli.submit import submit
-from temper.orchestrator.loop.mixture import open_mixture
-from temper.orchestrator.pipeline.config import Config, given_text, settled_config, unsettled_config
+from temper.orchestrator.pipeline.config import given_text, settled_config, unsettled_config
 from temper.orchestrator.pipeline.fork import fork
 from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
 from temper.orchestrator.pipeline.runner import run_pipeline
@@ -34,20 +32,4 @@ def execute(given: argparse.Namespace) -> int:
     if given.dry_run:
         return show_dry_run(*preview_of(given_text(given.config, given.overrides), only=only), given)
     config = settled_config(given.config, given.overrides)
-    if given.command in ("bench", "bench-growth"):
-        _measure(config, growth=given.command == "bench-growth")
-        return 0
     return asyncio.run(run_pipeline(config, only=only, quiet=given.quiet, notes=start_notes(config)))
-
-
-def _measure(config: Config, *, growth: bool) -> None:
-    # Imported here: DeepSpeed takes seconds, and a run's driver needs it in its ranks alone.
-    from temper.orchestrator.tools.bench.all import bench, print_bench
-    from temper.orchestrator.tools.bench.growth import bench_growth, write_growth
-
-    mixture = open_mixture(config.environments, {}, split="train", seed=config.seed)
-    if not growth:
-        print_bench(asyncio.run(bench(config, mixture)))
-        return
-    growths = asyncio.run(bench_growth(config, mixture, lambda text: print(f"measuring: {text}", file=sys.stderr)))
-    write_growth(growths, Path(config.runs_dir) / "bench")

@@ -1,10 +1,9 @@
 """How the driver's process keeps its memory: what it has imported is not looked through for garbage, and its heaps are few.
 
-Measured beside 64 engines' traffic (`python -m temper.orchestrator.tools.bench.driver`): the 800,000 objects of
-imported modules made each
-full collection 0.46 s, a seventh of all that the driver computes. The threads in which tasks, batches and files are made,
-each a new one, took ever other heaps of glibc's malloc, up to eight a core, of which each keeps the size of its largest
-batch: 25 MB more a step; with two it is flat from the fourth step on.
+Measured at the traffic of 64 engines: the 800,000 objects of imported modules made each full collection 0.46 s, a seventh
+of all that the driver computes. The threads in which tasks, batches and files are made, each a new one, took ever other heaps
+of glibc's malloc, up to eight a core, of which each keeps the size of its largest batch: 25 MB more a step; with two it is
+flat from the fourth step on.
 """
 
 import ctypes

@@ -10,6 +10,7 @@ import pytest
 
 from requirements.carry import (
     LOCK,
+    PARTS,
     closure,
     command,
     instructions,
@@ -22,7 +23,6 @@ from requirements.carry import (
     wanted,
     write,
 )
-from temper.orchestrator.tools.gpu_check.part import PARTS
 
 PINS = pins_of(LOCK.read_text(encoding="utf-8"))
 
@@ -90,10 +90,8 @@ def test_each_part_of_the_check_runs_in_the_call_that_completes_what_it_needs(tm
         (tmp_path / name).write_bytes(bytes(10))
     kinds = {"a": "none", "b": "none", "c": "deepspeed", "d": "vllm"}
     texts = instructions(packed([(tmp_path / name, kind) for name, kind in kinds.items()], limit=15), Path("out"))  # type: ignore[misc]
-    run = [[part.name for part in PARTS if f" {part.name}" in text] for text in texts]
-    others = [part.name for part in PARTS if part.needs == "vllm"]
-    assert run == [[], ["kernels", "shared_prompts", "learning"], others]
-    assert ["--without-vllm" in text for text in texts] == [False, True, False]
+    run = [[part for names in PARTS.values() for part in names if f" {part}" in text] for text in texts]
+    assert run == [[], ["kernels", "shared_prompts", "learning"], list(PARTS["vllm"])]
 
 
 def test_the_lock_is_carried_but_for_what_torch_brings_along() -> None:

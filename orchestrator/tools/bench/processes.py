@@ -1,19 +1,24 @@
 """The processes that a bench measures: engines and a learner, started on a model directory and ended with the measurement."""
 
+import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from temper.envs.core.task import Task
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.cluster.bundles import reserve, wanted_by
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from temper.orchestrator.cluster.rollout_actors import make_rollout_pool
 from temper.orchestrator.cluster.trainer_actors import start_trainer_group
 from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown
 from temper.rollout.pool.pool import RolloutPool
-from temper.rollout.trajectory import WeightVersion
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +52,19 @@ async def started(config: RunConfig, model: Path) -> AsyncIterator[Processes]:
             bundles.free()
     finally:
         stop_ray()
+
+
+async def sample_groups(pool: RolloutPool, tasks: list[Task], *, answers: int, first: int) -> list[Group]:
+    """Sample so many answers to each task, all at once; the tickets are numbered from `first`."""
+    tickets = [
+        Ticket(number=first + place, task=task, admitted=WeightVersion(step=0)) for place, task in enumerate(tasks)
+    ]
+    count = SamplingCount("bench", asked=len(tasks) * answers)
+
+    async def answered(ticket: Ticket) -> Group:
+        group = await pool.run_group(ticket, answers)
+        count.add(group)
+        return group
+
+    async with sampling_shown(Progress("bench", stream=sys.stderr), count):
+        return list(await asyncio.gather(*map(answered, tickets)))

@@ -19,8 +19,7 @@ from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.stages.stage import StageInstance
-from temper.orchestrator.tools.bench.processes import Processes, started
-from temper.orchestrator.tools.bench.rollout import sample_groups
+from temper.orchestrator.tools.bench.processes import Processes, sample_groups, started
 from temper.orchestrator.tools.preflight.plan.seconds.rates import Rates, Slowdown
 from temper.orchestrator.tools.preflight.plan.seconds.steady import SteadySampling, steady_sampling
 from temper.rollout.tokenizer import load_tokenizer, pad_id

@@ -1,1 +1,0 @@
-"""The loop and TRL at the same work, in turns."""

@@ -1,1 +1,0 @@
-"""Weight pushes by size of model and by transport."""

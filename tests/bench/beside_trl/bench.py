@@ -1,0 +1,196 @@
+"""The loop beside TRL's GRPO: the same model, prompts, lengths, updates and hardware, in turns.
+
+`python -m bench.beside_trl`, a part of `make bench`.
+
+Of each work a side does some steps while the other stands still: TRL, the loop at lag 0, the loop at lag 1, TRL again, and so
+on. A ratio is samples a second over those of TRL before and after. Both compute in float32, TRL with all cores, the loop with
+all cores at lag 0 and with one for the engine and the others for the learner at lag 1; both learn from random rewards and make
+one update a step. The learner here keeps activations, and so does TRL, unless `--recompute` leaves it its default. TRL
+generates with transformers, as it does without an engine.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from bench.beside_trl.loop_side import (
+    ANSWER_TOKENS,
+    ANSWERS,
+    LEARNING_RATE,
+    SKIPPED,
+    LoopSide,
+    Work,
+)
+from bench.beside_trl.trl_side import Part, TrlSide, TrlWork, trl_is_there
+from rich.console import Console
+from rich.table import Table
+
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.task import Task
+from temper.envs.source import GeneratedSource
+from temper.learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
+from temper.orchestrator.loop.mixture import Mixture
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.tokenizer import load_tokenizer
+
+LAGS = (0, 1)
+TRL_PROMPTS = 256
+CORES = os.cpu_count() or 1
+MODELS = ("hybrid", "attention")
+"""The fresh hybrid of the demo, and a Qwen 3 of 4 M parameters, whose prefixes can be cached on a CPU."""
+
+
+WORKS = (
+    Work(name="short", group_size=8, characters=0, steps=6),
+    Work(name="long", group_size=16, characters=500, steps=3),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongSums:
+    """Tasks of the math environment, with made-up notes in front of the question."""
+
+    short: GeneratedSource
+    characters: int
+
+    def task(self, index: int) -> Task:
+        """Return the task at `index`."""
+        task, draw = self.short.task(index), random.Random(index)
+        notes = ""
+        while len(notes) < self.characters:
+            notes += f"Shelf {draw.randrange(100)} has {draw.randrange(1000)} boxes. "
+        (message,) = task.messages
+        return replace(task, messages=({**message, "content": notes + message["content"]},))
+
+
+async def bench_beside_trl(
+    model: Path, work: Work, *, repeats: int, threads: int, recompute: bool
+) -> dict[str, list[float]]:
+    """Return figures of a work by name, an entry a repeat; the first parts of both sides are not counted."""
+    mixture = mixture_of(work)
+    figures: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
+        trl = await TrlSide.start(trl_work(model, work, mixture, threads, recompute).store(Path(folder) / "work.json"))
+        try:
+            await trl.steps(SKIPPED)
+            async with LoopSide.started(model, work, mixture, threads) as loop:
+                await loop.steps(0)
+                before = await trl.steps(work.steps)
+                for _ in range(repeats):
+                    ours = {lag: await loop.steps(lag) for lag in LAGS}
+                    after = await trl.steps(work.steps)
+                    measured = figures_of(before, after, ours)
+                    print(f"{work.name}: {line_of(measured)}", file=sys.stderr)
+                    for name, value in measured.items():
+                        figures.setdefault(f"trl/{work.name}/{name}", []).append(value)
+                    before = after
+        finally:
+            await trl.close()
+    return figures
+
+
+def figures_of(before: Part, after: Part, ours: dict[int, Part]) -> dict[str, float]:
+    """Return samples a second of both sides, their ratio, that of CPU seconds a sample, and the tokens of an answer."""
+    answers = before.answers + after.answers
+    trl, trl_cpu_s = answers / (before.seconds + after.seconds), (before.cpu_s + after.cpu_s) / answers
+    figures = {"trl_samples_per_s": trl, "trl_answer_tokens": (before.tokens + after.tokens) / answers}
+    for lag, part in ours.items():
+        speed = part.answers / part.seconds
+        figures |= {
+            f"lag_{lag}_samples_per_s": speed,
+            f"lag_{lag}_answer_tokens": part.tokens / part.answers,
+            f"lag_{lag}_times_trl": speed / trl,
+            f"lag_{lag}_trl_cpu_over_ours": trl_cpu_s * part.answers / part.cpu_s,
+        }
+    return figures
+
+
+def line_of(figures: dict[str, float]) -> str:
+    """Return the ratios of a repeat on a line for people who wait."""
+    lags = (f"{figures[f'lag_{lag}_times_trl']:.2f} times at lag {lag}" for lag in LAGS)
+    return f"TRL {figures['trl_samples_per_s']:.1f} samples/s, the loop {' and '.join(lags)}"
+
+
+def mixture_of(work: Work) -> Mixture:
+    """Return the tasks of a work."""
+    sums = GeneratedSource(bind("math", EnvConfig()), split="train", seed=1)
+    return Mixture({"math": LongSums(short=sums, characters=work.characters)}, {"math": 1.0}, seed=1)
+
+
+def trl_work(model: Path, work: Work, mixture: Mixture, threads: int, recompute: bool) -> TrlWork:
+    """Return the same prompts for TRL, whose tokenizer makes the same ids of them."""
+    renderer = Renderer(load_tokenizer(model))
+    ids = [renderer.prompt_ids(mixture.task(mixture.draw())) for _ in range(TRL_PROMPTS)]
+    prompts = tuple(map(renderer.decoded, ids))
+    assert [renderer.encode(prompt) for prompt in prompts] == ids
+    return TrlWork(
+        model=str(model),
+        prompts=prompts,
+        group_size=work.group_size,
+        answers=ANSWERS,
+        answer_tokens=ANSWER_TOKENS,
+        learning_rate=LEARNING_RATE,
+        threads=threads,
+        recompute=recompute,
+    )
+
+
+async def bench_all(
+    models: Sequence[str], works: Sequence[Work], *, repeats: int, threads: int, recompute: bool
+) -> dict[str, list[float]]:
+    """Measure each work with each model; returns the figures, an entry a repeat."""
+    figures: dict[str, list[float]] = {}
+    for name in models:
+        with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
+            model = Path(folder) / "model"
+            if name == "hybrid":
+                make_model(model, FreshModelConfig(), seed=1)
+            else:
+                fresh_qwen3(model, width=256, layers=4)
+            for work in works:
+                print(f"{name} model, {work.name} prompts: {repeats} repeats", file=sys.stderr)
+                measured = await bench_beside_trl(model, work, repeats=repeats, threads=threads, recompute=recompute)
+                figures |= {key.replace("trl/", f"trl/{name}/", 1): values for key, values in measured.items()}
+    return figures
+
+
+def main() -> None:
+    """Measure, and print a table on standard error and one JSON object on standard output; say so where TRL is not there."""
+    names = {work.name: work for work in WORKS}
+    parser = argparse.ArgumentParser(prog="python -m bench.beside_trl", description=__doc__)
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--works", nargs="*", choices=list(names), default=list(names))
+    parser.add_argument("--repeats", type=int, default=3, help="parts of each side (default: 3)")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=CORES,
+        help="of TRL, and of the learner where no engine works (default: all cores)",
+    )
+    parser.add_argument(
+        "--recompute", action="store_true", help="let TRL compute activations again, which is its default"
+    )
+    given = parser.parse_args()
+    console = Console(stderr=True)
+    if not trl_is_there():
+        console.print("not measured beside TRL, which is not installed: requirements/dev.txt has it (make setup)")
+        return
+    works = [names[name] for name in given.works]
+    figures = asyncio.run(
+        bench_all(given.models, works, repeats=given.repeats, threads=given.threads, recompute=given.recompute)
+    )
+    table = Table(
+        "figure", "least", "median", "most", title=f"beside TRL, {given.threads} threads, {given.repeats} repeats"
+    )
+    for name, values in figures.items():
+        table.add_row(name, *(f"{value:,.3g}" for value in (min(values), median(values), max(values))))
+    console.print(table)
+    print(json.dumps(figures))

@@ -1,0 +1,137 @@
+"""Shared prompts against sequences in full: forward and backward passes of one group, as ratios of CPU seconds.
+
+`python -m bench.learner` measures the demo's fresh model on one thread. CPU seconds rather
+than those on the
+clock, and both ways in turn, so that other work on the machine counts little.
+"""
+
+import json
+import random
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import PreTrainedModel
+from transformers import logging as transformers_logging
+
+from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.models import mamba_scan
+from temper.learner.models.fresh import FreshModelConfig, make_model
+from temper.learner.models.loading import read_model
+from temper.learner.models.logprobs import token_logprobs
+from temper.learner.models.shared_prompt import causal_logits
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks
+
+SHAPES = tuple(product((1, 4, 8, 16), (16, 64, 128, 512), (16, 64, 256)))
+"""Answers of a group, tokens of the prompt, tokens of an answer."""
+MICRO_BATCH_TOKENS = 16384
+REPEATS = 3
+VOCABULARY = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingFigure:
+    """One shape; seconds are None where the learner runs sequences in full, so that nothing differs."""
+
+    answers: int
+    prompt: int
+    answer: int
+    plain_s: float | None
+    shared_s: float | None
+
+    @property
+    def times_faster(self) -> float:
+        """Seconds of sequences in full over seconds of what the learner does."""
+        return 1.0 if self.plain_s is None or self.shared_s is None else self.plain_s / self.shared_s
+
+
+def bench_sharing(
+    model: PreTrainedModel, shapes: Iterable[tuple[int, int, int]], *, repeats: int = REPEATS
+) -> list[SharingFigure]:
+    """Measure each shape, the best of `repeats`, on a model in training mode. Every shape makes the model's gradient anew."""
+    figures = []
+    for answers, prompt, answer in shapes:
+        group = group_of_answers(answers=answers, prompt=prompt, answer=answer)
+        plain, shared = (
+            make_batch(group, ranks=1, micro_batch_tokens=MICRO_BATCH_TOKENS, pad_id=0, shared_prompts=sharing)
+            for sharing in (False, True)
+        )
+        best: tuple[float, float] | None = None
+        if any(micro_batch.prompts is not None for micro_batch in shared.micro_batches[0]):
+            _seconds(model, shared)
+            runs = [(_seconds(model, plain), _seconds(model, shared)) for _ in range(repeats)]
+            best = (min(run[0] for run in runs), min(run[1] for run in runs))
+        figures.append(
+            SharingFigure(
+                answers=answers,
+                prompt=prompt,
+                answer=answer,
+                plain_s=best[0] if best else None,
+                shared_s=best[1] if best else None,
+            )
+        )
+    return figures
+
+
+def group_of_answers(*, answers: int, prompt: int, answer: int) -> list[TrainingSample]:
+    """Return a group of random answers to one random prompt, of these lengths in tokens."""
+    draw = random.Random(0)
+    begin = [draw.randrange(VOCABULARY) for _ in range(prompt)]
+    trained_T = (False,) * prompt + (True,) * answer
+    return [
+        TrainingSample(
+            ids=as_ids((*begin, *(draw.randrange(VOCABULARY) for _ in range(answer)))),
+            trained_T=as_marks(trained_T),
+            advantages_T=as_floats((1.0,) * len(trained_T)),
+            behaviour_T=as_floats((-5.0,) * len(trained_T)),
+            group=0,
+        )
+        for _ in range(answers)
+    ]
+
+
+def _seconds(model: PreTrainedModel, batch: TrainBatch) -> float:
+    """Measure the CPU seconds of forward and backward passes over a batch of one rank."""
+    model.zero_grad()
+    began = time.process_time()
+    for micro_batch in batch.micro_batches[0]:
+        _loss(model, micro_batch).backward()
+    return time.process_time() - began
+
+
+def _loss(model: PreTrainedModel, micro_batch: MicroBatch) -> torch.Tensor:
+    ids_BT = torch.from_numpy(micro_batch.ids_BT)
+    logits_BTV = causal_logits(model, model.config, ids_BT, micro_batch.prompts)
+    return -(token_logprobs(logits_BTV, ids_BT) * torch.from_numpy(micro_batch.weights_BT)).sum()
+
+
+def fresh_model(config: FreshModelConfig) -> PreTrainedModel:
+    """Make a fresh model in training mode, as the learner would load it."""
+    mamba_scan.install()
+    with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
+        make_model(Path(folder), config, seed=0)
+        return read_model(Path(folder)).train()
+
+
+def print_sharing(figures: list[SharingFigure]) -> None:
+    """Print one JSON list on standard output, and a table for people on standard error."""
+    table = Table("answers", "prompt", "answer", "in full, ms", "shared, ms", "times faster")
+    for figure in figures:
+        times = [f"{1000 * s:,.1f}" if s is not None else "-" for s in (figure.plain_s, figure.shared_s)]
+        table.add_row(str(figure.answers), str(figure.prompt), str(figure.answer), *times, f"{figure.times_faster:.2f}")
+    Console(stderr=True).print(table)
+    print(json.dumps([asdict(figure) | {"times_faster": figure.times_faster} for figure in figures]))
+
+
+if __name__ == "__main__":
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    print_sharing(bench_sharing(fresh_model(FreshModelConfig()), SHAPES))

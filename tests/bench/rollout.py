@@ -1,0 +1,93 @@
+"""`bench`, rollouts: episodes against the bare engine on the same requests, and thoughts closed by force against free ones."""
+
+import time
+from dataclasses import dataclass, replace
+from statistics import median
+
+from temper.envs.core.task import Task
+from temper.envs.core.thinking_mode import up_to
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.tools.bench.processes import sample_groups
+from temper.rollout.engines.engine_process import cpu_s
+from temper.rollout.episodes.worker import RolloutConfig
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.token_arrays import tokens_of
+from temper.rollout.trajectory import Group
+
+GROUPS = 48
+REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Tokens a second, and the CPU seconds of the workers' own processes, those of their engines left out."""
+
+    tokens_per_s: float
+    worker_cpu_s: float
+
+
+async def bench_rollout(pool: RolloutPool, mixture: Mixture, config: Config) -> tuple[dict[str, float], list[Group]]:
+    """Measure tokens a second through episodes and environments, two ratios, and what episodes cost beside the engine.
+
+    The ways take turns. A ratio is that of a repeat; the median counts, and of episodes over the bare engine the least and
+    the most are told. `python_ms_per_episode` is the CPU time that the workers use beyond what they use for the bare
+    requests. Returns the last groups too. The fresh model hardly ever ends a turn by itself, so all ways sample turns of
+    the same length.
+    """
+    budget, groups = enforced_budget(config), list[Group]()
+    free, bare, enforced = list[Speed](), list[Speed](), list[Speed]()
+    for repeat in range(REPEATS):
+        tasks = [mixture.task(mixture.draw()) for _ in range(GROUPS)]
+        first = 2 * repeat * GROUPS
+        groups, speed = await _episodes(pool, tasks, config, first=first)
+        free.append(speed)
+        bare.append(await _bare(pool, groups, config))
+        limited = [replace(task, thinking=up_to(budget)) for task in tasks]
+        enforced.append((await _episodes(pool, limited, config, first=first + GROUPS))[1])
+    ratios = [ours.tokens_per_s / engine.tokens_per_s for ours, engine in zip(free, bare, strict=True)]
+    closed = [forced.tokens_per_s / ours.tokens_per_s for forced, ours in zip(enforced, free, strict=True)]
+    beside = [ours.worker_cpu_s - engine.worker_cpu_s for ours, engine in zip(free, bare, strict=True)]
+    figures = {
+        "rollout/tokens_per_s": max(speed.tokens_per_s for speed in free),
+        "rollout/times_bare_engine": median(ratios),
+        "rollout/times_bare_engine_least": min(ratios),
+        "rollout/times_bare_engine_most": max(ratios),
+        "rollout/enforced_times_free": median(closed),
+        "rollout/python_ms_per_episode": 1e3 * median(beside) / (GROUPS * config.section(RlConfig).group_size),
+    }
+    return figures, groups
+
+
+def enforced_budget(config: Config) -> int:
+    """Return the budget of the measurement: a quarter of a turn."""
+    return max(1, config.rollout.limits.turn_tokens // 4)
+
+
+def same_length(config: Config, closing: int) -> RolloutConfig:
+    """Return settings whose turns are as long with the budget, its closing included, as without."""
+    rollout = config.rollout
+    answer = rollout.limits.turn_tokens - enforced_budget(config) - closing
+    return replace(rollout, thought=replace(rollout.thought, grace=0, answer_tokens=max(1, answer)))
+
+
+async def _episodes(pool: RolloutPool, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], Speed]:
+    began, used = time.monotonic(), _worker_cpu_s(pool)
+    groups = await sample_groups(pool, tasks, answers=config.section(RlConfig).group_size, first=first)
+    seconds, cpu = time.monotonic() - began, _worker_cpu_s(pool) - used
+    tokens = sum(t.sampled_tokens for group in groups for t in group.trajectories)
+    return groups, Speed(tokens_per_s=tokens / seconds, worker_cpu_s=cpu)
+
+
+async def _bare(pool: RolloutPool, groups: list[Group], config: Config) -> Speed:
+    """Measure the same first turns, asked of the engines directly: no episodes, no environments."""
+    prompts = [tokens_of(t.turns[0].context_ids) for group in groups for t in group.trajectories if t.turns]
+    began, used = time.monotonic(), _worker_cpu_s(pool)
+    sampled = await pool.sample_bare(prompts, max_tokens=config.rollout.limits.turn_tokens)
+    seconds, cpu = time.monotonic() - began, _worker_cpu_s(pool) - used
+    return Speed(tokens_per_s=sampled / seconds, worker_cpu_s=cpu)
+
+
+def _worker_cpu_s(pool: RolloutPool) -> float:
+    return cpu_s(now.member.place.pid for now in pool.members() if now.member.place is not None)

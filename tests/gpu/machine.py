@@ -1,0 +1,113 @@
+"""The machine that is checked, clocks that wait for its GPU, and the models of the check."""
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from temper.learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
+
+PEAKS = {"B200": 2250e12, "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "4090": 165e12}
+"""Dense bfloat16 operations a second by the name of a GPU, from their makers' data sheets."""
+
+SMALL = FreshModelConfig()
+MIDDLE = FreshModelConfig(
+    pattern="M-M-M*-M-M-M*-",
+    hidden_size=1024,
+    intermediate_size=4096,
+    attention_heads=16,
+    key_value_heads=8,
+    mamba_heads=64,
+    state_size=128,
+    initializer_range=0.02,
+    max_positions=8192,
+    chunk_size=256,
+)
+LARGE = FreshModelConfig(
+    pattern="M-M-M-M*-M-M-M-M*-M-M-M-M*-M-M-M-M*-",
+    hidden_size=2048,
+    intermediate_size=8192,
+    attention_heads=16,
+    key_value_heads=8,
+    mamba_heads=128,
+    state_size=128,
+    initializer_range=0.02,
+    max_positions=8192,
+    chunk_size=256,
+)
+"""1 B parameters: 16 Mamba-2 layers, 4 of attention, 20 MLPs."""
+
+
+def device() -> torch.device:
+    """Return the GPU, or the CPU where there is none."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def on_gpu() -> bool:
+    """Return whether this is a machine with a GPU that torch can use."""
+    return torch.cuda.is_available()
+
+
+def machine_words() -> str:
+    """Return the machine for people."""
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    if not on_gpu():
+        return f"{len(os.sched_getaffinity(0))} CPU cores, no GPU, {versions}"
+    found = torch.cuda.get_device_properties(0)
+    many = f"{torch.cuda.device_count()} x " if torch.cuda.device_count() > 1 else ""
+    return f"{many}{found.name}, {found.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}, {versions}"
+
+
+def peak_flops() -> float | None:
+    """Return the GPU's peak in bfloat16 operations a second; None where it is not known."""
+    name = torch.cuda.get_device_name(0) if on_gpu() else ""
+    return next((peak for word, peak in PEAKS.items() if word in name), None)
+
+
+def seconds(work: Callable[[], object], *, repeats: int) -> float:
+    """Return the best of `repeats` times that work takes, after one that allocates."""
+    work()
+    best = float("inf")
+    for _ in range(repeats):
+        _wait()
+        began = time.perf_counter()
+        work()
+        _wait()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def peak_gib(work: Callable[[], object]) -> float:
+    """Return the most memory of the GPU that torch holds during work, in GiB; 0 without a GPU."""
+    if not on_gpu():
+        work()
+        return 0.0
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    return torch.cuda.max_memory_allocated() / 2**30
+
+
+def _wait() -> None:
+    if on_gpu():
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def fresh(config: FreshModelConfig) -> Iterator[tuple[Path, int]]:
+    """Give a folder with a fresh model, and its parameters; it is removed again."""
+    with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
+        yield Path(folder), make_model(Path(folder), config, seed=0)
+
+
+@contextmanager
+def attention_only(*, small: bool) -> Iterator[tuple[Path, int]]:
+    """Give a folder with a fresh Qwen 3 of 4 M or 120 M parameters, and how many it has; it is removed again."""
+    width, layers = (256, 4) if small else (1024, 8)
+    with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
+        yield Path(folder), fresh_qwen3(Path(folder), width=width, layers=layers)

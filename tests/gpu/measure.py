@@ -1,0 +1,174 @@
+"""The GPU check: facts that only a GPU can show, verified and measured part by part. Writes `docs/gpu.md`.
+
+`PYTHONPATH=tests python -m gpu.measure`. Each part is a file of this folder with a function `run(report, small=...)`, and runs
+in a separate process with a deadline: a fault in one does not stop the others.
+"""
+
+import argparse
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from gpu.machine import machine_words, on_gpu
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gpu.md"
+PARTS = {
+    "kernels": "Kernels of Mamba-2 against the definition",
+    "shared_prompts": "Shared prompts, with layers computed again and without",
+    "first_runner": "vLLM's first model runner",
+    "second_runner": "vLLM's second model runner",
+    "pushes": "Each way of pushing weights",
+    "learning": "The learner: a hybrid of 1 B parameters at ZeRO stage 3",
+    "sharing": "One GPU shared by engine and learner",
+}
+"""The title of each part, in the order in which they run."""
+LIMIT_S = 1200.0
+"""Deadline of a part. Most of it is for kernels: Mamba-2 alone compiles 110, minutes with a cold cache."""
+TAIL = 25
+"""Lines of a process's output that the page shows of a part that failed."""
+HEAD = """# GPU check
+
+`make gpu-check` writes this page: on a machine with a GPU it verifies and measures the facts that only a GPU can show, part
+by part. Each part runs in a separate process with a deadline, and a fault in one does not stop the others. If a part ran out
+of time, its figures are unknown: run it again, since compiled kernels are kept, or make all deadlines longer
+(`ARGS="--patience 5"`). Without a GPU, or with `--small`, the parts run in a small form. `second_runner` needs Triton, so that
+without a GPU nothing of it runs. `--only kernels` runs one part and prints its findings, and this page stays as it is. Without
+vLLM, `--only kernels shared_prompts` needs torch 2.11 or later and transformers alone, and `learning` DeepSpeed too.
+"""
+NOT_RUN = (
+    "**Not run on a GPU yet.** The figures below are of the small form, on CPUs: they show that the parts run, but for the one "
+    "that needs Triton, and nothing of a GPU."
+)
+
+
+class Report:
+    """Writes each finding of a part as a line of its section, so that nothing is lost if the part ends early."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.holds = True
+
+    def note(self, text: str) -> None:
+        """Write a line of text."""
+        with self._file.open("a", encoding="utf-8") as out:
+            out.write(f"- {text}\n")
+
+    def figure(
+        self, name: str, value: float, unit: str = "", *, at_most: float | None = None, at_least: float | None = None
+    ) -> None:
+        """Write a number. It holds if it is within its bounds, which NaN never is."""
+        holds = (at_most is None or value <= at_most) and (at_least is None or value >= at_least)
+        bounds = [f"at most {at_most:g}"] if at_most is not None else []
+        bounds += [f"at least {at_least:g}"] if at_least is not None else []
+        verdict = f" ({', '.join(bounds)}: {'holds' if holds else '**does not hold**'})" if bounds else ""
+        self.note(f"{name}: {f'{value:,.4g} {unit}'.rstrip()}{verdict}")
+        self.holds = self.holds and holds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The end of a part: its section of the page, and whether it ended with every figure within its bounds."""
+
+    section: str
+    holds: bool
+
+
+def run_part(name: str, file: Path, *, small: bool) -> bool:
+    """Run a part in this process; returns whether all its figures hold."""
+    report = Report(file)
+    if small:
+        torch.set_num_threads(1)  # threads that fight for a core cost many times their work
+    importlib.import_module(f"gpu.{name}").run(report, small=small)
+    return report.holds
+
+
+def run_apart(name: str, *, small: bool, limit_s: float) -> Outcome:
+    """Run a part in a separate process, which is killed with its children at the deadline."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
+        found, log = Path(folder) / "found", Path(folder) / "log"
+        found.touch()
+        command = [sys.executable, "-m", "gpu.measure", "--part", name, "--found", str(found)]
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TRITON_PRINT_AUTOTUNING": "1"}
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [*command, *(["--small"] if small else [])],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=env,
+            )
+            try:
+                status = process.wait(limit_s)
+                word = {0: "all holds", 3: "a figure does not hold"}.get(status, f"failed with status {status}")
+            except subprocess.TimeoutExpired:
+                word, status = f"ran out of its time of {limit_s:g} s", 1
+            finally:
+                _end(process)
+        lines = [f"## {PARTS[name]}", "", f"`{name}`, {time.monotonic() - began:.0f} s: {word}.", ""]
+        lines.append(found.read_text(encoding="utf-8"))
+        if status not in (0, 3):
+            tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
+            lines += ["```", *tail, "```", ""]
+    return Outcome(section="\n".join(lines), holds=status == 0)
+
+
+def _end(leader: subprocess.Popen[bytes]) -> None:
+    """Kill the processes that are left of a part."""
+    try:
+        os.killpg(leader.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    leader.wait()
+
+
+def check(names: Iterable[str], *, page: Path | None, small: bool, patience: float) -> bool:
+    """Run parts; write the page after each, or print their sections without a page. Returns whether all figures hold."""
+    outcomes: dict[str, Outcome] = {}
+    for name in names:
+        print(f"{name}: {PARTS[name]}, at most {patience * LIMIT_S:.0f} s", file=sys.stderr)
+        outcomes[name] = run_apart(name, small=small, limit_s=patience * LIMIT_S)
+        print(outcomes[name].section, file=sys.stderr if page else sys.stdout)
+        if page is not None:
+            page.write_text(page_text(outcomes, on_gpu=on_gpu() and not small), encoding="utf-8")
+    return all(outcome.holds for outcome in outcomes.values())
+
+
+def page_text(outcomes: dict[str, Outcome], *, on_gpu: bool) -> str:
+    """Return the page, with the parts that have no outcome as not run."""
+    texts = [HEAD] + ([] if on_gpu else [f"{NOT_RUN}\n"]) + [f"Machine: {machine_words()}.\n"]
+    for name, title in PARTS.items():
+        texts.append(outcomes[name].section if name in outcomes else f"## {title}\n\nNot run.\n")
+    return "\n".join(texts)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the check; returns 0 if every part ended and every figure holds, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m gpu.measure", description=__doc__)
+    parser.add_argument("--small", action="store_true", help="the small form, as on a machine without a GPU")
+    parser.add_argument("--patience", type=float, default=1.0, metavar="TIMES", help="times as long deadlines")
+    parser.add_argument("--only", nargs="+", choices=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--page", type=Path, help="file of the page (default: docs/gpu.md; with --only none)")
+    parser.add_argument("--part", choices=list(PARTS), help=argparse.SUPPRESS)
+    parser.add_argument("--found", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    small = given.small or not on_gpu()
+    if given.part is not None:
+        return 0 if run_part(given.part, given.found, small=small) else 3
+    if not given.patience > 0:
+        parser.error(f"--patience {given.patience:g}: give a number above 0, such as 5")
+    names = [name for name in PARTS if name in (given.only or PARTS)]
+    page = given.page or (None if given.only else PAGE)
+    return 0 if check(names, page=page, small=small, patience=given.patience) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,31 @@
+"""Each way of pushing weights that this machine has: bytes a second, and the load into a running engine.
+
+Broadcast goes by gloo between CPUs here: by NCCL it needs a GPU for each of its two ends.
+"""
+
+from bench.push.bench import bench_push, usable_transports
+from gpu.measure import Report
+
+from temper.rollout.weights.transports.catalog import TRANSPORTS
+
+SHOWN = {
+    "gb_per_s": ("published and received", "GB/s"),
+    "times_memory_copy": ("over a copy in main memory", "times as long"),
+    "load_s": ("load into a running engine", "s"),
+}
+"""The figures of `tests/bench/push/bench.py` that are told, in words."""
+WAYS = {"broadcast": "broadcast by gloo between CPUs"}
+"""The ways whose names alone don't say what is measured."""
+
+
+def run(report: Report, *, small: bool) -> None:
+    """Measure them, one after the other; what is received is verified by its checksum in every one."""
+    report.note("weights from main memory; broadcast by gloo between CPUs, since by NCCL it needs a GPU for each end")
+    for name in sorted(TRANSPORTS.keys() - set(usable_transports())):
+        report.note(f"{name}: not on this machine")
+    sizes, engines = (["1M"], ["1M"]) if small else (["1B"], ["100M"])
+    for group, figures in bench_push(sizes, wire_dtype="bfloat16", engines=engines, sparse=False):
+        size, way = group.split("/")
+        for name, (words, unit) in SHOWN.items():
+            if name in figures:
+                report.figure(f"{WAYS.get(way, way)}, {size}: {words}", figures[name], unit)

@@ -1,0 +1,72 @@
+"""Groups whose answers share the pass over their prompt, against sequences in full, with layers computed again and without."""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+from bench.learner import group_of_answers
+from gpu.machine import MIDDLE, SMALL, attention_only, device, fresh, on_gpu, peak_gib, seconds
+from gpu.measure import Report
+from transformers import PreTrainedModel
+
+from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.samples import TrainingSample
+from temper.learner.models import mamba_scan
+from temper.learner.models.loading import cast, read_model, recompute
+from temper.learner.models.logprobs import token_logprobs
+from temper.learner.models.shared_prompt import causal_logits
+
+WAYS = (("in full", False, False), ("shared", True, False), ("in full, layers computed again", False, True))
+"""What is measured: its name, whether prompts are shared, whether layers are computed again."""
+
+
+def run(report: Report, *, small: bool) -> None:
+    """Measure a model of attention alone, then a hybrid, whose kernels may be missing."""
+    mamba_scan.install()
+    answers, prompt, answer = (8, 128, 16) if small else (16, 2048, 256)
+    group = group_of_answers(answers=answers, prompt=prompt, answer=answer)
+    report.note(f"{answers} answers of {answer} tokens to a prompt of {prompt}, forward and backward")
+    with attention_only(small=small) as (folder, parameters):
+        _ways(report, folder, f"Qwen 3 of {parameters:,}", group, parameters=parameters)
+    with fresh(SMALL if small else MIDDLE) as (folder, parameters):
+        _ways(report, folder, f"hybrid of {parameters:,}", group, parameters=parameters)
+
+
+def _ways(report: Report, folder: Path, what: str, group: list[TrainingSample], *, parameters: int) -> None:
+    """Measure passes over a group, and compare their gradients."""
+    taken: dict[str, float] = {}
+    whole: torch.Tensor | None = None
+    for way, shared, again in WAYS:
+        model = read_model(folder)
+        cast(model, bf16=on_gpu())
+        model.to(device()).train()
+        if again:
+            recompute(model, "full")
+        batch = make_batch(group, ranks=1, micro_batch_tokens=16384, pad_id=0, shared_prompts=shared)
+        assert any(one.prompts is not None for one in batch.micro_batches[0]) == shared
+        work = partial(_passes, model, batch)
+        gradient = work()
+        taken[way] = seconds(work, repeats=3)
+        report.figure(f"{what}: {way}", 1000 * taken[way], "ms")
+        if whole is None:
+            whole = gradient
+        else:
+            error = ((gradient - whole).norm() / whole.norm()).item()
+            report.figure(f"{what}: {way}, error of the gradient", error, at_most=5e-2 if on_gpu() else 1e-5)
+        if on_gpu():
+            report.figure(f"{what}: {way}, memory", peak_gib(work), "GiB")
+    tokens = sum(len(sample.ids) for sample in group)
+    report.figure(f"{what}: in full, model FLOPs", 6e-12 * parameters * tokens / taken["in full"], "T a second")
+    report.figure(f"{what}: shared over in full", taken["in full"] / taken["shared"], "times faster")
+
+
+def _passes(model: PreTrainedModel, batch: TrainBatch) -> torch.Tensor:
+    """Make the gradient of a batch anew; returns it as one vector."""
+    model.zero_grad()
+    for micro_batch in batch.micro_batches[0]:
+        ids_BT = torch.from_numpy(micro_batch.ids_BT).to(device())
+        logits_BTV = causal_logits(model, model.config, ids_BT, micro_batch.prompts)
+        weights_BT = torch.from_numpy(micro_batch.weights_BT).to(device())
+        (-(token_logprobs(logits_BTV, ids_BT) * weights_BT).sum()).backward()
+    gradients = [value.grad.flatten() for value in model.parameters() if value.grad is not None]
+    return torch.cat(gradients).float()

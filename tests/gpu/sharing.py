@@ -1,0 +1,62 @@
+"""One device shared by an engine and a rank: two steps of a run in which they take shifts, and who had what meanwhile."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gpu.measure import Report
+
+from temper.orchestrator.cluster.this_machine import ROOT
+
+SETTINGS = (
+    *("name=sharing", "stages=[init,rl]", "placement=shared", "rl.max_lag=0", "rl.steps=2", "rl.max_drops=0"),
+    *("rl.groups_per_step=4", "rl.group_size=4", "rl.optim.warmup_steps=0", "rl.loss.advantage=reinforce_pp"),
+    "rl.loss.malformed_thought=-1.0",
+)
+"""A fresh model's rewards are mostly equal: it learns from its malformed thoughts."""
+
+GAP = 1e-3
+"""Largest mean difference of log-probabilities in nats, in float32: on a CPU it is about 1e-7."""
+
+HELD = {"weights": "weights", "states": "states", "cache": "cache", "device": "taken of the GPU"}
+"""What a row of the log says of each process, in words; of a GPU nothing where there is none."""
+
+
+def run(report: Report, *, small: bool) -> None:
+    """Run it by the command that people use; the push goes by what `learner.transport` chooses."""
+    with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
+        command = [sys.executable, "-m", "temper.orchestrator", "run", str(ROOT / "configs" / "demo.yaml"), *SETTINGS]
+        ran = subprocess.run(
+            [*command, f"runs_dir={folder}", f"tracking.uri=sqlite:///{folder}/mlflow.db"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ran.returncode:
+            raise RuntimeError(f"the run ended with status {ran.returncode}:\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}")
+        place = Path(folder) / "sharing"
+        metrics, shifts = _rows(place / "metrics.jsonl"), _rows(place / "shifts.jsonl")
+    _figures(report, metrics, shifts)
+
+
+def _figures(report: Report, metrics: list[dict[str, Any]], shifts: list[dict[str, Any]]) -> None:
+    """Tell what the run has left: whether the second step's answers were sampled by the weights pushed after the first."""
+    trained = [row for row in metrics if row["stage"] == "rl" and "train/logprob_gap" in row]
+    report.figure("steps that were trained", len(trained), at_least=2)
+    gap = trained[-1]["train/logprob_gap"]
+    report.figure("engine against trainer after a push, mean difference", gap, "nats", at_most=GAP)
+    for name in sorted({row["shift"] for row in shifts}):
+        rows = [row for row in shifts if row["shift"] == name]
+        report.figure(f"{name}: the change to it, the longest", max(row["seconds"] for row in rows), "s")
+        held = [one for row in rows for one in row["holding"].values()]
+        for what, words in HELD.items():
+            known = [one[what] for one in held if one[what] is not None]
+            if known:
+                report.figure(f"{name}: {words}", max(known) / 2**20, "MiB")
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
