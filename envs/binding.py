@@ -7,9 +7,8 @@ from typing import Any
 from temper.envs.catalog import configured
 from temper.envs.core.bounds import not_negative, one_of, only_known, positive
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.env_ref import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings
 from temper.envs.core.setting import identity, running, scheduled
-from temper.envs.core.task import Task
+from temper.envs.core.task import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.overlap import DropOverlap

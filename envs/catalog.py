@@ -19,8 +19,7 @@ import gymnasium
 from temper.envs.airline import env as airline
 from temper.envs.coding import env as coding
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.games import env as games
 from temper.envs.mathematics import env as mathematics
 from temper.envs.multi_turn_calls import env as multi_turn_calls

@@ -7,10 +7,9 @@ from dataclasses import replace
 import gymnasium
 
 from temper.envs.catalog import make_env
-from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.step_result import StepResult, checked, from_gymnasium, messages_in, spans_of_step
-from temper.envs.core.task import Message, Task
+from temper.envs.core.task import EnvRef, Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import Outcome, Verdict

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from temper.envs.core.failure import Failure, failure_of
+from temper.envs.core.errors import Failure, failure_of
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import UNLIMITED
 from temper.envs.core.turn_text import (

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from temper.envs.binding import BoundEnv
-from temper.envs.core.failure import in_words
+from temper.envs.core.errors import in_words
 from temper.envs.core.task import Task, TaskSource
 from temper.envs.data.config import DataConfig
 from temper.envs.data.overlap import prompt_text

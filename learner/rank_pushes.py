@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from temper.envs.core.pulse import Heart
+from temper.envs.core.member import Heart
 from temper.learner.adapter_publisher import AdapterPublisher
 from temper.learner.bucket_publisher import BucketPublisher
 from temper.learner.config import LearnerConfig

@@ -6,8 +6,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Protocol, TypeVar
 
-from temper.envs.core.member import Holding, Member, MemberNow, MemberState
-from temper.envs.core.pulse import LearnerDied
+from temper.envs.core.member import Holding, LearnerDied, Member, MemberNow, MemberState
 from temper.learner.batches.micro_batches import BatchShare, TrainBatch
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig

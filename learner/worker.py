@@ -12,8 +12,7 @@ import psutil
 import torch
 from transformers import logging as transformers_logging
 
-from temper.envs.core.member import Holding
-from temper.envs.core.pulse import Heart, Pulse
+from temper.envs.core.member import Heart, Holding, Pulse
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig

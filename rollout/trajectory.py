@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import total_ordering
 
-from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Message, Task
 from temper.rewards.verdict import Verdict, correctness

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Task
 from temper.rewards.verdict import Outcome, Verdict

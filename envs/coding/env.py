@@ -17,10 +17,9 @@ from temper.envs.coding.suite import MAX_SECONDS, suite
 from temper.envs.coding.test_result import Tested, short
 from temper.envs.core.bounds import only_known
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.env_ref import Credit
 from temper.envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
 from temper.envs.core.step_result import StepResult
-from temper.envs.core.task import Message, Task
+from temper.envs.core.task import Credit, Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.sandbox.sandbox import Sandbox, shared_sandbox
 from temper.envs.task_env import TaskEnv

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.env_ref import EnvRef, EnvSettings
 from temper.envs.core.row_format import RowFormat
-from temper.envs.core.task import Message, Task
+from temper.envs.core.task import EnvRef, EnvSettings, Message, Task
 
 PARTS = ("correct", "format", "length")
 """The reward parts that every environment gives."""

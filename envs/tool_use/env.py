@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.core.definition import PARTS, EnvDefinition
-from temper.envs.core.env_ref import DEFAULT_TURNS
 from temper.envs.core.row_format import RowFormat, has_fields
 from temper.envs.core.step_result import StepResult
-from temper.envs.core.task import Message, Task
+from temper.envs.core.task import DEFAULT_TURNS, Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from temper.envs.task_env import TaskEnv, answer_each
 from temper.envs.tool_use import function_rows, leaderboard_rows, lookups

@@ -20,8 +20,8 @@ from temper.orchestrator.config.text import merged, overridden
 from temper.orchestrator.pipeline.config import Config, make_config
 from temper.orchestrator.pipeline.eval_config import of_model, of_run, with_envs
 from temper.orchestrator.pipeline.profiles.settled import settled
+from temper.orchestrator.run.driver import noise_to
 from temper.orchestrator.run.folder import write_json
-from temper.orchestrator.run.noise import noise_to
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.tools.debug.parity.prompts import Prompt, env_prompts, file_prompts, own_prompts, require_room
 from temper.orchestrator.tools.debug.parity.report import tables, to_json

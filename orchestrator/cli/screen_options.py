@@ -4,7 +4,7 @@ import argparse
 import logging
 import os
 
-from temper.orchestrator.run.noise import OURS, VLLM_LEVEL
+from temper.orchestrator.run.driver import OURS, VLLM_LEVEL
 
 LEVELS = ("debug", "info", "warning", "error")
 

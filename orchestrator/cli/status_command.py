@@ -10,8 +10,7 @@ from rich.live import Live
 
 from temper.orchestrator.cli.named_model import path_of_run, require_run
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session.scale import ask_for_workers
-from temper.orchestrator.session.status import read_status
+from temper.orchestrator.session.status import ask_for_workers, read_status
 from temper.orchestrator.tools.inspect.status.facts import gather
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
 

@@ -11,9 +11,8 @@ import ray
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from temper.envs.core.failure import in_words
-from temper.envs.core.member import Place
-from temper.envs.core.pulse import ProcessDied, show_stacks_on_signal
+from temper.envs.core.errors import in_words
+from temper.envs.core.member import Place, ProcessDied, show_stacks_on_signal
 from temper.orchestrator.cluster.this_machine import LOOPBACK
 from temper.orchestrator.loop.deadline import in_thread
 

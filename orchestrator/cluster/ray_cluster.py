@@ -14,7 +14,7 @@ from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from temper.orchestrator.cluster.module_search import HOOK, FirstOnes, worker_variables
 from temper.orchestrator.cluster.session_logs import SessionLogs
 from temper.orchestrator.cluster.this_machine import IMPORTS
-from temper.orchestrator.run.noise import VLLM_LEVEL
+from temper.orchestrator.run.driver import VLLM_LEVEL
 
 STOP_S = 60.0
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import ray
 
-from temper.envs.core.member import Holding, Place
-from temper.envs.core.pulse import Pulse, WorkerDied
+from temper.envs.core.member import Holding, Place, Pulse, WorkerDied
 from temper.orchestrator.cluster.actors import await_actor, close_actor, placed
 from temper.orchestrator.cluster.bundles import Bundle, Bundles
 from temper.rollout.engines.protocol import EngineStats

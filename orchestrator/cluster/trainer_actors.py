@@ -6,8 +6,7 @@ from typing import Any
 
 import ray
 
-from temper.envs.core.member import Holding, Place
-from temper.envs.core.pulse import LearnerDied, Pulse
+from temper.envs.core.member import Holding, LearnerDied, Place, Pulse
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig

@@ -15,7 +15,7 @@ from temper.orchestrator.config.chosen import ChosenConfig, Placement, ProfileNa
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.supervision import SupervisionConfig
 from temper.orchestrator.loop.deadline import DeadlineConfig
-from temper.orchestrator.run.retention import CheckpointConfig
+from temper.orchestrator.run.checkpoint import CheckpointConfig
 from temper.orchestrator.tracking.sinks.config import SINKS, TrackioConfig, WandbConfig
 from temper.rollout.engines.config import HEAD_DTYPE
 from temper.rollout.episodes.worker import RolloutConfig

@@ -1,15 +1,121 @@
-"""Rows of chats as dialogues."""
+"""Rows of chats as dialogues, checked where they enter: no message or tool that a chat template would drop or write wrongly."""
 
+import json
 from typing import Any
 
-from temper.envs.core.env_ref import CHAT
-from temper.envs.core.task import Message, Task
+from temper.envs.core.task import CHAT, Message, Task, Tool
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
+from temper.envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT, answer_text, writable
 from temper.envs.data.config import DataConfig, OnError
 from temper.orchestrator.data.chat_data import Dialogue
-from temper.orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
 from temper.orchestrator.data.row_intake import RowIntake
 from temper.orchestrator.data.sft import in_rounds
+
+ROLES = ("system", "user", "assistant", "tool")
+UNREAD = ("function_call", "reasoning", "thinking")
+"""Fields of other formats, which a template would leave out."""
+SHOWN = 60
+"""Characters of an offending value that a message shows."""
+
+
+def checked_messages(row: dict[str, Any], *, name: str = "messages") -> list[Message]:
+    """Return the messages of a row, or those of another field. Raise `ValueError` with the offending value for what is none."""
+    messages = row.get(name)
+    if not isinstance(messages, list) or not messages:
+        raise ValueError(f"`{name}` must be a list of objects with `role` and `content`, not {shown(messages)}")
+    if writable(messages) != messages:
+        raise ValueError(f"`{name}` hold half a surrogate pair, which is no text: {shown(messages)}")
+    return [_checked(message) for message in messages]
+
+
+def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
+    """Return the tools of a row, also where they are the text of a JSON list. Raise `ValueError` for what is none."""
+    tools = row.get("tools") or []
+    listed = _read(tools) if isinstance(tools, str) else tools
+    if not isinstance(listed, list) or not all(_is_named(tool) or _has_function(tool) for tool in listed):
+        raise ValueError(f"`tools` must be a list of objects with `function` and its `name`, not {shown(tools)}")
+    return tuple(listed)
+
+
+def spoken(message: Message, *, thoughts: bool, name: str = "an assistant's message") -> Message:
+    """Return an assistant's message; what stands in its content before the closing tag becomes its thought.
+
+    Without `thoughts` the model knows no tags: they are plain text. Raise `ValueError` for a thought that is not opened
+    and closed once, or that the model's template would leave out, and for a message that says nothing.
+    """
+    text, given = message["content"], message.get("reasoning_content") or ""
+    if given and not thoughts:
+        raise ValueError(f"the model's chat template shows no thought and would leave out {shown(given)}")
+    if thoughts and (_is_tagged(given) or _is_tagged(text)):
+        thought, closed, answer = text.partition(CLOSE_THOUGHT)
+        thought = thought.strip().removeprefix(OPEN_THOUGHT).strip()
+        if given or not closed or _is_tagged(thought) or _is_tagged(answer):
+            raise ValueError(f"the thought of {name} must be opened and closed once, unlike in {shown(given or text)}")
+        message = {**message, "reasoning_content": thought, "content": answer_text(answer)}
+    if not message["content"].strip() and not message.get("tool_calls"):
+        raise ValueError(f"{name} says nothing: {shown(message)}")
+    return message
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of an offending value."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _checked(message: Any) -> Message:
+    readable = isinstance(message, dict) and isinstance(message.get("role"), str)
+    if not readable or not ("content" in message or message.get("tool_calls")):
+        raise ValueError(f"`messages` must hold objects with `role` and `content`, not {shown(message)}")
+    if message["role"] not in ROLES:
+        raise ValueError(f"a message has the role {message['role']!r}; the roles are {', '.join(ROLES)}")
+    unread = [name for name in UNREAD if message.get(name)]
+    if unread:
+        raise ValueError(
+            f"`{unread[0]}` of a message would be left out; a thought is `reasoning_content`, calls are `tool_calls`"
+        )
+    if message.get("weight", 1) != 1:
+        raise ValueError(f"a message has the weight {message['weight']}, but every answer of a row is trained")
+    calls = message.get("tool_calls") or []
+    checked = {**message, "content": "" if calls and message.get("content") is None else message["content"]}
+    for name in ("content", "reasoning_content"):
+        if not isinstance(checked.get(name) or "", str):
+            raise ValueError(f"`{name}` must be text, not {shown(checked[name])}")
+    if checked["content"] is None:
+        raise ValueError(f"`content` must be text, not None in {shown(message)}")
+    return checked | {"tool_calls": [_call(call) for call in calls]} if calls else checked
+
+
+def _call(call: Any) -> dict[str, Any]:
+    """Return a tool call whose arguments are an object: some formats write them as text."""
+    if not _has_function(call):
+        raise ValueError(f"a tool call must have `function` with `name` and `arguments`, not {shown(call)}")
+    arguments = call["function"].get("arguments")
+    read = _read(arguments) if isinstance(arguments, str) else arguments
+    if not isinstance(read, dict):
+        raise ValueError(f"the arguments of a tool call must be an object, not {shown(arguments)}")
+    return {**call, "function": call["function"] | {"arguments": read}}
+
+
+def _has_function(value: Any) -> bool:
+    return isinstance(value, dict) and _is_named(value.get("function"))
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str)
+
+
+def _is_tagged(text: str) -> bool:
+    return OPEN_THOUGHT in text or CLOSE_THOUGHT in text
+
+
+def _read(text: str) -> Any:
+    """Return what a JSON text says, None where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
 
 EFFORTS = (None, "low", "medium", "high")
 

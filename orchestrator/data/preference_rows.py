@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from temper.envs.core.env_ref import CHAT
-from temper.envs.core.task import Message, Task
+from temper.envs.core.task import CHAT, Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
-from temper.orchestrator.data.chat_messages import checked_messages, checked_tools, shown, spoken
+from temper.orchestrator.data.chat_file import checked_messages, checked_tools, shown, spoken
 from temper.orchestrator.data.row_intake import RowIntake
 
 SIDES = ("chosen", "rejected")

@@ -1,20 +1,71 @@
-"""Rows of supervised data as they come in: each is tokenised once, so that what can't be trained on is known at once."""
+"""Rows of supervised data: each is tokenised once as it comes in, then drawn in shuffled epochs."""
 
 import hashlib
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sized
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from temper.envs.data.blocks import Blocks
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.rows import read_rows, usable_rows
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
-from temper.orchestrator.data.epoch_batches import Epochs
 from temper.rollout.token_arrays import tokens_of
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """A position of an endless order: the epoch, the place in it, and the number of the item that stands there."""
+
+    epoch: int
+    place: int
+    item: int
+
+
+def positions(step: int, batch_size: int) -> range:
+    """Return the positions of an endless order that a step takes (1 or more)."""
+    return range((step - 1) * batch_size, step * batch_size)
+
+
+class Epochs:
+    """The numbers 0 to `count` - 1, shuffled anew in each epoch; the order depends on `seed` and the epoch only."""
+
+    def __init__(self, count: int, *, seed: str) -> None:
+        assert count > 0
+        self._count = count
+        self._seed = seed
+        self._shuffled: tuple[int, list[int]] = (-1, [])
+
+    def at(self, index: int) -> Position:
+        """Return a position of the endless order."""
+        epoch, place = divmod(index, self._count)
+        held, order = self._shuffled
+        if held != epoch:
+            order = list(range(self._count))
+            random.Random(f"{self._seed}/{epoch}").shuffle(order)
+            self._shuffled = (epoch, order)
+        return Position(epoch=epoch, place=place, item=order[place])
+
+
+class EpochBatches(Generic[T]):
+    """Batches of items in an order shuffled anew in each epoch; batch `step` depends on the seed and the step only."""
+
+    def __init__(self, count: int, make: Callable[[Position], T], *, batch_size: int, seed: str) -> None:
+        """Take from `make` what stands at a position; `count` is the number of items."""
+        self._make = make
+        self._batch_size = batch_size
+        self._epochs = Epochs(count, seed=seed)
+
+    def batch(self, step: int) -> list[T]:
+        """Return the items of a step (1 or more)."""
+        return [self._make(self._epochs.at(index)) for index in positions(step, self._batch_size)]
+
+
 ROWS, MALFORMED = "rows", "malformed and skipped"
 BROKEN = "contain tags of the chat template, each broken by a zero-width space"
 REPEATED = "repeat an earlier row"

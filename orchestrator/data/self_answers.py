@@ -1,18 +1,23 @@
-"""The model's own answers as a run's file has them: right ones to imitate, and pairs of a right and a wrong one."""
+"""The model's own answers: right ones to imitate, some with their thoughts cut, and pairs of a right and a wrong one."""
 
 import json
+import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from temper.envs.core.thinking_mode import Mode, ThinkingMix, up_to
 from temper.learner.batches.pairs import Pair
 from temper.learner.batches.samples import TrainingSample
-from temper.orchestrator.data.row_intake import fits, require_rows, too_long
-from temper.orchestrator.loop.mixture import Draw
-from temper.rollout.token_arrays import joined
+from temper.orchestrator.data.row_intake import EpochBatches, Position, fits, require_rows, too_long
+from temper.orchestrator.loop.mixture import Draw, Mixture
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.token_arrays import joined, tokens_of
 from temper.rollout.trajectory import Closed, Group, Trajectory, Turn
 from temper.rollout.trajectory_json import turn_from_json, turn_to_json
 
@@ -94,3 +99,106 @@ def _turns(data: list[dict[str, Any]]) -> tuple[Turn, ...]:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+class RejectionSampledData:
+    """Batches of the model's own answers, in an order shuffled anew in each epoch.
+
+    Rejection-sampling fine-tuning (RFT; Yuan et al., "Scaling Relationship on Learning Mathematical Reasoning with Large
+    Language Models", 2023), one round of expert iteration.
+
+    Batch `step` depends on the seed and the step only. Ids are those that the engine saw and sampled; a thought that is
+    cut ends as a rollout under its budget would end it, and what was said after it follows. An answer without a thought,
+    one whose prompt can't announce the budget, and one that would be over `max_tokens` stay whole.
+    """
+
+    def __init__(
+        self,
+        answers: Sequence[SelfAnswer],
+        mixture: Mixture,
+        renderer: Renderer,
+        tags: ThoughtTags | None,
+        *,
+        thinking: ThinkingMix,
+        thought: ThoughtConfig,
+        batch_size: int,
+        max_tokens: int | None,
+        seed: int,
+    ) -> None:
+        """Cut the share of answers that `thinking` names at its budgets, or without any anywhere."""
+        self._answers = answers
+        self._batches = EpochBatches(len(answers), self._sample, batch_size=batch_size, seed=f"{seed}/own")
+        self._mixture = mixture
+        self._renderer = renderer
+        self._tags = tags
+        self._thinking = thinking
+        self._thought = thought
+        self._max_tokens = max_tokens
+        self._seed = seed
+
+    def batch(self, step: int) -> list[TrainingSample]:
+        """Return the samples of a step (1 or more)."""
+        return self._batches.batch(step)
+
+    def _sample(self, at: Position) -> TrainingSample:
+        answer, rng = self._answers[at.item], random.Random(f"{self._seed}/own/{at.epoch}/{at.place}")
+        sample = self.sample(answer, budget=self._draw_budget(answer, rng))
+        if fits(sample.ids, self._max_tokens):
+            return sample
+        return sample_of(answer.turns)  # without the budget in its prompt
+
+    def _draw_budget(self, answer: SelfAnswer, rng: random.Random) -> int | None:
+        mode = self._thinking.draw_mode(rng)
+        if mode is not Mode.BUDGET or not answer.has_thought or self._tags is None:
+            return None
+        if self._thinking.names_budgets:
+            return self._thinking.draw_budget(rng)
+        longest = max(turn.thought.tokens for turn in answer.turns)
+        return rng.randrange(longest) if longest else None
+
+    def sample(self, answer: SelfAnswer, *, budget: int | None) -> TrainingSample:
+        """Return an answer under a budget as a training sample: trained are the tokens that the model sampled."""
+        prompt = None if budget is None else self._prompt(answer, budget)
+        if budget is None or prompt is None:
+            return sample_of(answer.turns)
+        ids: list[int] = []
+        trained_T: list[bool] = []
+        left = budget
+        for number, turn in enumerate(answer.turns):
+            context = tokens_of(turn.context_ids) if number else prompt
+            own = (~turn.forced_T).tolist()
+            kept, own, thought = self._cut(turn.sampled_ids.tolist(), own, budget=left, context=context)
+            left = max(0, left - thought) if self._thought.scope == "episode" else left
+            ids += [*context, *kept]
+            trained_T += [False] * len(context) + own
+        return TrainingSample.supervised(ids=ids, trained_T=trained_T)
+
+    def _prompt(self, answer: SelfAnswer, budget: int) -> tuple[int, ...] | None:
+        """Return the prompt under a budget: as the engine saw it, or where budgets are announced with the announcement.
+
+        None where it can't be announced, since the environment added messages of its own to the task's.
+        """
+        seen = tokens_of(answer.turns[0].context_ids)
+        if not self._thought.announce:
+            return seen
+        task = self._mixture.task(answer.draw)
+        announced = replace(task, thinking=up_to(budget))
+        return self._renderer.prompt_ids(announced) if self._renderer.prompt_ids(task) == seen else None
+
+    def _cut(
+        self, sampled: list[int], own: list[bool], *, budget: int, context: Sequence[int]
+    ) -> tuple[list[int], list[bool], int]:
+        """Cut a turn at a budget: its ids, which of them are trained, and the length of its thought."""
+        assert self._tags is not None
+        opened = self._tags.opened_by(context)
+        place, begin = self._tags.close_of(sampled), self._tags.thought_start(sampled, opened=opened)
+        if place is None or begin is None:
+            return sampled, own, 0 if begin is None else len(sampled) - begin
+        thought, after = sampled[: place[0]], self._tags.answer_start(sampled)
+        limit = ThoughtLimit(tokens=budget, grace=self._thought.grace)
+        close = self._tags.forced_close(thought, limit, opened=opened)
+        if close is None:
+            return sampled, own, len(thought) - begin
+        cut = [*thought[: close.start], *close.ids, *sampled[after:]]
+        trained = [*own[: close.start], *[False] * len(close.ids), *own[after:]]
+        return cut, trained, close.start - begin

@@ -13,8 +13,7 @@ from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thi
 from temper.envs.data.config import OnError
 from temper.learner.batches.samples import TrainingSample
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
-from temper.orchestrator.data.epoch_batches import positions
-from temper.orchestrator.data.row_intake import fits
+from temper.orchestrator.data.row_intake import fits, positions
 
 DEMONSTRATED = ThinkingMix(budget=0.03, no_thought=0.1)
 """The modes of demonstrations where the configuration names none."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from temper.envs.core.clock import loop_time
-from temper.envs.core.pulse import LearnerDied
+from temper.envs.core.member import LearnerDied
 
 
 class PushInFlight:

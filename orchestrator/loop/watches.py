@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from temper.envs.core.bounds import not_negative
-from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.setting import running
 from temper.rollout.trajectory import Group
 from temper.rollout.trajectory_json import failure_from_json, failure_to_json

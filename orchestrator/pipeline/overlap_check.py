@@ -9,7 +9,7 @@ from temper.envs.data.overlap import OverlapIndex, PromptText, prompt_text
 from temper.envs.data.rows import usable_rows
 from temper.envs.data.split import digest
 from temper.envs.task_rows import evaluation_index, holds, row_tasks
-from temper.orchestrator.data.chat_messages import checked_messages
+from temper.orchestrator.data.chat_file import checked_messages
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overlaps, write_overlaps
 from temper.orchestrator.run.folder import RunDir

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from temper.envs.core.pulse import LearnerDied
+from temper.envs.core.member import LearnerDied
 from temper.orchestrator.cluster.bundles import reserve, wanted_by
 from temper.orchestrator.cluster.placement import Wanted
 from temper.orchestrator.cluster.ray_cluster import asks_for_no_token, start_ray
@@ -22,9 +22,8 @@ from temper.orchestrator.pipeline.profiles.settled import told
 from temper.orchestrator.pipeline.start_checks import check_before, check_model
 from temper.orchestrator.pipeline.told import tell_model, tell_note, tell_stage, tell_tracker
 from temper.orchestrator.run.checkpoint import steps as steps_in
-from temper.orchestrator.run.driver_memory import keep_driver_small
+from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.orchestrator.run.noise import noise_to, warnings_to
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.machine_watch import machine_watched
 from temper.orchestrator.session.run import Run

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.failure import in_words
+from temper.envs.core.errors import in_words
 from temper.orchestrator.loop.buffer import SavedGroup, saved_groups
 
 FORMAT = 1

@@ -8,10 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from temper.orchestrator.run.checkpoint import begin
+from temper.orchestrator.run.checkpoint import CheckpointConfig, begin
 from temper.orchestrator.run.folder import RunDir, evaluations_of
 from temper.orchestrator.run.metrics_log import MetricsRow
-from temper.orchestrator.run.retention import CheckpointConfig
 from temper.orchestrator.session.recording.keeper import make_room
 
 

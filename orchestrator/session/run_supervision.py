@@ -13,11 +13,18 @@ from temper.envs.core.member import Member, MemberNow
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import StuckError, in_thread
 from temper.orchestrator.loop.watches import FailureWatch
-from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown
+from temper.orchestrator.run.progress import SamplingCount, sampling_shown
 from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder
-from temper.orchestrator.session.scale import SCALE_FILE, take_request
-from temper.orchestrator.session.status import STATUS_FILE, EvaluationStatus, MemberStatus, RunStatus, TicketStatus
+from temper.orchestrator.session.status import (
+    SCALE_FILE,
+    STATUS_FILE,
+    EvaluationStatus,
+    MemberStatus,
+    RunStatus,
+    TicketStatus,
+    take_request,
+)
 from temper.orchestrator.session.supervisor import Supervisor
 from temper.rollout.trajectory import Group
 

@@ -1,4 +1,4 @@
-"""The live state of a run in `status.json`, written by its driver every `supervision.pulse_s` and read without Ray."""
+"""The live state of a run in `status.json`, read without Ray, and the request for another number of workers."""
 
 import json
 import os
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.core.member import MemberState
+from temper.orchestrator.run.folder import write_json
 
 STATUS_FILE = "status.json"
 
@@ -95,3 +96,35 @@ def read_status(folder: Path) -> RunStatus | None:
         return None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / STATUS_FILE} is no status: {type(error).__name__}: {error}") from error
+
+
+SCALE_FILE = "scale.json"
+TAKEN = ".taken"
+"""What is added to its name while it is read, so that the next request may come meanwhile."""
+
+
+def ask_for_workers(folder: Path, workers: int) -> Path:
+    """Leave the request; returns its file, which is gone once the driver has read it."""
+    write_json(folder / SCALE_FILE, {"rollout_workers": workers})
+    return folder / SCALE_FILE
+
+
+def take_request(folder: Path) -> int | None:
+    """Return how many rollout workers are asked for, once; None where nobody asks.
+
+    Raise `ValueError` for what is no request.
+    """
+    path, taken = folder / SCALE_FILE, folder / f"{SCALE_FILE}{TAKEN}"
+    try:
+        os.replace(path, taken)
+    except FileNotFoundError:
+        return None
+    text = taken.read_text(encoding="utf-8")
+    taken.unlink()
+    try:
+        workers = int(json.loads(text)["rollout_workers"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} held no request such as {{'rollout_workers': 2}}: {text[:80]!r}") from error
+    if workers < 1:
+        raise ValueError(f"{path} asked for {workers} rollout workers; a run needs at least 1")
+    return workers

@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 from time import monotonic
 
-from temper.envs.core.member import MemberNow
-from temper.envs.core.pulse import LearnerDied
+from temper.envs.core.member import LearnerDied, MemberNow
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -17,9 +16,17 @@ from temper.orchestrator.cluster.trainer_actors import start_trainer_group
 from temper.orchestrator.cluster.transport_choice import Ground, choose
 from temper.orchestrator.loop.deadline import StopRequested, in_thread, within
 from temper.orchestrator.loop.interfaces import LEARNING, Shifts
-from temper.orchestrator.run.checkpoint import commit, discarded_on_failure, is_whole, latest, place, size_of, step_of
+from temper.orchestrator.run.checkpoint import (
+    Retention,
+    commit,
+    discarded_on_failure,
+    is_whole,
+    latest,
+    place,
+    size_of,
+    step_of,
+)
 from temper.orchestrator.run.declared_model import generation_file
-from temper.orchestrator.run.retention import Retention
 from temper.orchestrator.session.checkpoint_writer import CheckpointWriter, begin_with_room, scores
 from temper.orchestrator.session.context import RunContext
 from temper.rollout.pool.restarts import RestartLimit

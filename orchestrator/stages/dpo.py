@@ -19,9 +19,8 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.models.shape import longest_sequence
 from temper.orchestrator.config.fitting import fit_own_answers, lengths, require_at_least_1
 from temper.orchestrator.data.chat_data import DialogueTokenizer
-from temper.orchestrator.data.epoch_batches import EpochBatches, positions
 from temper.orchestrator.data.preference_rows import PreferenceFile
-from temper.orchestrator.data.row_intake import RowIntake, limit_name
+from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, limit_name, positions
 from temper.orchestrator.data.self_answers import pair_lines, read_pairs
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run

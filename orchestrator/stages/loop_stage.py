@@ -29,15 +29,14 @@ from temper.orchestrator.loop.watches import BandWatch, FailureWatch, SkipWatch
 from temper.orchestrator.run.checkpoint import place
 from temper.orchestrator.run.ledger import Ledger
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
-from temper.orchestrator.run.sampling_progress import SamplingCount
+from temper.orchestrator.run.progress import SamplingCount
 from temper.orchestrator.session.context import skipped_steps
 from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith, packages_here
 from temper.orchestrator.session.recording.keeper import BatchKeeper
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.run_supervision import LoopView
 from temper.orchestrator.stages.stage import StageInstance
-from temper.orchestrator.stages.step_metrics import step_metrics
-from temper.orchestrator.stages.step_records import records_of_step, training_rows
+from temper.orchestrator.stages.step_metrics import records_of_step, step_metrics, training_rows
 from temper.rollout.episodes.resume import BegunGroup, BegunGroups, describe_rows
 from temper.rollout.pool.pool import RolloutPool, nobody
 from temper.rollout.trajectory import Group, WeightVersion

@@ -13,8 +13,7 @@ from temper.envs.core.thinking_mode import ThinkingMix
 from temper.learner.config import OptimConfig
 from temper.learner.models.shape import longest_sequence
 from temper.orchestrator.config.fitting import fit_own_answers, lengths, require_at_least_1
-from temper.orchestrator.data.rejection_sampling import RejectionSampledData
-from temper.orchestrator.data.self_answers import answer_lines, read_answers
+from temper.orchestrator.data.self_answers import RejectionSampledData, answer_lines, read_answers
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.answer_sampling import require_own_answers, sample_once

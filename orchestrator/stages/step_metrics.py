@@ -1,17 +1,23 @@
-"""The metrics of one step of the loop, from what the step reported."""
+"""The metrics of one step of the loop, and the training rows of its answers."""
 
 from collections import Counter
+from collections.abc import Awaitable
 from dataclasses import asdict
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
+from temper.envs.core.member import LearnerDied
 from temper.learner.losses.advantages import differ
+from temper.learner.token_records import TokenRecord
+from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.loop.buffer import Occupancy
+from temper.orchestrator.loop.deadline import Deadline, within
 from temper.orchestrator.loop.shaping import earned_rewards
 from temper.orchestrator.loop.step_report import StepReport
 from temper.rewards.verdict import Outcome
-from temper.rollout.trajectory import Carried, Group, well_formed_share
+from temper.rollout.trajectory import Carried, Group, WeightVersion, well_formed_share
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
@@ -143,3 +149,35 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
         if len(values) < len(scored):
             metrics[f"parts/{name}/share"] = len(values) / len(scored)
     return metrics
+
+
+TRUNCATED = "truncated"
+"""Why an answer that ran into a limit on tokens has no trained token, where such answers carry no loss."""
+
+
+async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str) -> list[TokenRecord]:
+    """Return what the ranks keep of the last step; nothing where they have died or hang, which whoever calls next is told."""
+    if learner.stuck:
+        return []
+    asking: Awaitable[list[TokenRecord]] = learner.token_records()
+    try:
+        return await within(limit, asking, stage=stage, waiting_for=lambda: "what the learner made of each token")
+    except LearnerDied:
+        return []
+
+
+def training_rows(
+    groups: list[Group], records: list[TokenRecord], *, version: WeightVersion, mask_truncated: bool
+) -> list[dict[str, Any] | None]:
+    """Return for each trajectory with a score what was made of it; None where there is no record of it.
+
+    `version` is that of the weights that were trained.
+    """
+    by_place = {record.place: record.as_json() for record in records}
+    rows: list[dict[str, Any] | None] = []
+    for place, trajectory in enumerate(t for group in groups for t in group.trajectories):
+        made = by_place.get(place)
+        if made is None and mask_truncated and trajectory.truncated:
+            made = {"untrained": TRUNCATED}
+        rows.append(None if made is None else {"version": version.step} | made)
+    return rows

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from temper.envs.core.failure import in_words
-from temper.envs.core.member import Holding
-from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.errors import in_words
+from temper.envs.core.member import Holding, WorkerDied
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.engine_process import EngineProcess

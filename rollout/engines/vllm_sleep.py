@@ -10,9 +10,8 @@ from typing import Any
 
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from temper.envs.core.failure import in_words
-from temper.envs.core.member import Holding
-from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.errors import in_words
+from temper.envs.core.member import Holding, WorkerDied
 from temper.rollout.engines.engine_process import EngineProcess
 
 LEVEL = 1

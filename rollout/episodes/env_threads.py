@@ -11,8 +11,7 @@ from queue import SimpleQueue
 from typing import Any, Literal, TypeVar
 
 from temper.envs.core.clock import CURRENT, Clock, at_its_end
-from temper.envs.core.errors import EnvironmentFault, EpisodeTimeout
-from temper.envs.core.failure import in_words
+from temper.envs.core.errors import EnvironmentFault, EpisodeTimeout, in_words
 from temper.rollout.trajectory import NO_TIME, Times
 
 Activity = Literal["queue_s", "generate_s", "step_s"]

@@ -14,9 +14,16 @@ import numpy as np
 
 from temper.envs.catalog import make_env
 from temper.envs.core.clock import Clock, at_its_end
-from temper.envs.core.errors import EnvError, EnvironmentFault, EpisodeTimeout, PromptTooLong
-from temper.envs.core.failure import FailureKind, failure_of, in_words
-from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.errors import (
+    EnvError,
+    EnvironmentFault,
+    EpisodeTimeout,
+    FailureKind,
+    PromptTooLong,
+    failure_of,
+    in_words,
+)
+from temper.envs.core.member import WorkerDied
 from temper.envs.core.setting import running, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task

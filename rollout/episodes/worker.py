@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from temper.envs.core.member import Holding
-from temper.envs.core.pulse import Heart, Pulse, WorkerDied
+from temper.envs.core.member import Heart, Holding, Pulse, WorkerDied
 from temper.envs.core.setting import running
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from temper.rollout.budget.config import ThoughtConfig

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from temper.envs.core.clock import loop_time
-from temper.envs.core.member import Holding, MemberNow
-from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.member import Holding, MemberNow, WorkerDied
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.pool.pool_worker import PoolWorker

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from temper.envs.core.clock import loop_time
-from temper.envs.core.failure import FailureKind, in_words
-from temper.envs.core.member import MemberNow, MemberState
-from temper.envs.core.pulse import ProcessDied, WorkerDied
+from temper.envs.core.errors import FailureKind, in_words
+from temper.envs.core.member import MemberNow, MemberState, ProcessDied, WorkerDied
 from temper.rollout.pool.pool_worker import PoolWorker
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.pool.served_weights import Newcomer, Served, ServedWeights

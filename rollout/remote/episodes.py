@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 from temper.envs.catalog import make_env
 from temper.envs.core.clock import Clock
-from temper.envs.core.errors import PromptTooLong
-from temper.envs.core.failure import FailureKind, failure_of
+from temper.envs.core.errors import FailureKind, PromptTooLong, failure_of
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.play import MakeEnv, Play

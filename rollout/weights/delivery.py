@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from temper.envs.core.failure import in_words
-from temper.envs.core.pulse import ProcessDied, WorkerDied
+from temper.envs.core.errors import in_words
+from temper.envs.core.member import ProcessDied, WorkerDied
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 from temper.rollout.weights.transports.catalog import transport_kind

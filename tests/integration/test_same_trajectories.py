@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from support.same_trajectories import compare_runs, main
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion

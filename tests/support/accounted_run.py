@@ -5,9 +5,8 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.failure import Failure, FailureKind
-from temper.envs.core.task import Task
+from temper.envs.core.errors import Failure, FailureKind
+from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.loop.buffer import Buffer, VersionCell, state_from_json
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step_report import StepClock, StepReport

@@ -13,8 +13,7 @@ from support.held_engine import HeldEngine, Said
 from support.scripted_engine import RENDERER, ROOM, TAGS
 
 from temper.envs.catalog import make_env
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.play import MakeEnv
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner

@@ -5,10 +5,8 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.member import Holding, Place
-from temper.envs.core.pulse import Pulse, WorkerDied
-from temper.envs.core.task import Task
+from temper.envs.core.member import Holding, Place, Pulse, WorkerDied
+from temper.envs.core.task import EnvRef, Task
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.pool.pool import RolloutPool

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from temper.envs.core.member import Holding, Place
-from temper.envs.core.pulse import Pulse
+from temper.envs.core.member import Holding, Place, Pulse
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig

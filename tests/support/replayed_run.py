@@ -9,8 +9,7 @@ from typing import Any
 from support.plain_rank import plain_ranks
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.loop.deadline import StopFlag

@@ -5,8 +5,7 @@ from typing import Any
 
 from support.plain_pool import Worker
 
-from temper.envs.core.member import Holding, Place
-from temper.envs.core.pulse import Pulse
+from temper.envs.core.member import Holding, Place, Pulse
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import Shares

@@ -10,9 +10,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.failure import Failure, FailureKind
-from temper.envs.core.task import Task
+from temper.envs.core.errors import Failure, FailureKind
+from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.rewards.verdict import Outcome, Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks

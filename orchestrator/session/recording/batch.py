@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.failure import Failure, FailureKind
-from temper.envs.core.task import Task
+from temper.envs.core.errors import Failure, FailureKind
+from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig

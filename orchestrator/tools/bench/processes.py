@@ -15,8 +15,7 @@ from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from temper.orchestrator.cluster.rollout_actors import make_rollout_pool
 from temper.orchestrator.cluster.trainer_actors import start_trainer_group
 from temper.orchestrator.config.run_config import RunConfig
-from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown
+from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 

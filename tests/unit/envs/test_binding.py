@@ -13,8 +13,7 @@ from support.tiny_shop import write_shop
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import ENVIRONMENTS, make_env
-from temper.envs.core.env_ref import CHAT, EnvSettings
-from temper.envs.core.task import Task
+from temper.envs.core.task import CHAT, EnvSettings, Task
 from temper.envs.data.config import DataConfig
 from temper.envs.playback import score
 from temper.envs.source import open_source

@@ -15,10 +15,8 @@ from support.scripted_engine import RENDERER, ROOM, ScriptedEngine, play, runner
 
 from temper.envs.binding import BoundEnv, EnvConfig
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.errors import EnvError
-from temper.envs.core.failure import FailureKind, failure_of
-from temper.envs.core.task import Task
+from temper.envs.core.errors import EnvError, FailureKind, failure_of
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.source import GeneratedSource
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import samples_from_groups

@@ -10,8 +10,7 @@ from gymnasium.utils.env_checker import check_env
 
 import temper.envs.registration
 from temper.envs.catalog import ENVIRONMENTS
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.playback import score
 from temper.envs.task_env import TaskEnv
 

@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import samples_from_groups
 from temper.learner.losses.corrections import Correction
 from temper.learner.losses.policy import PolicyTerms, policy_loss
 from temper.learner.losses.surrogates import Clip
 from temper.learner.token_records import TokenRecord, records_of
-from temper.orchestrator.stages.step_records import training_rows
+from temper.orchestrator.stages.step_metrics import training_rows
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 

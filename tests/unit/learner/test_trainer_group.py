@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from temper.envs.core.member import Holding, Place
-from temper.envs.core.pulse import LearnerDied
+from temper.envs.core.member import Holding, LearnerDied, Place
 from temper.learner.batches.micro_batches import BatchShare, make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import OptimConfig

@@ -7,8 +7,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.escaping import BREAK, Escaper

@@ -7,10 +7,9 @@ import sys
 
 import numpy as np
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.rewards.verdict import Outcome, Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks, every
 from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion

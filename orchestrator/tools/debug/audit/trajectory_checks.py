@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from temper.orchestrator.run.checkpoint import TRAJECTORIES_EVERY
 from temper.orchestrator.run.metrics_log import UNWRITTEN
-from temper.orchestrator.run.retention import TRAJECTORIES_EVERY
 from temper.orchestrator.tools.debug.audit.evidence import Evidence, lines_of, name_in, parse_object
 from temper.orchestrator.tools.debug.audit.finding import Finding, Kind
 from temper.orchestrator.tools.debug.audit.ticket_lives import TicketLives, listed

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.failure import Failure, failure_of
+from temper.envs.core.errors import Failure, failure_of
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import Mode, Thinking

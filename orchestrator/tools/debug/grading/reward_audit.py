@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
-from temper.envs.core.failure import failure_of
+from temper.envs.core.errors import failure_of
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CALL_BLOCK
 from temper.envs.play import Play

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from time import monotonic
 
-from temper.envs.core.failure import Failure, FailureKind
+from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import Task
 from temper.envs.playback import Scored, score
 

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown
+from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
 from temper.orchestrator.tools.debug.parity.setup import Setup
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.vllm_scoring import ScoringEngine

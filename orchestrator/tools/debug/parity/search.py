@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from temper.envs.core.failure import in_words
+from temper.envs.core.errors import in_words
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.tools.debug.parity.answers import Answered, ScoredAnswer, ask
 from temper.orchestrator.tools.debug.parity.causes import Cause, engine_causes, free_causes, with_all

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 from rich.console import Console
 
 from temper.orchestrator.cluster.ray_cluster import stop_ray
+from temper.orchestrator.run.driver import noise_to
 from temper.orchestrator.run.folder import RunDir, finite, write_json
-from temper.orchestrator.run.noise import noise_to
 from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
 from temper.orchestrator.tools.debug.replay.page import print_replay, print_replayable
 from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest, Verdict, replay

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from temper.orchestrator.run.driver_memory import keep_driver_small
+from temper.orchestrator.run.driver import keep_driver_small
 from temper.orchestrator.tools.preflight.simulation.pictures import study_svg
 from temper.orchestrator.tools.preflight.simulation.study import Asked, Case, Ground, Row, run_study
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from temper.orchestrator.run.driver_memory import keep_driver_small
+from temper.orchestrator.run.driver import keep_driver_small
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.simulation.answer import shown_study, table_text
 from temper.orchestrator.tools.preflight.simulation.pictures import study_svg

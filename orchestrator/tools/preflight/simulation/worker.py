@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.member import Holding, Place
-from temper.envs.core.pulse import Pulse, WorkerDied
+from temper.envs.core.member import Holding, Place, Pulse, WorkerDied
 from temper.orchestrator.tools.preflight.simulation.engine import EngineModel
 from temper.orchestrator.tools.preflight.simulation.lengths import Lengths
 from temper.orchestrator.tools.preflight.simulation.meter import FleetMeter

@@ -1,6 +1,6 @@
 """Signs of life of a worker."""
 
-from temper.envs.core.pulse import Heart
+from temper.envs.core.member import Heart
 
 
 def test_a_heart_counts_its_beats_and_is_quiet_only_while_it_is_busy() -> None:

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from support.bound import made
 
-from temper.envs.core.env_ref import EnvRef
 from temper.envs.core.prompts import USUAL
 from temper.envs.core.row_format import load_row
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.mathematics import arithmetic
 from temper.envs.mathematics.env import grade

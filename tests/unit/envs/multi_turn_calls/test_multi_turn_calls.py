@@ -11,8 +11,7 @@ from support.tiny_simulators import ASKED, SOURCE, dialogue, write_simulators
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import configured
-from temper.envs.core.errors import EnvironmentFault
-from temper.envs.core.failure import FailureKind
+from temper.envs.core.errors import EnvironmentFault, FailureKind
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import parse_turn

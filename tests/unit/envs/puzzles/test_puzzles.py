@@ -12,7 +12,7 @@ from support.bound import bound
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import configured, make_env
 from temper.envs.core.definition import USUAL_CHANCE
-from temper.envs.core.failure import FailureKind
+from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
 from temper.envs.playback import Scored, score
 from temper.envs.puzzles.env import CHANCE, FEW_ANSWERS, LEFT_OUT, answer_of

@@ -7,7 +7,7 @@ import pytest
 from support.bound import bound
 
 from temper.envs.catalog import environment
-from temper.envs.core.failure import FailureKind
+from temper.envs.core.errors import FailureKind
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.playback import score

@@ -14,7 +14,7 @@ import pytest
 from support.bound import bound, made
 
 from temper.envs.catalog import configured, make_env
-from temper.envs.core.failure import FailureKind
+from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
 from temper.envs.playback import score
 from temper.envs.remote.client import Server

@@ -4,8 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.micro_batches import MicroBatch, make_batch
 from temper.learner.batches.samples import TrainingSample, samples_from_groups
 from temper.rollout.sampling import Sampling

@@ -17,8 +17,16 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.cli import status_command
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.session.scale import SCALE_FILE, ask_for_workers, take_request
-from temper.orchestrator.session.status import EvaluationStatus, MemberStatus, RunStatus, TicketStatus, read_status
+from temper.orchestrator.session.status import (
+    SCALE_FILE,
+    EvaluationStatus,
+    MemberStatus,
+    RunStatus,
+    TicketStatus,
+    ask_for_workers,
+    read_status,
+    take_request,
+)
 from temper.orchestrator.tools.inspect.status.facts import gather
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
 
-from temper.envs.core.pulse import LearnerDied, WorkerDied
+from temper.envs.core.member import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.actors import await_actor
 from temper.orchestrator.cluster.trainer_actors import allocator_options

@@ -10,7 +10,7 @@ from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 
 from temper.orchestrator.cluster import bundles, ray_cluster
 from temper.orchestrator.cluster.ray_cluster import _vllm_level, asks_for_no_token, stop_ray
-from temper.orchestrator.run.noise import VLLM_LEVEL
+from temper.orchestrator.run.driver import VLLM_LEVEL
 
 
 def test_workers_are_told_how_much_vllm_logs_but_for_a_job_that_tells_them_itself(

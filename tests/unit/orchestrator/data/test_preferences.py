@@ -22,9 +22,8 @@ from temper.learner.batches.pairs import Pair
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.data.chat_data import DialogueTokenizer
-from temper.orchestrator.data.epoch_batches import EpochBatches
 from temper.orchestrator.data.preference_rows import PreferenceFile, parse_preference, read_preferences
-from temper.orchestrator.data.row_intake import RowIntake
+from temper.orchestrator.data.row_intake import EpochBatches, RowIntake
 from temper.orchestrator.data.self_answers import pair_lines, read_pairs
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.stages.dpo import DpoConfig

@@ -11,8 +11,14 @@ from temper.envs.core.thinking_mode import ThinkingMix
 from temper.envs.core.turn_text import CLOSE_THOUGHT
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
-from temper.orchestrator.data.rejection_sampling import RejectionSampledData
-from temper.orchestrator.data.self_answers import SelfAnswer, answer_lines, read_answers, sample_of, worth_imitating
+from temper.orchestrator.data.self_answers import (
+    RejectionSampledData,
+    SelfAnswer,
+    answer_lines,
+    read_answers,
+    sample_of,
+    worth_imitating,
+)
 from temper.orchestrator.loop.mixture import Draw, Mixture, open_mixture
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from temper.envs.binding import EnvConfig, bind_all
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, ThinkingMix, up_to
 from temper.envs.core.turn_text import call_message
 from temper.envs.data.config import OnError

@@ -28,10 +28,10 @@ from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.loop.watches import TooManyFailures
 from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.checkpoint import CheckpointConfig
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
 from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.run.retention import CheckpointConfig
 from temper.orchestrator.session.checkpoint_writer import scores
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.tools.debug.audit.audit import audit

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, Thinking, up_to
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.evaluation.budget_curve import (

@@ -10,8 +10,7 @@ from statistics import fmean
 
 import pytest
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.loop.buffer import (
     Buffer,
     BufferState,

@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.loop.watches import FailureWatch, TooManyFailures
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 

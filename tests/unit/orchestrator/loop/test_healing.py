@@ -13,8 +13,7 @@ from unit.orchestrator.evaluation.test_budget_curve import Tracked
 from unit.orchestrator.loop.test_loop import Rollouts, told_folder
 from unit.orchestrator.session.test_session import HealthyLearner
 
-from temper.envs.core.member import MemberNow
-from temper.envs.core.pulse import LearnerDied
+from temper.envs.core.member import LearnerDied, MemberNow
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.token_records import TokenRecord
 from temper.orchestrator.loop.deadline import StopFlag

@@ -15,9 +15,8 @@ from support.plain_loop import plain_loop
 from support.pushes import empty_push
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.pulse import LearnerDied
-from temper.envs.core.task import Task
+from temper.envs.core.member import LearnerDied
+from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.token_records import TokenRecord

@@ -23,9 +23,8 @@ from support.ledger_rows import read_ledger
 from support.pushes import empty_push
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.failure import Failure, FailureKind
-from temper.envs.core.task import Task
+from temper.envs.core.errors import Failure, FailureKind
+from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.token_records import TokenRecord

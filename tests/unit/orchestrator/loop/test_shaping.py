@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.batches.samples import samples_from_groups

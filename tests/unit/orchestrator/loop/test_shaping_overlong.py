@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.orchestrator.loop.shaping import ShapingConfig, earned_rewards, shaped
 from temper.orchestrator.pipeline.config import load_config

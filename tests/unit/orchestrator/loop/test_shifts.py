@@ -14,8 +14,7 @@ from support.shared_device import STATES, WEIGHTS, Device, SharingRank, SharingW
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 from unit.orchestrator.loop.test_loop import SlowSource
 
-from temper.envs.core.member import MemberState
-from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.member import MemberState, WorkerDied
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.deadline import StopFlag, StuckError

@@ -13,8 +13,16 @@ import pytest
 import torch
 
 from temper.learner.engine.piece import bytes_piece, copied, file_piece
-from temper.orchestrator.run.checkpoint import begin, commit, discarded_on_failure, is_whole, latest, place, steps
-from temper.orchestrator.run.retention import Retention
+from temper.orchestrator.run.checkpoint import (
+    Retention,
+    begin,
+    commit,
+    discarded_on_failure,
+    is_whole,
+    latest,
+    place,
+    steps,
+)
 
 ASKED = {"open", "mkdir", "write", "serialize_file", "fsync", "rename", "unlink", "rmdir"}
 """The calls into C by which a save changes the disk."""

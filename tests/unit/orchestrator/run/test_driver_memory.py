@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import ctypes, gc, sys, threading
-from temper.orchestrator.run.driver_memory import keep_driver_small
+from temper.orchestrator.run.driver import keep_driver_small
 if sys.argv[2] == "kept":
     keep_driver_small()
 together = threading.Barrier(8)
@@ -47,6 +47,6 @@ def test_threads_of_the_driver_share_two_heaps_and_its_imports_are_no_garbage(tm
 
 
 def test_what_is_kept_is_collected_at_the_end_where_libraries_count_what_is_left() -> None:
-    program = "import triton; from temper.orchestrator.run.driver_memory import keep_driver_small; keep_driver_small()"
+    program = "import triton; from temper.orchestrator.run.driver import keep_driver_small; keep_driver_small()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert "leaked" not in done.stderr

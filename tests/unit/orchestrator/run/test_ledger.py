@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from support.ledger_rows import read_ledger
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.failure import Failure, FailureKind
-from temper.envs.core.task import Task
+from temper.envs.core.errors import Failure, FailureKind
+from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.loop.buffer import TicketLedger, Totals
 from temper.orchestrator.loop.mixture import Draw
 from temper.orchestrator.run.ledger import Ledger, LedgerRow, copy_ledger

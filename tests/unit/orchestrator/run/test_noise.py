@@ -8,7 +8,7 @@ PROGRAM = """
 import logging, os, subprocess, sys, warnings
 from pathlib import Path
 from temper.orchestrator.cli.screen_options import set_log_level
-from temper.orchestrator.run.noise import noise_to, warnings_to
+from temper.orchestrator.run.driver import noise_to, warnings_to
 
 set_log_level(sys.argv[2] if len(sys.argv) > 2 else None)
 print("before")

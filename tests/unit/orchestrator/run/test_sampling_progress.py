@@ -5,9 +5,8 @@ import io
 
 import pytest
 
-from temper.orchestrator.run import sampling_progress
-from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown
+from temper.orchestrator.run import progress as module
+from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
 
 
 class HandClock:
@@ -37,7 +36,7 @@ def test_while_answers_are_sampled_the_console_is_never_silent_for_more_than_ten
 ) -> None:
     """A line of a step counts too."""
     clock, out = HandClock(), io.StringIO()
-    monkeypatch.setattr(sampling_progress, "TICK_S", 0.0)
+    monkeypatch.setattr(module, "TICK_S", 0.0)
     progress = Progress("demo", stream=out, clock=clock)
     shown: list[float] = []
 
@@ -63,7 +62,7 @@ def test_while_answers_are_sampled_the_console_is_never_silent_for_more_than_ten
 
 def test_nothing_is_shown_while_nothing_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, out = HandClock(), io.StringIO()
-    monkeypatch.setattr(sampling_progress, "TICK_S", 0.0)
+    monkeypatch.setattr(module, "TICK_S", 0.0)
 
     async def scene() -> None:
         progress = Progress("demo", stream=out, clock=clock)

@@ -10,8 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from temper.envs.core.member import MemberNow, Place
-from temper.envs.core.pulse import ProcessDied, Pulse
+from temper.envs.core.member import MemberNow, Place, ProcessDied, Pulse
 from temper.orchestrator.loop.deadline import StopFlag, StuckError
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
@@ -20,8 +19,7 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session import diagnosis
 from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.run_supervision import RunSupervision
-from temper.orchestrator.session.scale import ask_for_workers
-from temper.orchestrator.session.status import read_status
+from temper.orchestrator.session.status import ask_for_workers, read_status
 from temper.orchestrator.tracking.tracker import Trackers
 
 

@@ -12,8 +12,7 @@ import pytest
 from support.run_folders import with_checkpoint
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
-from temper.envs.core.member import MemberNow
-from temper.envs.core.pulse import LearnerDied
+from temper.envs.core.member import LearnerDied, MemberNow
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer

@@ -11,18 +11,15 @@ from time import monotonic, sleep
 import psutil
 import pytest
 
-from temper.envs.core.member import Member, Place
-from temper.envs.core.pulse import ProcessDied, Pulse
+from temper.envs.core.member import Member, Place, ProcessDied, Pulse
 from temper.orchestrator.config.supervision import SupervisionConfig
-from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder
-from temper.orchestrator.session.examination import end, examine
-from temper.orchestrator.session.supervisor import Supervisor
-from temper.orchestrator.session.watch import AwakeClock
+from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder, end, examine
+from temper.orchestrator.session.supervisor import AwakeClock, Supervisor
 
 CONFIG = SupervisionConfig(pulse_s=1.0, silent_s=5.0, stalled_s=20.0)
 SLEEPER = """
 import subprocess, sys, time
-from temper.envs.core.pulse import show_stacks_on_signal
+from temper.envs.core.member import show_stacks_on_signal
 show_stacks_on_signal()
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 def waits_for_what_never_comes():

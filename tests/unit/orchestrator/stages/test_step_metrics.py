@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from support.metric_names import unexplained
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.loop.buffer import Dropped, Occupancy
 from temper.orchestrator.loop.step_report import Phase, StepReport, StepTimes
 from temper.orchestrator.stages.step_metrics import step_metrics

@@ -17,9 +17,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.clock import Clock
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.pulse import WorkerDied
-from temper.envs.core.task import Task
+from temper.envs.core.member import WorkerDied
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.source import open_source
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import TrainingSample, samples_from_groups

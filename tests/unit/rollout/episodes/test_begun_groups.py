@@ -4,8 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.resume import BegunEpisode, BegunGroup, BegunGroups, BegunTurn, describe_rows
 from temper.rollout.trajectory import NO_TIME, Stop, Ticket, Trajectory, WeightVersion

@@ -26,7 +26,7 @@ from support.interruptions import (
 )
 from support.scripted_engine import RENDERER, TAGS, TOKENIZER, completion, play
 
-from temper.envs.core.env_ref import EnvRef
+from temper.envs.core.task import EnvRef
 from temper.envs.core.thinking_mode import up_to
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit

@@ -11,10 +11,9 @@ from support.bound import bound
 from support.scripted_engine import ROOM, ScriptedEngine, completion, runner_of
 
 from temper.envs.core.clock import CURRENT, Clock, off_the_clock
-from temper.envs.core.env_ref import EnvRef, EnvSettings
-from temper.envs.core.failure import FailureKind
+from temper.envs.core.errors import FailureKind
 from temper.envs.core.step_result import StepResult
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, EnvSettings, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.sandbox.sandbox import AT_ONCE, shared_sandbox
 from temper.envs.task_env import TaskEnv

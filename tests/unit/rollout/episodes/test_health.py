@@ -14,9 +14,8 @@ from support.bound import bound
 from support.scripted_engine import RENDERER, ROOM, TAGS, ScriptedEngine, runner_of
 from unit.rollout.episodes.test_clocks import Waiting
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.pulse import WorkerDied
-from temper.envs.core.task import Task
+from temper.envs.core.member import WorkerDied
+from temper.envs.core.task import EnvRef, Task
 from temper.rollout.engines.engine_process import EngineProcess, cpu_s
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, up_to
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer

@@ -9,7 +9,7 @@ import pytest
 from support.plain_pool import TICKET, Worker, pool_of, settle
 from support.pushes import empty_push
 
-from temper.envs.core.pulse import LearnerDied, WorkerDied
+from temper.envs.core.member import LearnerDied, WorkerDied
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit, TooManyRestarts
 from temper.rollout.trajectory import FailureKind, Group, WeightVersion

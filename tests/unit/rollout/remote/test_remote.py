@@ -10,7 +10,7 @@ from support.bound import bound
 from support.chat_server import CALL, HANG_S, KEY, MATH, Body, ChatServerDouble, Say, asked, told
 
 from temper.envs.catalog import environment
-from temper.envs.core.failure import FailureKind
+from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, up_to
 from temper.envs.core.turn_text import BadCall, Call

@@ -14,7 +14,7 @@ import torch
 from support.pushes import HERE, PlainSender
 from unit.rollout.weights.test_push import SHAPES, Weights, nudged, same, weights
 
-from temper.envs.core.pulse import Heart, WorkerDied
+from temper.envs.core.member import Heart, WorkerDied
 from temper.learner.bucket_publisher import BucketPublisher, sender_of
 from temper.learner.config import LearnerConfig
 from temper.learner.rank_pushes import RankPushes

@@ -17,8 +17,7 @@ from ray.cluster_utils import Cluster
 from support.pushes import held
 from unit.rollout.weights.test_push import SHAPES, Weights, nudged, publisher, same, weights
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.task import Task
+from temper.envs.core.task import EnvRef, Task
 from temper.learner.bucket_publisher import BucketPublisher
 from temper.learner.config import LearnerConfig
 from temper.learner.publisher import WeightPublisher

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 
 from temper.envs.core.clock import loop_time
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.run.sampling_progress import SamplingCount, sampling_shown
+from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 

@@ -12,7 +12,7 @@ import torch
 from support.pushes import HERE, Nothing, PlainSender, empty_push, held
 from unit.rollout.weights.test_push import Weights, nudged, publisher, same, weights
 
-from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.member import WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from temper.envs.core.env_ref import EnvRef
-from temper.envs.core.failure import Failure, FailureKind
-from temper.envs.core.task import Task
+from temper.envs.core.errors import Failure, FailureKind
+from temper.envs.core.task import EnvRef, Task
 from temper.envs.playback import score, turns_of
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.tools.debug.grading.scoring_pool import ScoringPool

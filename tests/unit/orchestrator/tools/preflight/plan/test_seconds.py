@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.plain_pool import TASK, Worker, pool_of, settle
 
-from temper.envs.core.pulse import WorkerDied
+from temper.envs.core.member import WorkerDied
 from temper.envs.core.task import Task
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.losses.config import LossConfig

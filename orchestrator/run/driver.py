@@ -1,5 +1,12 @@
-"""What libraries print while a run works, Ray, vLLM and others, goes into a file; the screen is for the run itself."""
+"""The driver's process: the output of libraries goes into a file, imports out of garbage collection, the heaps are few.
 
+Measured with 64 engines' traffic: the 800,000 objects of imported modules made each full collection 0.46 s, a seventh of all
+that the driver computes. The threads in which tasks, batches and files are made, each a new one, took ever other heaps of
+glibc's malloc, up to eight a core, of which each keeps the size of its largest batch: 25 MB more a step; with two it is flat
+from the fourth step on."""
+
+import ctypes
+import gc
 import logging
 import os
 import sys
@@ -7,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
+
+from temper.learner.imports_kept import keep_imports
 
 OURS = "temper"
 """The package whose warnings are for people."""
@@ -62,3 +71,19 @@ class _Saying(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Say it."""
         self._say(record.getMessage())
+
+
+M_ARENA_MAX = -8
+"""The number of malloc's parameter in glibc's malloc.h."""
+HEAPS = 2
+
+
+def keep_driver_small() -> None:
+    """Take what lives now out of all later collections, and bound the heaps; to be called once, when all is imported.
+
+    The bound is for heaps that are not there yet, so this comes before threads are started. Without glibc there is none.
+    """
+    gc.collect()
+    keep_imports()
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        mallopt(M_ARENA_MAX, HEAPS)
