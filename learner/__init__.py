@@ -8,9 +8,8 @@ From the bottom up; each room imports itself and those above it in this list:
     token_records what a step made of the tokens of each answer
     models        models: loading, log-probabilities of tokens, shared prompts, experts
     engine        the model under training; the home of DeepSpeed
-    publisher     the sending side of a weight push; `bucket_publisher` of one in buckets, `adapter_publisher` of adapters,
-                  `rank_pushes` a rank's part in each
     training_state, saving      what a checkpoint has beside the model; how it is copied and written
+    weight_sender a rank's part in a weight push, in a segment or in buckets
     update        one update of a model
     imports_kept  what a process has imported is no garbage
     worker        one rank of the trainer, a plain class; `trainer_group` is all of them as one

@@ -1,13 +1,15 @@
 """What the learner can be told: the optimiser, and how it is spread over ranks. For the loss: `learner/losses/config.py`."""
 
+import logging
 from dataclasses import dataclass, field
 from typing import Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import identity, running, scheduled
 from temper.rollout.weights.manifest import WireDtype
-from temper.rollout.weights.transports.catalog import AUTO, TRANSPORTS, transport_kind
+from temper.rollout.weights.transports import AUTO, TRANSPORTS
 
+LOG = logging.getLogger(__name__)
 Optimizer = Literal["adamw", "muon"]
 Schedule = Literal["constant", "linear", "cosine"]
 ZeroStage = Literal[0, 1, 2, 3]
@@ -113,11 +115,9 @@ class LearnerConfig:
     wire_dtype: WireDtype = identity("float32")
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
     transport: str = running(AUTO)
-    """What a weight push travels by: shared_memory (engines on this host), ray (Ray's object store: several hosts), broadcast
-    (in buckets from up to 8 ranks to all engines, by NCCL where each has a GPU of its own, by gloo where there are none),
-    cuda_ipc (one engine on the learner's only GPU) or auto: the run chooses by its cluster, and says what."""
-    sparse_push: bool = running(False)
-    """Whether only the weights that changed travel, where that is fewer bytes; each end then keeps a copy."""
+    """What a weight push travels by: shared_memory (engines on other hosts get it through Ray's object store), broadcast (in
+    buckets from up to 8 ranks to all engines, by NCCL if each has a GPU of its own, by gloo if there are none), cuda_ipc (one
+    engine on the learner's only GPU) or auto: the run chooses by its cluster, and says what."""
 
     max_skipped: int = running(5)
     """Steps that may be skipped in a row, where loss or gradient is not finite or nothing is left to train on; then the run
@@ -138,13 +138,10 @@ class LearnerConfig:
             positive(f"learner.{name}", value)
         self._check_partitioning()
         self._check_passes()
+        if self.transport == "ray":
+            LOG.warning("learner.transport=ray is read as %s: there is no such transport any more", AUTO)
+            object.__setattr__(self, "transport", AUTO)
         one_of("learner.transport", self.transport, (AUTO, *TRANSPORTS))
-        if self.sparse_push and not transport_kind(self.transport).sparse:
-            able = " or ".join(name for name, kind in TRANSPORTS.items() if kind.sparse)
-            raise ValueError(
-                f"learner.sparse_push=true with learner.transport={self.transport}: changes are found in main memory; set "
-                f"learner.transport to {able}"
-            )
 
     def _check_partitioning(self) -> None:
         """Raise `ValueError` where the ZeRO stage can't do what is asked of it."""

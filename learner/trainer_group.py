@@ -12,9 +12,9 @@ from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.token_records import TokenRecord
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.delivery import Delivery, Offered, Push, WeightSender
+from temper.rollout.weights.delivery import Delivery, LearnerEnd, Offered, Push
 from temper.rollout.weights.manifest import WeightManifest
-from temper.rollout.weights.transports.transport import Audience
+from temper.rollout.weights.transports import Audience
 
 T = TypeVar("T")
 Shares = object
@@ -23,7 +23,7 @@ DEATH_S = 20.0
 """How long the death of a rank may take to be known after the others noticed that it no longer answers them, in seconds."""
 
 
-class TrainerRank(Member, WeightSender, Protocol):
+class TrainerRank(Member, LearnerEnd, Protocol):
     """One rank as the group sees it, wherever it runs. See `learner/worker.py`. Every call raises `LearnerDied` where its
     process has ended."""
 

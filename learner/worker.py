@@ -26,7 +26,6 @@ from temper.learner.models.adapters import add_adapters, load_adapters
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.experts import prepare_routers
 from temper.learner.models.loading import read_model, read_tokenizer, recompute
-from temper.learner.rank_pushes import RankPushes
 from temper.learner.saving import (
     Unwritten,
     checkpoint_bytes,
@@ -47,9 +46,9 @@ from temper.learner.update import (
     sum_over_ranks,
     token_logprobs_of,
 )
+from temper.learner.weight_sender import WeightSender
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
-from temper.rollout.weights.transports.catalog import transport_kind
-from temper.rollout.weights.transports.transport import Audience
+from temper.rollout.weights.transports import Audience, require_usable
 
 
 class TrainerWorker:
@@ -80,7 +79,7 @@ class TrainerWorker:
         self.engine: DeepSpeedEngine | None = None
         self.replay: ExpertReplay | None = None
         self.reference: Reference | None = None
-        self.pushes = RankPushes(config, rank=rank, heart=self.heart)
+        self.pushes = WeightSender(config, rank=rank, heart=self.heart)
 
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> None:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
@@ -89,7 +88,7 @@ class TrainerWorker:
         for a directory that holds no such model, for one without the expert layers that the configuration is about, and
         for a transport that needs a GPU where there is none.
         """
-        transport_kind(self.config.transport).require()
+        require_usable(self.config.transport)
         self.optim = optim
         self.total_steps = total_steps
         self.steps = 0
@@ -248,15 +247,15 @@ class TrainerWorker:
         return self.pushes.publish(version, self._loaded())
 
     def why_merged(self) -> str:
-        """Return why pushes carry adapters merged into the weights; empty where adapters travel alone. See `RankPushes`."""
+        """Return why pushes carry adapters merged into the weights; empty where adapters travel alone. See `WeightSender`."""
         return self.pushes.why_merged(self._loaded())
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
-        """Return what engines need to get at the last push, on rank 0. See `RankPushes.offer`."""
+        """Return what engines need to get at the last push, on rank 0. See `WeightSender.offer`."""
         return self.pushes.offer(version, whole=whole, audience=audience)
 
     def send(self, version: int) -> None:
-        """Do this rank's part while the engines take the last push. See `RankPushes.send`.
+        """Do this rank's part while the engines take the last push. See `WeightSender.send`.
 
         Raises `NoLongerHeld` also where no model is loaded.
         """

@@ -31,7 +31,7 @@ from temper.learner.engine.device_memory import DeviceMemory
 from temper.learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
 from temper.learner.engine.optimizer_state import OptimizerState
 from temper.learner.engine.piece import Piece, copied, file_piece
-from temper.learner.models.adapters import adapter_names, is_adapter, merged, merged_names, unmerged
+from temper.learner.models.adapters import adapter_names, adapter_shapes, is_adapter, merged, merged_names, unmerged
 from temper.learner.models.loading import cast
 from temper.learner.models.noise import train_without_noise
 from temper.learner.models.scorer import Scorer
@@ -200,6 +200,10 @@ class DeepSpeedEngine:
             for name, p in merged_names(self.model)
         }
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
+
+    def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor that `adapter_parameters` yields. Raises `ValueError` like `adapter_names`."""
+        return adapter_shapes(self.model)
 
     def model_piece(self, *, keep: bool) -> Piece:
         """Copy the model, to be written in Hugging Face format (safetensors), where `keep` is set: on one rank."""

@@ -19,8 +19,7 @@ from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.orchestrator.loop.deadline import in_thread
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest
-from temper.rollout.weights.transports.cuda_ipc import CudaIpc
-from temper.rollout.weights.transports.transport import Audience
+from temper.rollout.weights.transports import CUDA_IPC, Audience
 
 HEALTH = "health"
 """The group of calls with a thread of its own: a rank answers in it while its other thread computes."""
@@ -58,7 +57,7 @@ def allocator_options(config: LearnerConfig, *, on_gpus: bool) -> dict[str, Any]
     Passes differ in shape. Other processes open such segments slowly, so ranks that push by `cuda_ipc` have none. A variable
     that the user has set stays.
     """
-    if not on_gpus or config.transport == CudaIpc.name or any(name in os.environ for name in ALLOCATOR):
+    if not on_gpus or config.transport == CUDA_IPC or any(name in os.environ for name in ALLOCATOR):
         return {}
     return {"runtime_env": {"env_vars": {ALLOCATOR[0]: "expandable_segments:True"}}}
 

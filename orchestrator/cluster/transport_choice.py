@@ -4,10 +4,7 @@ from dataclasses import dataclass
 
 import ray
 
-from temper.rollout.weights.transports.broadcast import Broadcast
-from temper.rollout.weights.transports.catalog import AUTO, TRANSPORTS
-from temper.rollout.weights.transports.ray_objects import RayObjects
-from temper.rollout.weights.transports.shared_memory import SharedMemory
+from temper.rollout.weights.transports import AUTO, BROADCAST, COPIES, CUDA_IPC, SHARED_MEMORY
 
 STORE = "object_store_memory"
 """What Ray calls the room for objects on a machine, in bytes."""
@@ -48,60 +45,54 @@ class Choice:
     why: str
 
 
-def choose(wanted: str, ground: Ground, *, sparse: bool, nbytes: int) -> Choice:
-    """Return what pushes of `nbytes` bytes travel by where `learner.transport` is `wanted`, `sparse` as `learner.sparse_push`.
+def choose(wanted: str, ground: Ground, *, nbytes: int) -> Choice:
+    """Return what pushes of `nbytes` bytes travel by if `learner.transport` is `wanted`.
 
-    Raises `ValueError` where it does not reach the engines on this ground, or finds no room there.
+    Raises `ValueError` if it does not reach the engines on this ground, or finds no room there.
     """
     if wanted == AUTO:
-        choice = _by_ground(ground, sparse=sparse)
+        choice = _by_ground(ground)
     else:
         choice = Choice(transport=wanted, why=f"learner.transport={wanted}")
         _require_reach(wanted, ground)
-    _require_room(choice.transport, ground, nbytes=nbytes)
+    if choice.transport == SHARED_MEMORY:
+        _require_room(ground, nbytes=nbytes)
     return choice
 
 
-def _by_ground(ground: Ground, *, sparse: bool) -> Choice:
-    if ground.gpus and not ground.shared and not sparse:
-        return Choice(transport=Broadcast.name, why="each process has a GPU of its own")
+def _by_ground(ground: Ground) -> Choice:
+    if ground.gpus and not ground.shared:
+        return Choice(transport=BROADCAST, why="each process has a GPU of its own")
     if ground.machines > 1:
-        return Choice(
-            transport=RayObjects.name, why=f"the cluster has {ground.machines} machines for learner and engines"
-        )
-    return Choice(transport=SharedMemory.name, why="learner and engines are on one machine")
+        why = f"through Ray's object store, as {ground.machines} machines may hold learner and engines"
+        return Choice(transport=SHARED_MEMORY, why=why)
+    return Choice(transport=SHARED_MEMORY, why="learner and engines are on one machine")
 
 
-def _require_reach(name: str, ground: Ground) -> None:
-    kind = TRANSPORTS[name]
-    if kind.one_machine and ground.machines > 1:
+def _require_reach(transport: str, ground: Ground) -> None:
+    if transport == BROADCAST and ground.shared:
         raise ValueError(
-            f"learner.transport={name} reaches engines on the learner's machine alone, and the cluster has {ground.machines} "
-            f"that may hold them; set learner.transport={AUTO}"
+            f"learner.transport={BROADCAST} sends what the learner has on its devices, and here engines share these with it; "
+            f"set learner.transport={AUTO}"
         )
-    if kind.own_devices and ground.shared:
+    if transport == CUDA_IPC and (ground.gpus != 1 or ground.machines > 1):
         raise ValueError(
-            f"learner.transport={name} sends what the learner has on its devices, and here engines share these with it; set "
-            f"learner.transport={AUTO}"
-        )
-    if kind.one_gpu and ground.gpus != 1:
-        raise ValueError(
-            f"learner.transport={name} needs one rank and one engine on the same GPU, and here they have "
-            f"{ground.gpus or 'no'} GPUs; set learner.transport={AUTO}"
+            f"learner.transport={CUDA_IPC} needs one rank and one engine on the same GPU, and here they have "
+            f"{ground.gpus or 'no'} GPUs on {ground.machines} machines; set learner.transport={AUTO}"
         )
 
 
-def _require_room(name: str, ground: Ground, *, nbytes: int) -> None:
-    """Raise `ValueError` where pushes are larger than what they travel through: memory of no name, or Ray's object store."""
-    medium, needed = TRANSPORTS[name].medium, nbytes * TRANSPORTS[name].slots
-    if medium == "main memory" and needed > ground.memory:
+def _require_room(ground: Ground, *, nbytes: int) -> None:
+    """Raise `ValueError` if pushes are larger than the main memory of rank 0's machine, or than Ray's object store."""
+    needed = COPIES * nbytes
+    if needed > ground.memory:
         raise ValueError(
-            f"learner.transport={name} keeps {needed:,} bytes of weights in main memory, of which {ground.memory:,} are "
-            f"available; set learner.wire_dtype=bfloat16, or use a machine with more"
+            f"learner.transport={SHARED_MEMORY} keeps {needed:,} bytes of weights in main memory, of which "
+            f"{ground.memory:,} are available; set learner.wire_dtype=bfloat16, or use a machine with more"
         )
-    if medium == "object store" and nbytes > ground.object_store:
+    if ground.machines > 1 and nbytes > ground.object_store:
         raise ValueError(
-            f"learner.transport={name}: {nbytes:,} bytes of weights do not fit into Ray's object store of "
+            f"learner.transport={SHARED_MEMORY}: {nbytes:,} bytes of weights do not fit into Ray's object store of "
             f"{ground.object_store:,} bytes on one of the machines; start Ray there with a larger --object-store-memory (and "
             f"/dev/shm, which it lies in), or set learner.wire_dtype=bfloat16"
         )

@@ -15,6 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from temper.orchestrator.config.shapes import require_shape
 from temper.orchestrator.run.redaction import blanks, redacted, reference
 
+REMOVED = ("learner.sparse_push",)
+"""Settings of earlier versions without which a run does the same: they are dropped, so that a run begun with one continues."""
 SHIPPED = Path(__file__).resolve().parents[2] / "configs"
 
 
@@ -134,6 +136,7 @@ def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
 
     Raise `ValueError` with the key below `under`, the value and what would be right.
     """
+    given = without_removed(given)
     require_shape(schema if isinstance(schema, type) else type(schema), given, under=under)
     try:
         merged = _merged(schema, given)
@@ -143,11 +146,21 @@ def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
         raise ValueError(_explain(error, under)) from error
 
 
+def without_removed(given: Mapping[str, Any], *, place: str = "") -> dict[str, Any]:
+    """Return nested settings without those that are `REMOVED`."""
+    return {
+        key: without_removed(value, place=f"{place}{key}.") if isinstance(value, Mapping) else value
+        for key, value in given.items()
+        if f"{place}{key}" not in REMOVED
+    }
+
+
 def values(schema: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is given over the values of a dataclass as plain data, without secrets, whether they go together or not.
 
     Raise `ValueError` for a key or a type that is wrong.
     """
+    given = without_removed(given)
     require_shape(schema, given)
     try:
         hidden = redacted(OmegaConf.to_container(_merged(schema, given)))  # a secret's variable need not be there

@@ -105,7 +105,7 @@ class Trainer:
         ground = await in_thread(partial(Ground.of_cluster, gpus=bundles.gpus, shared=bundles.shared, memory=memory))
         parameters = await in_thread(require_whole, self._run.model_dir)
         nbytes = parameters * wire_dtype(learner.wire_dtype).itemsize
-        choice = choose(learner.transport, ground, sparse=learner.sparse_push, nbytes=nbytes)
+        choice = choose(learner.transport, ground, nbytes=nbytes)
         self._tell("weights", f"weights travel by {choice.transport}: {choice.why}")
         return choice.transport
 

@@ -19,9 +19,9 @@ from temper.rollout.engines.stop_strings import ended_at_stop
 from temper.rollout.engines.vllm_settings import limit_cpu, prepare_environment
 from temper.rollout.expert_choices import Choices, padded
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.adapted import AdaptedReceiver
-from temper.rollout.weights.bucket_ways import BucketWays, ComingWeights
+from temper.rollout.weights.buckets import BucketWays, ComingWeights
 from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.weight_files import require_whole
 
 prepare_environment(pushes=True)  # vLLM reads it while it is imported
@@ -73,7 +73,7 @@ class VllmEngine:
         """The running requests whose thought has a limit, by name."""
         self._salted: dict[str, int] = {}
         """Which weights the cached prompt of a running request is of, as `_served` counts them, by name."""
-        self._receiver = AdaptedReceiver()
+        self._receiver = WeightReceiver()
         self._on_pass = on_pass
         self._clocks = TurnClocks(lambda request: self._sampled_tokens(request) > 0)
         self._stats = StatsRecorder(on_pass=self._passed)
@@ -252,14 +252,14 @@ class VllmEngine:
         """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
 
         Raises `ValueError` where what arrived is not what was sent (the old weights stay; after buckets the engine is paused
-        until they come again), `WholeWeightsNeeded` for a delta or adapters without their base, `WorkerDied` where loading
+        until they come again), `WholeWeightsNeeded` for adapters without their base, `WorkerDied` where loading
         fails half-way.
         """
         limit = self._config.push_deadline_s(manifest.whole_bytes)
         if isinstance(offer, BucketWays):
             coming = ComingWeights(manifest=manifest, ways=offer, number=number)
             return await self._update({"coming": coming.to_json()}, manifest.weight_version, limit=limit, repeats=True)
-        arrived = await asyncio.to_thread(self._receiver.accept, manifest, offer, number=number)  # before the pause
+        arrived = await asyncio.to_thread(self._receiver.receive, manifest, offer)  # before the pause
         return await self._update({"segment": arrived.to_json()}, manifest.weight_version, limit=limit)
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:

@@ -36,10 +36,9 @@ from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, exper
 from temper.rollout.engines.runners.layer_recorder import LayerRecorder
 from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU
-from temper.rollout.weights.adapted import read_weights
-from temper.rollout.weights.bucket_ways import BucketReceiver, ComingWeights
+from temper.rollout.weights.buckets import BucketReceiver, ComingWeights
 from temper.rollout.weights.host_memory import MappedFiles
-from temper.rollout.weights.segment import LocalWeights
+from temper.rollout.weights.segment import LocalWeights, read_weights
 from temper.rollout.weights.spare_memory import give_back
 
 BACKEND = "temper"

@@ -7,10 +7,10 @@ from temper.envs.core.member import Holding, Member
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
-from temper.rollout.weights.delivery import WeightTaker
+from temper.rollout.weights.delivery import EngineEnd
 
 
-class PoolWorker(Member, WeightTaker, Protocol):
+class PoolWorker(Member, EngineEnd, Protocol):
     """One process with one engine. Every call raises `WorkerDied` where the process ends, or its engine's; one that is
     cancelled ends its work there too.
     """

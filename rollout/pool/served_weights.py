@@ -8,7 +8,7 @@ from pathlib import Path
 from temper.envs.core.member import WorkerDied
 from temper.rollout.pool.pool_worker import PoolWorker
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.delivery import Offered, Push, WeightTaker
+from temper.rollout.weights.delivery import EngineEnd, Offered, Push
 from temper.rollout.weights.manifest import WeightManifest
 
 
@@ -29,7 +29,7 @@ class Newcomer:
     given: asyncio.Task[None]
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
-        """See `WeightTaker.load_weights`."""
+        """See `EngineEnd.load_weights`."""
         await asyncio.wait({self.given})
         return await self.worker.load_weights(manifest, offer, number)
 
@@ -66,7 +66,7 @@ class ServedWeights:
         return Served(version=self.now.version, model=self.now.model or self._newest())
 
     async def deliver(
-        self, push: Push, takers: Sequence[WeightTaker], *, whole: bool = False
+        self, push: Push, takers: Sequence[EngineEnd], *, whole: bool = False
     ) -> list[WeightVersion | WorkerDied]:
         """Deliver a push, as in `Delivery.deliver`."""
         limit_s = self._push_s(push.manifest.whole_bytes)

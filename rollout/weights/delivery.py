@@ -9,14 +9,13 @@ from temper.envs.core.errors import in_words
 from temper.envs.core.member import ProcessDied, WorkerDied
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
-from temper.rollout.weights.transports.catalog import transport_kind
-from temper.rollout.weights.transports.transport import Audience
+from temper.rollout.weights.transports import Audience, is_lasting
 
 Offered = Awaitable[object]
-"""An offer (see `Transport`) on its way: nobody between the two ends looks into it, or waits for it."""
+"""An offer on its way, with which an engine gets at a push: nobody between the two ends looks into it, or waits for it."""
 
 
-class WeightSender(Protocol):
+class LearnerEnd(Protocol):
     """The learner, wherever it runs."""
 
     async def host(self) -> str:
@@ -24,7 +23,7 @@ class WeightSender(Protocol):
         ...
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
-        """Begin to offer the last push: its changes alone where it has any, unless `whole`."""
+        """Begin to offer the last push: its adapters alone if it has any, unless `whole`."""
         ...
 
     async def send(self, version: int) -> None:
@@ -32,7 +31,7 @@ class WeightSender(Protocol):
         ...
 
 
-class WeightTaker(Protocol):
+class EngineEnd(Protocol):
     """A rollout worker, wherever it runs."""
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
@@ -43,23 +42,23 @@ class WeightTaker(Protocol):
 class Delivery:
     """Brings the pushes of one sender to its engines."""
 
-    def __init__(self, sender: WeightSender, *, processes: int) -> None:
+    def __init__(self, sender: LearnerEnd, *, processes: int) -> None:
         """`processes` is how many each engine has."""
         self._sender = sender
         self._processes = processes
-        self._takers: list[WeightTaker] = []
+        self._takers: list[EngineEnd] = []
         self._audience = Audience(number=0, size=0, host="")
 
     async def deliver(
-        self, manifest: WeightManifest, takers: Sequence[WeightTaker], *, limit_s: float, whole: bool = False
+        self, manifest: WeightManifest, takers: Sequence[EngineEnd], *, limit_s: float, whole: bool = False
     ) -> list[WeightVersion | WorkerDied]:
-        """Bring a push to all engines at once, whole to one that lacks a delta's base; returns what each confirms.
+        """Bring a push to all engines at once, whole to one that lacks the weights of adapters; returns what each confirms.
 
         If a worker died meanwhile, its result is its death. The same holds for one that has not confirmed `limit_s`
         seconds after the sender did its part, or offered the whole weights that were asked for. To those that live and have
         not got it the push is delivered once more, whole: it was damaged, or came by way of the one that died. One that fails
         again while others have it counts as dead, and is to be replaced. Raises an error that all repeat, and
-        `ProcessDied` if the sender died. With `whole` nobody is given a delta.
+        `ProcessDied` if the sender died. With `whole` nobody is given adapters alone.
         """
         found = await self._deliver_once(manifest, takers, limit_s=limit_s, whole=whole)
         again = [number for number, outcome in enumerate(found) if _failed(outcome)]
@@ -81,7 +80,7 @@ class Delivery:
         return confirmed
 
     async def _deliver_once(
-        self, manifest: WeightManifest, takers: Sequence[WeightTaker], *, limit_s: float, whole: bool
+        self, manifest: WeightManifest, takers: Sequence[EngineEnd], *, limit_s: float, whole: bool
     ) -> list[WeightVersion | BaseException]:
         """Return what each engine confirms, or what went wrong with it. Raises what went wrong at the sender's end alone."""
         audience = await self._audience_of(takers)
@@ -93,7 +92,7 @@ class Delivery:
                 offers[whole] = self._sender.offer(manifest.version, whole=whole, audience=audience)
             return offers[whole]
 
-        async def load(number: int, taker: WeightTaker) -> WeightVersion:
+        async def load(number: int, taker: EngineEnd) -> WeightVersion:
             if not whole:
                 try:
                     return await taker.load_weights(manifest, offer(whole=False), number)
@@ -121,7 +120,7 @@ class Delivery:
             raise sent
         return found
 
-    async def _audience_of(self, takers: Sequence[WeightTaker]) -> Audience:
+    async def _audience_of(self, takers: Sequence[EngineEnd]) -> Audience:
         """Return the audience that these are: another one where they are not those of the push before."""
         if self._takers != list(takers):
             host = await self._sender.host()
@@ -153,5 +152,5 @@ class Push:
 
     @property
     def lasts(self) -> bool:
-        """Whether the learner may go on while engines load it. See `Transport`."""
-        return transport_kind(self.manifest.transport).lasts
+        """Whether the learner may train while engines load it."""
+        return is_lasting(self.manifest.transport)

@@ -125,9 +125,7 @@ def file_inode(path: str, *, nbytes: int) -> int:
     try:
         facts = os.stat(path)
     except FileNotFoundError as error:
-        raise ValueError(
-            f"the segment {path} is gone: push again, or with learner.transport=ray if it is on another machine"
-        ) from error
+        raise ValueError(f"the segment {path} is gone: push again") from error
     if facts.st_size != nbytes:
         raise ValueError(f"{path} has {facts.st_size} bytes, the push needs {nbytes}; push again")
     return facts.st_ino

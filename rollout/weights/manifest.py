@@ -20,19 +20,6 @@ WireDtype = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WeightDelta:
-    """What changed since the push before; `nbytes` and `checksum` are those of the changes themselves.
-
-    They fit only onto weights with the checksum `base`, those of version `base_version`.
-    """
-
-    base: str
-    base_version: int
-    nbytes: int
-    checksum: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Adapted:
     """The weights that a push of low-rank adapters is to be added to, each product of a pair `scale` times.
 
@@ -50,8 +37,7 @@ class WeightManifest:
     """One push: the transport that brings it, its version, and name, dtype, shape and offset of each tensor of the segment.
 
     `names` are those of a saved Hugging Face checkpoint. `nbytes` is the size of the whole segment and `checksum` that
-    of its tensors, also where only a `delta` travels; it is empty where each bucket has its own. `cache` says that a
-    receiver should keep a copy, since later pushes may be deltas. Where the tensors are adapters, `adapted` says to what.
+    of its tensors; it is empty if each bucket has its own. If the tensors are adapters, `adapted` says to what.
     """
 
     transport: str
@@ -62,8 +48,6 @@ class WeightManifest:
     offsets: tuple[int, ...]
     nbytes: int
     checksum: str
-    cache: bool = False
-    delta: WeightDelta | None = None
     adapted: Adapted | None = None
 
     def __post_init__(self) -> None:
@@ -80,7 +64,6 @@ class WeightManifest:
         transport: str,
         version: int,
         checksum: str = "",
-        cache: bool = False,
     ) -> "WeightManifest":
         """Describe whole weights of these shapes, by their names, which all travel as `dtype`."""
         offsets, nbytes = layout(shapes, dtype=dtype)
@@ -93,7 +76,6 @@ class WeightManifest:
             offsets=tuple(offsets.values()),
             nbytes=nbytes,
             checksum=checksum,
-            cache=cache,
         )
 
     @property
@@ -103,8 +85,7 @@ class WeightManifest:
     @property
     def sent_bytes(self) -> int:
         """How many bytes travel."""
-        own = self.nbytes if self.delta is None else self.delta.nbytes
-        return own if self.adapted is None or self.adapted.alone else own + self.adapted.base.nbytes
+        return self.nbytes if self.adapted is None or self.adapted.alone else self.whole_bytes
 
     @property
     def whole_bytes(self) -> int:
@@ -112,9 +93,8 @@ class WeightManifest:
         return self.nbytes if self.adapted is None else self.nbytes + self.adapted.base.nbytes
 
     def whole(self) -> "WeightManifest":
-        """Return the same push without its delta, and adapters together with the weights beside which they stand."""
-        adapted = None if self.adapted is None else replace(self.adapted, alone=False)
-        return replace(self, delta=None, adapted=adapted)
+        """Return the same push with all that it needs: adapters together with the weights to which they are added."""
+        return self if self.adapted is None else replace(self, adapted=replace(self.adapted, alone=False))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, from which `from_json` makes the same manifest."""
@@ -132,8 +112,6 @@ class WeightManifest:
             offsets=tuple(data["offsets"]),
             nbytes=data["nbytes"],
             checksum=data["checksum"],
-            cache=data["cache"],
-            delta=None if data["delta"] is None else WeightDelta(**data["delta"]),
             adapted=None if (adapted := data["adapted"]) is None else _adapted(adapted),
         )
 
@@ -143,7 +121,7 @@ def _adapted(data: dict[str, Any]) -> Adapted:
 
 
 class WholeWeightsNeeded(ValueError):
-    """A delta, or adapters alone, reached a receiver that does not hold what they belong to: send it the whole weights."""
+    """Adapters alone reached a receiver that does not hold the weights to which they are added: send it the whole weights."""
 
 
 class NoLongerHeld(ValueError):

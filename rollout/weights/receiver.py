@@ -1,95 +1,98 @@
-"""The engines' end of a weight push: verifies what arrived, and has it where the engine's process can map it."""
+"""The engines' end of a push that lies in a segment: verifies what arrived, and has it where the engine's processes map it.
 
-from typing import Any
+Low-rank adapters may travel without the weights to which they are added: then a push is two segments, each with a manifest,
+a footer and a checksum, and both ends keep the weights, which nothing changes.
+"""
+
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
-from temper.rollout.weights.checksum import checksum
-from temper.rollout.weights.delta import apply_changes
-from temper.rollout.weights.host_memory import HostMemory
-from temper.rollout.weights.manifest import WeightDelta, WeightManifest, WholeWeightsNeeded, wire_dtype
-from temper.rollout.weights.segment import LocalWeights, clear_footer, contents, verify, write_footer
-from temper.rollout.weights.transports.catalog import open_transport
-from temper.rollout.weights.transports.transport import Placed, SegmentTransport
+from temper.rollout.weights.host_memory import HostMemory, MappedFiles
+from temper.rollout.weights.manifest import Adapted, WeightManifest, WholeWeightsNeeded
+from temper.rollout.weights.segment import LocalWeights, map_segment, verify
 
 
-class WeightReceiver:
-    """Takes pushes for one engine, whatever brings them. A copy of its own it holds only where the engine's process can't
-    map what arrived, or later pushes may be changes to it.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WithBase:
+    """The offers of adapters and of the weights to which they are added."""
+
+    adapters: object
+    base: object
+
+
+class SegmentReceiver:
+    """Takes segments of one kind. It holds a copy only if the engine's processes can not map what arrived."""
 
     def __init__(self) -> None:
-        self._transports: dict[str, SegmentTransport[Any]] = {}
+        self._mapped = MappedFiles()
         self._memory: HostMemory | None = None
-        self._cached: WeightManifest | None = None
 
-    def accept(self, manifest: WeightManifest, offer: object, *, number: int) -> LocalWeights:
-        """Take what is offered to engine `number` of the audience, and verify it.
-
-        Raises `WholeWeightsNeeded` for a delta whose base is not held, and `ValueError` where what arrived is not what
-        was sent.
-        """
-        base = None if manifest.delta is None else self._base(manifest, manifest.delta)
-        arrived = self._transport(manifest.transport).take(offer, number=number, nbytes=manifest.sent_bytes)
-        if isinstance(arrived, Placed) and base is None and not manifest.cache:
-            verify(arrived.segment, manifest)
-            return LocalWeights(path=arrived.path, manifest=manifest)
-        data = arrived.segment.numpy() if isinstance(arrived, Placed) else arrived
-        if data.nbytes != manifest.sent_bytes:
-            raise ValueError(f"{data.nbytes} bytes arrived, version {manifest.version} needs {manifest.sent_bytes}")
-        if manifest.delta is not None:
-            _verify_changes(data, manifest.delta)
-        memory = base or self._room(manifest.nbytes)
-        self._cached = None
-        clear_footer(memory.data)
-        target = contents(memory.data).numpy()
-        if base is None:
-            target[:] = data[: len(target)]
+    def receive(self, manifest: WeightManifest, offer: object) -> LocalWeights:
+        """Take what is offered, and verify it. Raises `ValueError` if it is not what was sent."""
+        if isinstance(offer, str):
+            path, segment = offer, map_segment(offer, nbytes=manifest.nbytes, mapped=self._mapped)
         else:
-            apply_changes(target, data, itemsize=wire_dtype(manifest.dtypes[0]).itemsize)
-        verify(memory.data, manifest)
-        write_footer(memory.data, version=manifest.version, checksum=manifest.checksum)
-        self._cached = manifest.whole()
-        return LocalWeights(path=memory.path, manifest=self._cached)
+            assert isinstance(offer, np.ndarray), "an offer is a path, or the bytes"
+            path, segment = self._copied(offer, manifest)
+        verify(segment, manifest)
+        return LocalWeights(path=path, manifest=manifest)
 
     def close(self) -> None:
         """Free the weights."""
-        for transport in self._transports.values():
-            transport.close()
-        self._free()
-
-    def _transport(self, name: str) -> SegmentTransport[Any]:
-        if name not in self._transports:
-            self._transports[name] = open_transport(name)
-        return self._transports[name]
-
-    def _base(self, manifest: WeightManifest, delta: WeightDelta) -> HostMemory:
-        """Return the copy that a delta changes."""
-        held = self._cached
-        if held is None or self._memory is None or held.checksum != delta.base or held.nbytes != manifest.nbytes:
-            has = "none" if held is None else f"version {held.version} ({held.checksum})"
-            raise WholeWeightsNeeded(
-                f"version {manifest.version} came as changes to version {delta.base_version} ({delta.base}), but this "
-                f"engine holds {has}; send it the whole weights"
-            )
-        return self._memory
-
-    def _room(self, nbytes: int) -> HostMemory:
-        """Return memory for a copy: that of the last one, where it is as large."""
-        if self._memory is None or self._memory.data.numel() != nbytes:
-            self._free()
-            self._memory = HostMemory(nbytes)
-        return self._memory
-
-    def _free(self) -> None:
-        self._cached = None
+        self._mapped.close()
         if self._memory is not None:
             self._memory.close()
             self._memory = None
 
+    def _copied(self, data: np.ndarray, manifest: WeightManifest) -> tuple[str, torch.Tensor]:
+        if data.nbytes != manifest.nbytes:
+            raise ValueError(f"{data.nbytes} bytes arrived, version {manifest.version} needs {manifest.nbytes}")
+        if self._memory is None or self._memory.data.numel() != manifest.nbytes:
+            self.close()
+            self._memory = HostMemory(manifest.nbytes)
+        self._memory.data.numpy()[:] = data
+        return self._memory.path, self._memory.data
 
-def _verify_changes(data: np.ndarray, delta: WeightDelta) -> None:
-    """Raise `ValueError` where the changes are not those that were sent: they would ruin the base."""
-    found = checksum(data)
-    if found != delta.checksum:
-        raise ValueError(f"the changes have checksum {found}, they were sent with {delta.checksum}; push again")
+
+class WeightReceiver:
+    """Takes pushes for one engine, also those of adapters alone: it keeps the weights to which they are added."""
+
+    def __init__(self) -> None:
+        self._segments = SegmentReceiver()
+        self._bases = SegmentReceiver()
+        self._base: LocalWeights | None = None
+
+    def receive(self, manifest: WeightManifest, offer: object) -> LocalWeights:
+        """Take what is offered, and verify it.
+
+        Raises `WholeWeightsNeeded` for adapters alone to weights that are not held, and `ValueError` if what arrived is not
+        what was sent.
+        """
+        adapted = manifest.adapted
+        if adapted is None:
+            return self._segments.receive(manifest, offer)
+        if isinstance(offer, WithBase):
+            self._base = None  # its memory is about to be written to
+            self._base = self._bases.receive(adapted.base, offer.base)
+            offer = offer.adapters
+        base = self._held(manifest, adapted)
+        arrived = self._segments.receive(replace(manifest, adapted=None), offer)
+        return replace(arrived, manifest=manifest, base=base)
+
+    def close(self) -> None:
+        """Free the weights."""
+        self._base = None
+        self._segments.close()
+        self._bases.close()
+
+    def _held(self, manifest: WeightManifest, adapted: Adapted) -> LocalWeights:
+        held = self._base
+        if held is None or held.manifest != adapted.base:
+            has = "none" if held is None else f"those of version {held.manifest.version} ({held.manifest.checksum})"
+            raise WholeWeightsNeeded(
+                f"version {manifest.version} came as adapters to the weights of version {adapted.base.version} "
+                f"({adapted.base.checksum}), but this engine holds {has}; send it the whole weights"
+            )
+        return held

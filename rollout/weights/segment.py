@@ -4,6 +4,7 @@ The footer holds version and checksum, and zeros while the segment is written. A
 generation pauses; whoever reads it then looks at the footer, which costs nothing and shows whether it was overwritten.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,6 +15,9 @@ from temper.rollout.weights import gpu_memory
 from temper.rollout.weights.checksum import CHECKSUM_BYTES, tensor_checksum
 from temper.rollout.weights.host_memory import MappedFiles
 from temper.rollout.weights.manifest import FOOTER_BYTES, WeightManifest, wire_dtype
+
+DOWN, UP = ".lora_A", ".lora_B"
+"""What follows the name of a weight in those of its adapter's two matrices: A, with a row for each rank, and B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,3 +106,41 @@ def tensor_view(segment: torch.Tensor, *, dtype: torch.dtype, shape: tuple[int, 
     """Return the tensor that lies at `offset` bytes of a segment; it shares its memory."""
     nbytes = prod(shape) * dtype.itemsize
     return segment[offset : offset + nbytes].view(dtype).view(shape)
+
+
+def read_weights(
+    weights: LocalWeights, mapped: MappedFiles, *, device: torch.device
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and tensor of each weight of a push. Those with an adapter are summed on `device`, where they are.
+
+    The others are views of a segment. Raises `ValueError` where a segment does not hold what was verified, or, once all
+    is read, no longer.
+    """
+    adapted, base = weights.manifest.adapted, weights.base
+    assert (adapted is None) == (base is None), "adapters come beside weights"
+    segment = weights.map(mapped)
+    if adapted is None or base is None:
+        yield from tensors(segment, weights.manifest)
+    else:
+        adapters = dict(tensors(segment, weights.manifest))
+        frozen = base.map(mapped)
+        for name, weight in tensors(frozen, base.manifest):
+            if name + DOWN in adapters:
+                down, up = (adapters[name + part].to(device) for part in (DOWN, UP))
+                yield name, summed(weight.to(device), down=down, up=up, scale=adapted.scale)
+            else:
+                yield name, weight
+        require_footer(frozen, base.manifest)
+    require_footer(segment, weights.manifest)
+
+
+def summed(weight: torch.Tensor, *, down: torch.Tensor, up: torch.Tensor, scale: float) -> torch.Tensor:
+    """Return W + scale B A of a weight W (out, in), A = `down` (rank, in) and B = `up` (out, rank), in the type of W.
+
+    The product is rounded to that type before it is added, and on a CPU computed in float32, as peft does: the sum is the
+    one that a learner pushes which merges them. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", section
+    4.1, 2021.
+    """
+    if weight.device.type == "cpu":
+        down, up = down.float(), up.float()
+    return (up @ down).mul_(scale).to(weight.dtype).add_(weight)

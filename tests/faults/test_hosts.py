@@ -20,7 +20,6 @@ ON_BOTH = [
     "stages=[init,sft,rl]",
     "learner.ranks=2",
     "learner.zero_stage=2",
-    "learner.transport=ray",
     "rollout.workers=2",
     "supervision.pulse_s=0.5",
     "supervision.restarts=10",

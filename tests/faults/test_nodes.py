@@ -19,7 +19,6 @@ ARGUMENTS = [
     "rl.groups_per_step=8",
     "stages=[init,rl]",
     "rollout.workers=2",
-    "learner.transport=ray",
     "supervision.pulse_s=0.5",
     "supervision.silent_s=10",
     "supervision.restarts=10",

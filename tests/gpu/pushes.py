@@ -6,7 +6,7 @@ Broadcast goes by gloo between CPUs here: by NCCL it needs a GPU for each of its
 from bench.push.bench import bench_push, usable_transports
 from gpu.measure import Report
 
-from temper.rollout.weights.transports.catalog import TRANSPORTS
+from temper.rollout.weights.transports import TRANSPORTS
 
 SHOWN = {
     "gb_per_s": ("published and received", "GB/s"),
@@ -21,10 +21,10 @@ WAYS = {"broadcast": "broadcast by gloo between CPUs"}
 def run(report: Report, *, small: bool) -> None:
     """Measure them, one after the other; what is received is verified by its checksum in every one."""
     report.note("weights from main memory; broadcast by gloo between CPUs, since by NCCL it needs a GPU for each end")
-    for name in sorted(TRANSPORTS.keys() - set(usable_transports())):
+    for name in sorted(set(TRANSPORTS) - set(usable_transports())):
         report.note(f"{name}: not on this machine")
     sizes, engines = (["1M"], ["1M"]) if small else (["1B"], ["100M"])
-    for group, figures in bench_push(sizes, wire_dtype="bfloat16", engines=engines, sparse=False):
+    for group, figures in bench_push(sizes, wire_dtype="bfloat16", engines=engines):
         size, way = group.split("/")
         for name, (words, unit) in SHOWN.items():
             if name in figures:

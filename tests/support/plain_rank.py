@@ -16,7 +16,7 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest
-from temper.rollout.weights.transports.transport import Audience
+from temper.rollout.weights.transports import Audience
 
 
 class Here:

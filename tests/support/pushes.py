@@ -8,14 +8,15 @@ import torch
 
 from temper.rollout.engines.protocol import Engine
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.adapted import AdaptedReceiver, read_weights
 from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.host_memory import MappedFiles
 from temper.rollout.weights.manifest import WeightManifest
-from temper.rollout.weights.segment import LocalWeights
-from temper.rollout.weights.transports.transport import Audience
+from temper.rollout.weights.receiver import WeightReceiver
+from temper.rollout.weights.segment import LocalWeights, read_weights
+from temper.rollout.weights.transports import Audience
 
 HERE = Audience(number=1, size=1, host="127.0.0.1")
+ELSEWHERE = Audience(number=1, size=1, host="10.0.0.1")
 
 
 class Offering(Protocol):
@@ -27,18 +28,18 @@ class Offering(Protocol):
 class Receiver(Protocol):
     """An engine's end."""
 
-    def accept(self, manifest: WeightManifest, offer: object, *, number: int) -> LocalWeights: ...
+    def receive(self, manifest: WeightManifest, offer: object) -> LocalWeights: ...
 
 
-def offered(sender: Offering, manifest: WeightManifest) -> object:
+def offered(sender: Offering, manifest: WeightManifest, audience: Audience = HERE) -> object:
     """Return what an engine needs to get at a push as the manifest describes it."""
-    whole = manifest.delta is None and not (manifest.adapted is not None and manifest.adapted.alone)
-    return sender.offer(manifest.version, whole=whole, audience=HERE)
+    whole = manifest.adapted is None or not manifest.adapted.alone
+    return sender.offer(manifest.version, whole=whole, audience=audience)
 
 
-def accepted(receiver: Receiver, sender: Offering, manifest: WeightManifest) -> LocalWeights:
+def accepted(receiver: Receiver, sender: Offering, manifest: WeightManifest, audience: Audience = HERE) -> LocalWeights:
     """Return what a receiver has for its engine's process."""
-    return receiver.accept(manifest, offered(sender, manifest), number=0)
+    return receiver.receive(manifest, offered(sender, manifest, audience))
 
 
 def held(weights: LocalWeights) -> dict[str, torch.Tensor]:
@@ -50,7 +51,7 @@ def held(weights: LocalWeights) -> dict[str, torch.Tensor]:
 
 def received(sender: Offering, manifest: WeightManifest) -> dict[str, torch.Tensor]:
     """Return copies of what a new receiver would have its engine read."""
-    receiver = AdaptedReceiver()
+    receiver = WeightReceiver()
     try:
         return held(accepted(receiver, sender, manifest.whole()))
     finally:

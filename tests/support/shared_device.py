@@ -12,7 +12,7 @@ from temper.learner.trainer_group import Shares
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
-from temper.rollout.weights.transports.transport import Audience
+from temper.rollout.weights.transports import Audience
 
 WEIGHTS, CACHE, STATES = 2, 5, 6
 ROOM = WEIGHTS + STATES

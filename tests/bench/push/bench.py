@@ -23,20 +23,12 @@ from rich.console import Console
 from rich.table import Table
 from safetensors.torch import load_file
 
-from temper.learner.batches.micro_batches import make_batch
-from temper.learner.batches.samples import TrainingSample
-from temper.learner.config import LearnerConfig, OptimConfig
-from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import FreshModelConfig, make_model
-from temper.learner.worker import TrainerWorker
-from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.vllm_engine import VllmEngine
-from temper.rollout.token_arrays import as_floats
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.manifest import WireDtype
-from temper.rollout.weights.transports.catalog import TRANSPORTS, carries_buckets
-from temper.rollout.weights.transports.transport import Transport
+from temper.rollout.weights.transports import BROADCAST, CUDA_IPC, TRANSPORTS
 
 SHAPES = {"1M": (128, 4), "100M": (768, 14), "1B": (2048, 20)}
 """Width and number of layers of the named tensors."""
@@ -56,8 +48,6 @@ MODELS = {
     ),
 }
 """Models that are loaded into an engine."""
-RATES = (3e-6, 1.5e-4)
-STEPS = 10
 
 Weights = dict[str, torch.Tensor]
 
@@ -108,71 +98,22 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
     }
 
 
-def bench_sparse(*, learning_rate: float) -> dict[str, float]:
-    """Measure the share of the bytes that travels after steps of reinforcement on the demo's fresh model, in bfloat16."""
-    config = LearnerConfig(transport="ray", sparse_push=True, wire_dtype="bfloat16")
-    rank = TrainerWorker(0, 1, LOOPBACK, free_port(), config)
-    with tempfile.TemporaryDirectory(prefix="temper-bench-") as folder:
-        make_model(Path(folder), FreshModelConfig(), seed=0)
-        optim = OptimConfig(learning_rate=learning_rate, warmup_steps=0, beta2=0.99)
-        rank.load(folder, optim=optim, total_steps=STEPS)
-    shares = []
-    for step in range(STEPS + 1):
-        manifest = rank.publish(step)
-        assert manifest is not None
-        shares.append(manifest.sent_bytes / manifest.nbytes)
-        batch = make_batch(_answers(rank, seed=step), ranks=1, micro_batch_tokens=4096, pad_id=0)
-        rank.train_step(batch.share(0), loss=LossConfig())
-    rank.close()
-    return {"first_step_share": shares[1], "last_step_share": shares[-1], "mean_share": sum(shares[1:]) / STEPS}
-
-
-def _answers(rank: TrainerWorker, *, seed: int) -> list[TrainingSample]:
-    """Return random answers with random advantages, as if the trainer's own weights had sampled them."""
-    draw = torch.Generator().manual_seed(seed)
-    ids_GT = torch.randint(0, 256, (32, 64), generator=draw).tolist()
-    trained_T = tuple(place >= 32 for place in range(64))
-    plain = [TrainingSample.supervised(ids=ids_T, trained_T=trained_T) for ids_T in ids_GT]
-    advantages_G = torch.randn(32, generator=draw).tolist()
-    return [
-        TrainingSample(
-            ids=row.ids,
-            trained_T=row.trained_T,
-            advantages_T=as_floats((advantage,) * 64),
-            behaviour_T=as_floats(logprobs_T),
-        )
-        for row, advantage, logprobs_T in zip(plain, advantages_G, rank.logprobs(plain), strict=True)
-    ]
-
-
-def bench_push(
-    sizes: list[str], *, wire_dtype: str, engines: list[str], sparse: bool
-) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yield figures as they come, under `<size>/<transport>`, `<size>/engine` and `sparse/<learning rate>`."""
+def bench_push(sizes: list[str], *, wire_dtype: str, engines: list[str]) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield figures as they come, under `<size>/<transport>` and `<size>/engine`."""
     for size in sizes:
         weights = named_tensors(*SHAPES[size])
         for transport in usable_transports():
-            if carries_buckets(transport):
+            if transport == BROADCAST:
                 yield f"{size}/{transport}", bench_buckets(weights, wire_dtype=wire_dtype)
             else:
                 yield f"{size}/{transport}", bench_segments(weights, transport=transport, wire_dtype=wire_dtype)
     for size in engines:
         yield f"{size}/engine", asyncio.run(bench_engine(MODELS[size]))
-    for rate in RATES if sparse else ():
-        yield f"sparse/{rate}", bench_sparse(learning_rate=rate)
 
 
 def usable_transports() -> list[str]:
     """Return the transports that this machine can use."""
-    return [name for name, kind in TRANSPORTS.items() if _usable(kind)]
-
-
-def _usable(kind: type[Transport]) -> bool:
-    try:
-        kind.require()
-    except ValueError:
-        return False
-    return True
+    return [name for name in TRANSPORTS if name != CUDA_IPC or torch.cuda.is_available()]
 
 
 def main() -> None:
@@ -182,10 +123,9 @@ def main() -> None:
     parser.add_argument("--engines", nargs="*", choices=list(MODELS), default=["1M"], help="models loaded into vLLM")
     parser.add_argument("--wire-dtype", default="float32", choices=get_args(WireDtype))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--sparse", action="store_true", help="measure how much less travels in steps of reinforcement")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    found = bench_push(given.sizes, wire_dtype=given.wire_dtype, engines=given.engines, sparse=given.sparse)
+    found = bench_push(given.sizes, wire_dtype=given.wire_dtype, engines=given.engines)
     figures = {f"{group}/{name}": value for group, part in found for name, value in part.items()}
     table = Table("figure", "value", title=f"weight push, {given.wire_dtype}, {given.threads} threads")
     for name, value in figures.items():

@@ -9,11 +9,11 @@ from statistics import median
 import torch
 from bench.push.other_end import ANSWER_S, OtherEnd
 
-from temper.learner.bucket_publisher import BucketPublisher
+from temper.learner.weight_sender import BucketSender
 from temper.orchestrator.cluster.this_machine import LOOPBACK
 from temper.rollout.engines.vllm_settings import KEEP_FREED
-from temper.rollout.weights.bucket_ways import BucketReceiver
-from temper.rollout.weights.transports.transport import Audience
+from temper.rollout.weights.buckets import BucketReceiver
+from temper.rollout.weights.transports import Audience
 
 ROUNDS = 4
 """Pushes measured, after those that allocate the memory."""
@@ -37,8 +37,7 @@ def bench_buckets(weights: dict[str, torch.Tensor], *, wire_dtype: str) -> dict[
     """Measure the seconds to send weights in buckets to another process, which verifies them, and their ratio to a copy."""
     os.environ.setdefault("GLIBC_TUNABLES", KEEP_FREED)  # as in an engine's process
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    sender = BucketPublisher(
-        transport="broadcast",
+    sender = BucketSender(
         shapes=shapes,
         dtype=wire_dtype,
         rank=0,

@@ -6,7 +6,7 @@ from temper.orchestrator.config.text import overridden
 from temper.orchestrator.pipeline.config import KINDS
 from temper.orchestrator.session.recording.batch import TrainedWith, trained_with_from_json
 
-OF_PUSHES = ("transport", "wire_dtype", "sparse_push")
+OF_PUSHES = ("transport", "wire_dtype")
 OF_THE_STAGE = ("optim", "loss", "steps", "updates_per_step", "epochs")
 OF_THE_STATE = ("optim.kind", "learner.lora.", "learner.frozen", "learner.train_router")
 """What the state of an optimiser settles."""

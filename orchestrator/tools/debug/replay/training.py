@@ -21,7 +21,7 @@ from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith
 from temper.orchestrator.tools.debug.replay.other_type import in_type
-from temper.rollout.weights.transports.catalog import AUTO
+from temper.rollout.weights.transports import AUTO
 
 T = TypeVar("T")
 StartRanks = Callable[[LearnerConfig], Awaitable[TrainerGroup]]
@@ -101,7 +101,7 @@ class Ranks:
 
     async def _begin(self, start: Start, told: TrainedWith, teacher: str | None) -> TrainerGroup:
         """Return the ranks, with the model and the optimiser's state that training begins with."""
-        learner = replace(told.learner, transport=AUTO, sparse_push=False)
+        learner = replace(told.learner, transport=AUTO)
         if start.has_state:
             place = self._scratch / f"{next(self._numbers):06d}"
             model = await in_thread(lambda: in_type(start.model, bf16=learner.bf16, to=place))

@@ -124,7 +124,6 @@ class Planner:
         return push_plan(
             learner.transport,
             ground,
-            sparse=learner.sparse_push,
             nbytes=self.model.push_bytes[learner.wire_dtype],
             adapters=(2 if learner.bf16 else 4) * self.model.trained if alone else 0,
         )

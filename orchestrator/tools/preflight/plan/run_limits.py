@@ -22,7 +22,7 @@ from temper.orchestrator.tools.preflight.plan.trials import (
     shorter_sequences,
     wider_engines,
 )
-from temper.rollout.weights.transports.catalog import AUTO, TRANSPORTS
+from temper.rollout.weights.transports import AUTO, COPIES, SHARED_MEMORY
 
 LEAST_SHM = 2**30
 """What Ray's objects and the processes of an engine want of /dev/shm; a container has 64 MiB."""
@@ -164,13 +164,12 @@ def _way_of_pushes(planner: Planner) -> Limit:
 def _room_for_pushes(planner: Planner) -> str:
     """Return what machines a push by the way that was chosen would have room on; "" where it finds no engine on any."""
     push = planner.push
-    kind = TRANSPORTS[push.transport]
-    if kind.medium == "object store":
+    if push.transport != SHARED_MEMORY:
+        return ""
+    if "object-store" in push.lacks:
         shm = math.ceil(push.nbytes / GIB)
         return f"ray start --object-store-memory={push.nbytes} on machines with {shm} GiB of /dev/shm"
-    if kind.medium == "main memory":
-        return f"machines with {math.ceil(kind.slots * push.nbytes / GIB)} GiB of main memory"
-    return ""
+    return f"machines with {math.ceil(COPIES * push.nbytes / GIB)} GiB of main memory"
 
 
 def advised(planner: Planner) -> list[Limit]:

@@ -10,7 +10,7 @@ from temper.orchestrator.tools.preflight.simulation.speeds import Speeds
 from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.manifest import WeightManifest
-from temper.rollout.weights.transports.transport import Audience
+from temper.rollout.weights.transports import Audience
 
 
 class SimulatedLearner:

@@ -17,7 +17,7 @@ from temper.orchestrator.tools.preflight.plan.plan import planned_config
 from temper.orchestrator.tools.preflight.plan.planner import Planner
 from temper.orchestrator.tools.preflight.plan.seconds.work import Work
 from temper.orchestrator.tools.preflight.simulation.speeds import START_S, Speeds
-from temper.rollout.weights.transports.catalog import transport_kind
+from temper.rollout.weights.transports import resolved
 
 OF_ENGINES = ("engine/passes", "engine/sampled_tokens", "engine/busy_s")
 OF_LEARNING = ("rollout/answers", "rollout/tokens_per_s", "time/step_s", "time/learn_s", "time/batch_s")
@@ -85,7 +85,7 @@ def measured_speeds(
         learn_fixed_s=0.0,
         publish_s=mean_of(rows, "time/publish_s"),
         load_s=mean_of(rows, "push/load_s"),
-        transport=transport_kind(config.learner.transport).name,
+        transport=resolved(config.learner.transport),
         prompt_tokens=work.prompt_tokens,
         source=f"measured by {run}",
         beside_s=beside_s,

@@ -331,14 +331,13 @@ def test_a_step_waits_for_the_engines_at_lag_0_and_where_the_learner_sends_while
     assert all(report.times.seconds[Phase.LOAD] >= report.load_s >= 0.049 for report in reports)
 
 
-@pytest.mark.parametrize("transport", ["shared_memory", "ray"])
-def test_the_next_step_is_learnt_while_the_engines_load_and_pushes_come_one_after_the_other(transport: str) -> None:
+def test_the_next_step_is_learnt_while_the_engines_load_and_pushes_come_one_after_the_other() -> None:
     async def until_the_next_step(told: Told, version: int) -> None:
         while version < 3 and f"learns {version + 1}" not in told.did:
             await asyncio.sleep(0.001)
 
     rollouts = Told(until_the_next_step)
-    reports = asyncio.run(told_steps(rollouts, max_lag=1, transport=transport))
+    reports = asyncio.run(told_steps(rollouts, max_lag=1))
     told = [what for what in rollouts.did if not what.startswith("loads") and what != "loaded 3"]
     assert told == [
         *("learns 1", "publishes 1", "reports 1", "saves 1 as version 1"),

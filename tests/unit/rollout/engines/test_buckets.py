@@ -14,8 +14,7 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.bucket_ways import BucketWays
-from temper.rollout.weights.buckets import Buffers, packed
+from temper.rollout.weights.buckets import BucketWays, Buffers, packed
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, open_store
 

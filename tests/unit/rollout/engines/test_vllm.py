@@ -341,42 +341,6 @@ async def story(model_dir: Path, config: EngineConfig, *, cached: bool) -> None:
         await engine.close()
 
 
-async def story_of_deltas(model_dir: Path) -> None:
-    """A whole push and a delta through a real engine; an engine that lacks the base refuses and keeps serving."""
-    config = LearnerConfig(transport="ray", sparse_push=True)
-    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=ENDS)
-    await engine.start()
-    rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), config)
-    rank.load(str(model_dir), optim=OptimConfig(), total_steps=10)
-    setup = Setup(engine=engine, rank=rank, prompts=[tuple(range(5, 40)), (9, 8, 7)])
-    assert rank.engine is not None
-    matrix = rank.engine.model.get_input_embeddings().weight
-
-    try:
-        assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
-        for version in (2, 3):
-            with torch.no_grad():
-                matrix[version::7] += 0.5
-            delta = setup.publish(version)
-            assert delta.delta is not None
-            assert delta.sent_bytes < delta.nbytes / 8
-            if version == 2:
-                missed = delta, np.array(offered(rank, delta))
-            assert await loaded(engine, rank, delta) == WeightVersion(step=version)
-            assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
-        with pytest.raises(WholeWeightsNeeded, match="holds version 3"):
-            await engine.load_weights(*missed, number=0)
-        assert await engine.version() == WeightVersion(step=3)
-        assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
-    finally:
-        rank.close()
-        await engine.close()
-
-
-def test_an_engine_that_gets_only_what_changed_agrees_with_the_trainer_also_of_tied_embeddings(tmp_path: Path) -> None:
-    asyncio.run(story_of_deltas(tiny_models.qwen3_tied(tmp_path / "model")))
-
-
 async def story_of_adapters(model_dir: Path, transport: str, config: EngineConfig, *, starts_anew: bool) -> None:
     """Adapters alone through a real engine, in mid-sentence too; one that `starts_anew` gets the weights with them."""
     learner = LearnerConfig(transport=transport, lora=LoraConfig(rank=4, alpha=16))
@@ -421,7 +385,7 @@ async def story_of_adapters(model_dir: Path, transport: str, config: EngineConfi
     ("make", "transport", "config", "starts_anew"),
     [
         pytest.param(tiny_models.nemotron_h, "shared_memory", CONFIG, False, id="nemotron_h"),
-        pytest.param(tiny_models.qwen3_tied, "ray", CONFIG, True, id="qwen3_tied by ray", marks=SLOW),
+        pytest.param(tiny_models.qwen3_tied, "shared_memory", CONFIG, True, id="qwen3_tied", marks=SLOW),
         pytest.param(
             tiny_models.qwen3, "shared_memory", replace(CONFIG, tensor_parallel=2), True, id="qwen3 on two", marks=SLOW
         ),

@@ -14,7 +14,7 @@ from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit, TooManyRestarts
 from temper.rollout.trajectory import FailureKind, Group, WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
-from temper.rollout.weights.transports.transport import Audience
+from temper.rollout.weights.transports import Audience
 
 T = TypeVar("T")
 ONE, TWO = WeightVersion(step=1), WeightVersion(step=2)

@@ -15,21 +15,22 @@ from support.pushes import HERE, PlainSender
 from unit.rollout.weights.test_push import SHAPES, Weights, nudged, same, weights
 
 from temper.envs.core.member import Heart, WorkerDied
-from temper.learner.bucket_publisher import BucketPublisher, sender_of
 from temper.learner.config import LearnerConfig
-from temper.learner.rank_pushes import RankPushes
+from temper.learner.weight_sender import BucketSender, WeightSender, sender_of
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.engines.config import SLOWEST_PUSH, EngineConfig
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.bucket_ways import BucketReceiver, BucketSender, BucketWays
 from temper.rollout.weights.buckets import (
     BUCKET_BYTES,
     Bucket,
+    BucketReceiver,
+    BucketWays,
     Buffers,
     Named,
     buckets_of,
     load_buckets,
     packed,
+    send_buckets,
     unsealed,
 )
 from temper.rollout.weights.delivery import Delivery, Offered
@@ -153,8 +154,7 @@ class Engine:
 
 
 def test_at_most_eight_ranks_send_spread_over_all() -> None:
-    many = BucketPublisher(
-        transport="broadcast",
+    many = BucketSender(
         shapes={f"w{number}": (64,) for number in range(100)},
         dtype="bfloat16",
         rank=0,
@@ -195,7 +195,7 @@ def test_a_sender_that_waits_for_engines_to_meet_the_others_does_not_give_up() -
     def send(number: int) -> None:
         group = ways.join(store if number == 0 else connected(first), sender=number, member=0, device=CPU)
         groups.append(group)
-        BucketSender(group, device=CPU).send(ways.buckets(manifest), [wanted], rank=number)
+        send_buckets(group, ways.buckets(manifest), [wanted], rank=number, buffers=Buffers(CPU))
 
     with ThreadPoolExecutor(4) as ends:
         for end in [ends.submit(receive), *(ends.submit(send, number) for number in range(3))]:
@@ -213,21 +213,19 @@ def test_a_sender_whose_engines_are_missing_ends_the_wait_of_the_next_one() -> N
 
 
 @pytest.fixture
-def sender() -> Iterator[BucketPublisher]:
-    made = BucketPublisher(
-        transport="broadcast", shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=30.0
-    )
+def sender() -> Iterator[BucketSender]:
+    made = BucketSender(shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=30.0)
     yield made
     made.close()
 
 
-def delivery(sender: BucketPublisher, *, version: int) -> tuple[Delivery, WeightManifest, Weights]:
+def delivery(sender: BucketSender, *, version: int) -> tuple[Delivery, WeightManifest, Weights]:
     wanted = nudged(weights(seed=0), count=version)
     plain = PlainSender(sender, lambda number: sender.send(number, [nudged(weights(seed=0), count=number)]))
     return Delivery(plain, processes=1), sender.push(version), wanted
 
 
-def test_pushes_reach_all_engines_by_the_same_groups_one_after_the_other(sender: BucketPublisher) -> None:
+def test_pushes_reach_all_engines_by_the_same_groups_one_after_the_other(sender: BucketSender) -> None:
     async def work() -> None:
         engines = [Engine(), Engine()]
         ways, _, _ = delivery(sender, version=1)
@@ -240,7 +238,7 @@ def test_pushes_reach_all_engines_by_the_same_groups_one_after_the_other(sender:
 
 
 def test_a_push_that_was_damaged_on_its_way_to_one_engine_comes_again_to_that_one_alone(
-    sender: BucketPublisher,
+    sender: BucketSender,
 ) -> None:
     async def work() -> None:
         engines = [Engine(), Engine(damaged=1)]
@@ -256,7 +254,7 @@ def test_a_push_that_was_damaged_on_its_way_to_one_engine_comes_again_to_that_on
     asyncio.run(work())
 
 
-def test_weights_that_were_trained_on_since_are_not_sent_as_the_version_before(sender: BucketPublisher) -> None:
+def test_weights_that_were_trained_on_since_are_not_sent_as_the_version_before(sender: BucketSender) -> None:
     sender.push(1)
     sender.forget()
     with pytest.raises(NoLongerHeld, match="version 1 are no longer held"):
@@ -265,7 +263,7 @@ def test_weights_that_were_trained_on_since_are_not_sent_as_the_version_before(s
 
 def test_a_rank_that_has_published_nothing_yet_says_that_newcomers_wait_for_the_next_push() -> None:
     for transport in ("shared_memory", "broadcast"):
-        pushes = RankPushes(LearnerConfig(transport=transport), rank=0, heart=Heart())
+        pushes = WeightSender(LearnerConfig(transport=transport), rank=0, heart=Heart())
         with pytest.raises(NoLongerHeld, match="version 4 are not held here"):
             pushes.offer(4, whole=True, audience=HERE)
 
@@ -287,9 +285,7 @@ def test_whoever_joins_where_nobody_listens_gives_up_as_soon() -> None:
 
 
 def test_an_engine_that_never_comes_fails_the_push_in_time() -> None:
-    sender = BucketPublisher(
-        transport="broadcast", shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=2.0
-    )
+    sender = BucketSender(shapes=SHAPES, dtype="bfloat16", rank=0, ranks=1, device=CPU, timeout_s=2.0)
     sender.push(1)
     sender.offer(1, whole=True, audience=HERE)
     failed: list[RuntimeError] = []

@@ -12,10 +12,9 @@ import torch
 import torch.distributed as dist
 from support.pushes import HERE
 
-from temper.learner.bucket_publisher import BucketPublisher
+from temper.learner.weight_sender import BucketSender
 from temper.orchestrator.cluster.this_machine import free_port
-from temper.rollout.weights.bucket_ways import BucketReceiver
-from temper.rollout.weights.buckets import Named
+from temper.rollout.weights.buckets import BucketReceiver, Named
 
 CPU = torch.device("cpu")
 PIECES: dict[str, tuple[int, ...]] = {f"w{number}": (16,) for number in range(12)}
@@ -32,8 +31,7 @@ def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
     """One of two ranks, whose share is every second tensor. They gather together, as where each has a part of every tensor."""
     limit = timedelta(seconds=100)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=limit)
-    sender = BucketPublisher(
-        transport="broadcast",
+    sender = BucketSender(
         shapes=PIECES,
         dtype="bfloat16",
         rank=rank,

@@ -9,8 +9,8 @@ operations a parameter and token forward, 4 backward (Kaplan et al., "Scaling La
 import math
 from dataclasses import dataclass
 
-from temper.learner.bucket_publisher import MOST_SENDERS
 from temper.learner.config import LearnerConfig
+from temper.learner.weight_sender import MOST_SENDERS
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Card
 from temper.orchestrator.tools.preflight.plan.memory.engine_memory import EngineMemory
@@ -259,5 +259,5 @@ def pushing(fleet: Fleet, assumptions: Assumptions) -> tuple[float, float]:
         return 0.0, tensors_s + push.sent / (_link(fleet, assumptions, adapters=int(fleet.spread)) * 1e9)
     if push.transport == "cuda_ipc":
         copy_s = 2 * push.sent / (fleet.card.bandwidth_gbs * 1e9)
-    brought = push.sent / (assumptions.ray_gbs * 1e9) if push.transport == "ray" and fleet.spread else 0.0
+    brought = push.sent / (assumptions.ray_gbs * 1e9) if push.transport == "shared_memory" and fleet.spread else 0.0
     return copy_s, copy_s + brought + tensors_s

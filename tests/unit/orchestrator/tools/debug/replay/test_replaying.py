@@ -247,7 +247,7 @@ def test_a_record_that_is_cut_off_is_refused(run: RunDir, tmp_path: Path) -> Non
     [
         ("rl.group_size=4", "says what is sampled"),
         ("rollout.limits.turn_tokens=9", "has no part in the training of a recorded batch"),
-        ("learner.transport=ray", "says how weights travel to engines, and a replay has none"),
+        ("learner.transport=broadcast", "says how weights travel to engines, and a replay has none"),
         ("rl.optim.kind=muon", "the optimiser's state in the checkpoint"),
         ("learner.lora.rank=4", "the optimiser's state in the checkpoint"),
         ("rl.optim.learning_rat=1", "did you mean 'learning_rate'"),

@@ -196,13 +196,15 @@ def test_an_engine_without_room_for_a_sequence_is_mended_by_shorter_ones_or_gpus
 
 
 def test_a_push_without_room_in_the_object_store_is_said_with_what_helps(nano: str) -> None:
-    (failed,) = [one for one in plan(nano, "learner.transport=ray", gpus="8xH100-80G").limits if not one.holds]
+    (failed,) = [
+        one for one in plan(nano, "learner.transport=shared_memory", gpus="2x4xH100-80G").limits if not one.holds
+    ]
     assert "do not fit into Ray's object store of 67,108,864 bytes" in failed.needed
     setting, _, hardware = failed.remedy.partition(", or ")
     assert hardware == "ray start --object-store-memory=17776454720 on machines with 17 GiB of /dev/shm"
-    assert not failing(nano, setting, gpus="8xH100-80G")
+    assert not failing(nano, setting, gpus="2x4xH100-80G")
     roomy = Assumptions().given(["shm_gib=64"])
-    found = plan_of(EIGHT, [nano, "learner.transport=ray"], gpus="8xH100-80G", assumptions=roomy)
+    found = plan_of(EIGHT, [nano, "learner.transport=shared_memory"], gpus="2x4xH100-80G", assumptions=roomy)
     assert all(limit.holds for limit in found.limits)
 
 

@@ -1,0 +1,385 @@
+"""The learner's end of a weight push: rank 0 writes a segment that engines read, or each rank sends its share in buckets."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from temper.envs.core.member import Heart
+from temper.learner.config import LearnerConfig
+from temper.rollout.weights.buckets import BUCKET_BYTES, BucketWays, Buffers, buckets_of, send_buckets
+from temper.rollout.weights.checksum import tensor_checksum
+from temper.rollout.weights.manifest import (
+    Adapted,
+    NoLongerHeld,
+    WeightManifest,
+    layout,
+    require_held,
+    require_shape,
+    unknown_weight,
+    wire_dtype,
+)
+from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connected, open_store
+from temper.rollout.weights.receiver import WithBase
+from temper.rollout.weights.segment import DOWN, UP, clear_footer, contents, tensor_view, write_footer
+from temper.rollout.weights.spare_memory import give_back
+from temper.rollout.weights.transports import (
+    BROADCAST,
+    COPIES,
+    Audience,
+    Memory,
+    allocate,
+    is_lasting,
+    offered,
+    resolved,
+)
+
+Gathered = Iterable[dict[str, torch.Tensor]]
+Shapes = dict[str, tuple[int, ...]]
+MOST_SENDERS = 8
+"""Ranks that send buckets: each one is a process group in every engine, which costs seconds and memory of its device."""
+
+
+class TrainedModel(Protocol):
+    """The model under training: see `learner/engine/deepspeed_engine.py`. Gathering is collective."""
+
+    @property
+    def model(self) -> torch.nn.Module: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def has_adapters(self) -> bool: ...
+
+    def checkpoint_shapes(self) -> Shapes: ...
+
+    def adapter_shapes(self) -> Shapes: ...
+
+    def checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]: ...
+
+    def base_parameters(self) -> Iterator[dict[str, torch.Tensor]]: ...
+
+    def adapter_parameters(self) -> Iterator[dict[str, torch.Tensor]]: ...
+
+
+class WeightSender:
+    """One rank's part in the pushes of one model at a time; `close` ends that, and the next push is of another model."""
+
+    def __init__(self, config: LearnerConfig, *, rank: int, heart: Heart) -> None:
+        self._config, self._rank, self._heart = config, rank, heart
+        self._transport = resolved(config.transport)
+        self._sender: SegmentSender | BucketSender | None = None
+        self._has_base = False  # whether the weights to which adapters are added were published
+
+    def publish(self, version: int, engine: TrainedModel) -> WeightManifest | None:
+        """Write the weights into a segment, or have them sent as they are. Rank 0 returns the manifest."""
+        sender = self._sender_of(engine)
+        if isinstance(sender, BucketSender):
+            manifest = sender.push(version)
+            return manifest if self._rank == 0 else None
+        with self._heart.busy("publish"):
+            base = None
+            if sender.adapts and not self._has_base:
+                base = self._heart.for_each(engine.base_parameters())
+            gathered = engine.adapter_parameters() if sender.adapts else engine.checkpoint_parameters()
+            own = self._heart.for_each(gathered)
+            if self._rank == 0:
+                written = sender.push(version, gathered=own, base=base)
+            else:
+                for part in (base or (), own):  # gathering is collective
+                    for _ in part:
+                        continue
+            self._has_base = True
+            return written if self._rank == 0 else None
+
+    def why_merged(self, engine: TrainedModel) -> str:
+        """Return why pushes carry adapters merged into the weights; empty if they carry the adapters alone."""
+        config = self._config
+        if not is_lasting(config.transport):
+            return f"learner.transport={config.transport} carries whole weights"
+        trained = {parameter.dtype for parameter in engine.model.parameters()}
+        if trained != {wire_dtype(config.wire_dtype)}:
+            return f"learner.wire_dtype={config.wire_dtype} is not the type that the learner computes in"
+        try:
+            engine.adapter_shapes()
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+        """Return what engines need to read the last push, on rank 0.
+
+        Raises `NoLongerHeld` if the last push is not this version, or this model's weights were not published yet.
+        """
+        if self._sender is None:
+            raise NoLongerHeld(
+                f"the weights of version {version} are not held here; call publish first, and ask rank 0"
+            )
+        return self._sender.offer(version, whole=whole, audience=audience)
+
+    def send(self, version: int, engine: TrainedModel) -> None:
+        """Send this rank's buckets while the engines receive the last push. A segment is read, not sent."""
+        if isinstance(self._sender, BucketSender):
+            with self._heart.busy("send"):
+                self._sender.send(version, self._heart.for_each(engine.checkpoint_parameters()))
+
+    def forget(self) -> None:
+        """Take note that the model is about to change."""
+        if isinstance(self._sender, BucketSender):
+            self._sender.forget()
+
+    def close(self) -> None:
+        """Free what is held for pushes of this model."""
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+        self._has_base = False
+
+    def _sender_of(self, engine: TrainedModel) -> "SegmentSender | BucketSender":
+        if self._sender is None:
+            config, shapes, dtype = self._config, engine.checkpoint_shapes(), self._config.wire_dtype
+            if self._transport == BROADCAST:
+                self._sender = BucketSender(
+                    shapes=shapes,
+                    dtype=dtype,
+                    rank=self._rank,
+                    ranks=config.ranks,
+                    device=engine.device,
+                    timeout_s=config.collective_timeout_s,
+                )
+            elif engine.has_adapters and not self.why_merged(engine):
+                self._sender = SegmentSender(
+                    self._transport,
+                    shapes=engine.adapter_shapes(),
+                    dtype=dtype,
+                    device=engine.device,
+                    base_shapes=shapes,
+                    scale=config.lora.alpha / config.lora.rank,
+                )
+            else:
+                self._sender = SegmentSender(self._transport, shapes=shapes, dtype=dtype, device=engine.device)
+        return self._sender
+
+
+class SegmentSender:
+    """Writes versions of one model's weights into segments, or of its adapters beside weights that are written once.
+
+    `shapes` are those of the tensors by their checkpoint names; `dtype` is the type on the wire. With `base_shapes` the tensors
+    are adapters to weights of these shapes, each of which counts `scale` times.
+    """
+
+    def __init__(
+        self,
+        transport: str,
+        *,
+        shapes: Shapes,
+        dtype: str,
+        device: torch.device,
+        base_shapes: Shapes | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        self._own = Segments(transport, shapes=shapes, dtype=dtype, device=device)
+        self._bases: Segments | None = None
+        if base_shapes is not None:
+            assert {name.removesuffix(DOWN).removesuffix(UP) for name in shapes} <= base_shapes.keys()
+            self._bases = Segments(transport, shapes=base_shapes, dtype=dtype, device=device)
+        self._scale = scale
+        self._base: WeightManifest | None = None
+        self._last: WeightManifest | None = None
+
+    @property
+    def adapts(self) -> bool:
+        """Whether it sends adapters."""
+        return self._bases is not None
+
+    @property
+    def nbytes(self) -> int:
+        """The size of a segment."""
+        return self._own.nbytes
+
+    def push(self, version: int, *, gathered: Gathered, base: Gathered | None = None) -> WeightManifest:
+        """Write one version and describe it. The first push of adapters has a `base`, later ones travel alone.
+
+        Raises `ValueError` unless exactly the tensors known were gathered.
+        """
+        self._last = None
+        if base is not None:
+            assert self._bases is not None, "only adapters have a base"
+            self._base = None
+            self._base = self._bases.write(version, base)
+        manifest = self._own.write(version, gathered)
+        if self._bases is not None:
+            assert self._base is not None, "the first push brings the weights too"
+            manifest = replace(manifest, adapted=Adapted(base=self._base, scale=self._scale, alone=base is None))
+        self._last = manifest
+        give_back()  # once a step: what the update took
+        return manifest
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+        """Return what engines need to read the last push: of adapters with the weights if `whole`, or in the first push.
+
+        Raises `NoLongerHeld` if the last push is not this version.
+        """
+        adapted = require_held(self._last, version).adapted
+        own = offered(self._own.last, audience)
+        if adapted is None or (adapted.alone and not whole):
+            return own
+        assert self._bases is not None
+        return WithBase(adapters=own, base=offered(self._bases.last, audience))
+
+    def close(self) -> None:
+        """Free the segments. Engines that have one mapped keep reading it."""
+        self._last = self._base = None
+        for segments in (self._own, self._bases):
+            if segments is not None:
+                segments.close()
+
+
+class Segments:
+    """Segments of one layout that take turns: engines may still read the last one while the next is written."""
+
+    def __init__(self, transport: str, *, shapes: Shapes, dtype: str, device: torch.device) -> None:
+        self._transport, self._shapes, self._dtype, self._device = transport, shapes, dtype, device
+        self._offsets, self.nbytes = layout(shapes, dtype=dtype)
+        self._memories: list[Memory] = []  # the one that was written last is the last
+
+    @property
+    def last(self) -> Memory:
+        """The segment that was written last."""
+        return self._memories[-1]
+
+    def write(self, version: int, gathered: Gathered) -> WeightManifest:
+        """Write one version. Raises `ValueError` unless exactly the tensors known were gathered."""
+        if len(self._memories) < COPIES:
+            self._memories.append(allocate(self._transport, self.nbytes, device=self._device))
+        else:
+            self._memories.append(self._memories.pop(0))
+        segment = self.last.data
+        clear_footer(segment)
+        self._fill(segment, gathered)
+        checksum = tensor_checksum(contents(segment))
+        write_footer(segment, version=version, checksum=checksum)
+        return WeightManifest.of(
+            self._shapes, dtype=self._dtype, transport=self._transport, version=version, checksum=checksum
+        )
+
+    def close(self) -> None:
+        """Free the segments."""
+        for memory in self._memories:
+            memory.close()
+        self._memories.clear()
+
+    def _fill(self, segment: torch.Tensor, gathered: Gathered) -> None:
+        missing = set(self._shapes)
+        dtype = wire_dtype(self._dtype)
+        for tensors_by_name in gathered:
+            for name, tensor in tensors_by_name.items():
+                if name not in self._shapes:
+                    raise unknown_weight(name)
+                require_shape(name, tensor, self._shapes[name])
+                tensor_view(segment, dtype=dtype, shape=self._shapes[name], offset=self._offsets[name]).copy_(tensor)
+                missing.discard(name)
+        if missing:
+            raise ValueError(f"{len(missing)} weights were not sent, such as {min(missing)}; load the model again")
+
+
+class BucketSender:
+    """One rank's part of pushes in buckets: its share of the parameters as they are, straight from its device.
+
+    Nothing is copied when a push is published. The push is over before the next update begins, and its weights are no longer
+    held after it. `shapes` and `dtype` are those of `SegmentSender`.
+    """
+
+    def __init__(
+        self,
+        *,
+        shapes: Shapes,
+        dtype: str,
+        rank: int,
+        ranks: int,
+        device: torch.device,
+        timeout_s: float,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self._shapes, self._dtype = shapes, dtype
+        self._rank, self._ranks = rank, ranks
+        self._device, self._timeout_s = device, timeout_s
+        self._bucket_bytes = bucket_bytes
+        self._buffers = Buffers(device)
+        self._last: WeightManifest | None = None
+        self._audience: Audience | None = None
+        self._ways: BucketWays | None = None
+        self._store: object = None
+        self._met: tuple[BucketWays, ProcessGroup] | None = None
+
+    def push(self, version: int) -> WeightManifest:
+        """Describe the weights as they are now, which are sent as this version. To be called on every rank."""
+        self._last = WeightManifest.of(self._shapes, dtype=self._dtype, transport=BROADCAST, version=version)
+        return self._last
+
+    def forget(self) -> None:
+        """Take note that the weights are about to change."""
+        self._last = None
+
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> BucketWays:
+        """Return where the engines of an audience join, on rank 0, which begins to listen there for a new audience.
+
+        Raises `NoLongerHeld` if the last push is not this version.
+        """
+        manifest = require_held(self._last, version)
+        if self._ways is None or self._audience != audience:
+            buckets = buckets_of(manifest, senders=1, most_bytes=self._bucket_bytes)
+            senders = min(self._ranks, len(buckets), MOST_SENDERS)
+            first = GroupMember(host=audience.host, port=0, rank=0, size=audience.size + 1, timeout_s=self._timeout_s)
+            rendezvous, self._store = open_store(first)
+            self._ways = BucketWays(rendezvous=rendezvous, senders=senders, bucket_bytes=self._bucket_bytes)
+            self._audience = audience
+        return self._ways
+
+    def send(self, version: int, gathered: Gathered) -> None:
+        """Send this rank's buckets of what is gathered. To be called on every rank, after the offer.
+
+        Raises `NoLongerHeld` like `offer`, and `RuntimeError` if an engine is missing for the seconds of the group.
+        """
+        manifest = require_held(self._last, version)
+        ways, left = self._agreed(), iter(gathered)
+        try:
+            number = sender_of(self._rank, ranks=self._ranks, senders=ways.senders)
+            if number is not None:
+                group = self._group(ways, number)
+                send_buckets(group, ways.buckets(manifest), left, rank=number, buffers=self._buffers)
+            for _ in left:
+                continue  # gathering may be collective
+        except RuntimeError:
+            self._met, self._ways = None, None  # nobody meets there again
+            self._buffers = Buffers(self._device)  # one may still be on its way
+            for _ in left:
+                continue  # the other ranks continue with it
+            raise
+
+    def _group(self, ways: BucketWays, number: int) -> ProcessGroup:
+        if self._met is None or self._met[0] != ways:
+            store = self._store if self._rank == 0 else connected(ways.rendezvous)
+            self._met = ways, ways.join(store, sender=number, member=0, device=self._device)
+        return self._met[1]
+
+    def _agreed(self) -> BucketWays:
+        """Return where this push goes, as rank 0 offered it."""
+        told: list[BucketWays | None] = [self._ways]
+        if self._ranks > 1:
+            dist.broadcast_object_list(told, src=0, device=torch.device("cpu") if self._device.type == "cpu" else None)
+        assert told[0] is not None, "it was offered before"
+        return told[0]
+
+    def close(self) -> None:
+        """Leave the groups."""
+        self._met, self._ways, self._store = None, None, None
+
+
+def sender_of(rank: int, *, ranks: int, senders: int) -> int | None:
+    """Return the number of a rank among the senders, spread evenly over the ranks, or None if it does not send."""
+    number, rest = divmod(rank, ranks // senders)
+    return number if rest == 0 and number < senders else None

@@ -1,0 +1,73 @@
+"""How the bytes of a weight push travel, by the names of `learner.transport`, and the memory that holds them on the way.
+
+shared_memory   engines on the learner's machine map its memory; to others the bytes travel as an object of Ray's
+broadcast       each rank sends its share in buckets: NCCL between GPUs, gloo between CPUs (`buckets.py`)
+cuda_ipc        the only engine, on the learner's only GPU, opens its memory
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from temper.rollout.weights.gpu_memory import GpuMemory
+from temper.rollout.weights.host_memory import HostMemory
+
+SHARED_MEMORY, BROADCAST, CUDA_IPC = "shared_memory", "broadcast", "cuda_ipc"
+TRANSPORTS = (SHARED_MEMORY, BROADCAST, CUDA_IPC)
+AUTO = "auto"
+"""Leaves the choice to the run, which knows the cluster. Without a run it is `SHARED_MEMORY`."""
+COPIES = 2
+"""Copies of the weights that a learner holds unless it sends buckets: engines may still read one while it writes the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audience:
+    """The engines that pushes are for: how many processes, at which address they reach the sender, which audience it is."""
+
+    number: int
+    size: int
+    host: str
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether the engines are on the sender's machine: they reach it by loopback."""
+        return self.host.startswith("127.")
+
+
+class Memory(Protocol):
+    """Bytes under a path by which other processes find them."""
+
+    data: torch.Tensor
+
+    @property
+    def path(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+def resolved(transport: str) -> str:
+    """Return the transport of a name that may be `AUTO`."""
+    return SHARED_MEMORY if transport == AUTO else transport
+
+
+def is_lasting(transport: str) -> bool:
+    """Return whether a push lies in main memory until the next push: the learner may train while engines load it."""
+    return resolved(transport) == SHARED_MEMORY
+
+
+def require_usable(transport: str) -> None:
+    """Raise `ValueError` if a learner in this process can not use the transport."""
+    if transport == CUDA_IPC and not torch.cuda.is_available():
+        raise ValueError(f"learner.transport={CUDA_IPC}: the learner has no GPU; set learner.transport={AUTO}")
+
+
+def allocate(transport: str, nbytes: int, *, device: torch.device) -> Memory:
+    """Return new memory for a push. Raises `OSError` if there is not as much."""
+    return GpuMemory(nbytes, device) if transport == CUDA_IPC else HostMemory(nbytes)
+
+
+def offered(memory: Memory, audience: Audience) -> object:
+    """Return a path that engines open, or for engines on other machines the bytes, which Ray brings to each machine once."""
+    local = audience.on_one_machine or memory.data.is_cuda
+    return memory.path if local else memory.data.numpy()

@@ -1,1 +1,0 @@
-"""The ways in which the bytes of a weight push travel, one a file; `catalog.py` lists them."""

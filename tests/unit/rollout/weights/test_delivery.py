@@ -1,0 +1,104 @@
+"""How a push is delivered: offered once to all, whole to an engine that lacks the weights of adapters."""
+
+import asyncio
+import os
+import weakref
+
+import torch
+from support.pushes import Nothing, PlainSender, empty_push, held
+from unit.rollout.weights.test_push import Weights, nudged, same, segment_sender, weights
+
+from temper.envs.core.member import WorkerDied
+from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.delivery import Delivery, Offered
+from temper.rollout.weights.host_memory import HostMemory, MappedFiles
+from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
+from temper.rollout.weights.receiver import WeightReceiver
+from temper.rollout.weights.transports import Audience
+
+
+class Engine:
+    """A rollout worker that keeps what its engine would read."""
+
+    def __init__(self) -> None:
+        self.receiver = WeightReceiver()
+        self.weights: Weights = {}
+
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+        arrived = await asyncio.to_thread(self.receiver.receive, manifest, await offer)
+        self.weights = held(arrived)
+        return arrived.manifest.weight_version
+
+
+def test_a_push_reaches_every_engine_by_one_offer() -> None:
+    async def pushes() -> list[bool]:
+        source = segment_sender()
+        sender, engines = PlainSender(source), [Engine(), Engine()]
+        delivery = Delivery(sender, processes=1)
+        for version in (1, 2, 3):
+            wanted = nudged(weights(seed=0), count=version)
+            manifest = source.push(version, gathered=[wanted])
+            assert await delivery.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=version)] * 2
+            assert all(same(engine.weights, wanted) for engine in engines)
+        for engine in engines:
+            engine.receiver.close()
+        source.close()
+        return sender.asked
+
+    assert asyncio.run(pushes()) == [False] * 3
+
+
+def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_that_it_lacks() -> None:
+    class Busy(PlainSender):
+        """Does one thing after the other, and is in its next step when whole weights are asked for."""
+
+        step: Offered | None = None
+
+        def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+            if not whole:
+                return super().offer(version, whole=whole, audience=audience)
+            self.step = asyncio.ensure_future(asyncio.sleep(0.3))
+            return self.step
+
+        async def send(self, version: int) -> None:
+            if self.step is not None:
+                await self.step
+
+    class Lacks:
+        """An engine without the weights of adapters."""
+
+        refused = False
+
+        async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+            await offer
+            if not self.refused:
+                self.refused = True
+                await asyncio.sleep(0.02)  # the sender has done its part by then
+                raise WholeWeightsNeeded("it was started anew")
+            return manifest.weight_version
+
+    async def work() -> list[WeightVersion | WorkerDied]:
+        manifest = empty_push(3, nbytes=64).manifest
+        return await Delivery(Busy(Nothing()), processes=1).deliver(manifest, [Lacks()], limit_s=0.1)
+
+    assert asyncio.run(work()) == [WeightVersion(step=3)]
+
+
+def test_an_engine_lets_go_of_a_segment_that_the_learner_has_freed() -> None:
+    engine = MappedFiles()
+
+    def taken(memory: HostMemory) -> weakref.ref[torch.Tensor]:
+        return weakref.ref(engine.map(memory.path, nbytes=memory.data.numel()))
+
+    below = os.open(os.devnull, os.O_RDONLY)
+    freed = HostMemory(64)
+    first = taken(freed)
+    freed.close()
+    os.close(below)  # whose number the next segment has, and with it another path
+    memory = HostMemory(128)
+    second, again = taken(memory), taken(memory)
+    assert first() is None
+    assert second() is not None
+    assert second() is again()
+    engine.close()
+    memory.close()
