@@ -29,6 +29,6 @@ From the bottom up; each room imports itself and those above it in this list:
     planning      what a run would take: memory, time and cost by part, the limits that it would meet
     simulation    a run at any scale in virtual time: the real loop, buffer and pool, durations planned or measured
     doctor        what may be wrong with a machine and a configuration, looked for before a run
-    parity        engine and trainer on the same tokens: the gap, by layer type, and the setting that causes it
+    parity        engine and trainer on the same tokens: the gap, by layer type
     cli           the commands of `temper`
 """

@@ -5,14 +5,12 @@ import io
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
-from temper.learner.models.kernels import training_device
 from temper.orchestrator.cli.named_model import RUNS, newest_model, run_folder
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.model_source import ModelSource
@@ -23,10 +21,10 @@ from temper.orchestrator.pipeline.profiles.settled import settled
 from temper.orchestrator.run.driver import noise_to
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.tools.debug.parity.comparison import Comparison, compare
 from temper.orchestrator.tools.debug.parity.prompts import Prompt, env_prompts, file_prompts, own_prompts, require_room
 from temper.orchestrator.tools.debug.parity.report import tables, to_json
-from temper.orchestrator.tools.debug.parity.search import EngineComparison, GapDiagnosis
-from temper.orchestrator.tools.debug.parity.setup import Setup, facts_of
+from temper.orchestrator.tools.debug.parity.setup import Setup
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
@@ -36,15 +34,11 @@ LOG = Path(RUNS) / "parity.log"
 WIDTH = 130
 
 
-def run_parity(given: argparse.Namespace, *, began: float) -> int:
-    """Compare, say what was found, and return the exit status. `began` is when the command did, on the monotonic clock.
+def run_parity(given: argparse.Namespace) -> int:
+    """Compare, print the tables, and return the exit status.
 
     Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
     """
-    if given.starts < 1:
-        raise ValueError(f"--starts {given.starts}: give 1, which changes nothing, or more")
-    if not given.deadline > 0:
-        raise ValueError(f"--deadline {given.deadline:g}: give seconds above 0, 600 for a small model")
     config = config_of(given)
     assert config.model.source is not None
     model = config.model.source.folder
@@ -53,12 +47,11 @@ def run_parity(given: argparse.Namespace, *, began: float) -> int:
     tokenizer = load_tokenizer(model, config.model.declared())
     prompts = _prompts(given, config, tokenizer)
     require_room(prompts, tokens=given.tokens, longest=setup.engine.max_model_len)
-    end, until = tokenizer.eos_token_id, began + given.deadline
-    return _told(given, _found(given, setup, model, prompts, end=end, until=until), setup)
+    return _shown(given, _compared(given, setup, model, prompts, end=tokenizer.eos_token_id), setup)
 
 
-def _told(given: argparse.Namespace, found: GapDiagnosis, setup: Setup) -> int:
-    """Print what was found, and write it where that is asked; returns the exit status."""
+def _shown(given: argparse.Namespace, found: Comparison, setup: Setup) -> int:
+    """Print a comparison, write it if asked, and return the exit status."""
     data = to_json(found, setup, model=given.model)
     if given.out is not None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -70,28 +63,22 @@ def _told(given: argparse.Namespace, found: GapDiagnosis, setup: Setup) -> int:
         console = Console(highlight=False)
         console.width = max(console.width, WIDTH)
         console.print(tables(found, model=given.model))
-    return 1 if given.at_most is not None and not found.gaps.decoding.mean <= given.at_most else 0
+    return 1 if given.at_most is not None and not found.configured.decoding.mean <= given.at_most else 0
 
 
-def _found(
-    given: argparse.Namespace, setup: Setup, model: Path, prompts: list[Prompt], *, end: int, until: float
-) -> GapDiagnosis:
-    """Diagnose while what libraries print goes to a file, and what is under way to the screen."""
+def _compared(given: argparse.Namespace, setup: Setup, model: Path, prompts: list[Prompt], *, end: int) -> Comparison:
+    """Compare with the output of libraries in a file, and the progress on the screen."""
     with os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8") as screen:
 
         def tell(text: str) -> None:
             if not given.quiet:
                 print(f"parity: {text}", file=screen)
 
-        tell(f"at most {given.starts} engines; what libraries print goes to {LOG}")
-        facts = facts_of(model, gpu=training_device() == "cuda")
+        tell(f"the output of libraries is in {LOG}")
         progress = Progress("parity", stream=io.StringIO() if given.quiet else screen)
-        comparison = EngineComparison(model, facts, prompts, tokens=given.tokens, end=end, tell=tell, progress=progress)
         try:
             with noise_to(LOG):
-                return comparison.diagnose(
-                    setup, starts=given.starts, bisect=given.starts > 1, deadline_s=until - time.monotonic()
-                )
+                return compare(model, setup, prompts, tokens=given.tokens, end=end, tell=tell, progress=progress)
         except RuntimeError as error:  # of vLLM, which says elsewhere why
             raise RuntimeError(f"{error}; {LOG} has what was printed") from error
 

@@ -6,7 +6,6 @@ Suffixes: `_T` one entry per sampled token, `_PD` token of a sequence and hidden
 import asyncio
 import io
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -73,7 +72,6 @@ class Answered:
     watched: Watched | None
     why_not: str
     """Why its layers are not seen; empty where they are."""
-    seconds: float
 
 
 def ask(
@@ -87,8 +85,7 @@ def ask(
 ) -> Answered:
     """Start an engine, sample answers of at most `tokens` tokens, which `end` ends, score them and end it.
 
-    What vLLM raises passes. It waits for as long as vLLM does: the caller bounds it
-    (`orchestrator/tools/debug/parity/time_limit.py`).
+    Raise whatever vLLM raises; it waits for as long as vLLM does.
     """
     shown = progress or Progress(stream=io.StringIO())
     return asyncio.run(_ask(model, setup, prompts, tokens=tokens, end=end, progress=shown))
@@ -97,7 +94,6 @@ def ask(
 async def _ask(
     model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens: int, end: int, progress: Progress
 ) -> Answered:
-    began = time.monotonic()
     config = setup.engine.with_float32_head() if setup.learner.float32_head else setup.engine
     engine = ScoringEngine(
         model, config, version=WeightVersion(step=0), ends=(end,), record_experts=setup.learner.router_replay
@@ -120,7 +116,6 @@ async def _ask(
         plain=scored,
         watched=watched,
         why_not=why_not,
-        seconds=time.monotonic() - began,
     )
 
 
