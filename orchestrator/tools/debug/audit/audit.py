@@ -1,83 +1,303 @@
-"""The audit of a run: what its ledger, metrics, checkpoints and trajectories say, and where they do not agree."""
+"""The audit of a run: whether its ledger, metrics, evaluations, trajectories and checkpoints agree."""
 
-import time
-from dataclasses import asdict, dataclass
-from typing import Any
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
-from temper.orchestrator.loop.buffer import Totals
-from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.tools.debug.audit.checkpoint_checks import followed
-from temper.orchestrator.tools.debug.audit.evidence import Evidence, gather
-from temper.orchestrator.tools.debug.audit.finding import Finding
-from temper.orchestrator.tools.debug.audit.metrics_checks import metrics_findings
-from temper.orchestrator.tools.debug.audit.ticket_lives import TicketLives
-from temper.orchestrator.tools.debug.audit.trajectory_checks import trajectory_findings
+from temper.orchestrator.run.checkpoint import TRAJECTORIES_EVERY, DamagedCheckpointError, place, steps, verify
+from temper.orchestrator.run.folder import RunDir, evaluations_of
+from temper.orchestrator.run.ledger import parse_row as parse_ledger_row
+from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_state
+from temper.orchestrator.run.metrics_log import UNWRITTEN, MetricsRow
+from temper.orchestrator.run.metrics_log import parse_row as parse_metrics_row
+from temper.orchestrator.run.row_file import whole_lines
+from temper.orchestrator.tools.debug.audit.ticket_lives import StepTickets, TicketLives
+from temper.orchestrator.tools.finding import Finding, Level
 
-LOOKS = 3
-PAUSE_S = 1.0
-"""A run that is working may go back to a checkpoint between two looks at its files: only what every look finds is wrong."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageAudit:
-    """What one instance has left. `steps` counts its rows of metrics; `tickets` is None where it has none."""
-
-    name: str
-    steps: int
-    tickets: Totals | None
-    trajectories: int
-    """Files."""
-    checkpoints: list[int]
+T = TypeVar("T")
+OF_THE_LOOP = "rollout/answers"
+"""The metric that only rows of the loop have."""
+EVERY = "checkpoints.trajectories_every"
+LEDGER, METRICS = "ledger.jsonl", "metrics.jsonl"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Audit:
-    """What was found. `working` says whether a driver holds the run now."""
+def audit(run: RunDir) -> list[Finding]:
+    """Return the failures, then a line for each stage with what agrees. Raise `FileNotFoundError` if the folder is no run's.
 
-    run: str
-    working: bool
-    stages: list[StageAudit]
-    findings: list[Finding]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        return {"sound": not self.findings} | asdict(self)
+    The last step of a stage that is not done may be unfinished: a run may be at work, or killed.
+    """
+    found = _Audit(run)
+    return [*found.failures, *found.summary()]
 
 
-def audit(folder: RunDir) -> Audit:
-    """Audit a run. Raise `FileNotFoundError` where the folder is that of no run."""
-    working = folder.is_held()
-    found, stages = _look(gather(folder))
-    for _ in range(LOOKS - 1):
-        if not (found and working):
-            break
-        time.sleep(PAUSE_S)
-        again, stages = _look(gather(folder))
-        found = [finding for finding in found if finding in again]
-    return Audit(run=str(folder.root), working=working, stages=stages, findings=found)
+def failures(run: RunDir) -> list[Finding]:
+    """Return what does not agree. Raise as `audit`."""
+    return _Audit(run).failures
 
 
-def _look(evidence: Evidence) -> tuple[list[Finding], list[StageAudit]]:
-    ticketed = dict.fromkeys(row.stage for _, row in evidence.ledger)
-    past = {name: followed(evidence, name) for name in ticketed | dict.fromkeys(evidence.checkpoints)}
-    lives = {name: past[name][0] for name in ticketed}
-    found = [*evidence.unreadable]
-    for one in lives.values():
-        found += one.findings
-    found += metrics_findings(evidence, lives)
-    for one in lives.values():
-        found += trajectory_findings(evidence, one)
-    for _, of_checkpoints in past.values():
-        found += of_checkpoints
-    return found, [_stage(evidence, name, lives) for name in evidence.stages]
+class _Audit:
+    def __init__(self, run: RunDir) -> None:
+        if not (run.root / "manifest.json").exists():
+            raise FileNotFoundError(f"{run.root} is the folder of no run: it has no manifest.json")
+        self._run, self._state = run, run.state()
+        self.failures: list[Finding] = []
+        self._metrics = self._rows(run.metrics, parse_metrics_row)
+        self._ledger = self._rows(run.ledger, parse_ledger_row)
+        names = [row.stage for _, row in self._metrics] + [row.stage for _, row in self._ledger]
+        self._stages = list(dict.fromkeys(names))
+        folder = run.root / "checkpoints"
+        self._checkpoints = {p.name: steps(p) for p in sorted(folder.glob("*")) if p.is_dir()}
+        ticketed = dict.fromkeys(row.stage for _, row in self._ledger)
+        self._lives = {name: self._follow(name) for name in ticketed | dict.fromkeys(self._checkpoints)}
+        for name in dict.fromkeys([*self._stages, *self._state.done]):
+            self._check_metrics(name, self._lives[name] if name in ticketed else None)
+        for name in ticketed:
+            self._check_trajectories(name, self._lives[name])
+
+    def summary(self) -> list[Finding]:
+        """Return a line for each stage."""
+        lines = []
+        for name in self._stages:
+            parts = [f"{len(self._measured(name))} steps"]
+            if name in self._lives and self._lives[name].lives:
+                one = self._lives[name].totals
+                parts.append(
+                    f"{one.issued} tickets ({one.trained} trained, {one.dropped} dropped, {one.failed} failed)"
+                )
+                parts.append(f"{len(self._run.trajectory_files(name))} files of trajectories")
+            if checkpoints := self._checkpoints.get(name):
+                parts.append(f"checkpoints {', '.join(map(str, checkpoints))}")
+            lines.append(Finding(level=Level.OK, what=", ".join(parts), where=name))
+        return lines
+
+    def _add(self, path: Path, what: str, line: int | None = None) -> None:
+        where = str(path.relative_to(self._run.root)) + ("" if line is None else f":{line}")
+        self.failures.append(Finding(level=Level.FAILURE, what=what, where=where))
+
+    def _rows(self, path: Path, parse: Callable[[str], T]) -> list[tuple[int, T]]:
+        """Return the rows of a file with the numbers of their lines; add those that are none."""
+        found = []
+        for number, line in enumerate(_lines(path), 1):
+            try:
+                found.append((number, parse(line)))
+            except (ValueError, KeyError, TypeError) as error:
+                self._add(path, f"this line is unreadable: {error}", number)
+        return found
+
+    def _measured(self, stage: str) -> list[tuple[int, MetricsRow]]:
+        return [(line, row) for line, row in self._metrics if row.is_step_of(stage)]
+
+    def _first_step(self, stage: str) -> int:
+        """Return the first step that this run trained itself: a fork continues from one of another run."""
+        name, _, step = self._state.origin.get("from", "").partition("/")
+        return int(step) + 1 if name == stage else 1
+
+    def _came_with_fork(self, stage: str) -> bool:
+        """Return whether an instance was done before the one with whose checkpoint a fork began."""
+        name, done = self._state.origin.get("from", "").partition("/")[0], list(self._state.done)
+        return bool(name) and stage in (done[: done.index(name)] if name in done else done)
+
+    def _follow(self, stage: str) -> TicketLives:
+        """Follow a stage's rows of the ledger once, and compare each checkpoint when the ledger is as long as it was then."""
+        rows = [(line, row) for line, row in self._ledger if row.stage == stage]
+        lives = TicketLives()
+        paths = {step: place(self._run.checkpoints(stage), step) for step in self._checkpoints.get(stage, [])}
+        states = {step: self._check_checkpoint(stage, step, path) for step, path in paths.items()}
+        waiting = sorted((state.ledger_rows, step, state) for step, state in states.items() if state)
+        for count in range(len(rows) + 1):
+            while waiting and waiting[0][0] == count:
+                _, step, state = waiting.pop(0)
+                self._check_tickets(step, paths[step], state, lives)
+            if count < len(rows):
+                lives.follow(*rows[count])
+        for count, step, _ in waiting:
+            self._add(paths[step] / STATE_FILE, f"the ledger had {count} rows of {stage}, and has {len(rows)}")
+        for line, what in lives.wrong:
+            self._add(self._run.ledger, what, line)
+        return lives
+
+    def _check_checkpoint(self, stage: str, step: int, path: Path) -> LoopState | None:
+        """Check a checkpoint alone; return its state, None without one and for that of another run."""
+        try:
+            verify(path)
+        except (DamagedCheckpointError, FileNotFoundError) as error:
+            if path.exists():  # older ones are removed meanwhile
+                self._add(path, str(error))
+            return None
+        if step < self._first_step(stage):
+            return None
+        if step not in {row.step for _, row in self._measured(stage)}:
+            self._add(path, f"step {step} has a checkpoint and no row in {METRICS}")
+        if not (path / STATE_FILE).exists():
+            return None
+        try:
+            return read_state(path)
+        except ValueError as error:
+            self._add(path / STATE_FILE, str(error))
+            return None
+
+    def _check_tickets(self, step: int, path: Path, state: LoopState, lives: TicketLives) -> None:
+        """Compare the tickets of a checkpoint with the rows that the ledger had then."""
+        file = path / STATE_FILE
+        if lives.last_step != step:
+            self._add(file, f"it has {state.ledger_rows} rows of the ledger, whose last step is {lives.last_step}")
+        held, in_flight = {ticket["number"] for ticket in state.buffer["tickets"]}, set(lives.open)
+        for number in sorted(in_flight - held):
+            self._add(file, f"ticket {number} is lost: it is in flight in {LEDGER} and not in this checkpoint")
+        for number in sorted(held - in_flight):
+            self._add(file, f"ticket {number} is in this checkpoint and not in flight in {LEDGER}")
+        if lives.next_ticket is not None and state.buffer["next_ticket"] != lives.next_ticket:
+            self._add(file, f"the next ticket is {state.buffer['next_ticket']}, and {lives.next_ticket} in {LEDGER}")
+        for name in (GROUPS_FILE, EPISODES_FILE):
+            for line, text in enumerate(_lines(path / name), 1):
+                number = int(json.loads(text)["ticket"])
+                life = lives.lives.get(number)
+                done = life is not None and life.finished is not None
+                is_open = life is not None and life.end is None and (not done or life.again)
+                if not (done if name == GROUPS_FILE else is_open):
+                    state_word = "not finished" if name == GROUPS_FILE else "not in flight"
+                    self._add(path / name, f"ticket {number} is here and {state_word} in {LEDGER}", line)
+
+    def _check_metrics(self, stage: str, lives: TicketLives | None) -> None:
+        rows = self._measured(stage)
+        if self._came_with_fork(stage) and not rows:
+            return  # it was measured in the other run
+        if self._state.stages.get(stage) == "eval":
+            self._check_evaluation(stage, rows)
+        else:
+            self._check_order(stage, rows)
+        if lives is not None or any(OF_THE_LOOP in row.values for _, row in rows):
+            self._check_ledger(stage, rows, lives)
+
+    def _check_order(self, stage: str, rows: list[tuple[int, MetricsRow]]) -> None:
+        """Check that steps stand once, in order and without a gap; evaluations between steps may have gaps."""
+        names = {*self._stages, *self._state.done, *self._state.stages}
+        is_between = stage in {evaluations_of(name) for name in names}
+        newest = -1 if is_between else self._first_step(stage) - 1
+        for line, row in rows:
+            if (row.step <= newest and (is_between or row.step > 0)) or (row.step > newest + 1 and not is_between):
+                self._add(self._run.metrics, f"{stage}: step {row.step} follows step {newest}", line)
+            newest = max(newest, row.step)
+        last = 0 if is_between else self._state.done.get(stage, 0)
+        if newest < last:
+            self._add(self._run.metrics, f"{stage}: {last} steps are done, and the last row is that of step {newest}")
+
+    def _check_evaluation(self, stage: str, rows: list[tuple[int, MetricsRow]]) -> None:
+        """Compare the row of an evaluation that is done with its file."""
+        for line, _ in rows[1:]:
+            self._add(self._run.metrics, f"{stage}: line {rows[0][0]} has its row too", line)
+        if stage not in self._state.done:
+            return
+        path = self._run.evals / f"{stage.removeprefix('eval-')}.json"
+        if not path.exists() or not rows:
+            self._add(path if rows else self._run.metrics, f"the evaluation {stage} is done, and it is not here")
+            return
+        line, row = rows[-1]
+        recorded = json.loads(path.read_text(encoding="utf-8"))["envs"]
+        for name, value in {
+            f"{env}/{name}": v for env, values in recorded.items() for name, v in values.items()
+        }.items():
+            logged = row.values.get(name, math.nan)
+            if logged != value and not (value is None and math.isnan(logged)):
+                self._add(self._run.metrics, f"{stage}: {name} is {logged}, and {value} in {path.name}", line)
+
+    def _check_ledger(self, stage: str, rows: list[tuple[int, MetricsRow]], lives: TicketLives | None) -> None:
+        """Check that metrics and ledger have the same steps, and the same counts for each."""
+        if lives is None:
+            self._add(self._run.ledger, f"no row of {stage}, and {len(rows)} of its steps are measured")
+            return
+        for line, row in rows:
+            if row.step not in lives.steps:
+                self._add(self._run.metrics, f"{stage}: step {row.step} is measured and not in {LEDGER}", line)
+                continue
+            for name, counted in self._counts(stage, row, lives.steps[row.step], lives).items():
+                if (value := row.values.get(name, 0.0)) != counted:
+                    self._add(
+                        self._run.metrics, f"step {row.step}: {name} is {value:g}, and {counted} in {LEDGER}", line
+                    )
+        measured = {row.step for _, row in rows}
+        last = set() if stage in self._state.done else {lives.last_step}  # may be unfinished
+        for step in sorted(lives.steps.keys() - measured - last):
+            if step >= self._first_step(stage):
+                self._add(self._run.ledger, f"{stage}: step {step} is in the ledger and not in {METRICS}")
+
+    def _counts(self, stage: str, row: MetricsRow, tickets: StepTickets, lives: TicketLives) -> dict[str, int]:
+        """Return the metrics that count tickets of a step, as the ledger has them."""
+        counts = {"rollout/dropped_no_signal": len(tickets.dropped), "rollout/dropped_failed": len(tickets.failed)}
+        counts |= _by_env(row, "groups_trained", tickets.trained, lives)
+        forked = self._first_step(stage)
+        if not tickets.without_task and row.step != (forked if forked > 1 else None):  # else other groups were dropped
+            counts |= _by_env(row, "groups", [*tickets.trained, *tickets.dropped, *tickets.failed], lives)
+        return counts
+
+    def _check_trajectories(self, stage: str, lives: TicketLives) -> None:
+        files = self._run.trajectory_files(stage)
+        for step, path in files.items():
+            if step not in lives.steps:
+                self._add(path, f"step {step} is not in {LEDGER}")
+            elif path.exists():
+                self._check_file(path, step, lives)
+        for step in sorted(self._due(stage, lives) - set(files)):
+            self._add(self._run.trajectory_file(stage, step), f"step {step} has no file of trajectories")
+
+    def _check_file(self, path: Path, step: int, lives: TicketLives) -> None:
+        """Compare the answers of a file with the groups that the ledger has as trained."""
+        answers: dict[int, Counter[bool]] = {}
+        envs: dict[int, object] = {}
+        for line, (number, env, failed) in self._rows(path, _answer):
+            if number not in lives.steps[step].trained and number not in envs:
+                self._add(path, f"ticket {number} is here and not trained in step {step}", line)
+            envs.setdefault(number, env)
+            answers.setdefault(number, Counter())[failed] += 1
+        for number in lives.steps[step].trained:
+            life, counts = lives.lives[number], answers.get(number)
+            if counts is None:
+                self._add(path, f"ticket {number} was trained in step {step}, and has no trajectories here")
+                continue
+            if life.env not in (None, envs[number]):
+                self._add(path, f"ticket {number} is of {envs[number]}, and of {life.env} in {LEDGER}")
+            recorded = life.finished and (life.finished.answers, life.finished.failed)
+            if recorded and recorded != (counts[False], counts[True]):
+                here = f"{counts[False]} answers and {counts[True]} failed ones"
+                self._add(path, f"ticket {number} has {here}, and {recorded[0]} and {recorded[1]} in {LEDGER}")
+
+    def _due(self, stage: str, lives: TicketLives) -> set[int]:
+        """Return the steps whose file must be there: not those before a restart, or with an event that says why."""
+        rows = [row for _, row in self._metrics if row.stage == stage]
+        unwritten = {row.step for row in rows if row.event is not None and row.event["kind"] == UNWRITTEN}
+        every, due, newest = int(self._state.fingerprint.get(EVERY, TRAJECTORIES_EVERY)), set(), 0
+        for _, row in reversed(self._metrics):
+            if row.event is not None:  # a change says the interval before it
+                before, _ = row.event["what"].get(EVERY, (every, every))
+                every = TRAJECTORIES_EVERY if before is None else int(before)
+            elif row.is_measured and row.stage == stage:
+                newest = max(newest, row.step)
+                is_last = row.step == self._state.done.get(stage)
+                if row.step % every == 0 or is_last or row.values.get("train/skipped", 0.0) > 0:
+                    due.add(row.step)
+        return due - unwritten - lives.continued - (set() if stage in self._state.done else {newest})
 
 
-def _stage(evidence: Evidence, name: str, lives: dict[str, TicketLives]) -> StageAudit:
-    steps = sum(row.is_step_of(name) for _, row in evidence.metrics)
-    return StageAudit(
-        name=name,
-        steps=steps,
-        tickets=lives[name].totals if name in lives else None,
-        trajectories=len(evidence.trajectory_files(name)),
-        checkpoints=evidence.checkpoints.get(name, []),
-    )
+def _lines(path: Path) -> list[str]:
+    """Return the whole lines of a file that may be damaged or removed."""
+    return whole_lines(path.read_text(encoding="utf-8", errors="replace")) if path.exists() else []
+
+
+def _answer(text: str) -> tuple[int, object, bool]:
+    """Return the ticket of a trajectory, its environment, and whether it failed."""
+    row = json.loads(text)
+    return int(row["ticket"]), row["env"], row["failure"] is not None
+
+
+def _by_env(row: MetricsRow, name: str, numbers: Iterable[int], lives: TicketLives) -> dict[str, int]:
+    """Return how many of these tickets each environment has, by metric; nothing if one was never admitted."""
+    envs: Mapping[Any, int] = Counter(lives.lives[number].env for number in numbers)
+    if None in envs:
+        return {}
+    measured = {
+        metric.split("/")[1] for metric in row.values if metric.startswith("env/") and metric.endswith("/groups")
+    }
+    return {f"env/{env}/{name}": envs.get(env, 0) for env in {*measured, *envs}}

@@ -45,12 +45,8 @@ def tables(found: Comparison, *, model: str) -> RenderableType:
         parts.append(Text(f"no layers: {found.why_no_layers}"))
     gap = found.configured.decoding
     verdict = f"gap {gap.mean:.2e} nats in the mean, {gap.largest:.2e} at the most"
-    verdict += (
-        f": float32 explains it (below {EXACT:g})"
-        if found.is_exact
-        else "; docs/parity.md says which settings to change"
-    )
-    parts.append(Text(verdict, style="bold"))
+    remedy = f"float32 explains it (below {EXACT:g})" if found.is_exact else "docs/parity.md lists settings to try"
+    parts.append(Text(f"{verdict}; {remedy}", style="bold"))
     return Group(*parts)
 
 
@@ -66,7 +62,7 @@ def _gap_table(found: Comparison, model: str) -> Table:
         ways += [("trainer - decoding", row.setting, row.decoding), ("trainer - prefill", row.setting, row.prefill)]
     for way, setting, gap in ways:
         figures = (f"{gap.mean:.2e}", f"{gap.p99:.2e}", f"{gap.largest:.2e}", f"{gap.outside:.2%}", f"{gap.k3:.1e}")
-        table.add_row(way, setting, *figures, str(gap.tokens))
+        table.add_row(way, Text(setting), *figures, str(gap.tokens))
     return table
 
 
