@@ -5,7 +5,7 @@ A program runs in its own process (`sealed_process`), forked by a warm zygote (`
 size-capped JSON literals and are compared by the caller. `call_each` gives every call its own process, which sees only
 this call's arguments. Programs can write no file at all, so no disk can be filled. The exit code means nothing.
 
-Levels, found by trying attacks (`probe`); all attacks are in `conformance.attacks`:
+Levels, found by trying attacks (`probe`); all attacks are in `tests/support/sandbox_attacks`:
 
     3   all of 2, and namespaces: a program sees no other process, no file but the standard library, no host name
     2   limits, seccomp and Landlock hold

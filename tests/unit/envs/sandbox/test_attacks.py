@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
+from support.sandbox_attacks.run import ATTACKS, KNOWN, Target
 
 from temper.envs.core.errors import SandboxError
-from temper.envs.sandbox.conformance.run import ATTACKS, KNOWN, Target
 
 SUCCEEDS_AT_LEVEL_2 = {"finds_files", "sees_processes", "sees_the_host_name"}
 

@@ -1,6 +1,6 @@
 """Every attack against a sandbox, and a look from outside whether it succeeded.
 
-    python -m temper.envs.sandbox.conformance.run [level]
+    PYTHONPATH=tests python -m support.sandbox_attacks.run [level]
 
 prints what came of each, and ends with status 1 where one succeeded that is not known to at this level.
 """
@@ -20,8 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from support.sandbox_attacks import attacks, cheats
+
 from temper.envs.core.errors import SandboxError
-from temper.envs.sandbox.conformance import attacks, cheats
 from temper.envs.sandbox.sandbox import Sandbox
 from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind
 

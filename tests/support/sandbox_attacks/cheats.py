@@ -1,6 +1,6 @@
 """Programs that try to outlast their limits, to forge their verdict, or to make the sandbox itself fail.
 
-Each function is an attack as in `temper.envs.sandbox.conformance.attacks`; the grader's secret, which they look for, is a text
+Each function is an attack as in `attacks.py`; the grader's secret, which they look for, is a text
 `secret-` and 32 hexadecimal digits. Those of `WHOLE` are run as whole programs whose output counts.
 """
 

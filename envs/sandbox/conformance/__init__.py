@@ -1,1 +1,0 @@
-"""Attacks on the sandbox, run against it, and its speed."""
