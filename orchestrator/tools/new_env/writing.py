@@ -1,8 +1,7 @@
-"""Writes an environment of one's own: one of the four of this room, with its test and its configuration, renamed."""
+"""Writes an environment of the user's own: one of four templates, with its test and its configuration, renamed."""
 
 import importlib.util
 import keyword
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,11 @@ from temper.orchestrator.cluster.this_machine import IMPORTS, ROOT
 Form = Literal["answer", "rows", "tools", "turns"]
 """Which one: one answer to a task that is made, rows of data, tools that are called, or several turns."""
 FORMS: tuple[Form, ...] = get_args(Form)
-NAME_THERE = "my_env"
-"""What all of them are called."""
-SCHEMA = ("../../../../docs/settings.schema.json", f"{ROOT}/docs/settings.schema.json")
-"""What their configurations name for editors: in this room, and wherever a user's folder lies."""
-TRIED = ("__init__.py", "env.py", "test_env.py", "run.yaml", "rows.jsonl")
+TEMPLATES = Path(__file__).parent / "templates"
+"""Files of all forms, and a folder for each with its own."""
+SCHEMA = f"{ROOT}/docs/settings.schema.json"
+"""The settings for editors, named in each configuration."""
+FILES = ("__init__.py", "env.py", "test_env.py", "run.yaml", "rows.jsonl")
 """Files of an environment, in the order in which they are read; only one over rows has the last."""
 
 
@@ -47,18 +46,21 @@ class Written:
 def write_env(name: str, form: Form, folder: Path) -> Written:
     """Write the package `name` into a folder. Raise `ValueError` for a name that can't be one, or that is taken there."""
     _check(name, folder)
-    source, made = Path(__file__).parent / form, folder / name
-    texts = {file: (source / file).read_text(encoding="utf-8") for file in TRIED if (source / file).is_file()}
+    made = folder / name
+    texts = {file: text for file in FILES if (text := _template(file, form)) is not None}
     made.mkdir()
     for file, text in texts.items():
-        (made / file).write_text(_renamed(text, form, name), encoding="utf-8")
+        (made / file).write_text(
+            text.replace("my_env", name).replace("$schema=SCHEMA", f"$schema={SCHEMA}"), encoding="utf-8"
+        )
     return Written(name=name, form=form, files=tuple(made / file for file in texts))
 
 
-def _renamed(text: str, form: Form, name: str) -> str:
-    room = __name__.rpartition(".")[0]
-    there = (f"{room}.{form}", f"{room}.{form}".removeprefix("temper.").replace(".", "/"), NAME_THERE)
-    return re.sub("|".join(map(re.escape, there)), name, text).replace(*SCHEMA)  # whose folders keep their names
+def _template(file: str, form: Form) -> str | None:
+    """Return the text of a file of a form; None if the form has no such file."""
+    stored = f"{file}.txt" if file.endswith(".py") else file
+    found = [path for path in (TEMPLATES / form / stored, TEMPLATES / stored) if path.is_file()]
+    return found[0].read_text(encoding="utf-8") if found else None
 
 
 def _check(name: str, folder: Path) -> None:

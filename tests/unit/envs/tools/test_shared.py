@@ -7,15 +7,12 @@ import pytest
 from support.bound import made
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import make_env
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn, call_message, parse_turn, turn_text
 from temper.envs.play import Play
 from temper.envs.source import open_source
 from temper.envs.task_env import TaskEnv
-from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
-from temper.orchestrator.tools.new_env.tools import env as template
 
 
 def task_with(tools: list[str], env_id: str = "math") -> Task:
@@ -92,14 +89,6 @@ def test_twelve_calls_get_twelve_messages_of_which_eight_are_carried_out(call: t
     told = [message["content"] for message in info["messages"]]
     assert told[:8] == ["2"] * 8
     assert [text.startswith("error:") for text in told[8:]] == [True] * 4
-
-
-def test_the_template_for_own_environments_answers_every_call() -> None:
-    task = generated_tasks(template.ENVIRONMENT, 1, seed=0)[0]
-    env = make_env(task.env)
-    env.reset(options={"task": task})
-    *_, info = env.step(turn(*[("look_up", {"name": task.spec["asked"]})] * 12))
-    assert [message["content"].startswith("error:") for message in info["messages"]] == [False] * 8 + [True] * 4
 
 
 class Careless(TaskEnv):
