@@ -13,9 +13,7 @@ From the bottom up; each room imports itself and those above it in this list, an
     multi_turn_calls       calls over several turns of a user, on the leaderboard's own simulators: above tool_use
     catalog       the environments by id
     binding       an environment under the name and with the settings that a run gives to it
-    task_rows     rows of data as tasks
-    streamed      tasks of rows that are read as they are needed
-    source        where a run's tasks come from
+    source        where a run's tasks come from: generated, or rows of data
     registration  the environments by gymnasium's ids
     play          one episode of one environment; `playback` plays given turns
 """

@@ -70,7 +70,7 @@ class BoundEnv:
     ref: EnvRef = field(init=False)
     """What its tasks carry to whoever plays them."""
     rows: dict[str, ReadRows] = field(init=False, default_factory=dict, compare=False, repr=False)
-    """Rows of its data that were read, by their setting: `temper.envs.task_rows` reads them once for all who ask."""
+    """Rows of its data that were read, by their setting: `temper.envs.source` reads them once for all who ask."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ref", self.definition.ref(self.name, _settings(self.config, self.definition)))

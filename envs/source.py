@@ -7,18 +7,135 @@ whatever the seed, count or order of rows.
 import logging
 import random
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Protocol
 
 from temper.envs.binding import BoundEnv
 from temper.envs.core.errors import in_words
+from temper.envs.core.row_format import Row, load_row, own_id
 from temper.envs.core.task import Task, TaskSource
+from temper.envs.data.blocks import Blocks
 from temper.envs.data.config import DataConfig
-from temper.envs.data.overlap import prompt_text
-from temper.envs.data.split import SPLITS, split_of
-from temper.envs.streamed import StreamedSource
-from temper.envs.task_rows import all_rows, content_key, evaluation_index, holds
+from temper.envs.data.overlap import OverlapIndex, prompt_text
+from temper.envs.data.rows import Tally, data_files, usable_rows
+from temper.envs.data.split import SPLITS, ReadRows, SplitTask, digest, split_of
+
+
+def content_key(task: Task) -> str:
+    """Return a short hash of everything that makes the task: prompt, tools and verifier data."""
+    return digest([task.messages, task.tools, task.spec])[:16]
+
+
+def data_of(env: BoundEnv) -> list[DataConfig]:
+    """Return the data of an environment: that of its tasks, and that of evaluation, as far as it has them."""
+    return [data for data in (env.config.data, env.config.eval_data) if data is not None]
+
+
+def holds(env: BoundEnv, split: str) -> DataConfig | None:
+    """Return the data that holds the rows of a split; None where its tasks are generated."""
+    if split == "heldout" and env.config.eval_data is not None:
+        return env.config.eval_data
+    return env.config.data
+
+
+def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
+    """Return the tasks of all rows of `data`, one of the environment's own, which are read once for all who ask.
+
+    Raise as `usable_rows` does.
+    """
+    setting = _setting(env, data)
+    if setting not in env.rows:
+        tally = Tally()
+        env.rows[setting] = ReadRows(tasks=tuple(_read(env, data, tally)), skipped=tally.skipped)
+    return env.rows[setting]
+
+
+def row_tasks(env: BoundEnv, data: DataConfig) -> Iterator[SplitTask]:
+    """Yield the tasks of `data`, one of the environment's own, row after row; streamed ones are read anew. Raise likewise."""
+    return _read(env, data, Tally()) if data.streaming else iter(all_rows(env, data).tasks)
+
+
+def _read(env: BoundEnv, data: DataConfig, tally: Tally) -> Iterator[SplitTask]:
+    config, column = env.config, env.config.split.column
+    try:
+        if env.definition.beside is not None:
+            env = replace(env, definition=env.definition.beside(data_files(data)[0].parent))
+        met = False
+
+        def parse(row: Row, _number: int) -> SplitTask:
+            nonlocal met
+            met = met or column is None or column in row
+            made = load_row(env.definition.formats, row, name=data.format or config.format)
+            own = own_id(row)
+            task = env.task(made, content_key(made) if own is None else str(own))
+            return SplitTask(task=task, heldout=_heldout(row, task, env, data))
+
+        yield from usable_rows(data, parse=parse, on_error=config.on_error, tally=tally)
+        if not met:
+            raise ValueError(f"{data.name}: split.column names {column!r}, which no row has")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{_setting(env, data)}: {error}; or null for generated tasks") from error
+
+
+def evaluation_index(env: BoundEnv) -> OverlapIndex:
+    """Return the evaluation prompts of an environment that has rows of them, for training prompts to be compared with."""
+    data = holds(env, "heldout")
+    assert data is not None
+    heldout = (each.task for each in row_tasks(env, data) if each.heldout)
+    return OverlapIndex((task.key, prompt_text(task.messages)) for task in heldout)
+
+
+def _heldout(row: Row, task: Task, env: BoundEnv, data: DataConfig) -> bool:
+    """Return whether a row is held out: by its file or its column, else by its prompt. A row without the column is not."""
+    if env.config.eval_data is not None:
+        return data is env.config.eval_data
+    split = env.config.split
+    if split.column is None:
+        return split_of(task, split.share) == "heldout"
+    return str(row.get(split.column)) in split.heldout
+
+
+def _setting(env: BoundEnv, data: DataConfig) -> str:
+    return f"envs.{env.name}.{'eval_data' if data is env.config.eval_data else 'data'}"
+
+
+class StreamedSource:
+    """The tasks of a split in the order of their rows, of training shuffled inside each block by the seed, over and over.
+
+    Rows that repeat others are not noticed.
+    """
+
+    def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
+        """Read the first block. Raise `ValueError` or `FileNotFoundError` where it can't be read, or has no task."""
+        self._env, self._data, self._split = env, data, split
+        drops = split == "train" and env.config.drop_overlap != "none"
+        self._index = evaluation_index(env) if drops else None
+        order = f"{env.definition.id}/{seed}/{split}" if split == "train" else None
+        self._blocks = Blocks(self._rows, seed=order)
+        if self._blocks.empty:
+            raise ValueError(f"{data.name} has no {split} rows; give more of them, or another split")
+
+    @property
+    def size(self) -> int | None:
+        """How many tasks there are: not known of rows that are not all read."""
+        return None
+
+    def task(self, index: int) -> Task:
+        """Return the task at `index`, counted round and round."""
+        return self._blocks.item(index)
+
+    def _rows(self) -> Iterator[Task]:
+        for each in row_tasks(self._env, self._data):
+            if each.heldout == (self._split == "heldout") and not self._overlaps(each.task):
+                yield each.task
+
+    def _overlaps(self, task: Task) -> bool:
+        return self._index is not None and self._index.overlaps(
+            prompt_text(task.messages), self._env.config.drop_overlap
+        )
+
 
 LOG = logging.getLogger(__name__)
 MAX_DRAWS = 10_000

@@ -32,29 +32,21 @@ class Preference:
 class PreferenceFile:
     """Rows of data with two answers, shuffled anew in each epoch; `counts` says what became of them, but for streamed ones.
 
-    Raises as `read_preferences`.
+    Every row is tokenised once by `intake`. Raises `ValueError` with place and offending value for a row that can't be trained
+    on if `on_error` is "raise", and if no row can.
     """
 
     def __init__(self, data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: str) -> None:
-        self._row, self.counts = intake.shuffled(data, _parsed_by(intake), on_error=on_error, seed=seed)
+        self._row, self.counts = intake.shuffled(data, preference_parser(intake), on_error=on_error, seed=seed)
 
     def preference(self, index: int) -> Preference:
         """Return the preference at a position, epoch after epoch."""
         return self._row(index)
 
 
-def read_preferences(
-    data: DataConfig, intake: RowIntake, *, on_error: OnError
-) -> tuple[list[Preference], dict[str, int]]:
-    """Read the rows of data, and count what became of them.
+def preference_parser(intake: RowIntake) -> Callable[[dict[str, Any], int], Preference]:
+    """Return the function that reads one row and its number."""
 
-    Every row is tokenised once by `intake`. Raise `ValueError` with place and offending value for a row that can't be
-    trained on where `on_error` is "raise", and where no row can.
-    """
-    return intake.read(data, _parsed_by(intake), on_error=on_error)
-
-
-def _parsed_by(intake: RowIntake) -> Callable[[dict[str, Any], int], Preference]:
     def parse(row: dict[str, Any], number: int) -> Preference:
         preference = parse_preference(row, number, thoughts=intake.knows_thoughts)
         if intake.require_fits(preference.chosen) == intake.require_fits(preference.rejected):

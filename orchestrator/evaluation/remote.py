@@ -212,7 +212,7 @@ async def _answers(
             limit,
             together(map(answered, tickets)),
             stage=f"eval of {label}",
-            waiting_for=lambda: "held-out answers",
+            waiting_for="held-out answers",
             last_sign=lambda: episodes.heard,
         )
     watch.conclude()

@@ -89,7 +89,7 @@ async def within(
     awaitable: Awaitable[T],
     *,
     stage: str,
-    waiting_for: Callable[[], str],
+    waiting_for: str | Callable[[], str],
     last_sign: Callable[[], float] = lambda: 0.0,
     healed: Callable[[], float] = lambda: 0.0,
     on_stuck: Callable[[str], Awaitable[None]] | None = None,
@@ -114,7 +114,7 @@ async def within(
             if left <= 0:
                 usual = f"the same command continues the run, with a longer {limit.setting} where that was too short"
                 stuck = StuckError(
-                    f"{stage}: nothing for {limit.seconds:.0f} s while waiting for {waiting_for()}; {advice or usual}"
+                    f"{stage}: nothing for {limit.seconds:.0f} s while waiting for {_text(waiting_for)}; {advice or usual}"
                 )
                 if on_stuck is not None:
                     await on_stuck(str(stuck))
@@ -123,10 +123,14 @@ async def within(
                 raise stuck
             await asyncio.wait({work}, timeout=left)
         if work.cancelled():
-            raise RuntimeError(f"{stage}: the wait for {waiting_for()} was cancelled, and not by this run")
+            raise RuntimeError(f"{stage}: the wait for {_text(waiting_for)} was cancelled, and not by this run")
         return work.result()
     finally:
         work.cancel()
+
+
+def _text(waiting_for: str | Callable[[], str]) -> str:
+    return waiting_for if isinstance(waiting_for, str) else waiting_for()
 
 
 async def together(awaitables: Iterable[Awaitable[T]]) -> list[T]:
@@ -223,10 +227,10 @@ class Waits:
     async def within(self, step: int, name: str, awaitable: Awaitable[T], *, limit: Deadline | None = None) -> T:
         """Wait for what is called `name` in messages."""
         stage = f"{self.stage} step {step}"
-        return await within(limit or self.limit, awaitable, stage=stage, waiting_for=lambda: name)
+        return await within(limit or self.limit, awaitable, stage=stage, waiting_for=name)
 
     async def sampled(
-        self, step: int, answers: Awaitable[T], *, waiting_for: Callable[[], str], last_sign: Callable[[], float]
+        self, step: int, answers: Awaitable[T], *, waiting_for: str | Callable[[], str], last_sign: Callable[[], float]
     ) -> T:
         """Wait for answers of the workers, or for the stop of the run."""
         waiting, stage = self.stop.wait_or(answers), f"{self.stage} step {step}"

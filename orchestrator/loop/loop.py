@@ -190,7 +190,7 @@ class Loop:
     async def _evaluated(self, step: int, evaluated: Awaitable[None]) -> None:
         """Wait for the evaluation that is under way: the weights that are served stay until it has ended."""
         name = "the evaluation of the weights before it"
-        await self.waits.sampled(step, evaluated, waiting_for=lambda: name, last_sign=self._last_sign)
+        await self.waits.sampled(step, evaluated, waiting_for=name, last_sign=self._last_sign)
 
     def _last_sign(self) -> float:
         return max(self.buffer.last_sign(), self.evaluations.last_sign(), self._push.last_sign())

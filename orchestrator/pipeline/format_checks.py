@@ -8,8 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
-from temper.envs.source import open_source
-from temper.envs.task_rows import data_of, row_tasks
+from temper.envs.source import data_of, open_source, row_tasks
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.episodes.round_trip import Needs, check_round_trip

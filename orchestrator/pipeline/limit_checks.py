@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
-from temper.envs.task_rows import data_of, row_tasks
+from temper.envs.source import data_of, row_tasks
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.stages.stage import StageInstance

@@ -8,7 +8,7 @@ from temper.envs.binding import BoundEnv
 from temper.envs.data.overlap import OverlapIndex, PromptText, prompt_text
 from temper.envs.data.rows import usable_rows
 from temper.envs.data.split import digest
-from temper.envs.task_rows import evaluation_index, holds, row_tasks
+from temper.envs.source import evaluation_index, holds, row_tasks
 from temper.orchestrator.data.chat_file import checked_messages
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overlaps, write_overlaps

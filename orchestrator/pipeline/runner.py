@@ -165,9 +165,7 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
             )
         run.bundles = await reserve(wanted)
         seen = run.bundles.require_folder(run.folder.root)
-        await within(
-            config.deadlines.start(), seen, stage="the start", waiting_for=lambda: "all machines to look for runs_dir"
-        )
+        await within(config.deadlines.start(), seen, stage="the start", waiting_for="all machines to look for runs_dir")
 
 
 def placed(config: Config, ahead: list[StageInstance]) -> Wanted:

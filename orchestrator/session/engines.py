@@ -98,12 +98,7 @@ class Engines:
         (see `within`). Raises `StuckError` after it.
         """
         return await within(
-            limit,
-            answers,
-            stage=stage,
-            waiting_for=lambda: waiting_for,
-            last_sign=last_sign,
-            healed=self.healed,
+            limit, answers, stage=stage, waiting_for=waiting_for, last_sign=last_sign, healed=self.healed
         )
 
     def resize(self, workers: int) -> bool:
@@ -173,9 +168,7 @@ class Engines:
 
     async def _show_isolation(self, who: str) -> None:
         assert self.pool is not None
-        asking = within(
-            self._limits.start(), self.pool.isolation(), stage=who, waiting_for=lambda: "the sandboxes to start"
-        )
+        asking = within(self._limits.start(), self.pool.isolation(), stage=who, waiting_for="the sandboxes to start")
         lines = sorted(await asking)
         for line in lines:
             self._run.progress.note(line)
@@ -187,7 +180,7 @@ class Engines:
         await in_thread(self._run.folder.store, replace(self._run.folder.state(), version=version.step))
         reading = self.pool.load_checkpoint(model, version)
         limit = self._limits.files(size_of(model))
-        await within(limit, reading, stage=who, waiting_for=lambda: f"the engines to read {model}")
+        await within(limit, reading, stage=who, waiting_for=f"the engines to read {model}")
 
     def push_limit(self, nbytes: int) -> Deadline:
         """Return the deadline of a push of so many bytes, which is delivered twice where it has to be.

@@ -79,7 +79,7 @@ class SharedShifts(Shifts):
         last_sign: Callable[[], float] = lambda: 0.0,
     ) -> T:
         stage = f"the shift of {shift.name}"
-        return await within(limit, changing, stage=stage, waiting_for=lambda: what, last_sign=last_sign)
+        return await within(limit, changing, stage=stage, waiting_for=what, last_sign=last_sign)
 
     async def _log(
         self, shift: Shift, learner: TrainerGroup | None, pool: RolloutPool | None, *, seconds: float

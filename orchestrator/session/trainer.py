@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
 from temper.envs.core.member import LearnerDied, MemberNow
 from temper.learner.batches.builder import BatchBuilder
@@ -35,6 +36,7 @@ from temper.rollout.weights.host_memory import available_bytes
 from temper.rollout.weights.manifest import wire_dtype
 from temper.rollout.weights.weight_files import require_whole
 
+T = TypeVar("T")
 SLOW_S = 5.0
 """How long a checkpoint may wait for the one before without a word, in seconds."""
 STUCK_S = 30.0
@@ -78,23 +80,18 @@ class Trainer:
             assert bundles is not None
             learner = config.learner
             if bundles.has_engines:
-                choosing = self._transport(bundles)
-                transport = await within(
-                    self._limits.start(),
-                    choosing,
-                    stage=name,
-                    waiting_for=lambda: "the machine of the learner's rank 0",
-                )
+                transport = await self._answer(self._transport(bundles), name, "the machine of the learner's rank 0")
                 learner = replace(learner, transport=transport)
             processes = config.rollout.engine.processes
             starting = start_trainer_group(learner, bundles=bundles, engine_processes=processes)
-            self.learner = await within(
-                self._limits.start(),
-                starting,
-                stage=name,
-                waiting_for=lambda: f"the learner's ranks to meet{gpus_taken()}",
-            )
+            self.learner = await self._answer(starting, name, lambda: f"the learner's ranks to meet{gpus_taken()}")
         return self.learner
+
+    async def _answer(
+        self, asking: Awaitable[T], name: str, waiting_for: str | Callable[[], str] = "the learner's ranks"
+    ) -> T:
+        """Wait for an answer of the ranks as long as for their start."""
+        return await within(self._limits.start(), asking, stage=name, waiting_for=waiting_for)
 
     async def _transport(self, bundles: Bundles) -> str:
         """Return what pushes travel by on the cluster as it is now, and say so where that is news.
@@ -140,9 +137,7 @@ class Trainer:
         await self.written()
         await self._shifts.begin(LEARNING)
         threads = config.threads_beside if beside_engines else config.threads
-        await within(
-            self._limits.start(), learner.use_threads(threads), stage=name, waiting_for=lambda: "the learner's ranks"
-        )
+        await self._answer(learner.use_threads(threads), name)
         checkpoint = await in_thread(latest, self._run.folder.checkpoints(name))
         base = checkpoint or self._run.model_dir
         await in_thread(self._run.folder.verified, base)
@@ -155,17 +150,14 @@ class Trainer:
             self._run.progress.note(f"{name}: continuing after step {step_of(checkpoint)}")
         if loss.needs_reference:
             await self._read(learner.load_reference(), teacher or base, name)
-        self._next_bytes = await self._needed(learner, name)
+        self._next_bytes = await self._answer(learner.checkpoint_bytes(), name)
         if config.lora.rank and self._run.bundles is not None and self._run.bundles.has_engines:
             await self._say_adapters(learner, name)
         return learner, 0 if checkpoint is None else step_of(checkpoint)
 
     async def _say_adapters(self, learner: TrainerGroup, name: str) -> None:
         """Say whether pushes carry adapters alone, where that is news."""
-        asking = within(
-            self._limits.start(), learner.why_merged(), stage=name, waiting_for=lambda: "the learner's ranks"
-        )
-        why = await asking
+        why = await self._answer(learner.why_merged(), name)
         news = (
             f"pushes carry adapters merged into the weights: {why}"
             if why
@@ -187,7 +179,7 @@ class Trainer:
     async def _read(self, reading: Awaitable[None], directory: Path, name: str) -> None:
         """Wait for the learner to read a model or a checkpoint, as long as its bytes may take."""
         limit = self._limits.files(size_of(directory))
-        await within(limit, reading, stage=name, waiting_for=lambda: f"the learner to read {directory}")
+        await within(limit, reading, stage=name, waiting_for=f"the learner to read {directory}")
 
     async def save(self, name: str, step: int, files: dict[str, str]) -> None:
         """Copy the learner's state, which is committed as checkpoint `step` of an instance while the learner goes on.
@@ -208,24 +200,19 @@ class Trainer:
         if await in_thread(is_whole, place(folder.checkpoints(name), step)):
             return  # saved already, and nothing was trained since
         await self._shifts.begin(LEARNING)
-        needed = await self._needed(self.learner, name)
+        needed = await self._answer(self.learner.checkpoint_bytes(), name)
         directory = await in_thread(partial(begin_with_room, folder, name, step, needed=needed, say=say))
         limit, what = self._limits.files(needed), f"checkpoint {directory}"
         with discarded_on_failure(directory, needed_bytes=needed):
             copying = self.learner.save(directory)
-            held = await within(limit, copying, stage=name, waiting_for=lambda: f"{what} to be copied")
+            held = await within(limit, copying, stage=name, waiting_for=f"{what} to be copied")
         if not held:
             self._run.progress.note(
                 f"{name}: main memory has no room for a copy of step {step}; it was written meanwhile"
             )
         writing = self._write(self.learner, directory, self._turn_ends | files, needed=needed, name=name)
-        waiting = within(limit, writing, stage=name, waiting_for=lambda: f"{what} to be written")
+        waiting = within(limit, writing, stage=name, waiting_for=f"{what} to be written")
         self._writer.start(waiting, what=what, needed=needed)
-
-    async def _needed(self, learner: TrainerGroup, name: str) -> int:
-        """Return how many bytes a checkpoint of an instance may take."""
-        asking = learner.checkpoint_bytes()
-        return await within(self._limits.start(), asking, stage=name, waiting_for=lambda: "the learner's ranks")
 
     def reserved(self, folder: Path) -> int:
         """Return how many bytes of a folder's disk are kept for the checkpoint that is being written, or else the next."""

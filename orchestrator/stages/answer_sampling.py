@@ -71,9 +71,7 @@ async def sample_once(
 
         for first in range(0, len(draws), WAVE):
             wave = draws[first : first + WAVE]
-            making = within(
-                limit, in_thread(_made, mixture, wave), stage=name, waiting_for=lambda: "its tasks to be made"
-            )
+            making = within(limit, in_thread(_made, mixture, wave), stage=name, waiting_for="its tasks to be made")
             tasks = await run.stop.wait_or(making)
             tickets = _tickets(tasks, instance.first_ticket + first, admitted=run.version, sampling=asking.sampling)
             answering = together(map(answered, tickets))

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.data.config import DataConfig, OnError
@@ -20,14 +18,13 @@ from temper.learner.models.shape import longest_sequence
 from temper.orchestrator.config.fitting import fit_own_answers, lengths, require_at_least_1
 from temper.orchestrator.data.chat_data import DialogueTokenizer
 from temper.orchestrator.data.preference_rows import PreferenceFile
-from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, limit_name, positions
+from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, positions
 from temper.orchestrator.data.self_answers import pair_lines, read_pairs
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
-from temper.orchestrator.stages.supervised_loop import tell_data, train_supervised
-from temper.rollout.budget.config import ThoughtConfig
+from temper.orchestrator.stages.supervised_loop import row_intake, tell_data, train_supervised
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
 
@@ -99,22 +96,12 @@ async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
     )
 
 
-def read_pairs_of_data(
-    config: DpoConfig,
-    name: str,
-    tokenizer: PreTrainedTokenizerBase,
-    thought: ThoughtConfig,
-    *,
-    max_tokens: int | None,
-    seed: int,
-) -> PreferenceFile:
-    """Read the rows of `data` for a model with this tokenizer, or the first of streamed ones.
+def read_pairs_of_data(config: DpoConfig, intake: RowIntake, *, seed: int) -> PreferenceFile:
+    """Read the rows of `data`, or the first of streamed ones.
 
     Raise `FileNotFoundError`, or `ValueError` with its place for a row that can't be trained on.
     """
     assert config.data is not None
-    setting = limit_name(name, config.max_tokens)
-    intake = RowIntake(DialogueTokenizer.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
     return PreferenceFile(config.data, intake, on_error=config.on_error, seed=f"{seed}/dpo")
 
 
@@ -130,8 +117,8 @@ async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> Callab
         tell_data(run, instance.name, str(path), counts, drawn=drawn)
         return EpochBatches(len(own), lambda at: own[at.item], batch_size=config.batch_size, seed=f"{seed}/dpo").batch
     by = DialogueTokenizer.of(tokenizer, thought)
-    reading = partial(read_pairs_of_data, config, instance.name, tokenizer, thought, max_tokens=max_tokens, seed=seed)
-    rows = await run.stop.wait_or(in_thread(reading))
+    intake = row_intake(config, instance.name, tokenizer, thought, longest=max_tokens)
+    rows = await run.stop.wait_or(in_thread(partial(read_pairs_of_data, config, intake, seed=seed)))
     tell_data(run, instance.name, config.data.name, rows.counts, drawn=drawn)
     return lambda step: [rows.preference(index).pair(by) for index in positions(step, config.batch_size)]
 
@@ -140,9 +127,8 @@ def _check(config: DpoConfig, start: StartCheck) -> None:
     if config.data is None:
         start.training_tasks(config.shares)
         return
-    thought, max_tokens = start.config.rollout.thought, config.max_tokens or start.longest
-    seed = start.config.seed
-    read_pairs_of_data(config, start.name, start.tokenizer, thought, max_tokens=max_tokens, seed=seed)
+    intake = row_intake(config, start.name, start.tokenizer, start.config.rollout.thought, longest=start.longest)
+    read_pairs_of_data(config, intake, seed=start.config.seed)
 
 
 STAGE = Stage(

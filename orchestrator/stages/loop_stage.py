@@ -268,7 +268,7 @@ class LoopStage:
         if self._config.max_lag == 0:
             return []
         asking = self._loop.rollouts.groups_in_flight()
-        return await within(self._limit, asking, stage=self._stage, waiting_for=lambda: "the episodes in flight")
+        return await within(self._limit, asking, stage=self._stage, waiting_for="the episodes in flight")
 
     def _saved(self, checkpoint: Path) -> SavedLoop | None:
         """Read what the checkpoint says of the loop, and go back to its version; None where no step is done."""
@@ -320,4 +320,4 @@ class LoopStage:
 
     async def _beside(self, what: str, function: Callable[[], T]) -> T:
         """Run a function in a thread, within the deadline of the stage's waits; `what` is waited for."""
-        return await within(self._limit, in_thread(function), stage=self._stage, waiting_for=lambda: what)
+        return await within(self._limit, in_thread(function), stage=self._stage, waiting_for=what)

@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from temper.envs.core.setting import identity, running, scheduled
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.config import OptimConfig
@@ -17,8 +15,7 @@ from temper.orchestrator.data.sft import DEMONSTRATED, SftData, SftDataConfig
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, Stage, StageInstance, StartCheck
-from temper.orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
-from temper.rollout.budget.config import ThoughtConfig
+from temper.orchestrator.stages.supervised_loop import row_intake, sequence_batches, tell_data, train_supervised
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
 
@@ -67,22 +64,12 @@ async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
     return await train_supervised(run, instance.name, config, batch, sequences=config.batch_size)
 
 
-def read_chats(
-    config: SftConfig,
-    name: str,
-    tokenizer: PreTrainedTokenizerBase,
-    thought: ThoughtConfig,
-    *,
-    max_tokens: int | None,
-    seed: int,
-) -> ChatFile:
-    """Read the rows of `data` for a model with this tokenizer, or the first of streamed ones.
+def read_chats(config: SftConfig, intake: RowIntake, *, seed: int) -> ChatFile:
+    """Read the rows of `data`, or the first of streamed ones.
 
     Raise `FileNotFoundError`, or `ValueError` with its place for a row that can't be trained on.
     """
     assert config.data is not None
-    setting = limit_name(name, config.max_tokens)
-    intake = RowIntake(DialogueTokenizer.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
     return ChatFile(config.data, intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
 
 
@@ -93,7 +80,7 @@ def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
     if config.data is None:
         source = Demonstrations(instance.mixture(run.config, config.shares), run.config.environments).dialogue
     else:
-        chats = read_chats(config, name, tokenizer, thought, max_tokens=max_tokens, seed=seed)
+        chats = read_chats(config, row_intake(config, name, tokenizer, thought, longest=max_tokens), seed=seed)
         tell_data(run, name, config.data.name, chats.counts, drawn=config.steps * config.batch_size)
         source = chats.dialogue
     left_out = Renderer(tokenizer).leaves_thoughts_out
@@ -123,8 +110,8 @@ def _check(config: SftConfig, start: StartCheck) -> None:
     if config.data is None:
         Demonstrations(start.training_tasks(config.shares), start.config.environments)
         return
-    thought, max_tokens, seed = start.config.rollout.thought, config.max_tokens or start.longest, start.config.seed
-    read_chats(config, start.name, start.tokenizer, thought, max_tokens=max_tokens, seed=seed)
+    intake = row_intake(config, start.name, start.tokenizer, start.config.rollout.thought, longest=start.longest)
+    read_chats(config, intake, seed=start.config.seed)
 
 
 STAGE = Stage(

@@ -161,7 +161,7 @@ async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str)
         return []
     asking: Awaitable[list[TokenRecord]] = learner.token_records()
     try:
-        return await within(limit, asking, stage=stage, waiting_for=lambda: "what the learner made of each token")
+        return await within(limit, asking, stage=stage, waiting_for="what the learner made of each token")
     except LearnerDied:
         return []
 

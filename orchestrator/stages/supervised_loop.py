@@ -5,18 +5,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.fitting import Supervised
-from temper.orchestrator.data.row_intake import ROWS, counts_text
+from temper.orchestrator.data.chat_data import DialogueTokenizer
+from temper.orchestrator.data.row_intake import ROWS, RowIntake, counts_text, limit_name
 from temper.orchestrator.loop.deadline import in_thread, within
 from temper.orchestrator.loop.step_report import Phase, StepClock
 from temper.orchestrator.loop.watches import SkipWatch
 from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.session.context import skipped_steps
 from temper.orchestrator.session.run import Run
+from temper.rollout.budget.config import ThoughtConfig
 
 NLL = LossConfig(objective="nll")
 LEFT_OUT = "data/left_out"
@@ -97,11 +101,11 @@ class _SupervisedLoop:
     async def _step(self, step: int) -> None:
         self._clock.enter(Phase.BATCH)
         limit, doing = self._run.config.deadlines.step(), f"{self._name} step {step}"
-        built = await within(limit, self._batches.take(step), stage=doing, waiting_for=lambda: "its batch to be built")
+        built = await within(limit, self._batches.take(step), stage=doing, waiting_for="its batch to be built")
         self._clock.enter(Phase.LEARN)
         self._learning = step
         learning = self._learner.step(built)
-        metrics = await within(limit, learning, stage=doing, waiting_for=lambda: "the learner's step")
+        metrics = await within(limit, learning, stage=doing, waiting_for="the learner's step")
         times = self._clock.report().metrics()
         named = {f"train/{key}": value for key, value in metrics.items()}
         left_out = self._sequences - built.samples
@@ -112,6 +116,14 @@ class _SupervisedLoop:
     async def _save(self) -> None:
         if self._done:
             await self._run.trainer.save(self._name, self._done, {})
+
+
+def row_intake(
+    config: Supervised, name: str, tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig, *, longest: int | None
+) -> RowIntake:
+    """Return the intake of a stage's rows for a model with this tokenizer, up to `longest` if no setting limits them."""
+    setting, max_tokens = limit_name(name, config.max_tokens), config.max_tokens or longest
+    return RowIntake(DialogueTokenizer.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
 
 
 def tell_data(run: Run, name: str, source: str, counts: Mapping[str, int], *, drawn: int) -> None:

@@ -16,8 +16,7 @@ from temper.envs.catalog import ENVIRONMENTS, make_env
 from temper.envs.core.task import CHAT, EnvSettings, Task
 from temper.envs.data.config import DataConfig
 from temper.envs.playback import score
-from temper.envs.source import open_source
-from temper.envs.task_rows import row_tasks
+from temper.envs.source import open_source, row_tasks
 from temper.orchestrator.pipeline.config import load_config, make_config
 
 LAKE = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}, "max_steps": 9})

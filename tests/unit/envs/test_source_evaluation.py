@@ -12,8 +12,7 @@ from temper.envs.data.blocks import BLOCK
 from temper.envs.data.config import DataConfig
 from temper.envs.data.overlap import DropOverlap, OverlapIndex, PromptText, prompt_text
 from temper.envs.data.split import SplitConfig
-from temper.envs.source import RowSource, distinct, open_source
-from temper.envs.streamed import StreamedSource
+from temper.envs.source import RowSource, StreamedSource, distinct, open_source
 from temper.orchestrator.pipeline.config import KINDS, load_config
 from temper.orchestrator.pipeline.overlap_check import find_overlaps
 from temper.orchestrator.pipeline.overlaps import read_overlaps, write_overlaps

@@ -10,8 +10,7 @@ import pytest
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.data.config import DataConfig
 from temper.envs.data.split import SplitConfig
-from temper.envs.source import RowSource, open_source
-from temper.envs.task_rows import all_rows, row_tasks
+from temper.envs.source import RowSource, all_rows, open_source, row_tasks
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.overlap_check import find_overlaps, overlaps_of
 from temper.orchestrator.run.folder import RunDir, RunState

@@ -8,7 +8,7 @@ from temper.envs.core.row_format import Row, load_row, own_id
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import data_files, read_rows
-from temper.envs.task_rows import content_key
+from temper.envs.source import content_key
 
 
 def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None = None) -> dict[str, Task]:

@@ -166,7 +166,7 @@ class Ranks:
             await group.close()
 
     async def _within(self, limit: Deadline, awaitable: Awaitable[T], what: str) -> T:
-        return await within(limit, awaitable, stage="the replay", waiting_for=lambda: what, advice=ADVICE)
+        return await within(limit, awaitable, stage="the replay", waiting_for=what, advice=ADVICE)
 
 
 class RayRanks:

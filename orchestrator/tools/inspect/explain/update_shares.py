@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from temper.orchestrator.session.recording.batch import recorded_updates
+from temper.orchestrator.session.recording.batch import read_batch
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, RecordedFile
 
 
@@ -80,11 +80,16 @@ def shares_of_batch(path: Path, *, stage: str, step: int, most: int) -> StepShar
 
     Raise `ValueError` where it is damaged, `FileNotFoundError` where it was removed.
     """
-    answers = []
-    for one in recorded_updates(path):
-        total, towards = update_sum(one.advantages_T.tolist(), one.factors_T.tolist())
+    batch, answers = read_batch(path), []
+    trained = {record.place: record for record in batch.records}
+    scored = [(group.ticket, answer) for group in batch.groups for answer in group.trajectories]
+    for place, (ticket, answer) in enumerate(scored):
+        record = trained.get(place)
+        advantages, factors = ([], []) if record is None else (record.advantages_T.tolist(), record.factors_T.tolist())
+        total, towards = update_sum(advantages, factors)
+        env, key = ticket.task.env.name, ticket.task.key
         answers.append(
-            _Answer(ticket=one.ticket, env=one.env, key=one.key, reward=one.reward, total=total, towards=towards)
+            _Answer(ticket=ticket.number, env=env, key=key, reward=answer.reward, total=total, towards=towards)
         )
     return _shares(answers, step=step, label=f"{stage}/{step}", most=most)
 

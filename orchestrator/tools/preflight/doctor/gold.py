@@ -10,8 +10,7 @@ from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, parse_turn
 from temper.envs.playback import Scored, score
-from temper.envs.source import distinct, open_source
-from temper.envs.task_rows import data_of
+from temper.envs.source import data_of, distinct, open_source
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.pipeline.start_checks import check_entry_points
 from temper.orchestrator.tools.debug.grading.envcheck import EnvReport, self_test

@@ -8,8 +8,7 @@ from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import is_on_hub
-from temper.envs.source import distinct, open_source
-from temper.envs.task_rows import all_rows, data_of, row_tasks
+from temper.envs.source import all_rows, data_of, distinct, open_source, row_tasks
 from temper.orchestrator.pipeline.data_files import has_files
 from temper.orchestrator.pipeline.limit_checks import hang_notes, turn_notes
 from temper.orchestrator.pipeline.overlap_check import find_overlaps

@@ -17,12 +17,12 @@ from unit.orchestrator.data.test_rejection_sampling import (
 )
 
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
-from temper.envs.data.config import DataConfig
+from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.data.chat_data import DialogueTokenizer
-from temper.orchestrator.data.preference_rows import PreferenceFile, parse_preference, read_preferences
+from temper.orchestrator.data.preference_rows import Preference, PreferenceFile, parse_preference, preference_parser
 from temper.orchestrator.data.row_intake import EpochBatches, RowIntake
 from temper.orchestrator.data.self_answers import pair_lines, read_pairs
 from temper.orchestrator.pipeline.config import load_config
@@ -38,6 +38,12 @@ ROW = {
     "chosen": "<think>\nsix sevens\n</think>\n42",
     "rejected": "a guess\n</think>\n\n41",
 }
+
+
+def read_preferences(
+    data: DataConfig, rows: RowIntake, *, on_error: OnError
+) -> tuple[list[Preference], dict[str, int]]:
+    return rows.read(data, preference_parser(rows), on_error=on_error)
 
 
 def tokens_of() -> DialogueTokenizer:

@@ -20,7 +20,7 @@ LONG = Deadline(seconds=5, setting="rl.timeout_s")
 
 def test_a_passed_deadline_names_the_stage_what_it_waited_for_and_the_setting() -> None:
     async def story() -> None:
-        await within(SHORT, asyncio.sleep(10), stage="rl step 7", waiting_for=lambda: "3 groups")
+        await within(SHORT, asyncio.sleep(10), stage="rl step 7", waiting_for="3 groups")
 
     with pytest.raises(
         StuckError, match="rl step 7: nothing for 0 s while waiting for 3 groups.* with a longer rl.timeout_s"
@@ -43,7 +43,7 @@ def test_whoever_looks_at_what_is_stuck_does_so_before_that_is_given_up() -> Non
             said.append(what[:8])
 
         with pytest.raises(StuckError):
-            await within(SHORT, waits(), stage="rl", waiting_for=lambda: "engines", on_stuck=look)
+            await within(SHORT, waits(), stage="rl", waiting_for="engines", on_stuck=look)
         await asyncio.sleep(0)
         return said
 
@@ -62,7 +62,7 @@ def test_what_comes_while_somebody_looks_why_it_does_not_is_taken() -> None:
             came.set()
             await asyncio.sleep(0.01)
 
-        return await within(SHORT, late(), stage="rl", waiting_for=lambda: "engines", on_stuck=look)
+        return await within(SHORT, late(), stage="rl", waiting_for="engines", on_stuck=look)
 
     assert asyncio.run(story()) == "engines"
 
@@ -79,7 +79,7 @@ def test_a_wait_for_many_things_goes_on_while_they_come_and_ends_when_nothing_co
             await asyncio.sleep(0.01 if signs > 5 else 10)
             return "all"
 
-        return await within(SHORT, come(), stage="x", waiting_for=lambda: "groups", last_sign=lambda: last)
+        return await within(SHORT, come(), stage="x", waiting_for="groups", last_sign=lambda: last)
 
     async def stuck() -> float:
         with pytest.raises(StuckError):
@@ -105,7 +105,7 @@ def test_a_time_out_of_the_awaited_thing_itself_passes_through() -> None:
         raise TimeoutError("mine")
 
     with pytest.raises(TimeoutError, match="mine"):
-        asyncio.run(within(LONG, own(), stage="x", waiting_for=lambda: "y"))
+        asyncio.run(within(LONG, own(), stage="x", waiting_for="y"))
 
 
 def test_a_stop_request_ends_a_wait_and_cancels_the_work() -> None:
@@ -134,7 +134,7 @@ def test_a_call_that_hangs_in_its_thread_keeps_neither_the_error_nor_the_end_of_
         assert await in_thread(divmod, 7, 2) == (3, 1)
         with pytest.raises(ZeroDivisionError):
             await in_thread(divmod, 1, 0)
-        await within(SHORT, in_thread(for_ever.wait, 20.0), stage="rl step 7", waiting_for=lambda: "a task")
+        await within(SHORT, in_thread(for_ever.wait, 20.0), stage="rl step 7", waiting_for="a task")
 
     began = monotonic()
     with pytest.raises(StuckError, match="waiting for a task"):
@@ -166,7 +166,7 @@ def test_of_things_that_are_done_together_the_others_are_given_up_where_one_fail
 def test_deaths_make_a_wait_longer_twice_at_most_but_for_one_that_is_now() -> None:
     async def seconds(healed: Callable[[], float]) -> float:
         with suppress(StuckError):
-            await within(LONG, asyncio.sleep(100), stage="rl", waiting_for=lambda: "groups", healed=healed)
+            await within(LONG, asyncio.sleep(100), stage="rl", waiting_for="groups", healed=healed)
         return loop_time()
 
     assert run_virtually(seconds(lambda: 0.0)) == pytest.approx(5.0)
@@ -179,10 +179,10 @@ def test_an_awaited_task_that_somebody_else_cancelled_is_no_cancellation_of_the_
     async def story() -> None:
         task = asyncio.create_task(asyncio.sleep(10))
         asyncio.get_running_loop().call_soon(task.cancel)
-        await within(LONG, task, stage="rl step 7", waiting_for=lambda: "3 groups")
+        await within(LONG, task, stage="rl step 7", waiting_for="3 groups")
 
     async def cancelled() -> bool:
-        task = asyncio.create_task(within(LONG, asyncio.sleep(10), stage="rl", waiting_for=lambda: "groups"))
+        task = asyncio.create_task(within(LONG, asyncio.sleep(10), stage="rl", waiting_for="groups"))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait({task})

@@ -2,22 +2,25 @@
 
 import json
 import math
-import zlib
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 from support.viewed_run import write_viewed_run
 
+from temper.envs.core.task import EnvRef, Task
+from temper.learner.token_records import TokenRecord
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith, write_batch
 from temper.orchestrator.tools.inspect.explain.bends import bends_of
 from temper.orchestrator.tools.inspect.explain.explanation import explain
 from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, update_sum, update_sum_of
 from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
+from temper.rollout.token_arrays import as_floats
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 STEPS = 40
 LIMIT = 0.05 / 50
@@ -141,16 +144,34 @@ def test_the_command_tells_bends_in_their_order_and_links_to_the_groups(
 
 
 def write_small_batch(path: Path) -> None:
-    """The file of a batch of two groups of one answer each, by its documented parts."""
-    groups = [{"ticket": 3 + n, "env": "math", "key": f"k{n}", "answers": [{"reward": float(n)}]} for n in range(2)]
-    records = [{"place": 0, "tokens": 2, "factors": 1.0}, {"place": 1, "tokens": 3, "advantages": 0.5}]
-    head = zlib.compress(json.dumps({"format": 2, "groups": groups, "records": records}).encode())
-    arrays = {"advantages": np.array([-3.0, 2.0]), "factors": np.array([1.0, 0.0, 1.0])}
-    save_file(
-        {name: each.astype(np.float32) for name, each in arrays.items()}
-        | {"head": np.frombuffer(head, dtype=np.uint8)},
-        path,
+    """The file of a batch of two groups of one answer each."""
+    groups, records = [], []
+    for place, (advantages, factors) in enumerate([([-3.0, 2.0], [1.0, 1.0]), ([0.5] * 3, [1.0, 0.0, 1.0])]):
+        task = Task(env=EnvRef(name="math"), key=f"k{place}", messages=({"role": "user", "content": "?"},), spec={})
+        ticket = Ticket(number=3 + place, task=task, admitted=WeightVersion(step=0))
+        answer = Trajectory(task=task, turns=(), stop=Stop.ENV, reward=float(place))
+        groups.append(Group(ticket=ticket, trajectories=(answer,)))
+        count = len(advantages)
+        records.append(
+            TokenRecord(
+                place=place,
+                logprobs_T=as_floats([-1.0] * count),
+                advantages_T=as_floats(advantages),
+                factors_T=as_floats(factors),
+                left_out_T=np.zeros(count, dtype=np.int8),
+            )
+        )
+    batch = StepBatch(
+        stage="rl",
+        step=16,
+        version=WeightVersion(step=15),
+        trained_with=TrainedWith(),
+        groups=groups,
+        records=records,
+        teacher=None,
+        packages={},
     )
+    write_batch(path, batch)
 
 
 def test_where_no_answers_near_it_are_recorded_a_step_is_told_from_its_batch(

@@ -107,9 +107,7 @@ def test_hours_of_virtual_time_take_no_time_and_threads_run_at_once() -> None:
 def test_deadlines_go_by_virtual_time() -> None:
     async def stuck() -> float:
         with pytest.raises(StuckError, match="nothing for 500 s while waiting for ever"):
-            await within(
-                Deadline(seconds=500, setting="x"), asyncio.Event().wait(), stage="s", waiting_for=lambda: "ever"
-            )
+            await within(Deadline(seconds=500, setting="x"), asyncio.Event().wait(), stage="s", waiting_for="ever")
         return loop_time()
 
     assert run_virtually(stuck()) == pytest.approx(500)
