@@ -12,7 +12,7 @@ STAGES := $(shell sed -nE 's/^    "([a-z_]+)": .*/\1/p' orchestrator/stages/regi
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo budget-demo $(STAGES) ui submit test test-long test-faults soak check bench \
-	gpu-check scaling settings site clean
+	gpu-check settings site clean
 
 help:  ## list the targets
 	@grep -E '^[a-z_-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -71,9 +71,6 @@ bench: setup  ## measure rollout, learner, weight push and loop with the model o
 
 gpu-check: setup  ## verify and measure what only a GPU can show, write docs/gpu.md: 15 minutes and compiling; small without a GPU
 	@PYTHONPATH=tests $(PY) -m gpu.measure $(ARGS)
-
-scaling: setup  ## simulate the studies of docs/scaling.md and write its tables and pictures: some minutes
-	@$(PY) -m temper.orchestrator.tools.preflight.simulation.scaling $(ARGS)
 
 settings: setup  ## write docs/settings.md, the page of all settings, and docs/settings.schema.json for editors
 	@page=$$($(PY) -m temper.orchestrator config --reference) && printf '%s\n' "$$page" > docs/settings.md

@@ -9,9 +9,8 @@ from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.preview import Preview, lines
 from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
-from temper.orchestrator.tools.preflight.plan.limits import Limit
-from temper.orchestrator.tools.preflight.plan.page import limit_lines
-from temper.orchestrator.tools.preflight.plan.run_limits import advised, run_limits
+from temper.orchestrator.tools.preflight.plan.limits import Limit, advised, run_limits
+from temper.orchestrator.tools.preflight.plan.plan import limit_lines
 
 NOTHING = "nothing was started, written or downloaded (--dry-run)"
 NOT_PLANNED = "the limits of its plan, which goes by the hardware and the model"
@@ -53,7 +52,7 @@ def dry_run(preview: Preview, config: Config | None) -> DryRun:
     try:
         with cache_alone():
             planner = subject.planner
-            limits, may = tuple(run_limits(planner, planner.time())), tuple(advised(planner))
+            limits, may = tuple(run_limits(planner)), tuple(advised(planner))
     except (OSError, ValueError) as error:  # an estimate, without which the rest is still true
         unknown = f"{NOT_PLANNED}: {error}"
         return DryRun(preview=replace(preview, unknown=(*preview.unknown, unknown)), limits=(), advised=())

@@ -58,12 +58,11 @@ without them, and trains two steps of `sft` with one that has them.
 
 Settings that a file does not give are chosen by `profile` for the hardware that is there ([hardware.md](hardware.md)), so
 each runs on other GPUs too: `temper plan FILE --gpus ...` says whether it fits, `temper run FILE --dry-run` whether it would
-start. The lengths of answers decide the seconds most, and are assumed: half of what limits allow. GPU hours times the price
-of one are the cost (`--price`). Starts and evaluations, before, between and after steps, are not counted in the hours
-([planning.md](planning.md)). The seconds of supervised steps are not worked out, nor those of CPUs.
+start. The lengths of answers decide the seconds most, and are assumed: half of what limits allow. Starts and evaluations,
+before, between and after steps, are not counted in the hours ([planning.md](planning.md)). The seconds of supervised steps are
+not worked out, nor those of CPUs.
 
-This page is written by `.venv/bin/python tests/support/recipe_pages.py` from the heads of the files and their plans; a
-test makes it again.
+This page is written by `.venv/bin/python tests/support/recipe_pages.py` from the heads of the files and their plans.
 """
 
 

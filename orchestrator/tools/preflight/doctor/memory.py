@@ -8,10 +8,16 @@ from temper.orchestrator.cluster.hardware import Hardware
 from temper.orchestrator.tools.preflight.doctor.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.gpus import NOT_ASKED
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
-from temper.orchestrator.tools.preflight.plan.limits import Limit, size
+from temper.orchestrator.tools.preflight.plan.limits import (
+    Limit,
+    device_limits,
+    main_memory_limit,
+    push_limits,
+    shm_limit,
+    size,
+)
 from temper.orchestrator.tools.preflight.plan.plan import SHM
 from temper.orchestrator.tools.preflight.plan.planner import Planner
-from temper.orchestrator.tools.preflight.plan.run_limits import device_limits, main_memory_limit, push_limits, shm_limit
 from temper.rollout.weights.host_memory import available_bytes
 
 MARGIN = 0.15

@@ -8,8 +8,7 @@ from temper.orchestrator.cluster.node_facts import CONNECT_S, NodeFacts, NodeSee
 from temper.orchestrator.cluster.this_machine import PORTS, ROOT
 from temper.orchestrator.tools.preflight.doctor.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
-from temper.orchestrator.tools.preflight.plan.limits import size
-from temper.orchestrator.tools.preflight.plan.run_limits import LEAST_SHM
+from temper.orchestrator.tools.preflight.plan.limits import LEAST_SHM, size
 
 MOST_APART_S = 1.0
 """Seconds between two clocks beyond which lines of logs, rows of metrics and deadlines of files say other things."""

@@ -1,30 +1,43 @@
-"""Limits that a run would meet, each with the setting that mends it, found by trying the settings themselves."""
+"""Limits that a run would exceed, each with a setting that helps.
+
+The remedy for a rank is calculated: the rank fits with it. Other remedies name settings; plan again with new values.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from temper.learner.config import LearnerConfig
-from temper.orchestrator.tools.preflight.plan.memory.engine_memory import EngineMemory
-from temper.orchestrator.tools.preflight.plan.memory.rank_memory import RankMemory
-from temper.rollout.engines.config import EngineConfig
+from temper.orchestrator.cluster.hardware import GIB
+from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.rollout.weights.transports import AUTO
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 LEAST = 0.1
 """Of a unit, below which the next smaller one is taken."""
+LEAST_SHM = 2**30
+"""Advised size of /dev/shm for Ray's objects and the processes of an engine. A container has 64 MiB."""
+MOST_SHARE = 0.9
+"""Largest sensible `rollout.engine.gpu_memory_utilization`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What is needed of something, and what there is."""
+    """The amount of a resource that a run needs, and the amount that there is."""
 
     what: str
     needed: str
     has: str
     holds: bool
     remedy: str = ""
-    """Settings that mend it; empty where it holds."""
+    """Settings that help; empty if it holds."""
+
+    @property
+    def line(self) -> str:
+        """All of it but the mark, as one line."""
+        has = f" of {self.has}" if self.has else ""
+        return f"{self.what}: {self.needed}{has}" + (f": {self.remedy}" if self.remedy else "")
 
 
 def size(nbytes: float) -> str:
@@ -34,119 +47,150 @@ def size(nbytes: float) -> str:
     )
 
 
-def rank_limit(
-    rank: RankMemory,
-    learner: LearnerConfig,
-    *,
-    room: float,
-    gpu_gib: float,
-    most_ranks: int,
-    longest: int,
-    again: Callable[[LearnerConfig], RankMemory],
-    allowed: Callable[[LearnerConfig], bool],
-) -> Limit:
-    """Return whether a rank fits; `longest` are the tokens of a sequence that a pass has to hold, `again` says what it takes
-    with other settings, `allowed` whether the run may have them. `room` is what it may fill of a GPU of `gpu_gib`.
-    """
-    holds = rank.peak <= room
-    remedies = _rank_remedies(learner, longest=longest, most_ranks=most_ranks, allowed=allowed)
-    remedy = "" if holds else _least_remedy(rank, remedies, again, room=room, gpu_gib=gpu_gib)
-    return Limit(what="a rank's memory", needed=size(rank.peak), has=size(room), holds=holds, remedy=remedy)
+def run_limits(planner: Planner) -> list[Limit]:
+    """Return every limit of a run."""
+    found = [_gpus(planner)] if planner.gpu else []
+    found += device_limits(planner)
+    if planner.engine is not None and planner.model.shape.positions is not None:
+        found.append(_positions(planner.longest, planner.model.shape.positions))
+    return [*found, main_memory_limit(planner), *push_limits(planner)]
 
 
-def _least_remedy(
-    now: RankMemory,
-    remedies: Iterator[tuple[str, LearnerConfig]],
-    again: Callable[[LearnerConfig], RankMemory],
-    *,
-    room: float,
-    gpu_gib: float,
-) -> str:
-    """Return the first settings with which a rank fits, else the smallest GPUs that hold it, with the fewest settings."""
-    sizes = [(math.ceil(gpu_gib * now.peak / max(1.0, room)), "")]
-    for text, other in remedies:
-        peak = again(other).peak
-        if peak <= room:
-            return text
-        sizes.append((math.ceil(gpu_gib * peak / max(1.0, room)), f" with {text}"))
-    gib, settings = min(sizes, key=lambda one: one[0])
-    return f"GPUs of {gib} GiB{settings}"
+def advised(planner: Planner) -> list[Limit]:
+    """Return limits that a run may exceed; without the size of /dev/shm there are none."""
+    return [] if planner.site.shm_bytes is None else [shm_limit(planner.site.shm_bytes)]
 
 
-def _rank_remedies(
-    learner: LearnerConfig, *, longest: int, most_ranks: int, allowed: Callable[[LearnerConfig], bool]
-) -> Iterator[tuple[str, LearnerConfig]]:
-    """Yield settings of the learner that take less memory, the cheapest in time first, each on top of those before."""
-    told: list[str] = []
-    alone = max(learner.ranks, most_ranks) == 1  # which has nobody to share with, at any stage
-    for name, value in (
-        ("zero_stage", 2),
-        ("zero_stage", 3),
-        ("micro_batch_tokens", max(longest, learner.micro_batch_tokens // 2)),
-        ("shared_prompts", False),
-        ("recompute", "full"),
-        ("logit_tokens", 1024),
-        ("ranks", most_ranks),
-        ("offload", "cpu"),
-    ):
-        now = vars(learner)[name]
-        if (
-            now == value
-            or (name == "zero_stage" and now and alone)
-            or (name in ("zero_stage", "ranks") and now > value)
-            or (name in ("logit_tokens", "micro_batch_tokens") and now < value)
-        ):
+def device_limits(planner: Planner) -> list[Limit]:
+    """Return the limits of the memory of ranks and engines on their devices."""
+    found: list[Limit] = []
+    if planner.rank is not None and planner.gpu:
+        peak, room = planner.rank.peak, planner.rank_room
+        remedy = "" if peak <= room else _rank_remedy(planner)
+        found.append(_bytes("a rank's memory", needed=peak, has=room, remedy=remedy))
+    if planner.engine is not None:
+        found += _engine_limits(planner)
+    return found
+
+
+def _bytes(what: str, *, needed: float, has: float, remedy: str) -> Limit:
+    return Limit(what=what, needed=size(needed), has=size(has), holds=needed <= has, remedy=remedy)
+
+
+def _rank_remedy(planner: Planner) -> str:
+    """Return the first settings with which a rank fits, the cheapest in time first; else the GPUs that hold it."""
+    learner, changed = planner.config.learner, dict[str, Any]()
+    for changes in _less_memory(learner, longest=planner.longest if planner.plays else 0):
+        try:
+            learner = replace(learner, **changes)
+        except ValueError:  # these settings exclude each other
             continue
-        if name == "offload" and not learner.zero_stage:
-            continue
-        folder = {"offload_dir": None} if name == "offload" else {}
-        other = _with(learner, {name: value, **folder})
-        if other is None or not allowed(other):
-            continue
-        learner = other
-        told = [one for one in told if not one.startswith(f"learner.{name}=")]
-        told.append(f"learner.{name}={str(value).lower() if isinstance(value, bool) else value}")
-        if name != "shared_prompts":
-            yield " ".join(told), learner
-    adapters = _with(learner, {"lora": replace(learner.lora, rank=32)})
-    if adapters is not None and allowed(adapters):
-        yield " ".join([*told, "learner.lora.rank=32"]), adapters
+        changed |= changes
+        if planner.rank_with(learner).peak <= planner.rank_room:
+            return _in_words(changed)
+    peak = planner.rank_with(learner).peak
+    gib = math.ceil(planner.site.hardware.gpu_gib * peak / max(1.0, planner.rank_room))
+    return f"GPUs of {gib} GiB" + (f" with {_in_words(changed)}" if changed else "")
 
 
-def _with(learner: LearnerConfig, changes: Mapping[str, Any]) -> LearnerConfig | None:
-    """Return the settings with others in their place; None where they refuse each other."""
-    try:
-        return replace(learner, **changes)
-    except ValueError:
-        return None
+def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, Any]]:
+    """Yield settings that take less memory of a rank, each on top of those before."""
+    if learner.ranks > 1 and learner.zero_stage < 3:
+        yield {"zero_stage": 3}
+    if max(longest, learner.micro_batch_tokens // 2) < learner.micro_batch_tokens:
+        yield {"micro_batch_tokens": max(longest, learner.micro_batch_tokens // 2)}
+    if learner.recompute != "full":
+        yield {"shared_prompts": False, "recompute": "full"}
+    if learner.logit_tokens > 1024:
+        yield {"logit_tokens": 1024}
+    if learner.offload == "none" and learner.zero_stage:
+        yield {"offload": "cpu"}
 
 
-def engine_limits(
-    engine: EngineMemory, config: EngineConfig, *, length: int, gpu: bool, remedy: Callable[[], str]
-) -> list[Limit]:
-    """Return whether an engine holds its weights, a sequence as long as may be, and as many as `max_sequences`; `remedy` says
-    what mends it where there is no room for one sequence.
-    """
-    one = engine.sequences(length) >= 1
-    room = engine.allowed - engine.weights - engine.overhead if gpu else engine.cache
-    limits = [
-        Limit(
-            what=f"an engine's cache for a sequence of {length:,} tokens",
-            needed=size(engine.pages.of_sequence(length)),
-            has=size(max(0, room)),
-            holds=one,
-            remedy="" if one else remedy(),
-        )
-    ]
-    if one and engine.pages.state_pages:
-        holds = engine.holds(config.max_sequences)
-        limits.append(
-            Limit(
-                what="pages for rollout.engine.max_sequences",
-                needed=f"{config.max_sequences:,}",
-                has=f"{engine.blocks:,}",
-                holds=holds,
-                remedy="" if holds else f"rollout.engine.max_sequences={engine.blocks}",
-            )
-        )
+def _in_words(changes: dict[str, Any]) -> str:
+    values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in changes.items()}
+    return " ".join(f"learner.{key}={value}" for key, value in values.items())
+
+
+def _engine_limits(planner: Planner) -> list[Limit]:
+    engine, most = planner.engine, planner.config.rollout.engine.max_sequences
+    assert engine is not None
+    one = engine.pages.of_sequence(planner.longest)
+    what = f"an engine's cache for a sequence of {planner.longest:,} tokens"
+    if engine.sequences(planner.longest) < 1:
+        has = max(0, engine.cache)
+        return [Limit(what=what, needed=size(one), has=size(has), holds=False, remedy=_engine_remedy(planner))]
+    limits = [Limit(what=what, needed=size(one), has=size(engine.cache), holds=True)]
+    if engine.pages.state_pages:
+        holds = engine.holds(most)
+        remedy = "" if holds else f"rollout.engine.max_sequences={engine.blocks}"
+        pages = "pages for rollout.engine.max_sequences"
+        limits.append(Limit(what=pages, needed=f"{most:,}", has=f"{engine.blocks:,}", holds=holds, remedy=remedy))
     return limits
+
+
+def _engine_remedy(planner: Planner) -> str:
+    engine, config = planner.engine, planner.config.rollout.engine
+    assert engine is not None
+    one = engine.pages.of_sequence(planner.longest)
+    shorter = "lower rollout.limits.total_tokens and rollout.engine.max_model_len"
+    if not planner.gpu:
+        return f"rollout.engine.memory_gib={-(-one // GIB)}, or {shorter}"
+    needed = engine.weights + engine.overhead + one
+    if config.gpu_memory_utilization < MOST_SHARE and needed <= MOST_SHARE * planner.gpu_bytes and not planner.halves:
+        return f"rollout.engine.gpu_memory_utilization={MOST_SHARE}"
+    if 2 * config.tensor_parallel <= planner.site.hardware.gpus_together:
+        return f"rollout.engine.tensor_parallel={2 * config.tensor_parallel} with fewer rollout.workers, or {shorter}"
+    return f"{shorter}, or GPUs of {math.ceil(needed / config.gpu_memory_utilization / GIB)} GiB"
+
+
+def _gpus(planner: Planner) -> Limit:
+    wanted, has = planner.wanted.on(planner.nodes), planner.site.hardware.gpus
+    holds = wanted.fits(planner.nodes)
+    fewer = "lower learner.ranks, rollout.workers or rollout.engine.tensor_parallel, or set placement=shared"
+    return Limit(what="GPUs", needed=f"{wanted.gpus}", has=f"{has}", holds=holds, remedy="" if holds else fewer)
+
+
+def _positions(longest: int, positions: int) -> Limit:
+    holds = longest <= positions
+    remedy = "" if holds else f"rollout.limits.total_tokens={positions} rollout.engine.max_model_len={positions}"
+    return Limit(what="positions of the model", needed=f"{longest:,}", has=f"{positions:,}", holds=holds, remedy=remedy)
+
+
+def main_memory_limit(planner: Planner) -> Limit:
+    """Return whether a machine's main memory has room for its processes."""
+    peak, room = planner.host.peak, planner.site.hardware.memory_gib * GIB
+    remedy = "" if peak <= room else _main_memory_remedy(planner)
+    return _bytes("main memory of a machine", needed=peak, has=room, remedy=remedy)
+
+
+def _main_memory_remedy(planner: Planner) -> str:
+    learner, rollout = planner.config.learner, planner.config.rollout
+    ways = ["learner.wire_dtype=bfloat16"] * (planner.push.copies > 0 and learner.wire_dtype == "float32")
+    ways += ["a lower rollout.engine.memory_gib"] * (planner.plays and not planner.gpu)
+    ways += ["fewer rollout.workers"] * (planner.plays and rollout.workers > 1)
+    ways += ["learner.offload=none"] * (learner.offload == "cpu")
+    ways += ["fewer learner.ranks"] * (planner.trains and learner.ranks > 1)
+    return ", or ".join([*ways, f"machines with {math.ceil(planner.host.peak / GIB)} GiB of main memory"])
+
+
+def push_limits(planner: Planner) -> list[Limit]:
+    """Return whether pushes reach the engines and find room; empty for a run without any."""
+    if not (planner.trains and planner.plays):
+        return []
+    push = planner.push
+    what = f"a push by {push.transport}"
+    if not push.lacks:
+        kept = f"{size(push.copies * push.nbytes)} of the weights in main memory" if push.copies else ""
+        return [Limit(what=what, needed=kept or "no copy of the weights", has="", holds=True)]
+    why, _, remedy = push.lacks.partition("; ")
+    if planner.config.learner.transport != AUTO:
+        remedy = f"learner.transport={AUTO}" + (f", or {remedy}" if remedy else "")
+    return [Limit(what=what, needed=why, has="", holds=False, remedy=remedy)]
+
+
+def shm_limit(room: float) -> Limit:
+    """Return whether /dev/shm has the advised size for Ray and engines of several processes."""
+    remedy = "" if room >= LEAST_SHM else "make it larger (in a container --shm-size=8g)"
+    what = "/dev/shm for Ray's objects and engines of several processes"
+    return _bytes(what, needed=LEAST_SHM, has=room, remedy=remedy)

@@ -1,8 +1,6 @@
 """The parts of a plan, worked out for one configuration on one hardware."""
 
-from dataclasses import replace
-from functools import cache, cached_property
-from typing import Any
+from functools import cached_property
 
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.orchestrator.cluster.bundles import wanted_by
@@ -10,20 +8,23 @@ from temper.orchestrator.cluster.hardware import GIB
 from temper.orchestrator.cluster.placement import Node
 from temper.orchestrator.cluster.transport_choice import Ground
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.stages.distill import DistillConfig
 from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site
 from temper.orchestrator.tools.preflight.plan.memory.engine_memory import EngineMemory, engine_memory
-from temper.orchestrator.tools.preflight.plan.memory.host_memory import HostMemory, host_memory, object_store_bytes
-from temper.orchestrator.tools.preflight.plan.memory.push import PushPlan, push_plan
+from temper.orchestrator.tools.preflight.plan.memory.host_memory import (
+    HostMemory,
+    PushPlan,
+    host_memory,
+    object_store_bytes,
+    push_plan,
+)
 from temper.orchestrator.tools.preflight.plan.memory.rank_memory import RankMemory, rank_memory
-from temper.orchestrator.tools.preflight.plan.model import PlannedModel, counted, planned_model, source_config
-from temper.orchestrator.tools.preflight.plan.seconds.rates import Fleet, Rates, card_rates, sequences_in_a_pass
-from temper.orchestrator.tools.preflight.plan.seconds.step_time import StepTime, step_time
-from temper.orchestrator.tools.preflight.plan.seconds.work import Work, answer_tokens, prompt_tokens, work_of
+from temper.orchestrator.tools.preflight.plan.model import PlannedModel, counted, source_config
+from temper.orchestrator.tools.preflight.plan.step_time import Fleet, Rates, StepTime, card_rates, step_time
+from temper.orchestrator.tools.preflight.plan.work import Work, answer_tokens, prompt_tokens, work_of
 
 
 class Planner:
@@ -69,35 +70,30 @@ class Planner:
     @cached_property
     def engine(self) -> EngineMemory | None:
         """None for a run that plays nothing."""
-        return self.engine_with(self.config.rollout.engine) if self.plays else None
-
-    def rank_with(self, learner: LearnerConfig) -> RankMemory:
-        """Return what a rank takes with other settings of the learner."""
-        same = learner.lora == self.config.learner.lora
-        return rank_memory(
-            self.model if same else planned_model(self.config.model, learner),
-            learner,
-            self._optimizer(),
-            pass_tokens=max(learner.micro_batch_tokens, self.longest if self.plays else 0),
-            gpu=self.gpu,
-            reference=self._reference_with(learner),
-            push=self.push.copies_on_device * self.push.nbytes,
-            overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
-        )
-
-    def _reference_with(self, learner: LearnerConfig) -> int:
-        """Return the parameters of the largest frozen model. A reference of adapters is the model without them."""
-        held = [one for one in self._compared if not (learner.lora.rank and one is self.model)]
-        return max((one.parameters for one in held), default=0)
-
-    def engine_with(self, engine: Any) -> EngineMemory:
-        """Return what a process of an engine takes with other settings of it."""
+        if not self.plays:
+            return None
+        engine = self.config.rollout.engine
         return engine_memory(
             self.model,
             engine,
             gpu_bytes=self.gpu_bytes if self.gpu else 0.0,
             overhead=int(self.assumptions.engine_overhead_gib * GIB),
             cached_prefixes=self.gpu and engine.prefix_caching != "off" and not self.config.learner.router_replay,
+        )
+
+    def rank_with(self, learner: LearnerConfig) -> RankMemory:
+        """Return the memory of a rank with other settings of the learner, which trains the same parameters."""
+        # A reference of adapters is the model without them.
+        frozen = [one for one in self._compared if not (learner.lora.rank and one is self.model)]
+        return rank_memory(
+            self.model,
+            learner,
+            self._optimizer(),
+            pass_tokens=max(learner.micro_batch_tokens, self.longest if self.plays else 0),
+            gpu=self.gpu,
+            reference=max((one.parameters for one in frozen), default=0),
+            push=self.push.copies_on_device * self.push.nbytes,
+            overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
         )
 
     @property
@@ -157,58 +153,19 @@ class Planner:
         settings = self.config.settings(loop)
         return work_of(loop.name, settings, self.config.rollout.limits, self.assumptions, turns=self.turns)
 
-    def time(self, rates: Rates | None = None) -> StepTime | None:
-        """Return what a step takes by these rates, else by those of the GPUs; None where neither is known."""
-        work, found = self.work, rates or self.rates
-        if work is None or found is None:
+    def time(self) -> StepTime | None:
+        """Return the seconds of a step; None without a loop, or without named GPUs on which an engine fits."""
+        if self.work is None or self.rates is None:
             return None
-        return self.step(found, work)
+        shift_s = self._shift_s()
+        return step_time(self.rates, self.work, engines=self.wanted.engines, one_device=self.halves, shift_s=shift_s)
 
-    def step(self, rates: Rates, work: Work) -> StepTime:
-        """Return what a step of this work takes where its processes lie."""
-        return step_time(rates, work, engines=self.wanted.engines, one_device=self.halves, shift_s=self._shift_s())
-
-    @property
+    @cached_property
     def rates(self) -> Rates | None:
-        """Those of the GPUs, with those that were given over them; None where neither is known.
-
-        Raise `ValueError` where one alone was given, and nothing says the other.
-        """
-        work, engine, assumed = self.work, self.engine, self.assumptions
-        if work is None or engine is None:
+        """Those of the named GPUs; None if they are not known."""
+        if self.work is None or self.fleet is None:
             return None
-        known = self._card_rates(work)
-        sampled, trained = assumed.sampled_per_s, assumed.trained_per_s
-        if not (sampled or trained):
-            return known
-        if known is None and not (sampled and trained):
-            given, other = ("sampled_per_s", "trained_per_s") if sampled else ("trained_per_s", "sampled_per_s")
-            raise ValueError(
-                f"--assume {given}={sampled or trained:g}: nothing says the other rate; add --assume {other}=..., or name GPUs "
-                f"that hold the model (--gpus)"
-            )
-        if known is None:
-            copy_s = self.push.sent / (assumed.host_copy_gbs * 1e9)
-            known = Rates(
-                sampled_per_s=sampled,
-                token_s=0.0,
-                trained_per_s=trained,
-                updates_s=0.0,
-                publish_s=copy_s,
-                load_s=copy_s,
-                source="",
-            )
-        if sampled:
-            most, engines = self.config.rollout.engine.max_sequences, self.wanted.engines
-            batch = sequences_in_a_pass(engine, work, most=most, engines=engines)
-            known = replace(known, sampled_per_s=sampled, token_s=batch / sampled)
-        if trained:
-            known = replace(known, trained_per_s=trained, updates_s=0.0, flops_used=0.0)
-        source = "rates that were given" if sampled and trained else f"{known.source}, and a rate that was given"
-        return replace(known, source=source)
-
-    def _card_rates(self, work: Work) -> Rates | None:
-        return None if self.fleet is None else card_rates(self.fleet, work, self.assumptions)
+        return card_rates(self.fleet, self.work, self.assumptions)
 
     @cached_property
     def fleet(self) -> Fleet | None:
@@ -269,12 +226,7 @@ class Planner:
         """Return the frozen model of a stage that trains: a teacher, or a reference, which is the model itself."""
         settings = self.config.settings(one)
         if isinstance(settings, DistillConfig):
-            return None if settings.teacher is None else _teacher(settings.teacher)
+            source = settings.teacher
+            return None if source is None else counted(source_config(source), LearnerConfig(), name=source.path)
         needed = one.stage.name == "dpo" or ("loss" in vars(settings) and settings.loss.needs_reference)
         return self.model if needed else None
-
-
-@cache
-def _teacher(source: ModelSource) -> PlannedModel:
-    """Return a frozen model, counted once: plans of other splits have it too."""
-    return counted(source_config(source), LearnerConfig(), name=source.path)

@@ -1,130 +1,125 @@
-"""What the command `simulate` answers: a table for people, JSON, a picture."""
+"""The answer of the command `simulate`: a table of cases for people, or JSON."""
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from temper.orchestrator.run.driver import keep_driver_small
-from temper.orchestrator.tools.preflight.simulation.pictures import study_svg
-from temper.orchestrator.tools.preflight.simulation.study import Asked, Case, Ground, Row, run_study
+from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
+from temper.orchestrator.tools.preflight.plan.plan import planned_config, site_of
+from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.orchestrator.tools.preflight.simulation.driver import TOKEN_S
+from temper.orchestrator.tools.preflight.simulation.lengths import LogNormal, with_mean
+from temper.orchestrator.tools.preflight.simulation.simulation import Outcome, Scenario, simulate
+from temper.orchestrator.tools.preflight.simulation.speeds import planned_speeds
 
+MOST_TAIL = 3.0
 COLUMNS = (
-    *("engines", "lag", "tail", "beyond", "deaths/h"),
-    *("samples/s", "steps/h", "step, s", "engines idle", "places used", "learner idle", "lag mean", "max", "limit"),
-    "CPU s/step",
+    *("engines", "lag", "samples/s", "step, s", "engines idle", "places used", "learner idle", "driver busy"),
+    *("one driver serves", "lag mean", "start, s"),
 )
-SAME_LEFT_OUT = ("tail", "beyond", "deaths/h")
-"""Columns that are left out where all cases have the same."""
-WIDTH = 200
-PICTURE = ".svg"
+WIDTH = 160
 
 
-def answer_simulation(ground: Ground, asked: Asked, *, as_json: bool, out: Path | None) -> str:
-    """Return what was simulated as text; the progress goes to standard error, JSON into the file `out`, a picture beside it.
+def scenarios(
+    file: Path,
+    overrides: Sequence[str],
+    *,
+    gpus: str | None,
+    assumptions: Assumptions,
+    engines: Sequence[int] | None,
+    lags: Sequence[int] | None,
+    tail: float,
+    grow: bool,
+    steps: int,
+    seed: int,
+) -> list[Scenario]:
+    """Return every combination of `engines` and `lags`; None takes the configuration's value.
 
-    Raise `ValueError` for cases that make no sense, or a file that can't be one.
+    `tail` is the deviation of the logarithm of answers' lengths. With `grow` the groups of a step and the learner's ranks grow
+    with the engines. Raise `FileNotFoundError` or `ValueError` for invalid input.
     """
-    if out is not None:  # before all the work
-        if out.is_dir() or out.suffix == PICTURE:
-            raise ValueError(f"--out {out}: name the file for the JSON object, such as {out.with_suffix('.json')}")
-        out.parent.mkdir(parents=True, exist_ok=True)
-    keep_driver_small()  # as the driver of a run: what it takes of a core is told
-    rows = shown_study(ground, asked)
-    data = json_text(ground, rows)
-    if out is not None:
-        out.write_text(data + "\n", encoding="utf-8")
-        out.with_suffix(PICTURE).write_text(study_svg(rows), encoding="utf-8")
-    return data if as_json else f"{head(ground)}\n{table_text(rows)}"
-
-
-def shown_study(ground: Ground, asked: Asked) -> list[Row]:
-    """Return what each case measures, with a bar of its steps on standard error where that is a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("step {task.completed}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
-        shown = bar.add_task("")
-
-        def on_case(number: int, total: int, case: Case) -> None:
-            said = f"{number + 1} of {total}: {case.engines:,} engines, lag {case.max_lag}"
-            bar.reset(shown, description=said)
-            bar.refresh()
-            if not sys.stderr.isatty():
-                print(said, file=sys.stderr)
-
-        def on_step(step: int, total: int) -> None:
-            bar.update(shown, completed=step, total=total, refresh=True)
-
-        return run_study(ground, asked, on_case=on_case, on_step=on_step)
-
-
-def head(ground: Ground) -> str:
-    """Return what the cases stand on, in lines."""
-    speeds, work, places = ground.speeds, ground.work, ground.speeds.places
-    lengths = f"{len(ground.groups)} recorded groups" if ground.groups else "drawn lengths"
-    return "\n".join(
-        (
-            f"simulated: {work.stage} of {ground.loop.groups_per_step} groups of {ground.loop.group_size} a step "
-            f"on {ground.engines} engines; "
-            f"durations: {speeds.source}",
-            f"an engine: {places} places, {1 / speeds.pass_s[1]:,.0f} tokens/s with one sequence, "
-            f"{places / speeds.pass_s[places]:,.0f} with all; {work.answer_tokens:,.0f} tokens an answer, {lengths}",
-            f"the learner: {1 / speeds.learn_token_s:,.0f} tokens/s; a push: {speeds.publish_s + speeds.load_s:.2f} s by "
-            f"{speeds.transport}; an engine starts again in {speeds.start_s:.0f} s",
+    if min(engines or [1]) < 1:
+        raise ValueError(f"--engines {min(engines or [1])}: must be 1 or more")
+    if not 0 <= tail <= MOST_TAIL:
+        raise ValueError(f"--tail {tail:g}: must lie between 0, answers of one length, and {MOST_TAIL:g}")
+    site = site_of(gpus, assumptions)
+    planner = Planner(*planned_config(file, overrides, site), site, assumptions)
+    planned_speeds(planner, engines=planner.wanted.engines, times=1.0)  # refuses a plan without a loop or speeds
+    work, loop = planner.work, planner.loop
+    assert work is not None
+    assert loop is not None
+    settings, cases = planner.config.settings(loop), []
+    longest = max(work.answer_tokens, planner.longest - work.prompt_tokens)
+    lengths = with_mean(LogNormal(mean=work.answer_tokens, tail=tail, longest=longest, seed=seed), work.answer_tokens)
+    for count, lag in product(engines or [planner.wanted.engines], lags or [settings.max_lag]):
+        times = count / planner.wanted.engines if grow else 1.0
+        groups = max(1, round(times * settings.groups_per_step))
+        over = settings.over_sampling if lag == settings.max_lag else None
+        case = Scenario(
+            loop=replace(settings, groups_per_step=groups, max_lag=lag, over_sampling=over),
+            engines=count,
+            speeds=planned_speeds(planner, engines=count, times=times),
+            lengths=lengths,
+            kept=work.kept,
+            steps=steps,
+            seed=seed,
         )
+        cases.append(case)
+    return cases
+
+
+def answer(cases: Sequence[Scenario], *, as_json: bool) -> str:
+    """Simulate all cases and return their figures as text; each is named on standard error before."""
+    keep_driver_small()
+    found = []
+    for number, case in enumerate(cases, start=1):
+        print(f"{number} of {len(cases)}: {case.engines:,} engines, lag {case.loop.max_lag}", file=sys.stderr)
+        found.append(simulate(case))
+    if as_json:
+        return json.dumps({"cases": [asdict(one) for one in found]}, indent=1, allow_nan=False)
+    return f"{_head(cases[0])}\n{_table(found)}"
+
+
+def _head(case: Scenario) -> str:
+    speeds = case.speeds
+    return (
+        f"an engine: {speeds.places} places, {1 / speeds.pass_s[1]:,.0f} tokens/s with one sequence, "
+        f"{speeds.places / speeds.pass_s[-1]:,.0f} with all; a push: {speeds.publish_s + speeds.load_s:.2f} s by "
+        f"{speeds.transport}; one driver: at most {1 / TOKEN_S:,.0f} tokens/s"
     )
 
 
-def json_text(ground: Ground, rows: list[Row]) -> str:
-    """Return the cases as one JSON object."""
-    found = {"stage": ground.work.stage, "durations": ground.speeds.source, "cases": [row.flat() for row in rows]}
-    return json.dumps(found, indent=1, allow_nan=False)
-
-
-def table_text(rows: list[Row]) -> str:
-    """Return the table of the cases, without what is the same in all of them."""
-    written = [cells(row) for row in rows]
-    told = [
-        at for at, name in enumerate(COLUMNS) if name not in SAME_LEFT_OUT or len({line[at] for line in written}) > 1
-    ]
+def _table(found: Sequence[Outcome]) -> str:
     table = Table(box=None, pad_edge=False)
-    for at in told:
-        table.add_column(COLUMNS[at], justify="left" if COLUMNS[at] == "limit" else "right", no_wrap=True)
-    for line in written:
-        table.add_row(*(line[at] for at in told))
+    for name in COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in found:
+        table.add_row(*_cells(one))
     console = Console(width=WIDTH, color_system=None)
     with console.capture() as captured:
         console.print(table)
     lines = [line.rstrip() for line in captured.get().splitlines()]
-    return "\n".join(
-        [*lines, *(f"{row.case.engines:,} engines: {row.outcome.ended}" for row in rows if row.outcome.ended)]
-    )
+    return "\n".join([*lines, *(f"{one.engines:,} engines: {one.ended}" for one in found if one.ended)])
 
 
-def cells(row: Row) -> list[str]:
-    """Return the cells of a case, one a column."""
-    case, found = row.case, row.outcome
-    asked = [
-        f"{case.engines:,}",
-        f"{case.max_lag}",
-        "recorded" if case.tail is None else f"{case.tail:g}",
-        "-" if case.over_sampling is None else f"{case.over_sampling:g}",
-        f"{case.deaths:g}",
-    ]
-    if not found.steps:
-        return [*asked, *("-" for _ in COLUMNS[len(asked) : -2]), "gave up", "-"]
+def _cells(one: Outcome) -> list[str]:
+    case = [f"{one.engines:,}", f"{one.max_lag}"]
+    if not one.steps:
+        return [*case, *("-" for _ in COLUMNS[len(case) : -1]), f"{one.start_s:,.0f}"]
+    shares = (one.engines_idle, one.places_used, one.learner_idle, one.driver_busy)
     return [
-        *asked,
-        f"{found.samples_per_s:,.2f}",
-        f"{found.steps_per_hour:,.1f}",
-        f"{found.step_s:,.1f}",
-        f"{found.engines_idle:.0%}",
-        f"{found.places_used:.0%}",
-        f"{found.learner_idle:.0%}",
-        f"{found.lag_mean:.2f}",
-        f"{found.lag_max}",
-        found.limited_by,
-        f"{found.cpu_step_s:.2f}",
+        *case,
+        f"{one.samples_per_s:,.2f}",
+        f"{one.step_s:,.1f}",
+        *(f"{share:.0%}" for share in shares),
+        f"{one.engines / one.driver_busy:,.0f} engines",
+        f"{one.lag_mean:.2f}",
+        f"{one.start_s:,.0f}",
     ]

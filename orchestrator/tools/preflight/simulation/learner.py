@@ -1,11 +1,9 @@
-"""A learner that only takes time, and sends weights that are none."""
+"""A learner that only takes time, and publishes empty weights."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from temper.learner.batches.micro_batches import TrainBatch
-from temper.orchestrator.tools.preflight.simulation.meter import FleetMeter
 from temper.orchestrator.tools.preflight.simulation.speeds import Speeds
 from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
@@ -14,15 +12,17 @@ from temper.rollout.weights.transports import Audience
 
 
 class SimulatedLearner:
-    """Takes as long for a step as its tokens say, and for a push as pushes take."""
+    """Sleeps for the planned seconds of a step and of a push."""
 
-    def __init__(self, speeds: Speeds, meter: FleetMeter) -> None:
-        self._speeds, self._meter = speeds, meter
+    def __init__(self, speeds: Speeds) -> None:
+        self._speeds = speeds
         self._delivery = Delivery(self, processes=1)
         self._batch_s = 0.0
+        self.busy_s = 0.0
+        """Seconds of steps and pushes so far."""
 
     def batches(self, groups: Sequence[Group]) -> list[TrainBatch]:
-        """Take note of how long a step on these groups takes; there are no arrays to be trained."""
+        """Record the seconds of a step on these groups; there are no arrays to train on."""
         answers = [answer for group in groups for answer in group.trajectories]
         tokens = sum(answer.sampled_tokens for answer in answers) + self._speeds.prompt_tokens * len(answers)
         self._batch_s = self._speeds.learn_fixed_s + tokens * self._speeds.learn_token_s
@@ -30,14 +30,12 @@ class SimulatedLearner:
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
         """Compute for the seconds of the batch, all its epochs together."""
-        with self._at_work():
-            await asyncio.sleep(self._batch_s)
+        await self._work(self._batch_s)
         return {"skipped": 0.0}
 
     async def publish(self, version: WeightVersion) -> Push:
-        """Lay out weights, and return the push of none."""
-        with self._at_work():
-            await asyncio.sleep(self._speeds.publish_s)
+        """Return a push without weights."""
+        await self._work(self._speeds.publish_s)
         none: tuple[()] = ()
         manifest = WeightManifest(
             transport=self._speeds.transport,
@@ -52,7 +50,7 @@ class SimulatedLearner:
         return Push(manifest=manifest, delivery=self._delivery)
 
     async def host(self) -> str:
-        """Return an address that nobody connects to."""
+        """Return an address that no one connects to."""
         return "simulated"
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
@@ -62,15 +60,8 @@ class SimulatedLearner:
         return offered
 
     async def send(self, version: int) -> None:
-        """Send while the engines load, whose time it is."""
+        """Take no time: the engines' load counts it."""
 
-    @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        meter = self._meter
-        meter.count()
-        meter.learning = True
-        try:
-            yield
-        finally:
-            meter.count()
-            meter.learning = False
+    async def _work(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        self.busy_s += seconds

@@ -1,31 +1,22 @@
-"""How many tokens answers have: log-normal around a mean, or those of a run, by the number of a ticket, always the same ones.
+"""Tokens of answers: log-normal around a mean, drawn by the number of a ticket, the same in every run.
 
-What a task asks for makes its answers alike: of the variance of the logarithm `OF_TASK` is the task's, the rest the answers'.
+A task makes its answers alike: `OF_TASK` of the variance of the logarithm is the task's, the rest the answers'.
 """
 
 import math
 import random
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Protocol
 
 OF_TASK = 0.5
 """Share of the variance of the logarithm that the answers to a task have in common; assumed."""
-
-
-class Lengths(Protocol):
-    """Says how long answers are."""
-
-    def of(self, ticket: int, answers: int) -> list[int]:
-        """Return the tokens of each of so many answers to the task of a ticket."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogNormal:
     """Lengths with a mean and a tail: `tail` is the standard deviation of their logarithm, 0 for answers of one length.
 
-    None is above `longest`; the mean is that before this cut, so that the mean of what is drawn may be lower.
+    None is above `longest`. The mean is that before this cut; the mean of drawn lengths may be lower.
     """
 
     mean: float
@@ -45,28 +36,11 @@ class LogNormal:
         return max(1, round(min(length, self.longest)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recorded:
-    """Lengths of a run's groups, drawn group by group: answers to one task stay together."""
-
-    groups: tuple[tuple[int, ...], ...]
-    seed: int
-
-    def of(self, ticket: int, answers: int) -> list[int]:
-        """Return the tokens of each of so many answers to the task of a ticket."""
-        draw = random.Random(f"{self.seed}/{ticket}")
-        group = draw.choice(self.groups)
-        return list(group) if len(group) == answers else draw.choices(group, k=answers)
-
-
 def with_mean(lengths: LogNormal, mean: float) -> LogNormal:
-    """Return lengths whose mean after the cut is `mean`, by bisection.
-
-    Raise `ValueError` where the longest answer leaves no room for it.
-    """
+    """Return lengths whose mean after the cut is `mean`, by bisection. Raise `ValueError` if it is not below `longest`."""
     if mean >= lengths.longest:
         raise ValueError(
-            f"answers of {mean:,.0f} tokens in the mean, of which none may have more than {lengths.longest:,.0f}: give a lower "
+            f"the mean of {mean:,.0f} tokens is not below the longest answer of {lengths.longest:,.0f}; lower "
             f"--assume answer_tokens"
         )
     if not lengths.tail:

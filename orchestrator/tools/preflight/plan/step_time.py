@@ -1,9 +1,12 @@
-"""How fast a step's work is done: on GPUs by what they can do (a roofline), else by what was measured on the machine itself.
+"""The seconds of a step, from the peaks of named GPUs (a roofline).
 
 Decoding is bound by what a pass reads: the weights once, of experts those that any sequence goes to, and the cache of each
 sequence (Pope et al., "Efficiently Scaling Transformer Inference", section 2, 2022). Learning is bound by its products: 2
 operations a parameter and token forward, 4 backward (Kaplan et al., "Scaling Laws for Neural Language Models", section 2.1,
 2020), the operations of attention's scores, and ZeRO's transfers between ranks and to main memory, one after the other.
+
+With G for generating, L for learning and publishing, and D for the load that pauses the engines, a step takes G + L + D at
+`max_lag` 0. Above it both sides work at once: max(G + D, L). Halves of one GPU compute by turns: there both sides add up.
 """
 
 import math
@@ -14,9 +17,9 @@ from temper.learner.weight_sender import MOST_SENDERS
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Card
 from temper.orchestrator.tools.preflight.plan.memory.engine_memory import EngineMemory
-from temper.orchestrator.tools.preflight.plan.memory.push import PushPlan
+from temper.orchestrator.tools.preflight.plan.memory.host_memory import PushPlan
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel
-from temper.orchestrator.tools.preflight.plan.seconds.work import Work
+from temper.orchestrator.tools.preflight.plan.work import Work
 from temper.rollout.engines.config import EngineConfig
 
 FLOAT32 = 4
@@ -30,18 +33,8 @@ STATE_TRAFFIC = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slowdown:
-    """How many times as long each side takes for its work while the other one works too: 1 with devices of its own, 2 for both
-    where they have one core by turns.
-    """
-
-    engines: float = 1.0
-    learner: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What one engine and all ranks do in a second, and what a push takes, each side with nothing beside it."""
+    """Tokens a second of one engine and of all ranks, and the seconds of a push."""
 
     sampled_per_s: float
     """Tokens that an engine samples a second, prompts computed beside them."""
@@ -50,17 +43,13 @@ class Rates:
     trained_per_s: float
     """Tokens that the learner trains on a second, all ranks together, those of a further epoch again."""
     updates_s: float
-    """What a step of the learner takes whatever its tokens: the optimiser, with what it moves."""
+    """Seconds of the optimiser's updates, including transfers of offloaded states."""
     publish_s: float
-    """What the learner takes for a push by itself."""
+    """Seconds of a push on the learner's side."""
     load_s: float
-    """What the engines take for it, while they generate nothing."""
+    """Seconds of a push on the engines' side, which generate nothing meanwhile."""
     source: str
-    """Where the rates are from."""
-    batch_s: float = 0.0
-    """What the driver takes to make a step's batches, before the learner begins."""
-    slowdown: Slowdown = Slowdown()
-    """What both sides cost each other at once."""
+    """The name of the GPUs."""
     first_push_s: float = 0.0
     """Further seconds of the first push, to connect engines and ranks."""
     flops_used: float = 0.0
@@ -70,7 +59,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What the rates of GPUs go by."""
+    """The hardware, the model and the settings that rates depend on."""
 
     card: Card
     model: PlannedModel
@@ -91,6 +80,64 @@ class Fleet:
     """Parameters that these further passes go through."""
     updates: int
     """Optimiser steps of a step of the loop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Seconds of a step of the loop by part; parts of both sides overlap above `max_lag` 0."""
+
+    rates: Rates
+    work: Work
+    generate_s: float
+    learn_s: float
+    publish_s: float
+    load_s: float
+    shift_s: float
+    """Seconds in which learner and engines hand each other the devices that they share."""
+    step_s: float
+    longest_s: float
+    """Seconds of the longest answer."""
+
+    @property
+    def limited_by(self) -> str:
+        """The side that the other waits for."""
+        return "generating" if self.generate_s + self.load_s >= self.learn_s + self.publish_s else "learning"
+
+    @property
+    def sampled_per_s(self) -> float:
+        """Sampled tokens a second, over all engines and the whole step."""
+        return self.work.sampled / self.step_s
+
+    @property
+    def hours(self) -> float:
+        """Hours of all steps, without evaluations and starts."""
+        return self.work.steps * self.step_s / 3600
+
+    @property
+    def tokens(self) -> float:
+        """Sampled tokens of all steps."""
+        return self.work.steps * self.work.sampled
+
+
+def step_time(rates: Rates, work: Work, *, engines: int, one_device: bool = False, shift_s: float = 0.0) -> StepTime:
+    """Return the seconds of a step on so many engines; `one_device`: learner and engine are halves of one GPU."""
+    longest_s = work.longest_answer * rates.token_s
+    together = work.sampled / engines / rates.sampled_per_s
+    generate_s = together if work.lag else max(together, longest_s)
+    learn_s = work.epochs * work.trained / rates.trained_per_s + rates.updates_s
+    first, second = generate_s + rates.load_s, learn_s + rates.publish_s
+    overlaps = work.lag and not one_device
+    return StepTime(
+        rates=rates,
+        work=work,
+        generate_s=generate_s,
+        learn_s=learn_s,
+        publish_s=rates.publish_s,
+        load_s=rates.load_s,
+        shift_s=shift_s,
+        step_s=max(first, second) if overlaps else first + second + shift_s,
+        longest_s=longest_s,
+    )
 
 
 def card_rates(fleet: Fleet, work: Work, assumptions: Assumptions) -> Rates:
