@@ -1,27 +1,260 @@
-"""The shop's tools by name."""
+"""The shop's tools: the first change nothing. A refused call raises `Refusal` with its answer to the model.
 
-from temper.envs.retail import tools_read as read
-from temper.envs.retail import tools_write as write
+A tool that changes the database checks everything first, so that a refused call changes nothing. Money is rounded to cents
+wherever it is added up, and replacements are made in one order, so that the items of a call may come in any order.
+"""
+
+import json
+from collections import Counter
+
+from temper.envs.retail.database import GIFT_CARD, Database
 from temper.envs.service import tools as service
+from temper.envs.service.records import Record
+from temper.envs.service.tools import Refusal, known_user
+
+REASONS = ("no longer needed", "ordered by mistake")
+ITEMS_MODIFIED = "pending (item modified)"
+Swap = tuple[int, Record]
+"""A position among the items of an order, and the variant that takes its place."""
+
+
+def find_user_id_by_email(database: Database, *, email: str) -> str:
+    """Return the id of the user, letter case ignored."""
+    user_id = database.shop.emails.get(email.lower())
+    if user_id is None:
+        raise Refusal("user not found")
+    return user_id
+
+
+def find_user_id_by_name_zip(database: Database, *, first_name: str, last_name: str, zip: str) -> str:
+    """Return the id of the user of this name, letter case ignored, whose present zip code this is."""
+    for user_id in database.shop.names.get((first_name.lower(), last_name.lower()), ()):
+        user = database.user(user_id)
+        if user is not None and user["address"]["zip"] == zip:
+            return user_id
+    raise Refusal("user not found")
+
+
+def get_order_details(database: Database, *, order_id: str) -> str:
+    """Return the order as JSON."""
+    order = database.order(order_id)
+    if order is None:
+        raise Refusal("order not found")
+    return json.dumps(order)
+
+
+def get_product_details(database: Database, *, product_id: str) -> str:
+    """Return the product with all its variants as JSON."""
+    product = database.shop.products.get(product_id)
+    if product is None:
+        raise Refusal("product not found")
+    return json.dumps(product)
+
+
+def list_all_product_types(database: Database) -> str:
+    """Return the product ids by name, in the order of the names, as JSON."""
+    products = database.shop.products.values()
+    return json.dumps(dict(sorted((product["name"], product["product_id"]) for product in products)))
+
+
+def cancel_pending_order(database: Database, *, order_id: str, reason: str) -> str:
+    """Cancel an order; what each payment method has paid, less refunds, goes back to it, to a gift card at once."""
+    order = _order(database, order_id, status="pending", action="cancelled")
+    if reason not in REASONS:
+        raise Refusal("invalid reason")
+    paid: dict[str, float] = {}
+    for entry in order["payment_history"]:
+        sign = 1 if entry["transaction_type"] == "payment" else -1
+        method_id = entry["payment_method_id"]
+        paid[method_id] = round(paid.get(method_id, 0.0) + sign * entry["amount"], 2)
+    order = database.edit_order(order_id)
+    for method_id, amount in paid.items():
+        if amount > 0:
+            order["payment_history"].append(_entry("refund", amount, method_id))
+            _charge(database, order, method_id, -amount)
+    order["status"] = "cancelled"
+    order["cancel_reason"] = reason
+    return json.dumps(order)
+
+
+def modify_pending_order_payment(database: Database, *, order_id: str, payment_method_id: str) -> str:
+    """Move the one payment of an order to another method, whose gift card must cover it."""
+    order = _order(database, order_id, status="pending", action="modified")
+    _payment_method(database, order, payment_method_id)
+    first = order["payment_history"][0]
+    if len(order["payment_history"]) > 1 or first["transaction_type"] != "payment":
+        raise Refusal("there should be exactly one payment for a pending order")
+    if first["payment_method_id"] == payment_method_id:
+        raise Refusal("the new payment method should be different from the current one")
+    amount, old_id = first["amount"], first["payment_method_id"]
+    _require_balance(database, order, payment_method_id, amount)
+    order = database.edit_order(order_id)
+    order["payment_history"] += [_entry("payment", amount, payment_method_id), _entry("refund", amount, old_id)]
+    _charge(database, order, payment_method_id, amount)
+    _charge(database, order, old_id, -amount)
+    return json.dumps(order)
+
+
+def modify_pending_order_items(
+    database: Database, *, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
+) -> str:
+    """Replace items by other variants of the same product, once; the difference is paid or refunded."""
+    order = _order(database, order_id, status="pending", action="modified")
+    swaps = _swaps(database, order, item_ids, new_item_ids)
+    difference = _difference(order, swaps)
+    _require_balance(database, order, payment_method_id, difference)
+    order = database.edit_order(order_id)
+    kind = "payment" if difference > 0 else "refund"
+    order["payment_history"].append(_entry(kind, abs(difference), payment_method_id))
+    _charge(database, order, payment_method_id, difference)
+    for position, variant in swaps:
+        new = {"item_id": variant["item_id"], "price": variant["price"], "options": dict(variant["options"])}
+        order["items"][position].update(new)
+    order["status"] = ITEMS_MODIFIED
+    return json.dumps(order)
+
+
+def exchange_delivered_order_items(
+    database: Database, *, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
+) -> str:
+    """Request an exchange: items, difference and payment method are noted, nothing is paid yet."""
+    order = _order(database, order_id, status="delivered", action="exchanged")
+    difference = _difference(order, _swaps(database, order, item_ids, new_item_ids))
+    _require_balance(database, order, payment_method_id, difference)
+    order = database.edit_order(order_id)
+    order["status"] = "exchange requested"
+    order["exchange_items"] = sorted(item_ids)
+    order["exchange_new_items"] = sorted(new_item_ids)
+    order["exchange_payment_method_id"] = payment_method_id
+    order["exchange_price_difference"] = difference
+    return json.dumps(order)
+
+
+def return_delivered_order_items(
+    database: Database, *, order_id: str, item_ids: list[str], payment_method_id: str
+) -> str:
+    """Request a return; the refund goes to the original payment method or a gift card, and is not paid yet."""
+    order = _order(database, order_id, status="delivered", action="returned")
+    method = _payment_method(database, order, payment_method_id)
+    if method["source"] != GIFT_CARD and payment_method_id != order["payment_history"][0]["payment_method_id"]:
+        raise Refusal("payment method should be either the original payment method or a gift card")
+    _positions(order, item_ids)
+    order = database.edit_order(order_id)
+    order["status"] = "return requested"
+    order["return_items"] = sorted(item_ids)
+    order["return_payment_method_id"] = payment_method_id
+    return json.dumps(order)
+
+
+def modify_pending_order_address(
+    database: Database, *, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
+) -> str:
+    """Replace the shipping address of an order."""
+    _order(database, order_id, status="pending", action="modified")
+    order = database.edit_order(order_id)
+    order["address"] = _address(address1, address2, city, state, country, zip)
+    return json.dumps(order)
+
+
+def modify_user_address(
+    database: Database, *, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
+) -> str:
+    """Replace the default address of a user; the orders keep theirs."""
+    known_user(database, user_id)
+    user = database.edit_user(user_id)
+    user["address"] = _address(address1, address2, city, state, country, zip)
+    return json.dumps(user)
+
+
+def _order(database: Database, order_id: str, *, status: str, action: str) -> Record:
+    order = database.order(order_id)
+    if order is None:
+        raise Refusal("order not found")
+    if order["status"] != status:
+        raise Refusal(f"non-{status} order cannot be {action}")
+    return order
+
+
+def _payment_method(database: Database, order: Record, method_id: str) -> Record:
+    user = database.user(order["user_id"])
+    assert user is not None
+    method: Record | None = user["payment_methods"].get(method_id)
+    if method is None:
+        raise Refusal("payment method not found")
+    return method
+
+
+def _require_balance(database: Database, order: Record, method_id: str, amount: float) -> None:
+    """Raise `Refusal` unless the payment method exists, and covers the amount where it is a gift card."""
+    method = _payment_method(database, order, method_id)
+    if method["source"] == GIFT_CARD and method["balance"] < amount:
+        raise Refusal("insufficient gift card balance to pay the amount")
+
+
+def _charge(database: Database, order: Record, method_id: str, amount: float) -> None:
+    """Take an amount from a gift card, or give it back where it is negative; other methods are not kept here."""
+    if _payment_method(database, order, method_id)["source"] == GIFT_CARD:
+        method = database.edit_user(order["user_id"])["payment_methods"][method_id]
+        method["balance"] = round(method["balance"] - amount, 2)
+
+
+def _entry(kind: str, amount: float, method_id: str) -> Record:
+    return {"transaction_type": kind, "amount": amount, "payment_method_id": method_id}
+
+
+def _positions(order: Record, item_ids: list[str]) -> list[int]:
+    """Return a position among the order's items for each id; an id that is given twice takes two items."""
+    if not item_ids:
+        raise Refusal("no item given")
+    free: dict[str, list[int]] = {}
+    for position, item in reversed(list(enumerate(order["items"]))):
+        free.setdefault(item["item_id"], []).append(position)
+    if any(count > len(free.get(item_id, ())) for item_id, count in Counter(item_ids).items()):
+        raise Refusal("some item not found in the order")
+    return [free[item_id].pop() for item_id in item_ids]
+
+
+def _swaps(database: Database, order: Record, item_ids: list[str], new_item_ids: list[str]) -> list[Swap]:
+    if len(item_ids) != len(new_item_ids):
+        raise Refusal("the number of items to be exchanged should match")
+    pairs = sorted(zip(item_ids, new_item_ids, strict=True))
+    swaps = []
+    for position, (_, new_id) in zip(_positions(order, [item_id for item_id, _ in pairs]), pairs, strict=True):
+        variant = database.shop.products[order["items"][position]["product_id"]]["variants"].get(new_id)
+        if variant is None or not variant["available"]:
+            raise Refusal("some new item is not available or of another product")
+        swaps.append((position, variant))
+    return swaps
+
+
+def _difference(order: Record, swaps: list[Swap]) -> float:
+    """Return what the new items cost more than the old, in cents' precision."""
+    return round(sum(variant["price"] - order["items"][position]["price"] for position, variant in swaps), 2)
+
+
+def _address(address1: str, address2: str, city: str, state: str, country: str, zip: str) -> Record:
+    given = {"address1": address1, "address2": address2, "city": city}
+    return given | {"country": country, "state": state, "zip": zip}
+
 
 TOOLS = service.ToolSet(
     writing=(
-        write.cancel_pending_order,
-        write.exchange_delivered_order_items,
-        write.modify_pending_order_address,
-        write.modify_pending_order_items,
-        write.modify_pending_order_payment,
-        write.modify_user_address,
-        write.return_delivered_order_items,
+        cancel_pending_order,
+        exchange_delivered_order_items,
+        modify_pending_order_address,
+        modify_pending_order_items,
+        modify_pending_order_payment,
+        modify_user_address,
+        return_delivered_order_items,
     ),
     reading=(
         service.calculate,
-        read.find_user_id_by_email,
-        read.find_user_id_by_name_zip,
-        read.get_order_details,
-        read.get_product_details,
+        find_user_id_by_email,
+        find_user_id_by_name_zip,
+        get_order_details,
+        get_product_details,
         service.get_user_details,
-        read.list_all_product_types,
+        list_all_product_types,
         service.think,
         service.transfer_to_human_agents,
     ),

@@ -5,7 +5,7 @@ environment.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -38,8 +38,6 @@ class Domain(Generic[D]):
     tools: ToolSet
     fresh: Callable[[Path], D]
     """A database of the records of a folder, which nothing has changed; `ValueError` where it can't be read."""
-    alterations: Callable[[D, Action], Iterator[tuple[str, Action]]]
-    """A writing action that leaves another database, for each of its arguments, by what was changed."""
     further: Callable[[D, str], Action]
     """An action that changes the database as it is now, for this user."""
 
@@ -70,11 +68,11 @@ class Domain(Generic[D]):
         """Return the database in which a task plays, as it is before. Raise `ValueError` where its folder can't be read."""
         return self.fresh(Path(task.env.options["database"]))
 
-    def is_idle(self, task: Task, before: D) -> bool:
-        """Return whether an agent without any action or text is right, in an unchanged database."""
-        after = before.before()
-        self.tools.replay(after, task.spec["actions"])
-        return not task.spec["outputs"] and after.same_state(before)
+    def after(self, task: Task, actions: list[Action]) -> D:
+        """Return the database of a task after these actions."""
+        database = self.fresh_for(task)
+        self.tools.replay(database, actions)
+        return database
 
 
 def says(text: str, output: str, *, part: bool = False) -> bool:

@@ -18,21 +18,19 @@ def gold(task: Task) -> list[str]:
 
 
 def corruptions(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each writing action left out or altered, a further one, and each output left unsaid.
+    """Yield each writing action left out or with an argument changed, a further one, and each output left unsaid.
 
-    Left alone are actions that are refused, that change nothing, or that are done over by another.
+    Left alone are changes that leave the database as it should be: of an action that is refused, or done over by another.
     """
     actions: list[Action] = task.spec["actions"]
-    for index in effective_actions(task, domain):
-        label = f"{actions[index]['name']} ({index})"
-        rest = [*actions[:index], *actions[index + 1 :]]
-        yield f"{label} left out", _turns(task, rest)
-        before = domain.fresh_for(task)
-        domain.tools.replay(before, actions[:index])
-        for name, altered in domain.alterations(before, actions[index]):
-            yield f"{label} with {name}", _turns(task, [*actions[:index], altered, *actions[index + 1 :]])
-    after = domain.fresh_for(task)
-    domain.tools.replay(after, actions)
+    after = domain.after(task, actions)
+    for index, action in enumerate(actions):
+        if action["name"] not in domain.tools.writing:
+            continue
+        for name, other in _others(action):
+            changed = [*actions[:index], *other, *actions[index + 1 :]]
+            if not domain.after(task, changed).same_state(after):
+                yield f"{action['name']} ({index}) {name}", _turns(task, changed)
     yield "one change more", _turns(task, [*actions, domain.further(after, task.spec["user_id"])])
     said_in = partial(says, part=takes_parts(task))
     for output in task.spec["outputs"]:
@@ -41,18 +39,15 @@ def corruptions(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[
             yield f"output {output!r} unsaid", unsaid
 
 
-def effective_actions(task: Task, domain: Domain[Any]) -> list[int]:
-    """Return the indices of the writing actions that leave a trace of their own: without one, the database is another."""
-    actions = task.spec["actions"]
-    whole = domain.fresh_for(task)
-    domain.tools.replay(whole, actions)
-    found = []
-    for index, action in enumerate(actions):
-        rest = whole.before()
-        domain.tools.replay(rest, [*actions[:index], *actions[index + 1 :]])
-        if action["name"] in domain.tools.writing and not whole.same_state(rest):
-            found.append(index)
-    return found
+def _others(action: Action) -> Iterator[tuple[str, list[Action]]]:
+    """Yield the actions that replace one: none, or it with another value of an argument."""
+    yield "left out", []
+    for key, value in action["arguments"].items():
+        if isinstance(value, list):
+            other: Any = value[1:]
+        else:
+            other = f"{value}9" if isinstance(value, str) else value + 1
+        yield f"with {key} {other!r}", [action | {"arguments": action["arguments"] | {key: other}}]
 
 
 def _turns(task: Task, actions: list[Action], outputs: list[str] | None = None) -> list[str]:

@@ -22,7 +22,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from temper.envs.core.turn_text import Call, call_message, parse_turn
 from temper.envs.mathematics import arithmetic
-from temper.envs.retail.domain import DOMAIN
+from temper.envs.retail.env import DOMAIN
 from temper.envs.service import gold
 from temper.envs.service.env import with_folder
 from temper.envs.tool_use import lookups

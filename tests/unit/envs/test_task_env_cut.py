@@ -14,7 +14,7 @@ from temper.envs.catalog import configured, environment
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.playback import score
-from temper.envs.retail.domain import DOMAIN
+from temper.envs.retail.env import DOMAIN
 from temper.envs.service.env import with_folder
 from temper.rewards.verdict import Outcome
 from temper.rollout.episodes.episode import EpisodeLimits

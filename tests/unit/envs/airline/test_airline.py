@@ -10,8 +10,7 @@ from support.bound import bound
 from support.tiny_airline import ANN, BOB, DAY, FLIGHTS, NEXT, RESERVATIONS, USERS, write_airline
 
 from temper.envs.airline.database import Database, fresh
-from temper.envs.airline.domain import DOMAIN
-from temper.envs.airline.env import ENVIRONMENT
+from temper.envs.airline.env import DOMAIN, ENVIRONMENT
 from temper.envs.airline.tools import TOOLS
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF

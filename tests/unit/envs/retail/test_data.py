@@ -13,8 +13,7 @@ from support.bound import bound
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import call_message, turn_text
-from temper.envs.retail.domain import DOMAIN
-from temper.envs.retail.env import RetailEnv
+from temper.envs.retail.env import DOMAIN, RetailEnv
 from temper.envs.retail.tools import TOOLS
 from temper.envs.service import gold
 from temper.envs.service.env import with_folder

@@ -16,8 +16,7 @@ from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.data.config import DataConfig
 from temper.envs.retail.database import open_shop
-from temper.envs.retail.domain import DOMAIN
-from temper.envs.retail.env import ENVIRONMENT, RetailEnv
+from temper.envs.retail.env import DOMAIN, ENVIRONMENT, RetailEnv
 from temper.envs.service import gold
 from temper.envs.service.domain import outputs_in, says
 from temper.envs.service.env import USER_REPLY, with_folder
@@ -242,34 +241,18 @@ def test_an_unreadable_call_costs_the_format_and_counts_as_a_tool_error(shop: Pa
 def test_gold_actions_that_are_refused_change_nothing_in_the_gold_either(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, CANCEL))
     assert play(task, say("", CANCEL), "Done.", "Done.")["reward"] == 1.0
-    assert gold.effective_actions(task, DOMAIN) == []
+    corruptions = [name for name, _ in gold.corruptions(task, domain=DOMAIN)]
+    assert corruptions == ["one change more"]
 
 
 def test_the_gold_script_is_right_and_every_corruption_wrong(shop: Path) -> None:
     address = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
     task = task_of(shop, row(DETAILS, CANCEL, TRANSFER, address, outputs=("10.1", "Mug")))
     assert play(task, *gold.gold(task))["reward"] == 1.0
-    corruptions = list(gold.corruptions(task, domain=DOMAIN))
-    assert [name for name, _ in corruptions] == [
-        "cancel_pending_order (1) left out",
-        "cancel_pending_order (1) with reason 'ordered by mistake'",
-        "modify_user_address (3) left out",
-        *(f"modify_user_address (3) with {key} {value!r}" for key, value in ALTERED.items()),
-        "one change more",
-        "output '10.1' unsaid",
-        "output 'Mug' unsaid",
-    ]
-    assert [name for name, turns in corruptions if play(task, *turns)["reward"] != 0.0] == []
-
-
-ALTERED = {
-    "address1": "1 Oak Street9",
-    "address2": "Suite 29",
-    "city": "Austin9",
-    "state": "CO9",
-    "country": "USA9",
-    "zip": "802799",
-}
+    corruptions = dict(gold.corruptions(task, domain=DOMAIN))
+    named = ("cancel_pending_order (1) left out", "modify_user_address (3) with zip '802799'", "one change more")
+    assert {*named, "output '10.1' unsaid", "output 'Mug' unsaid"} <= corruptions.keys()
+    assert [name for name, turns in corruptions.items() if play(task, *turns)["reward"] != 0.0] == []
 
 
 @pytest.mark.parametrize(

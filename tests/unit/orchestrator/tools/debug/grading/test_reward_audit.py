@@ -11,7 +11,7 @@ from support.tiny_shop import write_shop
 from temper.envs.catalog import configured, environment
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
-from temper.envs.retail.domain import DOMAIN
+from temper.envs.retail.env import DOMAIN
 from temper.envs.service import env as service
 from temper.orchestrator.tools.debug.grading.finding import Finding
 from temper.orchestrator.tools.debug.grading.reward_audit import FEWEST, audit
