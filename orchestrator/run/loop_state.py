@@ -1,14 +1,17 @@
 """What a checkpoint says of the loop, in three files beside its model: as it is written, and read again."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from temper.envs.core.errors import in_words
-from temper.orchestrator.loop.buffer import SavedGroup, saved_groups
+from temper.envs.core.task import Task
+from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket, Totals
+from temper.orchestrator.loop.mixture import Draw
+from temper.rollout.trajectory_json import group_from_json, group_to_json
 
 FORMAT = 1
 """What a change of these files that an older program could not read, or not read as it is meant, adds one to."""
@@ -20,9 +23,59 @@ EPISODES_FILE = "episodes.jsonl"
 """Of the groups in flight the finished episodes, and of the others what they had sampled."""
 
 
+def buffer_to_json(state: BufferState) -> dict[str, Any]:
+    """Return all of a buffer's state but the groups as plain JSON data."""
+    return {
+        "next_ticket": state.next_ticket,
+        "totals": asdict(state.totals),
+        "tickets": [asdict(ticket) for ticket in state.tickets],
+        "no_signal": state.no_signal,
+        "failed": state.failed,
+    }
+
+
+def buffer_from_json(data: dict[str, Any], groups: Iterable[HeldGroup]) -> BufferState:
+    """Return the state that `buffer_to_json` and `held_group_lines` wrote."""
+    tickets = (HeldTicket(**ticket | {"draw": Draw(**ticket["draw"])}) for ticket in data["tickets"])
+    return BufferState(
+        next_ticket=data["next_ticket"],
+        totals=Totals(**data["totals"]),
+        tickets=tuple(tickets),
+        no_signal=data["no_signal"],
+        failed=data["failed"],
+        groups=tuple(groups),
+    )
+
+
+def held_group_lines(groups: Iterable[HeldGroup]) -> str:
+    """Return groups as lines of JSON."""
+    lines = (
+        {"held": one.held, "env": one.draw.env, "index": one.draw.index} | group_to_json(one.group) for one in groups
+    )
+    return "".join(json.dumps(line) + "\n" for line in lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedGroup:
+    """A line of saved groups whose task is not made again yet."""
+
+    draw: Draw
+    data: dict[str, Any]
+
+    def with_task(self, task: Task) -> HeldGroup:
+        """Return the group as answers to its task."""
+        return HeldGroup(held=self.data["held"], draw=self.draw, group=group_from_json(self.data, task))
+
+
+def saved_groups(lines: str) -> list[SavedGroup]:
+    """Return what `held_group_lines` wrote."""
+    rows = (json.loads(line) for line in lines.splitlines())
+    return [SavedGroup(draw=Draw(env=row["env"], index=row["index"]), data=row) for row in rows]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopState:
-    """All but the answers. Buffer, mixture and failures are plain JSON data, as their own classes write and read them."""
+    """All but the answers. Buffer, mixture and failures are plain JSON data."""
 
     buffer: dict[str, Any]
     mixture: dict[str, Any]

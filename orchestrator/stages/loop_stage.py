@@ -14,11 +14,9 @@ from temper.orchestrator.evaluation.between import evaluations_between, is_of_ev
 from temper.orchestrator.loop.buffer import (
     Buffer,
     HeldGroup,
-    SavedGroup,
     SlotState,
     TicketLedger,
     VersionCell,
-    state_from_json,
 )
 from temper.orchestrator.loop.deadline import Deadline, Waits, in_thread, within
 from temper.orchestrator.loop.interfaces import Hooks
@@ -28,7 +26,18 @@ from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.loop.watches import BandWatch, FailureWatch, SkipWatch
 from temper.orchestrator.run.checkpoint import place
 from temper.orchestrator.run.ledger import Ledger
-from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, SavedLoop, read_loop
+from temper.orchestrator.run.loop_state import (
+    EPISODES_FILE,
+    GROUPS_FILE,
+    STATE_FILE,
+    LoopState,
+    SavedGroup,
+    SavedLoop,
+    buffer_from_json,
+    buffer_to_json,
+    held_group_lines,
+    read_loop,
+)
 from temper.orchestrator.run.progress import SamplingCount
 from temper.orchestrator.session.context import skipped_steps
 from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith, packages_here
@@ -246,7 +255,7 @@ class LoopStage:
         running = await self._running()
         buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._loop.version.learnt.step
         state = LoopState(
-            buffer=buffer.to_json(),
+            buffer=buffer_to_json(buffer),
             mixture=self._mixture.state(),
             failures=self._watch.state(),
             version=version,
@@ -256,7 +265,7 @@ class LoopStage:
         def files() -> dict[str, str]:
             self._ledger.sync()
             episodes = held.lines(running, unfinished=unfinished)
-            return {STATE_FILE: state.to_text(), GROUPS_FILE: buffer.group_lines(), EPISODES_FILE: episodes}
+            return {STATE_FILE: state.to_text(), GROUPS_FILE: held_group_lines(buffer.groups), EPISODES_FILE: episodes}
 
         written = await self._beside("the groups of a checkpoint to be written out", files)
         self._run.folder.store(replace(self._run.folder.state(), version=version))
@@ -294,7 +303,7 @@ class LoopStage:
         envs = self._mixture.envs
         groups = [await self._made_again(group) for group in saved.groups if group.draw.env in envs]
         go_on = self._buffer.restore(
-            state_from_json(saved.state.buffer, groups),
+            buffer_from_json(saved.state.buffer, groups),
             was=WeightVersion(step=saved.state.version),
             now=self._run.version,
             envs=envs,

@@ -7,13 +7,22 @@ from pathlib import Path
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
-from temper.orchestrator.loop.buffer import Buffer, VersionCell, state_from_json
+from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step_report import StepClock, StepReport
 from temper.orchestrator.run.checkpoint import begin, commit, latest, step_of
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.ledger import Ledger
-from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_loop
+from temper.orchestrator.run.loop_state import (
+    EPISODES_FILE,
+    GROUPS_FILE,
+    STATE_FILE,
+    LoopState,
+    buffer_from_json,
+    buffer_to_json,
+    held_group_lines,
+    read_loop,
+)
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats
@@ -113,7 +122,7 @@ class Past:
     def _save(self, step: int) -> None:
         state = self._buffer.state()
         told = LoopState(
-            buffer=state.to_json(),
+            buffer=buffer_to_json(state),
             mixture=self._mixture.state(),
             failures={},
             version=step,
@@ -122,7 +131,7 @@ class Past:
         directory = begin(self.folder.checkpoints(STAGE), step, needed_bytes=0)
         (directory / STATE_FILE).write_text(told.to_text(), encoding="utf-8")
         (directory / EPISODES_FILE).write_text("", encoding="utf-8")
-        (directory / GROUPS_FILE).write_text(state.group_lines(), encoding="utf-8")
+        (directory / GROUPS_FILE).write_text(held_group_lines(state.groups), encoding="utf-8")
         (directory / "model.safetensors").write_bytes(b"weights")
         commit(directory)
 
@@ -134,7 +143,7 @@ class Past:
         self._ledger.continued(step_of(checkpoint))
         self._mixture.restore(saved.state.mixture)
         made = [group.with_task(self._mixture.task(group.draw)) for group in saved.groups]
-        state = state_from_json(saved.state.buffer, made)
+        state = buffer_from_json(saved.state.buffer, made)
         self._buffer.restore(state, was=version, now=version, envs=self._mixture.envs)
 
 

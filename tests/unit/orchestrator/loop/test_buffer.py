@@ -19,11 +19,10 @@ from temper.orchestrator.loop.buffer import (
     TicketLedger,
     Totals,
     VersionCell,
-    saved_groups,
-    state_from_json,
 )
 from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.orchestrator.loop.step_report import Phase, StepReport, StepTimes
+from temper.orchestrator.run.loop_state import buffer_from_json, buffer_to_json, held_group_lines, saved_groups
 from temper.orchestrator.stages.rl import teaches
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats
@@ -138,8 +137,8 @@ def again(
     buffer: Buffer, state: BufferState, *, was: int = 1, now: int = 1, envs: tuple[str, ...] = ("math",)
 ) -> set[int]:
     """Restore a buffer from what a checkpoint's files say, as text."""
-    groups = [saved.with_task(mixture().task(saved.draw)) for saved in saved_groups(state.group_lines())]
-    read = state_from_json(json.loads(json.dumps(state.to_json())), groups)
+    groups = [saved.with_task(mixture().task(saved.draw)) for saved in saved_groups(held_group_lines(state.groups))]
+    read = buffer_from_json(json.loads(json.dumps(buffer_to_json(state))), groups)
     assert read == state
     return buffer.restore(read, was=WeightVersion(step=was), now=WeightVersion(step=now), envs=envs)
 
