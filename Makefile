@@ -72,9 +72,8 @@ bench: setup  ## measure rollout, learner, weight push and loop with the model o
 gpu-check: setup  ## verify and measure what only a GPU can show, write docs/gpu.md: 15 minutes and compiling; small without a GPU
 	@PYTHONPATH=tests $(PY) -m gpu.measure $(ARGS)
 
-settings: setup  ## write docs/settings.md, the page of all settings, and docs/settings.schema.json for editors
+settings: setup  ## write docs/settings.md, the page of all settings
 	@page=$$($(PY) -m temper.orchestrator config --reference) && printf '%s\n' "$$page" > docs/settings.md
-	@schema=$$($(PY) -m temper.orchestrator config --schema) && printf '%s\n' "$$schema" > docs/settings.schema.json
 
 site: setup  ## build the pages of docs/ as one site in runs/site, with MkDocs, which uv fetches
 	@.venv/bin/uvx --from mkdocs==1.6.1 mkdocs build --quiet --strict --site-dir runs/site

@@ -21,7 +21,7 @@ from temper.envs.tools.text_tool import schemas
 class EnvConfig:
     """One environment of a mixture."""
 
-    share: float = scheduled(1.0)
+    share: float = scheduled(1.0, unit="share")
     """Relative share of the groups."""
     preset: str | None = identity(None)
     """The standard set that it is, which gives the settings below that are not given; for evaluation, unless it has data."""
@@ -52,7 +52,7 @@ class EnvConfig:
     """Shared tools that it has: calculator, python."""
     weights: dict[str, float] = identity({})
     """Weight of each reward part; empty is correctness alone."""
-    length_limit: int | None = identity(None)
+    length_limit: int | None = identity(None, unit="characters")
     """Characters of an episode from which the part `length` falls; null gives no part."""
     threads: int = running(THREADS)
     """Steps of it that a rollout worker runs at once; the others wait, off the clocks of their episodes."""

@@ -30,7 +30,7 @@ class OptimConfig:
     which five Newton-Schulz steps leave singular values, it is the spectral norm of a matrix's update."""
     muon_momentum: float = scheduled(0.95)
     """Decay of Muon's running mean of the gradient."""
-    warmup_steps: int = scheduled(10)
+    warmup_steps: int = scheduled(10, unit="steps")
     """Optimiser steps over which the learning rate rises linearly from 0."""
     schedule: Schedule = scheduled("constant")
     """After the warm-up: constant, linear (to `final_fraction` at the last step) or cosine (likewise)."""
@@ -93,9 +93,9 @@ class LearnerConfig:
     frozen: list[str] = identity([])
     """Regular expressions; a parameter in whose name one is found is not trained, for example [embed]."""
     lora: LoraConfig = field(default_factory=LoraConfig)
-    micro_batch_tokens: int = running(8192)
+    micro_batch_tokens: int = running(8192, unit="tokens")
     """Tokens in one forward pass of a rank, padding included; a longer sequence has a pass of its own."""
-    logit_tokens: int = running(4096)
+    logit_tokens: int = running(4096, unit="tokens")
     """Tokens whose logits exist at once: with more of them in a pass they are computed in pieces, twice."""
     recompute: Recomputed = running("none")
     """What is computed again in the backward pass instead of kept: none, selective (the insides of Mamba-2 scans; fused
@@ -119,10 +119,10 @@ class LearnerConfig:
     buckets from up to 8 ranks to all engines, by NCCL if each has a GPU of its own, by gloo if there are none), cuda_ipc (one
     engine on the learner's only GPU) or auto: the run chooses by its cluster, and says what."""
 
-    max_skipped: int = running(5)
+    max_skipped: int = running(5, unit="steps")
     """Steps that may be skipped in a row, where loss or gradient is not finite or nothing is left to train on; then the run
     ends."""
-    collective_timeout_s: float = running(600.0)
+    collective_timeout_s: float = running(600.0, unit="seconds")
     """How long a rank waits for the others, and in a broadcast for the engines, in one operation, in seconds."""
 
     def __post_init__(self) -> None:

@@ -25,9 +25,9 @@ class Sampling:
     """Probability that the likeliest tokens which may be drawn have together; 1 keeps all."""
     top_k: int = scheduled(0)
     """How many of the likeliest tokens may be drawn; 0 is all."""
-    min_p: float = scheduled(0.0)
+    min_p: float = scheduled(0.0, unit="share")
     """Least probability of a token that may be drawn, as a share of the likeliest one's; 0 keeps all."""
-    max_tokens: int | None = scheduled(None)
+    max_tokens: int | None = scheduled(None, unit="tokens")
     """Most tokens of a turn, thought and answer; null is rollout.limits.turn_tokens, a thought with a budget not counted."""
     stop: list[str] = scheduled([])
     """Texts that end a turn as soon as the model has said one; the answer ends before it."""

@@ -1,31 +1,39 @@
-"""What a setting must be. Each function raises `ValueError`, with the setting's name and value, where it is not."""
+"""The bounds of a setting. Each function raises `SettingError` for a value out of them."""
 
 import difflib
 from collections.abc import Iterable, Sequence
 
 
+class SettingError(ValueError):
+    """A setting that the user must change: its dotted `key`, its `value`, and the `remedy`."""
+
+    def __init__(self, key: str, value: object, remedy: str, *, message: str = "") -> None:
+        self.key, self.value, self.remedy = key, value, remedy
+        super().__init__(message or f"{key}={'null' if value is None else value}: {remedy}")
+
+
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
     """Check that the value is one of the choices."""
     if value not in choices:
-        raise ValueError(f"{name}={value!r}: choose one of {', '.join(choices)}")
+        raise SettingError(name, repr(value), f"choose one of {', '.join(choices)}")
 
 
 def positive(name: str, value: float) -> None:
     """Check that the value is above 0."""
     if not value > 0:
-        raise ValueError(f"{name}={value}: must be above 0")
+        raise SettingError(name, value, "must be above 0")
 
 
 def not_negative(name: str, value: float) -> None:
     """Check that the value is 0 or more."""
     if not value >= 0:
-        raise ValueError(f"{name}={value}: must be 0 or more")
+        raise SettingError(name, value, "must be 0 or more")
 
 
 def fraction(name: str, value: float) -> None:
     """Check that the value lies between 0 and 1."""
     if not 0 <= value <= 1:
-        raise ValueError(f"{name}={value}: must be between 0 and 1")
+        raise SettingError(name, value, "must be between 0 and 1")
 
 
 def only_known(given: Iterable[str], known: Sequence[str], what: str) -> None:

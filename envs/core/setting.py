@@ -12,11 +12,13 @@ import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from enum import Enum
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 T = TypeVar("T")
-KEY = "kind"
-"""Where the metadata of a field hold its kind."""
+Unit = Literal["", "seconds", "GiB", "MB/s", "tokens", "characters", "steps", "share"]
+"""The unit of a number; "" for a count and for a number without one."""
+KIND, UNIT = "kind", "unit"
+"""The keys of a field's metadata."""
 
 
 class Kind(Enum):
@@ -27,32 +29,37 @@ class Kind(Enum):
     RUNNING = "running"  # the same run
 
 
-def identity(default: T) -> T:
+def identity(default: T, *, unit: Unit = "") -> T:
     """Declare a setting whose change makes another run."""
-    return _setting(default, Kind.IDENTITY)
+    return _setting(default, Kind.IDENTITY, unit)
 
 
-def scheduled(default: T) -> T:
+def scheduled(default: T, *, unit: Unit = "") -> T:
     """Declare a setting that may change in mid-run, which is recorded."""
-    return _setting(default, Kind.SCHEDULE)
+    return _setting(default, Kind.SCHEDULE, unit)
 
 
-def running(default: T) -> T:
-    """Declare a setting that says how the work is done, not what comes of it."""
-    return _setting(default, Kind.RUNNING)
+def running(default: T, *, unit: Unit = "") -> T:
+    """Declare a setting of how the work is done, without effect on the result."""
+    return _setting(default, Kind.RUNNING, unit)
 
 
-def required(kind: Kind) -> dict[str, Kind]:
+def required(kind: Kind, *, unit: Unit = "") -> dict[str, Kind | Unit]:
     """Return the metadata of a field without a default: `name: str = field(metadata=required(Kind.RUNNING))`."""
-    return {KEY: kind}
+    return {KIND: kind, UNIT: unit}
 
 
-def _setting(default: Any, kind: Kind) -> Any:
+def _setting(default: Any, kind: Kind, unit: Unit) -> Any:
     """Return the field of a dataclass, typed as its default so that type checkers see a plain value."""
-    metadata = required(kind)
+    metadata = required(kind, unit=unit)
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def unit_of(each: "Field[Any]") -> str:
+    """Return the unit that a field declares."""
+    return str(each.metadata.get(UNIT, ""))
 
 
 def kinds(config: type) -> dict[str, Kind]:
@@ -84,7 +91,7 @@ def _kinds(config: Any, prefix: str) -> Iterator[tuple[str, Kind]]:
         values = get_args(hint)[-1:]
         optional = next((part for part in get_args(hint) if is_dataclass(part)), None)
         if is_dataclass(hint):
-            whole = each.metadata.get(KEY)
+            whole = each.metadata.get(KIND)
             yield from ((key, whole or kind) for key, kind in _kinds(hint, f"{name}."))
         elif values and is_dataclass(values[0]):
             yield from _kinds(values[0], f"{name}.*.")
@@ -95,7 +102,7 @@ def _kinds(config: Any, prefix: str) -> Iterator[tuple[str, Kind]]:
 
 
 def _declared(each: "Field[Any]", name: str) -> Kind:
-    kind = each.metadata.get(KEY)
+    kind = each.metadata.get(KIND)
     if not isinstance(kind, Kind):
         like = "..." if each.default is MISSING else repr(each.default)
         raise ValueError(f"{name} declares no kind: write identity({like}), scheduled({like}) or running({like})")

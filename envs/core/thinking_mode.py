@@ -55,15 +55,15 @@ def up_to(tokens: int) -> Thinking:
 class ThinkingMix:
     """Shares of the modes among tasks; what is left over thinks without a limit."""
 
-    budget: float = scheduled(0.0)
+    budget: float = scheduled(0.0, unit="share")
     """Share that thinks up to a budget."""
-    low_effort: float = scheduled(0.0)
+    low_effort: float = scheduled(0.0, unit="share")
     """Share whose prompt asks for little thought."""
-    no_thought: float = scheduled(0.0)
+    no_thought: float = scheduled(0.0, unit="share")
     """Share that answers without a thought."""
-    budgets: list[int] = scheduled([])
+    budgets: list[int] = scheduled([], unit="tokens")
     """Budgets in tokens, drawn with equal chance; one entry is a fixed budget."""
-    budget_range: list[int] = scheduled([])
+    budget_range: list[int] = scheduled([], unit="tokens")
     """Lowest and highest budget in tokens, drawn log-uniformly; in place of `budgets`."""
 
     def __post_init__(self) -> None:

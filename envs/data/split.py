@@ -37,7 +37,7 @@ class SplitConfig:
     by: Literal["hash", "file", "column"] | None = identity(None)
     """The hash of the prompt, the file (`data` is trained on, `eval_data` held out), or a column; null is file where there is
     eval_data, else hash."""
-    share: float = identity(SHARE)
+    share: float = identity(SHARE, unit="share")
     """By hash: share of the prompts that is held out; a prompt stays on its side whatever the seed, count or order of rows."""
     column: str | None = identity(None)
     """By column: its name, after `data.columns`."""

@@ -48,7 +48,7 @@ class LossConfig:
     aggregation: Aggregation = identity("token")
     """What weighs the same in a batch: token (mean over its tokens), sequence (mean over means, which gspo needs), constant
     (sum over tokens, divided by the number of sequences times constant_length)."""
-    constant_length: int = identity(0)
+    constant_length: int = identity(0, unit="tokens")
     """The length in tokens that aggregation constant divides by, such as rollout.limits.turn_tokens."""
     surrogate: str = identity("ppo")
     """What is maximised: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, only with aggregation

@@ -50,9 +50,9 @@ class FreshModelConfig:
     """State size of a Mamba-2 layer."""
     initializer_range: float = identity(0.08)
     """Standard deviation of the initial matrices."""
-    max_positions: int = identity(2048)
+    max_positions: int = identity(2048, unit="tokens")
     """Longest sequence, in tokens."""
-    chunk_size: int = identity(32)
+    chunk_size: int = identity(32, unit="tokens")
     """Chunk of the Mamba-2 scan, in tokens."""
 
     def __post_init__(self) -> None:

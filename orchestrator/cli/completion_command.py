@@ -99,7 +99,7 @@ def _cases(found: Mapping[str, str], variable: str, *, indent: int) -> str:
 
 def _execute(given: argparse.Namespace) -> int:
     # Imported here: what knows all settings takes seconds to import.
-    from temper.orchestrator.pipeline.reference.words import words_of_settings
+    from temper.orchestrator.pipeline.reference.settings import words_of_settings
 
     print(script(given.parsers, words_of_settings()), end="")
     return 0

@@ -12,7 +12,7 @@ from rich.console import Console
 from temper.envs.catalog import ENVIRONMENTS, configured
 from temper.envs.core.bounds import positive
 from temper.orchestrator.cli.env_lines import env_lines
-from temper.orchestrator.config.data_option import DATA_OPTION, data_option
+from temper.orchestrator.config.schema import DATA_OPTION, data_option
 from temper.orchestrator.tools.debug.grading.envcheck import self_test
 from temper.orchestrator.tools.debug.grading.grade import grade
 from temper.orchestrator.tools.debug.grading.tasks import generated_tasks, read_tasks

@@ -6,7 +6,7 @@ from typing import Any
 
 from temper.orchestrator.cli.env_lines import env_lines
 from temper.orchestrator.cli.screen_options import add_dry_run, add_screen_options, set_log_level
-from temper.orchestrator.config.data_option import DATA_OPTION
+from temper.orchestrator.config.schema import DATA_OPTION
 from temper.orchestrator.config.text import is_file
 
 DESCRIPTION = """evaluate a model on tasks with known answers

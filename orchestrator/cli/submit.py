@@ -22,7 +22,7 @@ from temper.orchestrator.config.text import is_file
 from temper.orchestrator.loop.deadline import STOPPED
 from temper.orchestrator.pipeline.config import Config, unsettled_config
 from temper.orchestrator.pipeline.data_files import named_paths
-from temper.orchestrator.pipeline.places import stores_by_path
+from temper.orchestrator.pipeline.tracking import stores_by_path
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.engines import DELIVERIES
 from temper.orchestrator.tools.preflight.plan.model import planned_model

@@ -23,33 +23,33 @@ class LoopConfig:
     fewest_answers: ClassVar[int] = 1
     """Answers to a task without which there is nothing to learn from it."""
 
-    steps: int = scheduled(100)
+    steps: int = scheduled(100, unit="steps")
     """Steps: batches that are sampled and trained on, each followed by a push of the weights."""
     groups_per_step: int = scheduled(24)
     """Groups that are trained on in a step."""
     group_size: int = scheduled(8)
     """Answers to each task."""
-    updates_per_step: int = identity(1)
+    updates_per_step: int = identity(1, unit="steps")
     """Optimiser steps that a batch is split into: mini-batches of whole groups, or of answers where groups are too few."""
     epochs: int = identity(1)
     """How often a batch is gone over, each time split into other mini-batches; updates_per_step times epochs are the optimiser
     steps of a step. If both are above 1, the pass for the old policy's log-probabilities is made once for each epoch."""
-    shares: dict[str, float] = scheduled({})
+    shares: dict[str, float] = scheduled({}, unit="share")
     """Shares of environments in this stage, where they differ from `envs.NAME.share`."""
     thinking: ThinkingMix = field(default_factory=ThinkingMix)
     """Shares of the modes of thinking among the tasks; the answers to one task share its mode."""
     max_lag: int = scheduled(1)
     """How many versions a group may be behind when it is trained on; 0 is synchronous. From 2 on the loss needs a bound on
     old data: token_range, sequence_range, old_policy rollout, or several updates a step."""
-    over_sampling: float | None = scheduled(None)
+    over_sampling: float | None = scheduled(None, unit="share")
     """Groups in flight beyond those of a step, as a share of groups_per_step; null is max_lag. Where it is below max_lag a step
     takes the first that are finished, and the slowest go on into later ones, up to max_lag versions behind (partial rollouts);
     the mean lag is at most this, or that of one group where it is less than one."""
-    max_failures: float = running(0.5)
+    max_failures: float = running(0.5, unit="share")
     """Highest share of failed episodes of one environment over its last 64; above it the run halts."""
-    checkpoint_every: int = running(25)
+    checkpoint_every: int = running(25, unit="steps")
     """Steps between checkpoints; the last step always has one."""
-    eval_every: int = running(0)
+    eval_every: int = running(0, unit="steps")
     """Steps between evaluations of the weights on held-out tasks while the stage goes on; before its first step and after its
     last one too. 0 makes none."""
     eval_tasks: int = scheduled(64)
@@ -62,7 +62,7 @@ class LoopConfig:
     """How the answers that are trained on are drawn: temperature and stop alone. The learner computes pi at the same
     temperature, and so a reference and a teacher. A turn that a text of `stop` ended is trained as it was sampled: the end of a
     turn is neither taught nor unlearnt by it."""
-    timeout_s: float = running(300.0)
+    timeout_s: float = running(300.0, unit="seconds")
     """Deadline of each wait in the loop, in seconds: for the next group to be finished, or for the learner's step."""
     bands: BandsConfig = field(default_factory=BandsConfig)
     """Where some numbers should be; outside there is an alarm."""

@@ -1,25 +1,79 @@
-"""The settings of a run but for those of its stages: what every stage may know."""
+"""The settings of a run without those of its stages, which every stage may read."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from temper.envs.binding import BoundEnv, EnvConfig, bind_all
-from temper.envs.core.bounds import not_negative, one_of
+from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import Kind, identity, required, running, scheduled
 from temper.envs.sandbox.sandbox import SandboxConfig
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import FreshModelConfig
-from temper.orchestrator.config.chosen import ChosenConfig, Placement, ProfileName
 from temper.orchestrator.config.model_source import ModelSource
-from temper.orchestrator.config.supervision import SupervisionConfig
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.run.checkpoint import CheckpointConfig
 from temper.orchestrator.tracking.sinks.config import SINKS, TrackioConfig, WandbConfig
 from temper.rollout.engines.config import HEAD_DTYPE
 from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.tokenizer import DeclaredTurns
+
+ProfileName = Literal[
+    "auto", "cpu", "gpu16", "gpu24", "gpu32", "gpu40", "gpu48", "gpu80", "gpu96", "gpu141", "gpu180", "gpu270"
+]
+"""auto asks the cluster; the others say what it has: CPUs, or GPUs with so many GiB of memory each."""
+
+Placement = Literal["dedicated", "shared"]
+"""dedicated gives each engine and each rank devices of its own, shared the same ones to both, in shifts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenConfig:
+    """What a profile set. A run writes it into its `config.yaml`, and goes on with it; nobody has to give it."""
+
+    profile: ProfileName = running("auto")
+    """The profile by which it was chosen; auto where nothing was."""
+    hardware: str = running("")
+    """What the cluster had, in words."""
+    placement: Placement = running("dedicated")
+    """The placement for which it was chosen."""
+    idle_gpus: int = running(0)
+    """How many of its GPUs the run leaves without a process."""
+    settings: dict[str, Any] = running({})
+    """The settings that were chosen, by key; those that were given, or are as they are without being told, are not here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisionConfig:
+    """How the processes of a run are watched. One that is stuck is looked at, ended, and replaced as a dead one is."""
+
+    pulse_s: float = running(2.0, unit="seconds")
+    """Seconds between two looks at every process, and between two writings of status.json."""
+    silent_s: float = running(60.0, unit="seconds")
+    """Seconds without an answer after which a process counts as hung. An engine answers between its passes: longer than one
+    of these may take."""
+    stalled_s: float = running(180.0, unit="seconds")
+    """Seconds after which a process that answers counts as hung, if it is at work and gets nothing done: no pass of the
+    engine, no micro-batch, no call of an environment that has ended or has time left. Below the deadlines of stages, such as
+    rl.timeout_s: a hang that is found later ends the run."""
+    restarts: int = running(3)
+    """How often a rollout worker, each by itself, and likewise the learner is started anew within `window_s`; one more death in
+    its place ends the run."""
+    window_s: float = running(1800.0, unit="seconds")
+    """The seconds over which restarts are counted."""
+
+    def __post_init__(self) -> None:
+        positive("supervision.pulse_s", self.pulse_s)
+        positive("supervision.stalled_s", self.stalled_s)
+        positive("supervision.window_s", self.window_s)
+        not_negative("supervision.restarts", self.restarts)
+        if self.silent_s <= self.pulse_s:
+            raise ValueError(
+                f"supervision.silent_s={self.silent_s} must be above supervision.pulse_s={self.pulse_s}: a process is "
+                f"asked once in that time"
+            )
+
 
 USUAL_STAGES: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"]
 
@@ -97,7 +151,7 @@ class TrackingConfig:
     registered_model: str | None = running(None)
     """Name of the registered model of which the run's last checkpoint becomes the newest version, by its path: nothing is
     copied; empty for none. null is temper-NAME in a SQLite file and none at a server, which refuses paths of machines."""
-    system_s: float = running(30.0)
+    system_s: float = running(30.0, unit="seconds")
     """Seconds between two looks at processors, memory, GPUs and power of the driver's machine; 0 for none."""
     also: list[str] = running([])
     """Where the run reports beside MLflow: wandb, trackio or both."""

@@ -32,7 +32,7 @@ class SftDataConfig:
     cut_to_answer: bool = identity(False)
     """Whether thoughts under a budget stop short by themselves instead, and the dialogue's last answer follows: a habit of
     answering too soon, for reinforcement to unlearn."""
-    low_effort_keep: float = identity(0.5)
+    low_effort_keep: float = identity(0.5, unit="share")
     """Share of a thought's words that a sample with little effort keeps."""
     rounds: int = identity(1)
     """How often a thought goes over its steps, one line each: from 2 on it checks itself, as reasoning models do."""

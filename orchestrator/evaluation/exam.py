@@ -46,14 +46,14 @@ class EvalConfig:
     """Answers to each task, the k of avg@k and pass@k."""
     sampling: Sampling = field(default_factory=Sampling)
     """How the answers are drawn."""
-    timeout_s: float = running(3600.0)
+    timeout_s: float = running(3600.0, unit="seconds")
     """Longest wait for the next task to be answered, in seconds; a process that hangs is found long before."""
-    max_failures: float = running(0.5)
+    max_failures: float = running(0.5, unit="share")
     """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
-    budgets: list[int] = scheduled([])
+    budgets: list[int] = scheduled([], unit="tokens")
     """Thinking budgets in tokens under which the same tasks are answered once more each; `temper compare --runs` needs the same
     ones in all runs."""
-    budget_shares: list[float] = scheduled([])
+    budget_shares: list[float] = scheduled([], unit="share")
     """Further budgets, as shares of the environment's median thought without a limit in the same evaluation. Each model
     gets other budgets, so runs can't be compared by them."""
     no_thought: bool = scheduled(False)

@@ -45,15 +45,15 @@ class Deadline:
 class DeadlineConfig:
     """Deadlines of what all stages do. Those of sampling stand with each stage, as `timeout_s`."""
 
-    start_s: float = running(300.0)
+    start_s: float = running(300.0, unit="seconds")
     """Placing and starting the engines, the learner's ranks or the sandboxes, in seconds."""
-    step_s: float = running(600.0)
+    step_s: float = running(600.0, unit="seconds")
     """One step on a batch that was not sampled, or the building of the batch, in seconds."""
-    files_s: float = running(300.0)
+    files_s: float = running(300.0, unit="seconds")
     """Reading or writing a model or a checkpoint, in seconds, beside the time that its bytes take."""
-    shift_s: float = running(120.0)
+    shift_s: float = running(120.0, unit="seconds")
     """With placement=shared: one engine falling asleep or waking, or the learner moving its weights and states, in seconds."""
-    megabytes_per_s: float = running(50.0)
+    megabytes_per_s: float = running(50.0, unit="MB/s")
     """Megabytes a second at which a model or a checkpoint is read or written, at the least: its bytes add to the deadlines of
     files and starts."""
 

@@ -32,13 +32,13 @@ class ShapingConfig:
     shortest_bonus: float = identity(0.0)
     """Added for the shortest thought, and for the shortest answer, where it is right and of the best fifth of its group
     (with a weight above 0)."""
-    effort_slope: float = identity(0.0)
+    effort_slope: float = identity(0.0, unit="share")
     """How much a short answer to a prompt of little effort gains, at most, as a share of its reward; 0 is off."""
     effort_penalty: float = identity(1.0)
     """What an answer to such a prompt loses for each `effort_tokens / effort_slope` tokens too many."""
-    effort_tokens: int = identity(3000)
+    effort_tokens: int = identity(3000, unit="tokens")
     """From this length on, in tokens, an answer to such a prompt loses instead of gaining."""
-    overlong_buffer: int = identity(0)
+    overlong_buffer: int = identity(0, unit="tokens")
     """Over this many tokens before rollout.limits.turn_tokens the longest turn of an answer loses more and more; 0 is off."""
     overlong_factor: float = identity(1.0)
     """What it loses at the limit. Tasks with a thinking budget are left alone: their turns have limits of their own."""

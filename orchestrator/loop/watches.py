@@ -21,9 +21,9 @@ class Band:
     """Lowest value without an alarm."""
     high: float | None = running(None)
     """Highest value without an alarm."""
-    alarm_after: int = running(1)
+    alarm_after: int = running(1, unit="steps")
     """Steps outside one after the other at which there is an alarm; none is later than the end of the stage."""
-    stop_after: int = running(0)
+    stop_after: int = running(0, unit="steps")
     """Steps outside one after the other at which the stage ends, with what it learnt saved; 0: alarms alone."""
 
     def problem(self, value: float) -> str:

@@ -14,11 +14,11 @@ from temper.envs.presets.catalog import with_preset
 from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
 from temper.orchestrator.config.fitting import require_shifts
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
-from temper.orchestrator.config.shapes import require_shape
-from temper.orchestrator.config.text import flat_text, layered, read_text, typed, write_text
+from temper.orchestrator.config.schema import complete, typed
+from temper.orchestrator.config.text import flat_text, layered, read_text, write_text
+from temper.orchestrator.pipeline.plan import instances, with_settings
 from temper.orchestrator.pipeline.profiles.asked import found, placed
 from temper.orchestrator.pipeline.profiles.settled import settled
-from temper.orchestrator.pipeline.stage_list import instances, with_settings
 from temper.orchestrator.stages.stage import Stage, StageInstance, all_stages
 from temper.orchestrator.tracking.metric_names import SYSTEM
 
@@ -200,7 +200,7 @@ def _by_instance(given: Any) -> Any:
 
     Raise `ValueError` where something stands in place of a section, a list or a mapping: what follows goes by these.
     """
-    require_shape(SCHEMA, given)
+    complete(SCHEMA, given)
     others = {key: value for key, value in given.items() if key not in KNOWN}
     if not others:
         return given

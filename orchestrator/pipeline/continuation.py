@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from temper.envs.core.setting import Kind, kind_of
-from temper.orchestrator.config.text import REMOVED, written
+from temper.orchestrator.config.schema import REMOVED
+from temper.orchestrator.config.text import written
 from temper.orchestrator.pipeline.config import KINDS, KNOWN, Config, flat_config, save_config
 from temper.orchestrator.pipeline.data_files import MISSING, content
 from temper.orchestrator.run.checkpoint import steps

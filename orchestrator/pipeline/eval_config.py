@@ -8,8 +8,8 @@ from typing import Any
 
 from temper.envs.presets.catalog import preset_of
 from temper.learner.models.shape import longest_sequence
-from temper.orchestrator.config.data_option import data_option
 from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.config.schema import data_option
 from temper.orchestrator.config.text import merged, parsed, read_text
 from temper.orchestrator.pipeline.config import KNOWN, SHARED
 from temper.orchestrator.pipeline.profiles.asked import found

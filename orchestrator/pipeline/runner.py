@@ -16,11 +16,10 @@ from temper.orchestrator.loop.deadline import STOPPED, StopFlag, StopRequested, 
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.continuation import check_continuation, reached
 from temper.orchestrator.pipeline.overlap_check import overlaps_of
-from temper.orchestrator.pipeline.places import tracker_of
 from temper.orchestrator.pipeline.plan import Plan, plan, single
 from temper.orchestrator.pipeline.profiles.settled import told
 from temper.orchestrator.pipeline.start_checks import check_before, check_model
-from temper.orchestrator.pipeline.told import tell_model, tell_note, tell_stage, tell_tracker
+from temper.orchestrator.pipeline.tracking import tell_model, tell_note, tell_stage, tell_tracker, tracker_of
 from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
 from temper.orchestrator.run.folder import RunDir, RunState

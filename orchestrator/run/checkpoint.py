@@ -39,7 +39,7 @@ class CheckpointConfig:
     """The steps after each kept checkpoint whose batches are kept too, so that `temper replay` can train them again: about 20
     bytes for each sampled token, and with `learner.router_replay` one for each expert chosen for an id, those of prompts too
     (two where there are more than 255 experts). 0 keeps none."""
-    trajectories_every: int = scheduled(TRAJECTORIES_EVERY)
+    trajectories_every: int = scheduled(TRAJECTORIES_EVERY, unit="steps")
     """Steps between those whose answers are kept for `temper view` and `temper explain`, about 90 bytes for each sampled token;
     the last step's always are, those of a step that was skipped, and of one in which a number left its band."""
 

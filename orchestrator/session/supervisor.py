@@ -13,7 +13,7 @@ from time import monotonic
 
 from temper.envs.core.member import Member, Pulse
 from temper.orchestrator.cluster.actors import at_place
-from temper.orchestrator.config.supervision import SupervisionConfig
+from temper.orchestrator.config.run_config import SupervisionConfig
 from temper.orchestrator.session.diagnosis import FaultDiagnosis, diagnose, end, outputs, tails
 
 

@@ -38,7 +38,7 @@ class DpoConfig:
     model's own right and wrong answers."""
     on_error: OnError = identity("raise")
     """What a malformed or too long row does: raise, or skip (counted and reported)."""
-    max_tokens: int | None = identity(None)
+    max_tokens: int | None = identity(None, unit="tokens")
     """Longest answer with its prompt, in tokens; nothing is cut, and own answers over it are left out and counted. Null: the
     positions that the model's configuration names."""
     tasks: int = identity(512)
@@ -47,19 +47,19 @@ class DpoConfig:
     """Answers to each of them; a right and a wrong answer to the same task are a pair, each answer in one pair at most."""
     sampling: Sampling = identity(PLAIN)
     """How they are drawn; all but stop."""
-    shares: dict[str, float] = identity({})
+    shares: dict[str, float] = identity({}, unit="share")
     """Shares of environments among these tasks, where they differ from `envs.NAME.share`."""
-    timeout_s: float = running(600.0)
+    timeout_s: float = running(600.0, unit="seconds")
     """Deadline for sampling, in seconds."""
-    max_failures: float = running(0.5)
+    max_failures: float = running(0.5, unit="share")
     """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
     beta: float = identity(0.1)
     """How dearly an answer pays for leaving the model that the stage began with; the smaller, the further it may go."""
-    steps: int = scheduled(100)
+    steps: int = scheduled(100, unit="steps")
     """Optimiser steps."""
     batch_size: int = identity(32)
     """Pairs in a step."""
-    checkpoint_every: int = running(200)
+    checkpoint_every: int = running(200, unit="steps")
     """Steps between checkpoints; the last step always has one."""
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(learning_rate=1e-6))
 

@@ -35,21 +35,21 @@ class SelfSftConfig:
     """Answers to each task; the right, well-formed ones are kept."""
     sampling: Sampling = identity(PLAIN)
     """How they are drawn; all but stop."""
-    shares: dict[str, float] = identity({})
+    shares: dict[str, float] = identity({}, unit="share")
     """Shares of environments among these tasks, where they differ from `envs.NAME.share`."""
     thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.12))
     """Share of the answers whose thoughts are cut; without `budgets` or `budget_range` anywhere."""
-    max_tokens: int | None = identity(None)
+    max_tokens: int | None = identity(None, unit="tokens")
     """Longest answer with its prompt, in tokens; longer ones are left out and counted. Null: the model's positions."""
-    steps: int = scheduled(100)
+    steps: int = scheduled(100, unit="steps")
     """Optimiser steps."""
     batch_size: int = identity(32)
     """Answers in a step."""
-    checkpoint_every: int = running(200)
+    checkpoint_every: int = running(200, unit="steps")
     """Steps between checkpoints; the last step always has one."""
-    timeout_s: float = running(600.0)
+    timeout_s: float = running(600.0, unit="seconds")
     """Deadline for sampling, in seconds."""
-    max_failures: float = running(0.5)
+    max_failures: float = running(0.5, unit="share")
     """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
     optim: OptimConfig = field(default_factory=OptimConfig)
 

@@ -24,7 +24,7 @@ from temper.rollout.tokenizer import load_tokenizer
 class SftConfig:
     """Supervised fine-tuning on demonstrations, or on chat files."""
 
-    steps: int = scheduled(300)
+    steps: int = scheduled(300, unit="steps")
     """Optimiser steps."""
     batch_size: int = identity(64)
     """Samples in a step."""
@@ -32,13 +32,13 @@ class SftConfig:
     """Rows with `messages`; null takes the environments' own demonstrations."""
     on_error: OnError = identity("raise")
     """What a malformed or too long row does, and a too long demonstration: raise, or skip (counted and reported)."""
-    max_tokens: int | None = identity(None)
+    max_tokens: int | None = identity(None, unit="tokens")
     """Longest sample, in tokens; nothing is cut. Null: the positions that the model's configuration names."""
-    shares: dict[str, float] = scheduled({})
+    shares: dict[str, float] = scheduled({}, unit="share")
     """Shares of environments in this stage, where they differ from `envs.NAME.share`."""
     thoughts: SftDataConfig = field(default_factory=SftDataConfig)
     """What is done to the thoughts."""
-    checkpoint_every: int = running(200)
+    checkpoint_every: int = running(200, unit="steps")
     """Steps between checkpoints; the last step always has one."""
     optim: OptimConfig = field(default_factory=OptimConfig)
 

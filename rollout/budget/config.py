@@ -13,9 +13,9 @@ Scope = Literal["turn", "episode"]
 class ThoughtConfig:
     """How thoughts are limited, and what the prompt says about it."""
 
-    grace: int = scheduled(0)
+    grace: int = scheduled(0, unit="tokens")
     """Tokens after the budget in which the model may finish its line; 0 closes the thought at the budget."""
-    answer_tokens: int | None = scheduled(None)
+    answer_tokens: int | None = scheduled(None, unit="tokens")
     """Most tokens of the answer after a thought with a budget; null is the limit of a turn."""
     scope: Scope = identity("turn")
     """What has a budget: each turn, or the episode, whose turns share it."""

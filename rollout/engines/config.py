@@ -52,11 +52,11 @@ class EngineConfig:
 
     dtype: Dtype = identity("float32")
     """Precision of the weights: float32, which makes trainer and engine agree to 1e-6, bfloat16, float16 or auto."""
-    max_model_len: int = running(1024)
+    max_model_len: int = running(1024, unit="tokens")
     """Longest sequence, prompt included, in tokens."""
     max_sequences: int = running(256)
     """How many sequences are generated at once."""
-    batched_tokens: int = running(4096)
+    batched_tokens: int = running(4096, unit="tokens")
     """Most tokens in one forward pass, prompts included; on a CPU, where a prompt is one pass, at least `max_model_len`."""
     prefix_caching: PrefixCaching = running("auto")
     """Whether what prompts begin with alike is computed once while the weights are the same: the prompt of a group, the
@@ -66,7 +66,7 @@ class EngineConfig:
     speculation: Speculation = running("off")
     """How tokens are guessed ahead, to be checked many in a pass: from what the sequence has said before (ngram), or by the
     model's own heads for it (mtp; on GPUs). The same tokens are sampled on a CPU, on a GPU those of the same distribution."""
-    draft_tokens: int = running(3)
+    draft_tokens: int = running(3, unit="tokens")
     """How many tokens are guessed ahead."""
     draft_heads: str | None = running(None)
     """Folder of the model whose heads guess (mtp): models that a run has saved have none. null is the engine's own model."""
@@ -78,11 +78,11 @@ class EngineConfig:
     """Whether the processes have whole experts each, in place of a part of every expert."""
     threads: int = running(1)
     """CPU threads of each of the engine's processes; ignored on a GPU."""
-    memory_gib: int = running(1)
+    memory_gib: int = running(1, unit="GiB")
     """Size of the key-value cache on a CPU, in GiB; ignored on a GPU."""
-    gpu_memory_utilization: float = running(0.5)
+    gpu_memory_utilization: float = running(0.5, unit="share")
     """Share of a GPU's memory that the engine may take; ignored on a CPU."""
-    push_timeout_s: float = running(120.0)
+    push_timeout_s: float = running(120.0, unit="seconds")
     """Deadline of one delivery of a weight push, in seconds, beside the time of its bytes at 100 megabytes a second."""
     extra: dict[str, Any] = identity({})
     """More settings of vLLM, by their names in its `AsyncEngineArgs`: `{quantization: fp8, kv_cache_dtype: fp8}`."""

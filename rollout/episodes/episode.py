@@ -189,13 +189,13 @@ LIMITS = {
 class EpisodeLimits:
     """How far an episode may go."""
 
-    turn_tokens: int = scheduled(128)
+    turn_tokens: int = scheduled(128, unit="tokens")
     """Most tokens sampled in one turn."""
-    total_tokens: int = scheduled(768)
+    total_tokens: int = scheduled(768, unit="tokens")
     """Longest sequence of an episode, prompt and observations included, in tokens."""
     turns: int | None = scheduled(None)
     """Most turns in an episode of any environment; null leaves them to the environments (`envs.NAME.max_turns`)."""
-    timeout_s: float = running(120.0)
+    timeout_s: float = running(120.0, unit="seconds")
     """Deadline of an episode, in seconds; what it waits for the engine, threads and graders does not count."""
 
     def __post_init__(self) -> None:

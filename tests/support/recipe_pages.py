@@ -87,7 +87,7 @@ def head_of(path: Path) -> Head:
     """Return the head of a recipe. Raise `ValueError` where its badge or what to change first is missing."""
     lines = path.read_text(encoding="utf-8").splitlines()
     said = []
-    for line in lines[1:]:
+    for line in lines:
         if not line.startswith("# "):
             break
         said.append(line[2:])

@@ -15,7 +15,7 @@ from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.loop.deadline import StopFlag
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.pipeline.config import load_config
-from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.engines import Engines

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 from temper.learner.config import LearnerConfig
-from temper.orchestrator.config.supervision import SupervisionConfig
-from temper.orchestrator.config.text import typed
+from temper.orchestrator.config.run_config import SupervisionConfig
+from temper.orchestrator.config.schema import typed
 from temper.orchestrator.loop.deadline import DeadlineConfig
 from temper.orchestrator.stages.stage import Stage, all_stages
 from temper.rollout.episodes.worker import RolloutConfig

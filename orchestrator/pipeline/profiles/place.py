@@ -5,7 +5,7 @@ from typing import get_args
 
 from temper.learner.models.shape import ModelShape
 from temper.orchestrator.cluster.hardware import Hardware, Machine
-from temper.orchestrator.config.chosen import ProfileName
+from temper.orchestrator.config.run_config import ProfileName
 from temper.orchestrator.pipeline.profiles.asked import ProfiledSettings
 
 GPU_GIB: dict[ProfileName, int] = {

@@ -15,9 +15,9 @@ from typing import Any, get_args
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
 from temper.learner.models.shape import ModelShape, read_shape, shape_of
 from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
-from temper.orchestrator.config.chosen import ChosenConfig, ProfileName
-from temper.orchestrator.config.run_config import ModelConfig, RunConfig
-from temper.orchestrator.config.text import resolved, typed, written
+from temper.orchestrator.config.run_config import ChosenConfig, ModelConfig, ProfileName, RunConfig
+from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.text import resolved, written
 from temper.orchestrator.pipeline.profiles.asked import Given, ProfiledSettings, found, placed, usual_value, without
 from temper.orchestrator.pipeline.profiles.learning import choose_learning
 from temper.orchestrator.pipeline.profiles.place import as_named, name_of, place_of

@@ -1,15 +1,17 @@
-"""One setting explained: what it is, what it is worth in a file and why, who reads it, what a change of it means."""
+"""One setting explained: its type, default and meaning, its value in a file and the origin of the value, the stages that
+read it, and the effect of a change.
+"""
 
 import textwrap
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from temper.envs.core.setting import Kind
-from temper.orchestrator.config.described import Setting, value_text
 from temper.orchestrator.pipeline.profiles.asked import CHOSEN, found
-from temper.orchestrator.pipeline.reference.catalog import NamedSetting, below, named_setting
-from temper.orchestrator.pipeline.reference.origin import origin, stands
-from temper.orchestrator.pipeline.reference.readers import readers_in_words
 from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, resolve
+from temper.orchestrator.pipeline.reference.settings import NamedSetting, Setting, below, named_setting, value_text
+from temper.orchestrator.stages.stage import Role, Stage, all_stages
 
 CHANGES = {
     Kind.IDENTITY: "another run: a run that has trained refuses it; fork the run, or choose another name",
@@ -103,3 +105,104 @@ def _read_by(setting: Setting) -> list[str]:
 def _laid_out(name: str, text: str) -> list[str]:
     margin = " " * 12
     return textwrap.wrap(text, WIDTH, initial_indent=f"  {name:<10}", subsequent_indent=margin, break_on_hyphens=False)
+
+
+def origin(key: str, file: ResolvedFile) -> str:
+    """Return where the value of a key comes from, in words."""
+    if above := _layer(key, file):
+        return above
+    first, _, rest = key.partition(".")
+    instance = next((one for one in file.instances if one.name == first), None)
+    if instance is None:
+        return _shared_origin(key, file)
+    if stands(instance.given, rest):
+        return f"{_layer('stages', file) or file.path}, in its entry of `stages`"
+    general = f"{instance.stage.name}.{rest}"
+    return _shared_origin(key, file) if general == key else f"as {general}: {origin(general, file)}"
+
+
+def _layer(key: str, file: ResolvedFile) -> str:
+    """Return the name of what gives a key above the file; "" where nothing does."""
+    return next((name for name, given in reversed(file.layers) if stands(given, key)), "")
+
+
+def _shared_origin(key: str, file: ResolvedFile) -> str:
+    chosen = file.chosen
+    by_profile = f"profile {chosen.profile} ({chosen.hardware})"
+    if stands(file.given, key):
+        recorded = "chosen" in file.given and key in chosen.settings
+        return f"{by_profile}, recorded in {file.path}" if recorded else str(file.path)
+    if key in chosen.settings:
+        return by_profile
+    if stands(file.whole, key) and key.startswith("envs."):
+        env = key.split(".")[1]
+        return f"the standard set {file.given['envs'][env]['preset']}"
+    return "default"
+
+
+def stands(given: object, key: str) -> bool:
+    """Return whether a value is given under a dotted key, null too; a text in place of a section gives what is in it."""
+    value: Any = given
+    for word in key.split("."):
+        if isinstance(value, str):
+            return True
+        if not isinstance(value, Mapping) or word not in value:
+            return False
+        value = value[word]
+    return True
+
+
+def _all(stage: Stage[Any]) -> bool:
+    return True
+
+
+def _plays(stage: Stage[Any]) -> bool:
+    """Return whether a stage may play episodes."""
+    return stage.first_ticket is not None
+
+
+def _begins(stage: Stage[Any]) -> bool:
+    return stage.role is Role.BEGIN
+
+
+def _trains(stage: Stage[Any]) -> bool:
+    return stage.trains
+
+
+def _computes(stage: Stage[Any]) -> bool:
+    """Return whether a stage has processes that generate or train."""
+    return stage.trains or stage.first_ticket is not None
+
+
+READERS: dict[str, Callable[[Stage[Any]], bool]] = {
+    "name": _all,
+    "profile": _all,
+    "chosen": _all,
+    "seed": _all,
+    "runs_dir": _all,
+    "stages": _all,
+    "placement": _all,
+    "envs": _computes,
+    "model": _begins,
+    "rollout": _plays,
+    "learner": _trains,
+    "sandbox": _plays,
+    "tracking": _all,
+    "checkpoints": _trains,
+    "deadlines": _computes,
+    "supervision": _computes,
+}
+"""By the first word of a key, the stages that read what all stages share."""
+
+
+def readers(key: str) -> list[str]:
+    """Return the names of the stages that read a setting."""
+    first = key.partition(".")[0]
+    stages = all_stages()
+    return [first] if first in stages else [name for name, stage in stages.items() if READERS[first](stage)]
+
+
+def readers_in_words(key: str) -> str:
+    """Return the same for people."""
+    names = readers(key)
+    return "every stage" if len(names) == len(all_stages()) else ", ".join(names)

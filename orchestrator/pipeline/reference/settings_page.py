@@ -2,12 +2,9 @@
 
 from collections.abc import Iterable
 
-from temper.orchestrator.config.described import Setting
-from temper.orchestrator.config.field_text import class_text
 from temper.orchestrator.pipeline.profiles.asked import CHOSEN
-from temper.orchestrator.pipeline.reference.catalog import all_settings
-from temper.orchestrator.pipeline.reference.explained import CHANGES
-from temper.orchestrator.pipeline.reference.readers import readers_in_words
+from temper.orchestrator.pipeline.reference.explained import CHANGES, readers_in_words
+from temper.orchestrator.pipeline.reference.settings import Setting, all_settings, class_text
 
 HEAD = """# All settings
 
@@ -21,8 +18,8 @@ own. This page is made from the classes that declare the settings (`make setting
     temper config --diff configs/demo.yaml runs/demo            # what differs
     temper config --schema > settings.schema.json               # for editors
 
-An editor with `yaml-language-server` completes and checks a file whose first line names the schema, as the shipped ones do:
-`# yaml-language-server: $schema=../docs/settings.schema.json`.
+An editor with `yaml-language-server` completes and checks a file whose first line names the schema:
+`# yaml-language-server: $schema=settings.schema.json`.
 
 `*` stands for the name of an environment. The settings of a stage are for all its instances; an entry of `stages` may give
 others for one: `- rl: {name: rl_tools, steps: 100}`. A text in place of `data`, `eval_data` and `teacher` is its `path`. What

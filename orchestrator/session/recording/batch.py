@@ -33,7 +33,7 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.token_records import TokenRecord
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.config.text import typed
+from temper.orchestrator.config.schema import typed
 from temper.rollout.sampling import sampling_from_json, sampling_to_json
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion

@@ -10,15 +10,13 @@ from typing import Literal, get_args
 import yaml
 
 from temper.envs.catalog import ENVIRONMENTS
-from temper.orchestrator.cluster.this_machine import IMPORTS, ROOT
+from temper.orchestrator.cluster.this_machine import IMPORTS
 
 Form = Literal["answer", "rows", "tools", "turns"]
 """Which one: one answer to a task that is made, rows of data, tools that are called, or several turns."""
 FORMS: tuple[Form, ...] = get_args(Form)
 TEMPLATES = Path(__file__).parent / "templates"
 """Files of all forms, and a folder for each with its own."""
-SCHEMA = f"{ROOT}/docs/settings.schema.json"
-"""The settings for editors, named in each configuration."""
 FILES = ("__init__.py", "env.py", "test_env.py", "run.yaml", "rows.jsonl")
 """Files of an environment, in the order in which they are read; only one over rows has the last."""
 
@@ -50,9 +48,7 @@ def write_env(name: str, form: Form, folder: Path) -> Written:
     texts = {file: text for file in FILES if (text := _template(file, form)) is not None}
     made.mkdir()
     for file, text in texts.items():
-        (made / file).write_text(
-            text.replace("my_env", name).replace("$schema=SCHEMA", f"$schema={SCHEMA}"), encoding="utf-8"
-        )
+        (made / file).write_text(text.replace("my_env", name), encoding="utf-8")
     return Written(name=name, form=form, files=tuple(made / file for file in texts))
 
 

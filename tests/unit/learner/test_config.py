@@ -7,7 +7,7 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses import advantages, kl, surrogates
 from temper.learner.losses import config as loss_config
 from temper.learner.losses.config import LossConfig
-from temper.orchestrator.config.text import typed
+from temper.orchestrator.config.schema import typed
 from temper.orchestrator.pipeline.config import load_config
 
 DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"
@@ -20,7 +20,7 @@ DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"
             OptimConfig,
             "schedule",
             "cosinus",
-            "schedule: Invalid value 'cosinus', expected one of .*constant.*linear.*cosine",
+            "schedule=cosinus: .*'constant', 'linear' or 'cosine'",
         ),
         (OptimConfig, "learning_rate", 0.0, "optim.learning_rate=0.0"),
         (OptimConfig, "learning_rate", float("nan"), "optim.learning_rate=nan"),
@@ -29,9 +29,9 @@ DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"
         (LossConfig, "beta", 0.0, "loss.beta=0.0"),
         (LossConfig, "dual_clip", 0.5, "above 1, or 0"),
         (LossConfig, "importance_floor", 3.0, "loss.importance_cap=2.0"),
-        (LossConfig, "objective", "sft", "'policy', 'nll', 'distill', 'dpo'"),
+        (LossConfig, "objective", "sft", "'policy', 'nll', 'distill' or 'dpo'"),
         (LossConfig, "surrogate", "trpo", "ppo, gspo, cispo, decoupled, reinforce"),
-        (LossConfig, "old_policy", "engine", "'trainer', 'rollout'"),
+        (LossConfig, "old_policy", "engine", "'trainer' or 'rollout'"),
         (LossConfig, "aggregation", "constant", "loss.constant_length=0 with loss.aggregation=constant"),
         (LossConfig, "constant_length", 96, "loss.constant_length=96 with loss.aggregation=token"),
         (LossConfig, "clip_low", 1.5, "loss.clip_low=1.5"),
@@ -40,15 +40,15 @@ DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"
         (LossConfig, "token_range", [5.0, 0.5], "loss.token_range=.*the lowest and the highest"),
         (LossConfig, "sequence_range", [1.0], "loss.sequence_range=.*the lowest and the highest"),
         (LossConfig, "negative_guard", -0.5, "loss.negative_guard=-0.5"),
-        (LossConfig, "kl", "k4", "'k1', 'k2', 'k3'"),
-        (LossConfig, "kl_in", "advantage", "'loss', 'reward'"),
+        (LossConfig, "kl", "k4", "'k1', 'k2' or 'k3'"),
+        (LossConfig, "kl_in", "advantage", "'loss' or 'reward'"),
         (LossConfig, "kl_coefficient", -0.1, "loss.kl_coefficient=-0.1"),
         (LossConfig, "entropy_bonus", float("nan"), "loss.entropy_bonus=nan"),
-        (LearnerConfig, "zero_stage", 4, "expected one of .0, 1, 2, 3"),
+        (LearnerConfig, "zero_stage", 4, "0, 1, 2 or 3"),
         (LearnerConfig, "ranks", 0, "learner.ranks=0"),
-        (LearnerConfig, "offload", "disk", "'none', 'cpu', 'nvme'"),
-        (LearnerConfig, "recompute", "some", "'none', 'selective', 'full'"),
-        (LearnerConfig, "wire_dtype", "int8", "'float32', 'bfloat16', 'float16'"),
+        (LearnerConfig, "offload", "disk", "'none', 'cpu' or 'nvme'"),
+        (LearnerConfig, "recompute", "some", "'none', 'selective' or 'full'"),
+        (LearnerConfig, "wire_dtype", "int8", "'float32', 'bfloat16' or 'float16'"),
         (LearnerConfig, "bf16", True, "set learner.zero_stage to 1, 2 or 3"),
     ],
 )

@@ -15,7 +15,8 @@ from temper.orchestrator.cluster.bundles import Bundles, reserve
 from temper.orchestrator.cluster.placement import Wanted
 from temper.orchestrator.cluster.ray_cluster import start_ray
 from temper.orchestrator.cluster.trainer_actors import start_trainer_group
-from temper.orchestrator.config.text import typed, written
+from temper.orchestrator.config.schema import typed
+from temper.orchestrator.config.text import written
 from temper.orchestrator.loop.deadline import Deadline, DeadlineConfig, in_thread, within
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from temper.orchestrator.pipeline.config import Config
-from temper.orchestrator.pipeline.places import trackio_store
+from temper.orchestrator.pipeline.tracking import trackio_store
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.tools.preflight.doctor.finding import Finding, of_error, ok, warning
 from temper.orchestrator.tools.preflight.doctor.subject import Subject

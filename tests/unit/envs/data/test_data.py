@@ -16,7 +16,7 @@ from temper.envs.core.row_format import Row
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import is_on_hub, open_rows, read_rows
 from temper.envs.source import distinct, open_source
-from temper.orchestrator.config.data_option import data_option
+from temper.orchestrator.config.schema import data_option
 
 REAL = Path("../shared/data/gsm8k_train.jsonl")
 ROWS: list[Row] = [{"question": f"What is {n}+1?", "answer": f"So\n#### {n + 1}", "level": n} for n in range(5)]

@@ -40,7 +40,7 @@ from pathlib import Path
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.presets.catalog import with_preset
 from temper.envs.source import distinct, open_source
-from temper.orchestrator.config.text import typed
+from temper.orchestrator.config.schema import typed
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import read_rows
 from temper.orchestrator.config.model_source import ModelSource

@@ -35,7 +35,7 @@ from temper.envs.playback import score
 from temper.envs.presets.catalog import PRESETS, with_preset
 from temper.envs.presets.preset import Preset
 from temper.envs.source import distinct, open_source
-from temper.orchestrator.config.text import typed
+from temper.orchestrator.config.schema import typed
 from temper.orchestrator.pipeline.config import make_config
 
 

@@ -28,7 +28,7 @@ from temper.orchestrator.evaluation.scores import env_result
 from temper.orchestrator.loop.deadline import StopFlag
 from temper.orchestrator.loop.watches import TooManyFailures
 from temper.orchestrator.pipeline.config import Config, load_config
-from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.run.folder import RunDir, RunState, finite
 from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.run.progress import Progress

@@ -23,7 +23,7 @@ from temper.orchestrator.loop.watches import (
     SkipWatch,
 )
 from temper.orchestrator.pipeline.config import load_config
-from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.run.metrics_log import ALARM, MetricsLog, read_metrics
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.context import skipped_steps

@@ -18,8 +18,8 @@ from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.token_records import TokenRecord
 from temper.orchestrator.loop.deadline import StopFlag
 from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.pipeline.runner import healed
-from temper.orchestrator.pipeline.stage_list import single_instance
 from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import read_metrics, step_rows

@@ -34,7 +34,7 @@ from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.deadline import Deadline, StopFlag
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.pipeline.config import Config, load_config
-from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.run.checkpoint import begin, commit, latest, step_of
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import read_metrics

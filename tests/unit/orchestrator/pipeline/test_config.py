@@ -8,9 +8,9 @@ import pytest
 from temper.envs.binding import EnvConfig
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.loop import RlConfig
-from temper.orchestrator.config.text import typed
+from temper.orchestrator.config.schema import typed
 from temper.orchestrator.pipeline.config import flat_config, load_config, save_config
-from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.stages.dpo import DpoConfig
 from temper.orchestrator.stages.self_sft import SelfSftConfig
 from temper.orchestrator.stages.stage import all_stages
@@ -62,7 +62,7 @@ def test_files_lie_over_one_another_in_the_order_in_which_they_are_given(tmp_pat
         ("rl: {", "over.yaml is not valid YAML"),
         ("name: ${", "over.yaml is not valid YAML"),
         ("name: caf\u00e9", "over.yaml is not valid YAML"),
-        ("envs: [math]", r"envs=\['math'\] must be a mapping, such as {math: {}}"),
+        ("envs: [math]", r"envs=\['math'\]: must be a mapping, such as {math: {}}"),
     ],
 )
 def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str, tmp_path: Path) -> None:
@@ -101,29 +101,29 @@ def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str
         ("envs.maths.share=1", ["maths", "math"]),
         ("sft.batch_size=33 learner.ranks=2", ["sft.batch_size=33", "learner.ranks=2"]),
         ("rollout.limits.total_tokens=4096", ["total_tokens=4096", "max_model_len"]),
-        ("learner.zero_stage=4", ["learner.zero_stage", "4", "[0, 1, 2, 3]"]),
+        ("learner.zero_stage=4", ["learner.zero_stage", "4", "0, 1, 2 or 3"]),
         ("learner.bf16=true", ["bf16", "zero_stage"]),
-        ("rollout.engine.dtype=int8", ["rollout.engine.dtype", "int8", "['float32', 'bfloat16', 'float16', 'auto']"]),
+        ("rollout.engine.dtype=int8", ["rollout.engine.dtype", "int8", "'float32', 'bfloat16', 'float16' or 'auto'"]),
         ("justaword", ["justaword", "key=value"]),
         ("stages=[init", ["'stages=[init' holds no YAML behind its equals sign", "]"]),
         ("name=${", ["'name=${' holds no YAML behind its equals sign"]),
-        ("envs=[math,code]", ["envs=['math', 'code'] must be a mapping, such as {math: {}, code: {}}"]),
-        ("envs.math=null", ["envs.math=null must be settings, such as {share: ...}; {} leaves all"]),
-        ("envs.math.data=[a.jsonl]", ["envs.math.data=['a.jsonl'] must be settings, such as {path: ...}"]),
+        ("envs=[math,code]", ["envs=['math', 'code']: must be a mapping, such as {math: {}, code: {}}"]),
+        ("envs.math=null", ["envs.math=null: must be settings, such as {share: ...}; {} leaves all"]),
+        ("envs.math.data=[a.jsonl]", ["envs.math.data=['a.jsonl']: must be settings, such as {path: ...}"]),
         ("envs.math.data.nope=3", ["envs.math.data.nope", "known keys are path, config"]),
-        ("model=some/model", ["model=some/model must be settings, such as {path: some/model}"]),
-        ("rl=3", ["rl=3 must be settings, such as {steps: ...}"]),
+        ("model=some/model", ["model=some/model: must be settings, such as {path: some/model}"]),
+        ("rl=3", ["rl=3: must be settings, such as {steps: ...}"]),
         ("stages=[init,rl,rl] rl-2=3", ["rl-2=3 must be settings of the stage rl"]),
-        ("stages=null", ["stages=null must be a list, such as []"]),
-        ("rl.shares=null", ["rl.shares=null must be a mapping, such as {}"]),
-        ("stages=rl", ["stages=rl must be a list, such as [rl]"]),
-        ("stages.rl=3", ["stages={'rl': 3} must be a list, such as [rl]"]),
-        ("sft.on_error=ignore", ["sft.on_error", "ignore", "['raise', 'skip']"]),
-        ("envs.math.on_error=ignore", ["envs.math.on_error", "ignore", "['raise', 'skip']"]),
+        ("stages=null", ["stages=null: must be a list, such as []"]),
+        ("rl.shares=null", ["rl.shares=null: must be a mapping, such as {}"]),
+        ("stages=rl", ["stages=rl: must be a list, such as [rl]"]),
+        ("stages.rl=3", ["stages={'rl': 3}: must be a list, such as [rl]"]),
+        ("sft.on_error=ignore", ["sft.on_error", "ignore", "'raise' or 'skip'"]),
+        ("envs.math.on_error=ignore", ["envs.math.on_error", "ignore", "'raise' or 'skip'"]),
         ("rl.over_sampling=1.5", ["rl.over_sampling=1.5", "above 0", "rl.max_lag=1"]),
         ("rl.shares.maths=1", ["rl.shares.maths", "math, code, tool_use"]),
         ("sft.shares.math=-1", ["sft.shares.math=-1.0", "0 or more"]),
-        ("sft.optim.kind=sgd", ["sft.optim.kind", "sgd", "['adamw', 'muon']"]),
+        ("sft.optim.kind=sgd", ["sft.optim.kind", "sgd", "'adamw' or 'muon'"]),
         ("sft.optim.kind=muon learner.zero_stage=2", ["optim.kind=muon", "learner.zero_stage=2"]),
     ],
 )
@@ -134,7 +134,7 @@ def test_a_mistake_names_the_key_the_value_and_what_would_be_right(override: str
 
 
 def test_what_stands_in_place_of_a_section_in_an_entry_of_stages_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"stages, more: more\.loss=3 must be settings, such as \{"):
+    with pytest.raises(ValueError, match=r"stages, more: more\.loss=3: must be settings, such as \{"):
         load_config(DEMO, ["stages=[init,{rl: {name: more, loss: 3}}]"])
 
 

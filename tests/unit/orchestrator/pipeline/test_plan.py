@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from temper.orchestrator.pipeline.config import Config, flat_config, load_config, save_config
-from temper.orchestrator.pipeline.plan import plan, single
-from temper.orchestrator.pipeline.stage_list import instances
+from temper.orchestrator.pipeline.plan import instances, plan, single
 from temper.orchestrator.run.folder import RunState
 from temper.orchestrator.stages.stage import all_stages
 

@@ -45,7 +45,7 @@ def files(tmp_path: Path) -> Path:
         ("stages=[init,dpo,dpo] dpo-2.data={0}/none.jsonl", "none.jsonl"),
         ("envs.no_import.share=1", "environment 'no_import' can't be imported (ModuleNotFoundError: No module named"),
         ("model.path={0}/none", "{0}/none is no model directory"),
-        ("rl.step=7", "Key 'step' not in 'RlConfig'; did you mean 'steps'?\n"),
+        ("rl.step=7", "unknown key 'step'; did you mean 'steps'?\n"),
     ],
 )
 def test_a_mistake_in_files_is_said_at_once_and_leaves_nothing_behind(

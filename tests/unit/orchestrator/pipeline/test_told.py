@@ -9,7 +9,7 @@ import pytest
 
 from temper.orchestrator.config.run_config import TrackingConfig
 from temper.orchestrator.pipeline.config import Config, load_config
-from temper.orchestrator.pipeline.told import tell_model, tell_tracker
+from temper.orchestrator.pipeline.tracking import tell_model, tell_tracker
 from temper.orchestrator.run.folder import RunDir, RunState, write_json
 from temper.orchestrator.tracking.data_set import DataSet
 from temper.orchestrator.tracking.tracker import Trackers

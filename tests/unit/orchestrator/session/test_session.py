@@ -18,8 +18,8 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.loop.deadline import StopFlag, StopRequested, StuckError
 from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.pipeline.runner import finish, healed
-from temper.orchestrator.pipeline.stage_list import single_instance
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError, place, steps
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import read_metrics

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from temper.envs.core.member import Member, Place, ProcessDied, Pulse
-from temper.orchestrator.config.supervision import SupervisionConfig
+from temper.orchestrator.config.run_config import SupervisionConfig
 from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder, end, examine
 from temper.orchestrator.session.supervisor import AwakeClock, Supervisor
 

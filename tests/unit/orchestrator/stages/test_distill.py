@@ -23,7 +23,7 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.pipeline.config import Config, load_config
-from temper.orchestrator.pipeline.stage_list import instances
+from temper.orchestrator.pipeline.plan import instances
 from temper.orchestrator.stages.distill import DistillConfig
 from temper.orchestrator.stages.stage import StartCheck
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks

@@ -12,7 +12,7 @@ from unit.orchestrator.evaluation.test_budget_curve import EVALUATION, RolloutPo
 from temper.orchestrator.evaluation.exam import EvalConfig
 from temper.orchestrator.loop.deadline import StuckError
 from temper.orchestrator.pipeline.config import Config
-from temper.orchestrator.pipeline.stage_list import single_instance
+from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages import self_sft
 from temper.orchestrator.stages.answer_sampling import sample_once

@@ -13,8 +13,8 @@ from temper.learner.batches.micro_batches import TrainBatch, make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.orchestrator.loop.deadline import StopRequested
 from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.pipeline.runner import healed
-from temper.orchestrator.pipeline.stage_list import single_instance
 from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.session.run import Run

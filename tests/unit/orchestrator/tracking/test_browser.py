@@ -20,7 +20,7 @@ from support.browsing import CHROMIUM, NONE_HERE, launched
 from unit.orchestrator.tracking.test_shown import row
 
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.pipeline.run_note import run_note
+from temper.orchestrator.pipeline.tracking import run_note
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tracking.mlflow.dashboard import runs_page

@@ -13,7 +13,7 @@ from temper.envs.core.setting import Kind, kind_of
 from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
 from temper.learner.models.shape import ModelShape, read_shape, shape_of
 from temper.orchestrator.cluster.hardware import Hardware, Machine, this_machine, told_by_torch, visible, with_gpus
-from temper.orchestrator.config.chosen import ProfileName
+from temper.orchestrator.config.run_config import ProfileName
 from temper.orchestrator.config.text import overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
@@ -349,5 +349,5 @@ def test_nothing_is_given_over_a_section_that_is_that_of_another_key() -> None:
 
 
 def test_a_text_is_no_settings_of_a_model() -> None:
-    with pytest.raises(ValueError, match="model='some/model' must be settings, each with its key"):
+    with pytest.raises(ValueError, match="model=some/model: must be settings, each with its key"):
         model_in({"model": "some/model"})

@@ -10,21 +10,18 @@ import pytest
 
 from temper.envs.core.setting import identity, running, scheduled
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.config.described import Setting, described
-from temper.orchestrator.config.field_text import class_text, field_texts
 from temper.orchestrator.pipeline.config import KINDS, load_config, save_config
 from temper.orchestrator.pipeline.profiles.asked import CHOSEN
-from temper.orchestrator.pipeline.reference.catalog import all_settings
-from temper.orchestrator.pipeline.reference.explained import explain, explained
-from temper.orchestrator.pipeline.reference.readers import READERS, readers
+from temper.orchestrator.pipeline.reference.explained import READERS, explain, explained, readers
 from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, resolve
+from temper.orchestrator.pipeline.reference.settings import Setting, all_settings, class_text, field_texts, settings_in
 from temper.orchestrator.pipeline.reference.settings_page import settings_page
 from temper.orchestrator.stages.stage import all_stages
 
 DEMO = Path("configs/demo.yaml")
 PLAIN = [one for one in all_settings().values() if not one.is_section]
-UNITS = {"s": "seconds", "gib": "GiB", "tokens": "tokens", "steps": "steps", "every": "steps", "share": "share"}
-"""What the last word of a setting's name says of its unit."""
+UNITS = {"s": "seconds", "gib": "GiB", "tokens": "tokens", "share": "share"}
+"""The unit by the last word of a setting's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +31,7 @@ class Inner:
     More of it.
     """
 
-    size: float = running(1.5)
+    size: float = running(1.5, unit="share")
     """Share of a house,
     in two lines."""
 
@@ -43,7 +40,7 @@ class Inner:
 class Base:
     """A base."""
 
-    kept: int = scheduled(3)
+    kept: int = scheduled(3, unit="tokens")
     """Tokens that are kept."""
     told_anew: int = scheduled(4)
     """What the base says."""
@@ -62,7 +59,7 @@ class Outer(Base):
     """One, or none."""
     each: dict[str, Inner] = field(default_factory=dict)
     """One for each name."""
-    counts: dict[str, list[int]] = running({})
+    counts: dict[str, list[int]] = running({}, unit="tokens")
     """Counts in tokens."""
 
 
@@ -73,7 +70,7 @@ def facts(setting: Setting) -> tuple[Any, ...]:
 
 
 def test_everything_that_is_told_of_a_setting_is_read_from_its_class() -> None:
-    assert {one.key: facts(one) for one in described(Outer)} == {
+    assert {one.key: facts(one) for one in settings_in(Outer)} == {
         "kept": ("int", "3", "tokens", "schedule", "Tokens that are kept."),
         "told_anew": ("int", "5", "", "schedule", "What the outside says."),
         "way": ("long, short or null", "null", "", "identity", "How."),
@@ -98,15 +95,11 @@ def test_every_setting_says_what_it_is_and_what_a_change_of_it_means() -> None:
     assert {one.key: one.kind for one in PLAIN} == KINDS
 
 
-def test_the_unit_that_the_line_of_a_setting_names_is_that_of_its_name() -> None:
+def test_the_unit_of_a_setting_is_that_of_its_name() -> None:
     numbers = [one for one in PLAIN if "int" in one.type or "float" in one.type]
     named = {one.key: UNITS[word] for one in numbers if (word := one.name.rpartition("_")[2]) in UNITS}
-    units = {one.key: one.unit for one in numbers}
-    assert {key: units[key] for key in named} == named | {
-        key: "MB/s" for key in named if key.endswith("megabytes_per_s")
-    }
-    assert [one.key for one in numbers if one.meaning.startswith("Share") and one.unit != "share"] == []
-    assert all_settings()["rl.loss.error_guard"].unit == "" == all_settings()["learner.ranks"].unit
+    rates = {key: "MB/s" for key in named if key.endswith("megabytes_per_s")}
+    assert {one.key: one.unit for one in numbers if one.key in named} == named | rates
 
 
 def test_the_page_of_all_settings_is_as_the_classes_have_it() -> None:

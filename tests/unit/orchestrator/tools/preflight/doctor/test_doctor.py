@@ -119,7 +119,7 @@ def with_template(folder: Path, text: str) -> list[str]:
     ]
 
 
-@planted("configuration", FAILURE, "Key 'step' not in 'RlConfig'", "did you mean 'steps'?")
+@planted("configuration", FAILURE, "unknown key 'step'", "did you mean 'steps'?")
 def wrong_key(folder: Path) -> Finding:
     return worst("configuration", read_subject(DEMO, ["rl.step=7"]))
 

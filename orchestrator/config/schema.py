@@ -1,0 +1,224 @@
+"""Plain data as dataclasses of settings, checked by pydantic: unknown keys, types, and the checks of each class.
+
+given --complete()--> all keys of every section --resolved()--> no ${...} left --pydantic--> the dataclass
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator
+
+from temper.envs.core.bounds import SettingError
+from temper.envs.data.config import DataConfig
+from temper.orchestrator.config.text import merged, parsed, resolved
+from temper.orchestrator.run.redaction import redacted
+
+DATA_OPTION = (
+    """rows: a file, a folder, a name on the hub, or YAML as in '{path: openai/gsm8k, config: main, split: test}'"""
+)
+UNSET = "???"
+"""The value that is shown for a required setting without one."""
+REMOVED = ("learner.sparse_push",)
+"""Settings of earlier versions without which a run does the same: they are dropped, so that a run begun with one continues."""
+CONFIG = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+ORDER = {"unexpected_keyword_argument": 0, "missing": 2, "value_error": 3}
+"""The order of errors by their types: wrong keys, wrong types, absent keys, checks of the classes."""
+Shape = Literal["one", "maybe", "each"]
+"""How a field holds a section: one, one or null, or one for each key."""
+
+
+def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
+    """Return the object of a dataclass, or of an instance's class, with the given settings over its values.
+
+    Raise `SettingError`, with the key below `under`, for a setting that is unknown or wrong.
+    """
+    config, values = (schema, _defaults(schema)) if isinstance(schema, type) else (type(schema), asdict(schema))
+    plain = resolved(complete(config, given, values, under=under), under=under)
+    try:
+        return adapter(config).validate_python({under: plain})[under]
+    except ValidationError as error:
+        raise _explained(error, config, under) from error
+
+
+def values(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the given settings over the defaults as plain data without secrets; the classes do not check them.
+
+    Raise `SettingError` for an unknown key and for a wrong type.
+    """
+    required = {each.name: UNSET for each in fields(schema) if _default(each) is MISSING}
+    hidden = redacted(complete(schema, given, required | _defaults(schema)))  # the variable of a secret may be absent
+    plain = redacted(resolved(hidden))
+    try:
+        return asdict(_unchecked(schema).validate_python({"": plain})[""])
+    except ValidationError as error:
+        raise _explained(error, schema, "") from error
+
+
+def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, *, under: str = "") -> dict[str, Any]:
+    """Return the given settings over `values`, else over the defaults: all keys of each section, shorthands spelled out.
+
+    Unknown keys are kept, and those of `REMOVED` left out. Raise `SettingError`, with the key below `under`, for a value in
+    place of a section, a list or a mapping.
+    """
+    if not isinstance(given, Mapping):
+        raise SettingError(under.removesuffix(".") or "a configuration", given, "must be settings, each with its key")
+    hints = _hints(config)
+    whole = dict(_defaults(config) if values is None else values)
+    for name, value in given.items():
+        if f"{under}{name}" in REMOVED:
+            continue
+        whole[name] = _completed(hints.get(name, Any), value, whole.get(name), f"{under}{name}")
+    return whole
+
+
+def _completed(hint: Any, value: Any, below: Any, key: str) -> Any:
+    """Return the value of one setting, complete, over the value `below`."""
+    part, shape = part_of(hint)
+    if part is not None and shape != "each" and isinstance(value, str) and "SHORTHAND" in vars(part):
+        value = {vars(part)["SHORTHAND"]: value}
+    if isinstance(value, str) and "${" in value:
+        return value
+    _require_shape(hint, value, key)
+    if not isinstance(value, Mapping):
+        return value
+    under = below if isinstance(below, Mapping) else {}
+    if part is None:
+        return merged(under, value)
+    if shape == "each":
+        return {
+            **under,
+            **{name: _completed(part, inner, under.get(name), f"{key}.{name}") for name, inner in value.items()},
+        }
+    return complete(part, value, under or None, under=f"{key}.")
+
+
+def _require_shape(hint: Any, value: Any, key: str) -> None:
+    """Raise `SettingError` for a value that is no section, list or mapping, if the field holds one."""
+    part, shape = part_of(hint)
+    optional = type(None) in get_args(hint)
+    if value is None and optional:
+        return
+    names = (
+        [str(one) for one in value]
+        if isinstance(value, list | tuple | Mapping)
+        else []
+        if value is None
+        else [str(value)]
+    )
+    if part is not None and shape != "each" and not isinstance(value, Mapping):
+        first = fields(part)[0].name
+        shown = value if first == "path" and isinstance(value, str) else "..."
+        raise SettingError(
+            key, value, f"must be settings, such as {{{first}: {shown}}}; {{}} leaves all as they are by default"
+        )
+    kind = next((get_origin(one) for one in (hint, *get_args(hint)) if get_origin(one) in (list, dict)), None)
+    if kind is dict and not isinstance(value, Mapping):
+        inner = "{}" if part is not None else "..."
+        raise SettingError(
+            key, value, f"must be a mapping, such as {{{', '.join(f'{one}: {inner}' for one in names)}}}"
+        )
+    if kind is list and not isinstance(value, list | tuple):
+        raise SettingError(key, value, f"must be a list, such as [{', '.join(names)}]")
+    if isinstance(value, bool) and {int, float} & {hint, *get_args(hint)}:  # pydantic takes true for 1
+        raise SettingError(key, value, "must be a number")
+
+
+def part_of(hint: Any) -> tuple[type | None, Shape]:
+    """Return the dataclass that a field of this type holds, if it holds one, and how."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        return hint, "one"
+    found = next((one for one in get_args(hint) if isinstance(one, type) and is_dataclass(one)), None)
+    return found, "each" if get_origin(hint) is dict else "maybe"
+
+
+def data_option(text: str) -> DataConfig:
+    """Return the data that an option names: a path, or YAML of its settings. Raise `ValueError` for other text."""
+    if not text.lstrip().startswith("{"):
+        return DataConfig(path=text)
+    data = typed(DataConfig, parsed(text))
+    assert isinstance(data, DataConfig)
+    return data
+
+
+@cache
+def _hints(config: type) -> dict[str, Any]:
+    return get_type_hints(config)
+
+
+def _default(each: Any) -> Any:
+    return each.default_factory() if each.default_factory is not MISSING else each.default
+
+
+def _defaults(config: type) -> dict[str, Any]:
+    """Return the defaults of a dataclass as plain data, without the required settings."""
+    found = {each.name: _default(each) for each in fields(config)}
+    return {
+        name: asdict(one) if is_dataclass(one) and not isinstance(one, type) else one
+        for name, one in found.items()
+        if one is not MISSING
+    }
+
+
+@cache
+def adapter(config: type) -> TypeAdapter[Any]:
+    """Return the validator of `{key: settings}`: errors name the whole key, and pydantic takes a configuration of its own."""
+    return TypeAdapter(dict[str, config], config=CONFIG)  # type: ignore[valid-type]
+
+
+@cache
+def _unchecked(config: type) -> SchemaValidator:
+    """Return the same without the checks that the classes make in `__post_init__`."""
+    return SchemaValidator(_without_post_init(adapter(config).core_schema))
+
+
+def _without_post_init(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {name: _without_post_init(inner) for name, inner in node.items() if name != "post_init"}
+    return [_without_post_init(inner) for inner in node] if isinstance(node, list) else node
+
+
+def _explained(found: ValidationError, config: type, under: str) -> ValueError:
+    """Return the first error of pydantic, in `ORDER`, with key, value and remedy."""
+    error = min(found.errors(), key=lambda one: ORDER.get(one["type"], 1))
+    place = [str(word) for word in error["loc"][1:]]
+    if error["type"] == "value_error":
+        return _prefixed(error["ctx"]["error"], place, under)
+    key = f"{under}{'.'.join(place)}"
+    if error["type"] == "unexpected_keyword_argument":
+        known = [each.name for each in fields(_section(config, place[:-1]))]
+        near = get_close_matches(place[-1], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
+        return SettingError(key, error["input"], f"unknown key {place[-1]!r}; {hint}")
+    if error["type"] == "missing":
+        return SettingError(key, None, "must be given")
+    message = error["msg"]
+    return SettingError(key, error["input"], f"{message[:1].lower()}{message[1:]}")
+
+
+def _section(config: type, place: list[str]) -> type:
+    """Return the dataclass of the section at a place; a word of the user under `envs` names a section too."""
+    words = iter(place)
+    for word in words:
+        part, shape = part_of(_hints(config)[word])
+        assert part is not None
+        config = part
+        if shape == "each":
+            next(words, None)
+    return config
+
+
+def _prefixed(error: ValueError, place: list[str], under: str) -> ValueError:
+    """Return the error of a section with its whole keys: the section names `loss.kl`, the configuration `rl.loss.kl`."""
+    if not place:
+        return error
+    name, whole = place[-1], f"{under}{'.'.join(place)}."
+    message = re.sub(rf"(?<![\w.]){re.escape(name)}\.(?=\w+=)", whole, str(error))
+    if not isinstance(error, SettingError):
+        return ValueError(message)
+    key = whole + error.key.removeprefix(f"{name}.") if error.key.startswith(f"{name}.") else error.key
+    return SettingError(key, error.value, error.remedy, message=message)

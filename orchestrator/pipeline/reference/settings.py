@@ -1,0 +1,247 @@
+"""Every setting of a configuration: its key, type, default, meaning, unit and kind of change, as its dataclass declares it."""
+
+import ast
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from functools import cache
+from itertools import pairwise
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from temper.envs.catalog import ENVIRONMENTS
+from temper.envs.core.setting import Kind, kind_of, kinds, unit_of
+from temper.orchestrator.config.schema import Shape, part_of
+from temper.orchestrator.pipeline.config import SCHEMA
+
+REQUIRED = "required"
+"""The default text of a setting without a default."""
+NEAREST = 5
+"""How many keys are proposed for an unknown one."""
+OF_ENVIRONMENTS = "envs.*."
+"""The prefix of the keys that every environment has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting, or a section of settings."""
+
+    key: str
+    """Its dotted key; `*` stands for the keys that the user chooses."""
+    owner: type
+    """The dataclass whose field it is."""
+    hint: Any
+    """The type that the field declares."""
+    part: type | None
+    """The dataclass of the settings that it holds; None for a plain setting."""
+    shape: Shape
+    """How it holds them."""
+    default: Any
+    """The default; `MISSING` for a required setting, and for a section whose settings have the defaults."""
+    meaning: str
+    """The text under the field, else the text under the head of `part`."""
+    unit: str
+    """The unit of a number; "" for a count, and for all that is no number."""
+    kind: Kind | None
+    """The effect of a change on a continued run; None for a section, whose settings have their own."""
+
+    @property
+    def section(self) -> str:
+        """The key of its section; "" for the settings of the run."""
+        return self.key.rpartition(".")[0]
+
+    @property
+    def name(self) -> str:
+        """The last word of its key."""
+        return self.key.rpartition(".")[2]
+
+    @property
+    def is_section(self) -> bool:
+        """Whether it always holds all its settings."""
+        return self.part is not None and self.shape != "maybe"
+
+    @property
+    def type(self) -> str:
+        """Its type in words."""
+        return type_in_words(self.hint)
+
+    @property
+    def default_text(self) -> str:
+        """The default as YAML has it; "" for a section."""
+        if self.default is MISSING:
+            return "" if self.is_section else REQUIRED
+        return value_text(self.default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedSetting:
+    """A setting under a key that the user gave: `envs.math.share`, `rl_tools.steps`, `rl.shares.math`."""
+
+    key: str
+    setting: Setting
+
+
+@cache
+def all_settings() -> dict[str, Setting]:
+    """Return all settings and sections of a run by their dotted keys, in the order of their declaration."""
+    return {one.key: one for one in settings_in(SCHEMA)}
+
+
+def settings_in(schema: type) -> list[Setting]:
+    """Return all settings and sections of a dataclass. Raise `ValueError` for a setting that declares no kind."""
+    return list(_walk(schema, "", None, kinds(schema)))
+
+
+def _walk(owner: type, prefix: str, values: Any, known: Mapping[str, Kind]) -> Iterator[Setting]:
+    hints, texts = get_type_hints(owner), field_texts(owner)
+    for each in fields(owner):
+        key, hint = f"{prefix}{each.name}", hints[each.name]
+        part, shape = part_of(hint)
+        default = _default(each) if values is None else vars(values)[each.name]
+        whole = part is not None and shape != "maybe"
+        yield Setting(
+            key=key,
+            owner=owner,
+            hint=hint,
+            part=part,
+            shape=shape,
+            default=MISSING if whole else default,
+            meaning=texts.get(each.name) or (class_text(part) if part is not None else ""),
+            unit=unit_of(each),
+            kind=None if whole else kind_of(known, key),
+        )
+        if part is not None:
+            below = f"{key}.*." if shape == "each" else f"{key}."
+            yield from _walk(part, below, default if shape == "one" else None, known)
+
+
+def _default(each: "Field[Any]") -> Any:
+    return each.default_factory() if each.default_factory is not MISSING else each.default
+
+
+@cache
+def field_texts(config: type) -> dict[str, str]:
+    """Return the text under each field of a dataclass on one line, with those of the classes that it inherits from."""
+    texts: dict[str, str] = {}
+    for base in reversed(config.__mro__):
+        written = _source(base) if is_dataclass(base) else None
+        for field, below in pairwise(written.body if written else []):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
+                    texts[name] = " ".join(text.split())
+    return texts
+
+
+def class_text(config: type) -> str:
+    """Return the first paragraph under the head of a dataclass on one line; "" for a class without a docstring."""
+    written = _source(config)
+    text = ast.get_docstring(written) if written is not None else None
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def _source(config: type) -> ast.ClassDef | None:
+    """Return the source of a class; None for a class of `make_dataclass`."""
+    tree = _tree(config.__module__) if "__file__" in vars(sys.modules[config.__module__]) else ast.Module([], [])
+    return next((one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == config.__name__), None)
+
+
+@cache
+def _tree(module: str) -> ast.Module:
+    return ast.parse(inspect.getsource(sys.modules[module]))
+
+
+def value_text(value: Any) -> str:
+    """Return a value as YAML has it on one line."""
+    return value if isinstance(value, str) and value.strip() == value != "" else json.dumps(value)
+
+
+def type_in_words(hint: Any) -> str:
+    """Return the type of a field in words."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Literal or origin in (Union, UnionType):
+        words = list(_choices(hint))
+        return " or ".join(part for part in (", ".join(words[:-1]), words[-1]) if part)
+    if origin in (list, dict):
+        return f"{origin.__name__}[{', '.join(map(type_in_words, parts))}]"
+    if hint is Any:
+        return "any"
+    assert isinstance(hint, type), hint
+    return "settings" if is_dataclass(hint) else hint.__name__
+
+
+def _choices(hint: Any) -> Iterator[str]:
+    """Yield the alternatives of a type in words."""
+    if get_origin(hint) is Literal:
+        yield from map(str, get_args(hint))
+    elif get_origin(hint) in (Union, UnionType):
+        for one in get_args(hint):
+            yield from _choices(one)
+    else:
+        yield "null" if hint is NoneType else type_in_words(hint)
+
+
+def below(setting: Setting) -> list[Setting]:
+    """Return the settings of a section, without those of its sections; [] for a plain setting."""
+    within = f"{setting.key}.*" if setting.shape == "each" else setting.key
+    return [one for one in all_settings().values() if one.section == within] if setting.part is not None else []
+
+
+def named_setting(key: str, stages: Mapping[str, str]) -> NamedSetting:
+    """Return the setting of a key; `stages` maps each instance of a stage to the name of the stage.
+
+    Raise `ValueError` with the nearest keys for an unknown key.
+    """
+    first, dot, rest = key.partition(".")
+    general = f"{stages.get(first, first)}{dot}{rest}"
+    words = general.split(".")
+    found = next((one for one in all_settings().values() if _fits(one, words)), None)
+    if found is None:
+        near = nearest(general)
+        hint = f"nearest: {', '.join(near)}" if near else "docs/settings.md has all of them"
+        raise ValueError(f"there is no setting {key}; {hint}")
+    return NamedSetting(key=key, setting=found)
+
+
+def _fits(setting: Setting, words: list[str]) -> bool:
+    """Return whether a setting has this key, or holds it: as a section with keys of the user, or as an open mapping."""
+    own = setting.key.split(".")
+    more = len(words) - len(own)
+    alike = more >= 0 and all(one in ("*", word) for one, word in zip(own, words, strict=False))
+    is_open = setting.part is None and get_origin(setting.hint) is dict
+    return alike and (more == 0 or is_open or (more == 1 and setting.shape == "each" and setting.is_section))
+
+
+def nearest(key: str) -> list[str]:
+    """Return the keys that are most like one: as a whole, or in their last words."""
+    keys = list(all_settings())
+    ends = {one: one.rpartition(".")[2] for one in keys}
+    alike = get_close_matches(key.rpartition(".")[2], sorted(set(ends.values())), n=1, cutoff=0.75)
+    found = [*get_close_matches(key, keys, n=3, cutoff=0.75), *(one for one in keys if ends[one] in alike)]
+    return list(dict.fromkeys(found))[:NEAREST]
+
+
+def words_of_settings() -> dict[str, tuple[str, ...]]:
+    """Return the keys of plain settings that a shell completes, each with its values if they are few.
+
+    Keys under `envs` are there for each shipped environment. Other keys with a word of the user are left out.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for key, setting in all_settings().items():
+        if setting.part is None:
+            names = ENVIRONMENTS if key.startswith(OF_ENVIRONMENTS) else [""]
+            keys = [key.replace(OF_ENVIRONMENTS, f"envs.{name}.") for name in names]
+            found |= {one: _values(setting.hint) for one in keys if "*" not in one}
+    return dict(sorted(found.items()))
+
+
+def _values(hint: Any) -> tuple[str, ...]:
+    """Return the values of a boolean or a choice; () for other types."""
+    if hint is bool:
+        return ("true", "false")
+    if get_origin(hint) is Literal:
+        return tuple(str(one) for one in get_args(hint))
+    parts = [one for one in get_args(hint) if one is not type(None)]
+    return _values(parts[0]) if len(parts) == 1 and len(get_args(hint)) == 2 else ()

@@ -1,0 +1,258 @@
+"""The trackers of a run: which ones its settings name, and the settings, stages, data, note and files that they get."""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from temper.envs.data.config import DataConfig
+from temper.orchestrator.evaluation.record import Evaluation, read_evaluations
+from temper.orchestrator.pipeline.config import Config, flat_config
+from temper.orchestrator.run.folder import RunDir, RunState
+from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.stages.stage import Role, StageInstance
+from temper.orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking.mlflow.tracker import SQLITE, MlflowTracker, store_of
+from temper.orchestrator.tracking.notes import FILE, PAGE
+from temper.orchestrator.tracking.sinks.sink import SinkRun
+from temper.orchestrator.tracking.sinks.tracker import SinkTracker
+from temper.orchestrator.tracking.tracker import Tracker, Trackers
+from temper.orchestrator.tracking.tracking_error import first_line
+
+
+def tracker_of(config: Config, folder: RunDir, *, say: Callable[[str], None]) -> Tracker:
+    """Return the tracker of a run, which tells all of its places."""
+    own = MlflowTracker(
+        run_name=config.name,
+        experiment=config.tracking.experiment,
+        metrics=folder.metrics,
+        memory=folder.tracking,
+        uri=config.tracking.uri,
+        local_dir=folder.root.parent,
+        traces=config.tracking.traces,
+        stages=config.tracking.stages,
+        registered=config.tracking.registered_model,
+        say=say,
+    )
+    further = [SinkTracker(sink_run(config, folder, sink), say=say) for sink in config.tracking.also]
+    return Trackers(own, *further) if further else own
+
+
+def stores_by_path(config: Config) -> dict[str, str]:
+    """Return the settings of stores that a relative path names, in the settings or by a variable, with the whole path."""
+    stores = {}
+    uri = store_of(config.tracking.uri, Path(config.runs_dir))
+    if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_absolute():
+        stores["tracking.uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).absolute()}"
+    folder = config.tracking.trackio.dir or os.environ.get("TRACKIO_DIR")
+    if "trackio" in config.tracking.also and folder and not Path(folder).expanduser().is_absolute():
+        stores["tracking.trackio.dir"] = str(trackio_store(config))
+    return stores
+
+
+def sink_run(config: Config, folder: RunDir, sink: str) -> SinkRun:
+    """Return what a second place has to know of a run."""
+    wandb, trackio = config.tracking.wandb, config.tracking.trackio
+    return SinkRun(
+        sink=sink,
+        name=config.name,
+        project=(wandb if sink == "wandb" else trackio).project,
+        metrics=str(folder.metrics.absolute()),
+        memory=str((folder.tracking / sink).absolute()),
+        store=str(trackio_store(config)) if sink == "trackio" else "",
+        entity=wandb.entity,
+        uploads=wandb.uploads,
+    )
+
+
+def trackio_store(config: Config) -> Path:
+    """Return the folder of trackio's store."""
+    given = config.tracking.trackio.dir or os.environ.get("TRACKIO_DIR")
+    return Path(given).expanduser().absolute() if given else Path(config.runs_dir).absolute() / "trackio"
+
+
+LONGEST_DIGEST = 36
+
+
+def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, say: Callable[[str], None]) -> None:
+    """Tell all that a run has by now but its metrics: a process that was killed may not have sent it."""
+    tracker.params(flat_config(config))
+    state = folder.state()
+    for one in config.instances:
+        if one.name in state.done:
+            tell_stage(tracker, one, config, folder, state.seconds.get(one.name, 0.0))
+    tell_note(tracker, folder, say=say)
+    reported = any(one.stage.role is Role.REPORT and one.name in state.done for one in config.instances)
+    answers = folder.newest_trajectories() if reported and config.tracking.trajectories else []
+    for path in (*folder.artifacts, *answers):
+        tracker.artifact(path)
+    for path in folder.written_trajectories():
+        tracker.episodes(path)
+
+
+def tell_note(tracker: Tracker, folder: RunDir, *, say: Callable[[str], None]) -> None:
+    """Tell what the run says of itself; `say` gets why it can't, as where a file of an evaluation can't be read."""
+    try:
+        note = run_note(folder)
+    except Exception as error:  # a description must not end the run
+        say(f"tracking: the run is not described anew ({first_line(error)})")
+        return
+    tracker.describe(note)
+
+
+def tell_stage(
+    tracker: Tracker, one: StageInstance, config: Config, folder: RunDir, seconds: float | None = None
+) -> None:
+    """Tell that a stage begins, or is done in so many `seconds`; nothing of one that measures nothing."""
+    if one.stage.role in (Role.BEGIN, Role.REPORT):
+        return
+    own = (f"{one.name}.", f"{one.stage.name}.")
+    params = {name: value for name, value in flat_config(config).items() if name.startswith(own)}
+    tracker.stage(_rows_name(one), params, seconds, data=tuple(_data(one, config, folder.state().fingerprint)))
+
+
+def tell_model(tracker: Tracker, folder: RunDir) -> None:
+    """Tell which checkpoint a run has left, where it left one."""
+    state = folder.state()
+    if state.model is not None:
+        tracker.model(folder.root / state.model, {"stage": state.label, "weights": str(state.version)})
+
+
+def _rows_name(one: StageInstance) -> str:
+    """Return the name under which an instance has its rows: of an evaluation that is `exam` it is `eval-exam`."""
+    return f"eval-{one.name.removeprefix('eval-')}" if one.stage.role is Role.EVALUATE else one.name
+
+
+def _data(one: StageInstance, config: Config, known: dict[str, str]) -> Iterator[DataSet]:
+    """Yield what a stage reads: rows of its own, else an environment each; `known` has files' content by their settings."""
+    settings = config.settings(one)
+    if (own := one.stage.data(settings)) is not None:
+        source, content = _source(own), _content(known, f"{one.name}.data") or _content(known, f"{one.stage.name}.data")
+        yield DataSet(
+            name=blanked(own.name),
+            digest=_digest(source, content, False, config.seed),
+            kind="file",
+            source=source,
+            context="train",
+            facts=(("format", own.format),),
+        )
+        return
+    heldout = not one.stage.trains
+    shares: dict[str, float] = {} if heldout else getattr(settings, "shares", {})
+    for env, options in sorted(config.envs.items()):
+        share = shares.get(env, options.share)
+        if not heldout and share <= 0:
+            continue
+        separate = heldout and options.eval_data is not None
+        data = options.eval_data if separate else options.data
+        setting = f"envs.{env}.{'eval_data' if separate else 'data'}"
+        source = f"{options.kind or env}, level {options.level}" if data is None else _source(data)
+        yield DataSet(
+            name=env,
+            digest=_digest(source, _content(known, setting), heldout, config.seed),
+            kind="generated" if data is None else "file",
+            source=source,
+            context="eval" if heldout else "train",
+            facts=(("share", share), ("format", options.format), ("level", options.level)),
+        )
+
+
+def _source(data: DataConfig) -> str:
+    return blanked(" ".join(part for part in (data.path, data.config, data.split, data.revision) if part))
+
+
+def _content(known: dict[str, str], setting: str) -> list[str]:
+    return [value for name, value in sorted(known.items()) if name.startswith(setting)]
+
+
+def _digest(*parts: object) -> str:
+    """Return what tells data apart: where it is from, its content, which part of it, the seed by which it is drawn."""
+    return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:LONGEST_DIGEST]
+
+
+SHOWN = (
+    ("model.path", "model"),
+    ("seed", "seed"),
+    ("chosen.hardware", "hardware"),
+    ("profile", "profile"),
+    ("placement", "placement"),
+    ("rollout.workers", "rollout workers"),
+    ("learner.ranks", "ranks of the learner"),
+    ("rl.groups_per_step", "groups of a step"),
+    ("rl.group_size", "answers to a task"),
+    ("rl.max_lag", "lag"),
+    ("rl.optim.learning_rate", "learning rate of rl"),
+    ("sft.optim.learning_rate", "learning rate of sft"),
+)
+"""The settings that are told, and what they are called; one that a run does not have is left out."""
+
+
+def run_note(folder: RunDir) -> str:
+    """Return the note of a run from what its folder holds now."""
+    config = yaml.safe_load(folder.config.read_text(encoding="utf-8")) if folder.config.exists() else {}
+    state = folder.state()
+    evaluations = sorted(read_evaluations(folder.evals), key=lambda one: one.order)
+    parts = [_results(evaluations), _stages(state), _settings(config), _more(folder)]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _results(evaluations: list[Evaluation]) -> str:
+    """Return the accuracy of each environment after each evaluation as a table, and what changed from first to last."""
+    if not evaluations:
+        return "No evaluation yet."
+    envs = sorted({env for one in evaluations for env in one.envs})
+    heads = ["environment", *(f"after {one.label}" for one in evaluations)]
+    if several := len(evaluations) > 1:
+        heads.append("change")
+    lines = [_line(heads), _line(["---"] + ["---:"] * (len(heads) - 1))]
+    for env in envs:
+        values = [one.envs[env].avg_at_k if env in one.envs else float("nan") for one in evaluations]
+        change = [_number(values[-1] - values[0], sign="+")] if several else []
+        lines.append(_line([env, *map(_number, values), *change]))
+    last = evaluations[-1]
+    asked = max((result.tasks_asked for result in last.envs.values()), default=0)
+    return "\n".join([f"Accuracy (avg@{last.k} over {asked} held-out tasks an environment):", "", *lines])
+
+
+def _stages(state: RunState) -> str:
+    if not state.done:
+        return ""
+    told = [
+        f"{name}{f' ({steps} steps)' if steps else ''} {state.seconds.get(name, 0.0):.0f} s"
+        for name, steps in state.done.items()
+    ]
+    return f"Done: {', '.join(told)}."
+
+
+def _settings(config: dict[str, Any]) -> str:
+    envs = ", ".join(config.get("envs") or {})
+    told = [f"environments {envs}"] if envs else []
+    for key, name in SHOWN:
+        value: Any = config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            told.append(f"{name} {value}")
+    return f"Settings: {'; '.join(told)}." if told else ""
+
+
+def _more(folder: RunDir) -> str:
+    shown = [path.name for path in folder.artifacts if path.parent == folder.root and path.suffix != ".json"]
+    links = [f"[{name}]({PAGE}/artifacts/{name})" for name in shown]
+    pictures = [f"![{name}]({FILE}{name})" for name in shown if name.endswith(".svg")]
+    linked = " - ".join([*links, f"[traces]({PAGE}/traces)"])
+    return "\n\n".join([linked, f"Folder: `{folder.root}`", *pictures])
+
+
+def _number(value: float, sign: str = "") -> str:
+    """Write a number; a dash where there is none."""
+    return f"{value:{sign}.2f}" if math.isfinite(value) else "-"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
