@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 from bench.loop import bench_loop
+from bench.processes import started
 from bench.rollout import bench_rollout, same_length
 from bench.training import bench_training
 from rich.console import Console
@@ -27,7 +28,6 @@ from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
 from temper.orchestrator.pipeline.config import Config, settled_config
-from temper.orchestrator.tools.bench.processes import started
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id

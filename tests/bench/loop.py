@@ -14,6 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 
+from bench.processes import sample_groups, started
+
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.batches.samples import samples_from_groups
@@ -27,7 +29,6 @@ from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
 from temper.orchestrator.loop.step_report import StepReport
 from temper.orchestrator.pipeline.config import Config, settled_config
-from temper.orchestrator.tools.bench.processes import sample_groups, started
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import Group, WeightVersion

@@ -4,12 +4,13 @@ import time
 from dataclasses import dataclass, replace
 from statistics import median
 
+from bench.processes import sample_groups
+
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import up_to
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.pipeline.config import Config
-from temper.orchestrator.tools.bench.processes import sample_groups
 from temper.rollout.engines.engine_process import cpu_s
 from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.pool.pool import RolloutPool

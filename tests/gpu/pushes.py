@@ -3,7 +3,7 @@
 Broadcast goes by gloo between CPUs here: by NCCL it needs a GPU for each of its two ends.
 """
 
-from bench.push.bench import bench_push, usable_transports
+from bench.push import bench_push, usable_transports
 from gpu.measure import Report
 
 from temper.rollout.weights.transports import TRANSPORTS
@@ -13,7 +13,7 @@ SHOWN = {
     "times_memory_copy": ("over a copy in main memory", "times as long"),
     "load_s": ("load into a running engine", "s"),
 }
-"""The figures of `tests/bench/push/bench.py` that are told, in words."""
+"""The figures of `tests/bench/push.py` that are told, in words."""
 WAYS = {"broadcast": "broadcast by gloo between CPUs"}
 """The ways whose names alone don't say what is measured."""
 

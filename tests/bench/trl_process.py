@@ -1,6 +1,6 @@
 """TRL's GRPO on a model directory, on the CPU, for `trl_side.py`.
 
-`python -m bench.beside_trl.trl_process WORK.json`
+`python -m bench.trl_process WORK.json`
 
 Each line on standard input is a number of steps; one line of JSON on standard output says what they took. Between them the
 trainer stands still.
@@ -18,7 +18,7 @@ from typing import Any, TextIO
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read while torch is imported
 
 import torch
-from bench.beside_trl.trl_side import Part, TrlWork
+from bench.trl_side import Part, TrlWork
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer

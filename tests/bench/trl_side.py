@@ -1,4 +1,4 @@
-"""The same work for TRL: what its process is told, and that process as the bench sees it."""
+"""The same work for TRL, and its process as the benchmark sees it."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ class TrlSide:
     @classmethod
     async def start(cls, work: Path) -> "TrlSide":
         """Start the process on a file of `TrlWork`."""
-        command = (sys.executable, "-m", "bench.beside_trl.trl_process", str(work))
+        command = (sys.executable, "-m", "bench.trl_process", str(work))
         env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         return cls(await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=env))
 

@@ -1,6 +1,0 @@
-"""`python -m bench.push`."""
-
-from bench.push.bench import main
-
-if __name__ == "__main__":
-    main()
