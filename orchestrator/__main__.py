@@ -7,7 +7,6 @@ from functools import partial
 
 from temper.orchestrator.cli.audit_command import add_audit_command
 from temper.orchestrator.cli.compare_command import add_compare_command
-from temper.orchestrator.cli.completion_command import add_completion_command
 from temper.orchestrator.cli.config_command import add_config_command
 from temper.orchestrator.cli.doctor_command import add_doctor_command
 from temper.orchestrator.cli.env_commands import add_env_commands
@@ -105,7 +104,6 @@ def parser() -> argparse.ArgumentParser:
     add_replay_command(commands)
     add_ui_command(commands)
     add_regrade_command(commands)
-    add_completion_command(commands)
     for command in commands.choices.values():
         command.set_defaults(parser=command)
     return root
