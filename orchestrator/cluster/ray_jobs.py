@@ -4,44 +4,79 @@ import asyncio
 import logging
 import math
 import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
-import ray
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from temper.orchestrator.cluster.ray_cluster import stop_ray
-from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
+from temper.envs.sandbox.seal import PR_SET_PDEATHSIG, prctl
+from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
 STOP_S = 3600
 """Seconds that a stopped job may take to save before Ray kills it."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """The variable by which Ray knows that time. By default it kills a job after 3 s."""
-START_S, ANSWER_S, SILENT_S, POLL_S = 180.0, 60.0, 120.0, 0.5
-"""Seconds for a head's agent to start, for an answer, for a log without news, and between two questions."""
+START_S, STOP_HEAD_S, ANSWER_S, SILENT_S, POLL_S = 90.0, 20.0, 60.0, 120.0, 0.5
+"""Seconds for a head or its agent to start, to stop, for an answer, for a log without news, and between two questions."""
 UNANSWERED = 5
 """Questions in a row that the job server may leave without an answer."""
 
 
 @contextmanager
 def local_head() -> Iterator[str]:
-    """Run a Ray head in the block, and yield the address of its job server. Its processes end with this one."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    head = ray.init(
-        address="local",
-        include_dashboard=True,
-        dashboard_host=LOOPBACK,
-        dashboard_port=free_port(),
-        log_to_driver=False,
-        configure_logging=False,
-    )
+    """Run a Ray head in the block, and yield the address of its job server.
+
+    It ends with this process, also if this process is killed, and asks for a token. Its files end with it. Raise
+    `RuntimeError` with its output if it does not start.
+    """
+    port, dashboard, agent = free_ports(3)
+    folder = tempfile.mkdtemp(prefix="temper-ray-")
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"]
+    command += ["--node-ip-address", LOOPBACK, "--port", str(port), "--temp-dir", folder]
+    command += ["--dashboard-host", LOOPBACK, "--dashboard-port", str(dashboard)]
+    command += ["--dashboard-agent-listen-port", str(agent)]
+    os.environ["RAY_AUTH_MODE"] = "token"  # some of its ports listen on every interface
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    with Path(folder, "head.log").open("w+") as log:
+        head = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, preexec_fn=_end_with_parent)
+        try:
+            address, deadline = f"http://{LOOPBACK}:{dashboard}", time.monotonic() + START_S
+            while not _answers(address):
+                if head.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    raise RuntimeError(f"the local Ray head did not start:\n{log.read()[-2000:]}")
+                time.sleep(POLL_S)
+            yield address
+        finally:
+            head.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                head.wait(STOP_HEAD_S)
+            with suppress(ProcessLookupError):
+                os.killpg(head.pid, signal.SIGKILL)
+            head.wait()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this process by SIGTERM when its parent is gone. Ray's head ends its children too."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM, "pdeathsig")
+
+
+def _answers(address: str) -> bool:
     try:
-        yield f"http://{head.dashboard_url}"
-    finally:
-        stop_ray()
+        _client(address).list_jobs()
+    except (OSError, RuntimeError):
+        return False
+    return True
 
 
 class _Client(JobSubmissionClient):
@@ -53,15 +88,20 @@ class _Client(JobSubmissionClient):
         return super()._do_request(method, endpoint, data=data, json_data=json_data, timeout=ANSWER_S)
 
 
+def _client(address: str) -> JobSubmissionClient:
+    """Return the client of a job server. RAY_AUTH_TOKEN is the token of a cluster that asks for one."""
+    token = os.environ.get("RAY_AUTH_TOKEN")
+    return _Client(address, headers={"Authorization": f"Bearer {token}"} if token else None)
+
+
 class Job:
-    """A submitted shell command. Its log goes to `write`; RAY_AUTH_TOKEN is the token of a cluster that asks for one."""
+    """A submitted shell command. Its log goes to `write`."""
 
     def __init__(
         self, address: str, command: str, *, runtime_env: dict[str, Any], write: Callable[[str], None]
     ) -> None:
         logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
-        token = os.environ.get("RAY_AUTH_TOKEN")
-        self._client = _Client(address, headers={"Authorization": f"Bearer {token}"} if token else None)
+        self._client = _client(address)
         self._write = write
         self._written = 0
         self.id = self._submit(command, runtime_env)

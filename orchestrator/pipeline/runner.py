@@ -24,7 +24,6 @@ from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.session.machine_watch import machine_watched
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
 from temper.orchestrator.tracking.tracker import Ended
@@ -130,7 +129,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
         tell_tracker(tracker, config, folder, say=progress.note)
         await _start_cluster(run, config, ahead)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
-        async with run.supervision.watching(), machine_watched(run, elsewhere=run.supervision.elsewhere):
+        async with run.supervision.watching():
             for one in ahead:
                 stop.check()
                 await _run_stage(run, one, config)

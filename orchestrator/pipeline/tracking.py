@@ -16,19 +16,17 @@ from temper.orchestrator.pipeline.config import Config, flat_config
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.stages.stage import Role, StageInstance
-from temper.orchestrator.tracking.data_set import DataSet
-from temper.orchestrator.tracking.mlflow.tracker import SQLITE, MlflowTracker, store_of
+from temper.orchestrator.tracking.mlflow.tracker import SQLITE, mlflow_tracker, store_of
 from temper.orchestrator.tracking.notes import FILE, PAGE
-from temper.orchestrator.tracking.sinks.sink import SinkRun
-from temper.orchestrator.tracking.sinks.tracker import SinkTracker
-from temper.orchestrator.tracking.tracker import Tracker, Trackers
+from temper.orchestrator.tracking.sinks.sink import SinkRun, sink_tracker
+from temper.orchestrator.tracking.tracker import DataSet, Tracker, Trackers
 from temper.orchestrator.tracking.tracking_error import first_line
 
 
 def tracker_of(config: Config, folder: RunDir, *, say: Callable[[str], None]) -> Tracker:
     """Return the tracker of a run, which tells all of its places."""
-    own = MlflowTracker(
-        run_name=config.name,
+    own = mlflow_tracker(
+        config.name,
         experiment=config.tracking.experiment,
         metrics=folder.metrics,
         memory=folder.tracking,
@@ -37,9 +35,10 @@ def tracker_of(config: Config, folder: RunDir, *, say: Callable[[str], None]) ->
         traces=config.tracking.traces,
         stages=config.tracking.stages,
         registered=config.tracking.registered_model,
+        system_s=config.tracking.system_s,
         say=say,
     )
-    further = [SinkTracker(sink_run(config, folder, sink), say=say) for sink in config.tracking.also]
+    further = [sink_tracker(sink_run(config, folder, sink), say=say) for sink in config.tracking.also]
     return Trackers(own, *further) if further else own
 
 
@@ -62,8 +61,8 @@ def sink_run(config: Config, folder: RunDir, sink: str) -> SinkRun:
         sink=sink,
         name=config.name,
         project=(wandb if sink == "wandb" else trackio).project,
-        metrics=str(folder.metrics.absolute()),
-        memory=str((folder.tracking / sink).absolute()),
+        metrics=folder.metrics.absolute(),
+        memory=(folder.tracking / sink).absolute(),
         store=str(trackio_store(config)) if sink == "trackio" else "",
         entity=wandb.entity,
         uploads=wandb.uploads,

@@ -12,7 +12,6 @@ from temper.orchestrator.loop.deadline import StopFlag, in_thread
 from temper.orchestrator.run.folder import RunDir, evaluations_of
 from temper.orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics, step_rows
 from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.session.machine import Work
 from temper.orchestrator.session.recording.batch import StepBatch
 from temper.orchestrator.session.recording.keeper import BatchKeeper
 from temper.orchestrator.tracking.tracker import Tracker
@@ -32,8 +31,6 @@ class RunContext:
         self.progress = progress
         self.stop = stop
         self.metrics = MetricsLog(folder.metrics)
-        self.work = Work()
-        """What the run has done since the driver started."""
         self.bundles: Bundles | None = None
         """What is reserved for the run's processes, once its cluster has started."""
         self.printed: SessionLogs | None = None
@@ -111,7 +108,6 @@ class RunContext:
     def log(self, name: str, step: int, metrics: dict[str, float]) -> None:
         """Log one step's metrics of an instance: to `metrics.jsonl`, which the tracker reads, and to the screen."""
         self.metrics.append(name, step, metrics)
-        self.work.add(metrics)
         self.progress.update(step, metrics)
 
     def alarm(self, name: str, step: int, what: dict[str, str]) -> None:

@@ -165,11 +165,6 @@ class RunSupervision:
         self._event(HEALED, {"who": who, "what": what}, after=after)
         self._run.progress.note(f"{who} {what}")
 
-    def elsewhere(self) -> bool:
-        """Return whether a process of the run is on another machine than the driver."""
-        places = [one.member.place for one in self._members()]
-        return any(place is not None and place.node is not None for place in places)
-
     def status(self) -> RunStatus:
         """Return the state of the run now."""
         view, loop, members = self._run.progress.current, self._loop, self._members()

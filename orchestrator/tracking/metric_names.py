@@ -4,6 +4,8 @@ MLflow makes a group of what stands before the last `/` of a name, and sorts the
 no numbers in its keys: there `train/loss` of the stage `rl` is what is `4_train/rl/loss` here.
 """
 
+import re
+
 from temper.orchestrator.run.folder import evaluations_of
 
 ACCURACY = "1_accuracy"
@@ -32,8 +34,13 @@ EVALUATIONS = "eval-"
 """What the names of the rows of whole evaluations begin with."""
 
 
+REFUSED = re.compile(r"[^\w./: -]")
+"""Characters that MLflow takes in no name."""
+
+
 def shown_name(stage: str, key: str, *, of: str | None = None) -> str:
     """Return the name of a key of a stage's rows, in the run or, with `of`, in the nested run of this stage alone."""
+    key = REFUSED.sub("_", key)
     if stage == SYSTEM:
         return f"{SYSTEM}/{key}"
     if stage.startswith(EVALUATIONS):

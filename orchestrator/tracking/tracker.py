@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Protocol
-
-from temper.orchestrator.tracking.data_set import DataSet
+from typing import Any, Literal, Protocol
 
 
 class Ended(Enum):
@@ -15,6 +14,18 @@ class Ended(Enum):
     FINISHED = "FINISHED"  # all that was asked for is done
     FAILED = "FAILED"  # a fault ended it
     KILLED = "KILLED"  # somebody stopped it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSet:
+    """Data that a stage read. `digest` has at most 36 characters, `facts` are further names and values."""
+
+    name: str
+    digest: str
+    kind: Literal["file", "generated"]
+    source: str
+    context: Literal["train", "eval"]
+    facts: tuple[tuple[str, Any], ...] = ()
 
 
 class Tracker(Protocol):

@@ -1,4 +1,4 @@
-"""What goes wrong with a tracker, for those that send to it and those that wait for them."""
+"""Errors of trackers."""
 
 REFUSED = (
     "INVALID_PARAMETER_VALUE",
@@ -13,7 +13,7 @@ REFUSED = (
     "NOT_IMPLEMENTED",
     "FEATURE_DISABLED",
 )
-"""MLflow's answers of a server that is there and will not do what it is asked to."""
+"""MLflow's answers to a request that it will never accept."""
 
 
 class RunDeletedError(RuntimeError):
@@ -21,10 +21,10 @@ class RunDeletedError(RuntimeError):
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether a server that is there refused something, so that another try would change nothing."""
+    """Return whether another try would change nothing."""
     return getattr(error, "error_code", None) in REFUSED
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return the first line of an error's text."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,20 +1,16 @@
 """MLflow's pages: its server on loopback, and the address of the page on which an experiment's runs and charts are."""
 
 import contextlib
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
-from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import quote
 
 LOOPBACK = "127.0.0.1"
 QUIET = {
@@ -74,48 +70,24 @@ def serving(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subproc
 def runs_page(address: str, experiment: str | None) -> str:
     """Return the address of the page of runs and charts of an experiment, by default the one with our newest run.
 
-    Where there is none yet it is that of all experiments. Raise `ValueError` where the experiment is not there, `OSError`
-    where the server does not answer.
+    If there is none yet it is that of all experiments. Raise `ValueError` if the experiment is not there, `OSError`
+    if the server does not answer.
     """
-    known = _ask(address, "experiments/search", {"max_results": 1000}).get("experiments", [])
-    if experiment is not None:
-        found = [one["experiment_id"] for one in known if one["name"] == experiment]
-        if not found:
-            raise ValueError(
-                f"--experiment {experiment} is not at {address}; there are {', '.join(one['name'] for one in known)}"
-            )
-    else:
-        wanted = {
-            "experiment_ids": [one["experiment_id"] for one in known],
-            "filter": OURS,
-            "order_by": ["attributes.start_time DESC"],
-            "max_results": 1,
-        }
-        found = [one["info"]["experiment_id"] for one in _ask(address, "runs/search", wanted).get("runs", [])]
+    from mlflow.exceptions import MlflowException  # imported here: it takes seconds
+
+    from temper.orchestrator.tracking.mlflow.run import client_of
+
+    try:
+        client = client_of(address)
+        known = {one.name: one.experiment_id for one in client.search_experiments(max_results=1000)}
+        if experiment is not None and experiment not in known:
+            raise ValueError(f"--experiment {experiment} is not at {address}; there are {', '.join(known)}")
+        newest = {"filter_string": OURS, "order_by": ["attributes.start_time DESC"], "max_results": 1}
+        runs = client.search_runs(list(known.values()), **newest) if experiment is None and known else []
+    except MlflowException as error:
+        raise OSError(f"{address} does not answer: {error}") from error
+    found = [known[experiment]] if experiment is not None else [run.info.experiment_id for run in runs]
     return address + (RUNS_PAGE.format(experiment=found[0]) if found else "/#/experiments")
-
-
-def _ask(address: str, what: str, body: dict[str, Any]) -> dict[str, Any]:
-    named = urlsplit(address)
-    host = named._replace(netloc=named.netloc.rpartition("@")[2]).geturl()
-    request = urllib.request.Request(
-        f"{host}/api/2.0/mlflow/{what}",
-        data=json.dumps(body).encode(),
-        headers={"Content-Type": "application/json", **_authorization(named)},
-    )
-    with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
-
-
-def _authorization(address: SplitResult) -> dict[str, str]:
-    """Return the header that a server asks for: by the user in its address, or by MLflow's variables, as its client does."""
-    user = unquote(address.username or "") or os.environ.get("MLFLOW_TRACKING_USERNAME", "")
-    password = unquote(address.password or "") or os.environ.get("MLFLOW_TRACKING_PASSWORD", "")
-    if user:
-        return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
-    token = os.environ.get("MLFLOW_TRACKING_TOKEN")
-    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _wait_for(address: str, server: "subprocess.Popen[bytes]", log: Path) -> None:

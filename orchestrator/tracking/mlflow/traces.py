@@ -1,9 +1,16 @@
-"""Episodes as MLflow's traces. Their ids derive from run, file and line, so that sending one twice leaves one."""
+"""Recorded answers as MLflow's traces: an episode, its turns, its tool calls and its grading.
+
+Rows of trajectories have durations and no clock: an episode ends when its file was written. Ids derive from run, file and
+line, so that to send a trace twice leaves one.
+"""
 
 import base64
 import hashlib
 import json
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 from mlflow.entities import (
     AssessmentSource,
@@ -15,41 +22,171 @@ from mlflow.entities import (
     TraceState,
 )
 
-from temper.orchestrator.tracking.mlflow.episodes import Episode, Part
+from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.tracking.evaluation_table import asked
+from temper.rewards.verdict import correctness
 
-MS = 1_000_000
+Row = dict[str, Any]
+NS, MS = 1_000_000_000, 1_000_000
+PREVIEW = 1000
+"""Characters of prompt and answer that the list of traces shows."""
 SOURCE_RUN = "mlflow.sourceRun"
-"""The entry of a trace that names the run it is of."""
+"""The entry of a trace that names its run."""
 VERIFIER = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="verifier")
 ROOT = 1
 
 
-def trace_of(episode: Episode, *, experiment: str, run: str, file: str) -> tuple[TraceInfo, list[Span]]:
-    """Return an episode of a file of a run as a trace and its spans."""
-    number = hashlib.blake2b(f"{run}/{file}/{episode.place}".encode(), digest_size=16).hexdigest()
-    trace_id = f"tr-{number}"
-    asked, sampled = episode.tokens
-    usage = {"input_tokens": asked, "output_tokens": sampled, "total_tokens": asked + sampled}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An episode or a part of it, with its times in nanoseconds since 1970. `facts` are further values by name."""
+
+    name: str
+    kind: Literal["AGENT", "CHAT_MODEL", "TOOL", "EVALUATOR"]
+    began: int
+    ended: int
+    inputs: Any
+    outputs: Any
+    facts: dict[str, Any]
+
+
+def sampled_rows(path: Path, count: int) -> Iterator[tuple[int, Row]]:
+    """Yield up to `count` rows of a file of trajectories, evenly over it, each with the number of its line.
+
+    A file that is gone, or a torn line, yields nothing: it will be made again.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return
+    wanted = min(count, len(lines))
+    for place in sorted({number * len(lines) // wanted for number in range(wanted)}):
+        try:
+            yield place, json.loads(lines[place], parse_constant=lambda _: None)
+        except json.JSONDecodeError:
+            continue
+
+
+def trace_of(
+    row: Row, place: int, *, ended: float, experiment: str, run: str, file: str
+) -> tuple[TraceInfo, list[Span]]:
+    """Return the trace and spans of a recorded answer, the line `place` of a file written at `ended`, in seconds."""
+    number = hashlib.blake2b(f"{run}/{file}/{place}".encode(), digest_size=16).hexdigest()
+    whole, *parts = parts_of(row, ended=ended)
+    failure = None if row["failure"] is None else blanked(f"{row['failure']['kind']}: {row['failure']['message']}")
+    prompt, sampled = (sum(len(turn[ids]) for turn in row["turns"]) for ids in ("context_ids", "sampled_ids"))
+    usage = {"input_tokens": prompt, "output_tokens": sampled, "total_tokens": prompt + sampled}
     info = TraceInfo(
-        trace_id=trace_id,
+        trace_id=f"tr-{number}",
         trace_location=TraceLocation.from_experiment_id(experiment),
-        request_time=episode.whole.began // MS,
-        execution_duration=max(1, (episode.whole.ended - episode.whole.began) // MS),
-        state=TraceState.OK if episode.failure is None else TraceState.ERROR,
-        request_preview=episode.prompt,
-        response_preview=episode.failure or episode.answer,
+        request_time=whole.began // MS,
+        execution_duration=max(1, (whole.ended - whole.began) // MS),
+        state=TraceState.OK if failure is None else TraceState.ERROR,
+        request_preview=asked(row["messages"])[:PREVIEW],
+        response_preview=failure or whole.outputs["answer"][:PREVIEW],
         trace_metadata={SOURCE_RUN: run, "mlflow.trace.tokenUsage": json.dumps(usage)},
-        tags={"mlflow.traceName": episode.env, "env": episode.env, "file": file, "line": str(episode.place + 1)},
-        assessments=[_assessment(trace_id, name, value, episode.why) for name, value in episode.scores.items()],
+        tags={"mlflow.traceName": row["env"], "env": row["env"], "file": file, "line": str(place + 1)},
+        assessments=[_assessment(f"tr-{number}", name, value, row) for name, value in _scores(row).items()],
     )
-    spans = [_span(episode.whole, number, ROOT, None, episode.failure)]
-    spans += [_span(part, number, place, ROOT, None) for place, part in enumerate(episode.parts, ROOT + 1)]
-    return info, spans
+    spans = [_span(whole, number, ROOT, None, failure)]
+    return info, spans + [_span(part, number, place, ROOT, None) for place, part in enumerate(parts, ROOT + 1)]
 
 
-def _assessment(trace_id: str, name: str, value: float, why: str) -> Feedback:
+def parts_of(row: Row, *, ended: float) -> Iterator[Part]:
+    """Yield the episode of a row, its turns, their calls and its grading.
+
+    The time of an episode outside its turns, above all that of its making, is before them.
+    """
+    turns = row["turns"]
+    answer = turns[-1]["answer"] if turns else ""
+    end = round(ended * NS)
+    began = end - round(row["seconds"] * NS)
+    yield Part(
+        name=row["env"],
+        kind="AGENT",
+        began=began,
+        ended=end,
+        inputs={"messages": row["messages"]},
+        outputs={"answer": answer, **_scores(row)},
+        facts={name: row[name] for name in ("key", "stop", "thinking", "ticket", "admitted")},
+    )
+    spent = sum(turn["times"][name] for turn in turns for name in ("queue_s", "generate_s", "step_s"))
+    now = max(began, end - round(spent * NS))
+    messages: list[dict[str, Any]] = list(row["messages"])
+    for number, turn in enumerate(turns, 1):
+        spoken = now + round((turn["times"]["queue_s"] + turn["times"]["generate_s"]) * NS)
+        stepped = spoken + round(turn["times"]["step_s"] * NS)
+        message = {"role": "assistant", "content": turn["answer"]}
+        yield Part(
+            name=f"turn {number}",
+            kind="CHAT_MODEL",
+            began=now,
+            ended=spoken,
+            inputs={"messages": messages},
+            outputs={"text": turn["text"], "choices": [{"message": message}]},
+            facts={
+                "sampled tokens": len(turn["sampled_ids"]),
+                "thought tokens": turn["thought_tokens"],
+                "thought closed": turn["closed"],
+                "faults": turn["faults"],
+                "queue_s": turn["times"]["queue_s"],
+            },
+        )
+        yield from _calls(turn, spoken, stepped)
+        messages = [*messages, message, *turn["observation"]]
+        now = stepped
+    graded = turns[-1]["times"]["step_s"] if turns else 0.0
+    yield Part(
+        name="grading",
+        kind="EVALUATOR",
+        began=max(began, now - round(graded * NS)),
+        ended=end,
+        inputs={"answer": answer},
+        outputs={name: row[name] for name in ("reward", "outcome", "parts")} | {"detail": blanked(row["detail"])},
+        facts={"evidence": row["evidence"]},
+    )
+
+
+def _calls(turn: dict[str, Any], began: int, ended: int) -> Iterator[Part]:
+    """Yield the tool calls of a turn, each with the observation that answers it.
+
+    A turn whose environment reports no single calls has one for each observation: they share the time of its step.
+    """
+    answers = [message for message in turn["observation"] if message.get("role") == "tool"]
+    if spans := turn.get("tool_spans"):
+        for number, span in enumerate(spans):
+            start = began + round(span["began_s"] * NS)
+            yield Part(
+                name=span["name"] or f"tool call {number + 1}",
+                kind="TOOL",
+                began=start,
+                ended=start + round(span["seconds"] * NS),
+                inputs=span["arguments"] if span["name"] else turn["answer"],
+                outputs=answers[number].get("content") if number < len(answers) else None,
+                facts={},
+            )
+        return
+    for number, message in enumerate(answers):
+        yield Part(
+            name=str(message.get("name") or f"tool call {number + 1}"),
+            kind="TOOL",
+            began=began,
+            ended=ended,
+            inputs=turn["answer"],
+            outputs=message.get("content"),
+            facts={"calls that shared this time": len(answers)},
+        )
+
+
+def _scores(row: Row) -> dict[str, float]:
+    if row["reward"] is None:
+        return {}
+    return {"reward": float(row["reward"]), "correct": float(correctness(row["parts"], row["reward"]) >= 1.0)}
+
+
+def _assessment(trace_id: str, name: str, value: float, row: Row) -> Feedback:
     shown = bool(value) if name == "correct" else value
-    return Feedback(name=name, value=shown, source=VERIFIER, rationale=why or None, trace_id=trace_id)
+    why = blanked(row.get("detail", "")) or None
+    return Feedback(name=name, value=shown, source=VERIFIER, rationale=why, trace_id=trace_id)
 
 
 def _span(part: Part, trace: str, number: int, parent: int | None, failure: str | None) -> Span:

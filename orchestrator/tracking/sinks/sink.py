@@ -1,4 +1,4 @@
-"""A second place for what a run reports, as the process that sends there sees it."""
+"""A second place for the reports of a run, and its parts that W&B and trackio have in common."""
 
 import json
 import math
@@ -6,17 +6,18 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.evaluation_table import accuracies
 from temper.orchestrator.tracking.metric_names import ACCURACY, EVALUATIONS, shown_name
 from temper.orchestrator.tracking.notes import FILE, PAGE
-from temper.orchestrator.tracking.tracker import Ended
-from temper.orchestrator.tracking.unsent_rows import UnsentRows
+from temper.orchestrator.tracking.sending import Place, SendingTracker
+from temper.orchestrator.tracking.tracker import DataSet
 
 LINK = re.compile(rf"(?: - )?!?\[[^\]]*\]\((?:{PAGE}|{FILE})[^)]*\)")
 """A link of a note to a page of MLflow's, or a picture that it serves."""
+CLOSE_S = 45.0
+"""Seconds that the end of a run waits for a place: its library alone takes some to be imported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +27,10 @@ class SinkRun:
     sink: str
     name: str
     project: str
-    metrics: str
+    metrics: Path
     """The metrics file, whose folder is the run's."""
-    memory: str
-    """The folder in which the sink keeps what it knows of the run."""
+    memory: Path
+    """The folder in which the sink keeps its state of the run."""
     store: str = ""
     """The folder of the store, of trackio."""
     entity: str | None = None
@@ -39,50 +40,56 @@ class SinkRun:
     @property
     def root(self) -> Path:
         """The folder of the run."""
-        return Path(self.metrics).parent
+        return self.metrics.parent
 
     def place_of(self, path: Path) -> Path:
-        """Return where a file lies in the run's folder; of one that lies elsewhere its name."""
+        """Return the place of a file in the run's folder; of one that lies elsewhere its name."""
         return path.relative_to(self.root) if path.is_relative_to(self.root) else Path(path.name)
 
 
-class Sink(Protocol):
-    """One run in one place. Every call may block and may raise, and may be made again then."""
+class Sink:
+    """A `Place` without traces, nested runs, data sets and models."""
 
-    def connect(self) -> UnsentRows:
-        """Find the run or create it; returns what of the metrics file it does not have.
+    where = ""
+    is_new = True
 
-        Called again where rows that it has were cut off the file: then it takes them back.
-        """
-        ...
+    def __init__(self, run: SinkRun, say: Callable[[str], None]) -> None:
+        self.run = run
+        self.say = say
 
-    @property
-    def where(self) -> str:
-        """Where the run lies and how it is seen, for people; known once it is connected."""
-        ...
+    def require_there(self) -> None:
+        """Raise nothing: both write to files of this machine."""
 
-    def send_rows(self, rows: Sequence[MetricsRow]) -> None:
-        """Deliver rows, in the order of the file."""
-        ...
+    def store_episodes(self, path: Path) -> None:
+        """Do nothing: neither place has a page for them."""
 
-    def send_params(self, values: dict[str, str]) -> None:
-        """Deliver the configuration, in the place of what was delivered before."""
-        ...
+    def stage(self, name: str, params: dict[str, str], seconds: float | None, data: Sequence[DataSet]) -> None:
+        """Do nothing: the names of the metrics have their stage."""
 
-    def describe(self, note: str) -> None:
-        """Deliver the description, in Markdown."""
-        ...
+    def register(self, model: Path, facts: dict[str, str]) -> None:
+        """Do nothing: the model stays in the run's folder."""
 
-    def store(self, path: Path) -> None:
-        """Deliver a file, to where it lies in the run's folder."""
-        ...
+    def finish_batch(self, *, complete: bool, last: bool) -> None:
+        """Do nothing."""
 
-    def end(self, ended: Ended) -> None:
-        """Mark the run as ended, and wait, within a deadline, until all is delivered."""
-        ...
+    def abandon(self) -> None:
+        """Do nothing."""
 
 
-MakeSink = Callable[[SinkRun, Callable[[str], None]], Sink]
+def sink_tracker(run: SinkRun, *, say: Callable[[str], None]) -> SendingTracker:
+    """Return the tracker of a run in a second place, whose library its thread imports."""
+
+    def make() -> Place:
+        run.memory.mkdir(parents=True, exist_ok=True)
+        if run.sink == "wandb":
+            from temper.orchestrator.tracking.sinks.wandb_sink import WandbSink
+
+            return WandbSink(run, say)
+        from temper.orchestrator.tracking.sinks.trackio_sink import trackio_sink
+
+        return trackio_sink(run, say)
+
+    return SendingTracker(run.sink, make, say=say, close_s=CLOSE_S)
 
 
 def shown_values(row: MetricsRow) -> dict[str, float]:
@@ -96,9 +103,9 @@ def without_links(note: str) -> str:
 
 
 def accuracies_of(row: MetricsRow, root: Path) -> tuple[int, dict[str, float]]:
-    """Return the order of the evaluation of which this is the row, and each environment's accuracy by its name in MLflow.
+    """Return the order of the evaluation of a row, and each environment's accuracy by its name in MLflow.
 
-    They stand in the evaluation's file, which is written before its row; empty for other rows, and where it is gone.
+    They are in the evaluation's file, which is written before its row; empty for other rows, and if it is gone.
     """
     file = root / "eval" / f"{row.stage.removeprefix(EVALUATIONS)}.json"
     if not row.stage.startswith(EVALUATIONS) or row.event is not None or not file.exists():

@@ -1,17 +1,15 @@
 """A run in trackio's store of files. The home of trackio: nothing of it is sent anywhere."""
 
+import os
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import trackio
-from trackio.sqlite_storage import SQLiteStorage
-
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.remembered import remembered
-from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
+from temper.orchestrator.tracking.sinks.sink import Sink, SinkRun, accuracies_of, shown_values, without_links
 from temper.orchestrator.tracking.tracker import Ended
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
@@ -20,34 +18,40 @@ EVENT = "event"
 NOTE = "description"
 
 
-class TrackioSink:
-    """One run in a project. What was sent stands in `<id>.sent` in the sink's folder, as soon as it is in the store."""
+def trackio_sink(run: SinkRun, say: Callable[[str], None]) -> "TrackioSink":
+    """Return the place of a run. trackio reads the folder of its store when it is imported."""
+    os.environ |= {"TRACKIO_DIR": run.store, "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):  # would send the run elsewhere
+        os.environ.pop(name, None)
+    import trackio
+    from trackio.sqlite_storage import SQLiteStorage
 
-    def __init__(self, run: SinkRun, say: Callable[[str], None]) -> None:
-        self._run = run
-        self._say = say
+    return TrackioSink(run, say, library=trackio, storage=SQLiteStorage)
+
+
+class TrackioSink(Sink):
+    """One run in a project, whose rows `<id>.sent` counts as soon as they are in the store."""
+
+    def __init__(self, run: SinkRun, say: Callable[[str], None], *, library: Any, storage: Any) -> None:
+        super().__init__(run, say)
+        self._library = library
+        self._storage = storage
         self._id = ""
         self._config: dict[str, str] = {}
         self._note = ""
-
-    @property
-    def where(self) -> str:
-        """Where the run lies, and how it is seen."""
-        return (
-            f"in {self._run.store}; `TRACKIO_DIR={self._run.store} trackio show --project {self._run.project}` shows it"
-        )
+        self.where = f"in {run.store}; `TRACKIO_DIR={run.store} trackio show --project {run.project}` shows it"
 
     def connect(self) -> UnsentRows:
-        """Find the run by its id; where rows that it has were cut off the file, or it was deleted, it begins anew."""
-        memory, known = Path(self._run.memory), remembered(Path(self._run.memory))
-        self._id = known.mark
-        record = memory / f"{self._id}.sent"
-        unsent = UnsentRows(Path(self._run.metrics), record)
+        """Find the run by its id; it begins anew if it was deleted, or if rows that it has were cut off the file."""
+        self._id = remembered(self.run.memory).mark
+        record = self.run.memory / f"{self._id}.sent"
+        unsent = UnsentRows(self.run.metrics, record)
         if record.exists() and (unsent.is_cut() or not self._is_there()):
-            if self._is_there() and not SQLiteStorage.delete_run(self._run.project, self._run.name, run_id=self._id):
-                raise OSError(f"trackio does not delete the run {self._id} of {self._run.project}")
+            if self._is_there() and not self._storage.delete_run(self.run.project, self.run.name, run_id=self._id):
+                raise OSError(f"trackio does not delete the run {self._id} of {self.run.project}")
+            unsent.close()
             record.unlink()
-            unsent = UnsentRows(Path(self._run.metrics), record)
+            unsent = UnsentRows(self.run.metrics, record)
         return unsent
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
@@ -60,7 +64,7 @@ class TrackioSink:
                 entries.append((f"{name}/{EVENT}/{text}", row.step, row.time, {EVENT: row.event_line}))
             elif values := shown_values(row):
                 entries.append((name, row.step, row.time, values))
-            order, accuracy = accuracies_of(row, self._run.root)
+            order, accuracy = accuracies_of(row, self.run.root)
             if accuracy:
                 entries.append((f"{name}/accuracy", order, row.time, accuracy))
         self._write(entries)
@@ -75,10 +79,10 @@ class TrackioSink:
 
     def store(self, path: Path) -> None:
         """Keep a file as a version of an artifact of the run; one that did not change is no new version."""
-        place = self._run.place_of(path)
-        run = trackio.Run(None, self._run.project, None, name=self._run.name, run_id=self._id)
+        place = self.run.place_of(path)
+        run = self._library.Run(None, self.run.project, None, name=self.run.name, run_id=self._id)
         try:
-            run.log_artifact(path, name="-".join((self._run.name, *place.parts)), type="file")
+            run.log_artifact(path, name="-".join((self.run.name, *place.parts)), type="file")
         finally:
             run.finish()
 
@@ -87,17 +91,17 @@ class TrackioSink:
         when = datetime.now(UTC).timestamp()
         if self._note:
             name = uuid.uuid5(uuid.NAMESPACE_OID, self._note).hex
-            self._write([(f"note/{name}", 0, when, {NOTE: trackio.Markdown(self._note)._to_dict()})])
+            self._write([(f"note/{name}", 0, when, {NOTE: self._library.Markdown(self._note)._to_dict()})])
 
     def _is_there(self) -> bool:
-        return any(record["id"] == self._id for record in _records(self._run.project))
+        return any(record["id"] == self._id for record in self._storage.get_run_records(self.run.project))
 
     def _write(self, entries: Sequence[tuple[str, int, float, dict[str, Any]]]) -> None:
         if entries:
             names, steps, times, values = zip(*entries, strict=True)
-            SQLiteStorage.bulk_log(
-                self._run.project,
-                self._run.name,
+            self._storage.bulk_log(
+                self.run.project,
+                self.run.name,
                 list(values),
                 steps=list(steps),
                 timestamps=[datetime.fromtimestamp(when, UTC).isoformat() for when in times],
@@ -105,8 +109,3 @@ class TrackioSink:
                 log_ids=[f"{self._id}/{name}" for name in names],
                 run_id=self._id,
             )
-
-
-def _records(project: str) -> list[dict[str, str | None]]:
-    found: list[dict[str, str | None]] = SQLiteStorage.get_run_records(project)
-    return found

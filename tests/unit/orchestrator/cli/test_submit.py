@@ -155,7 +155,7 @@ def test_a_slow_server_is_asked_again(silences: int, monkeypatch: pytest.MonkeyP
         async def tail_job_logs(self, _: str) -> AsyncIterator[str]:
             yield "said\n"
 
-    monkeypatch.setattr(ray_jobs, "_Client", lambda address, headers: Server())
+    monkeypatch.setattr(ray_jobs, "_client", lambda address: Server())
     job = Job("http://127.0.0.1:1", "true", runtime_env={}, write=lambda text: None)
     if silences < ray_jobs.UNANSWERED:
         assert job.follow() == 0

@@ -11,8 +11,7 @@ from temper.orchestrator.config.run_config import TrackingConfig
 from temper.orchestrator.pipeline.config import Config, load_config
 from temper.orchestrator.pipeline.tracking import tell_model, tell_tracker
 from temper.orchestrator.run.folder import RunDir, RunState, write_json
-from temper.orchestrator.tracking.data_set import DataSet
-from temper.orchestrator.tracking.tracker import Trackers
+from temper.orchestrator.tracking.tracker import DataSet, Trackers
 
 
 class Told(Trackers):

@@ -17,9 +17,11 @@ import pytest
 from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
-from temper.orchestrator.run.metrics_log import MetricsLog, read_metrics
+from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow, read_metrics
 from temper.orchestrator.tools.preflight.doctor.store import check_store
-from temper.orchestrator.tracking.mlflow.tracker import MlflowTracker
+from temper.orchestrator.tracking import sending
+from temper.orchestrator.tracking.mlflow.tracker import mlflow_tracker
+from temper.orchestrator.tracking.sending import SendingTracker
 from temper.orchestrator.tracking.tracker import Ended
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
@@ -115,9 +117,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
 
 
-def tracker(folder: Path, uri: str, *, say: Callable[[str], None] = print, local: Path | None = None) -> MlflowTracker:
+def tracker(folder: Path, uri: str, *, say: Callable[[str], None] = print, local: Path | None = None) -> SendingTracker:
     """The tracker of the run in a folder, in an experiment of the folder's name."""
-    return MlflowTracker(
+    return mlflow_tracker(
         "demo",
         experiment=folder.name,
         metrics=folder / "metrics.jsonl",
@@ -144,13 +146,14 @@ def sent(folder: Path, uri: str, name: str) -> dict[int, float]:
     return {metric.step: metric.value for metric in history}
 
 
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "POLL_S", 0.5)
+
+
 def sent_rows(folder: Path) -> int:
     """How many rows are known to have arrived."""
-    return sum(
-        "~" not in line and line != ""
-        for path in folder.glob("tracking/*.sent")
-        for line in path.read_text().split("\n")
-    )
+    return sum(json.loads(path.read_text())["sent"] for path in folder.glob("tracking/*.sent"))
 
 
 def wait_for(what: Callable[[], object]) -> None:
@@ -176,9 +179,8 @@ def test_a_run_reaches_a_local_store_with_all_that_it_has(tmp_path: Path, store:
     first.close(Ended.KILLED, timeout_s=120)
     run = tracked(tmp_path, store)
     assert run.info.status == "KILLED"
-    assert (len(run.data.params), run.data.metrics) == (120, {"rl/loss": 3.0})
-    assert [line for line in said if "'rl/not a=name'" not in line] == []
-    assert len(said) == 1
+    assert (len(run.data.params), run.data.metrics) == (120, {"rl/loss": 3.0, "rl/not a_name": 1.0})
+    assert said == []
     stored = tmp_path / "mlartifacts" / run.info.run_id / "artifacts"
     assert sorted(str(path.relative_to(stored)) for path in stored.rglob("*.json")) == [
         *("eval/steps/rl-2.json", "report.json")
@@ -206,11 +208,12 @@ import sys
 from pathlib import Path
 from time import sleep
 from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.tracking.mlflow.tracker import MlflowTracker
-from temper.orchestrator.tracking.tracker import Ended
+from temper.orchestrator.tracking import sending
+from temper.orchestrator.tracking.mlflow.tracker import mlflow_tracker
 
 folder = Path(sys.argv[1])
-MlflowTracker(
+sending.POLL_S = 0.1
+mlflow_tracker(
     "demo", experiment=folder.name, metrics=folder / "metrics.jsonl", memory=folder / "tracking", uri=sys.argv[2]
 )
 log = MetricsLog(folder / "metrics.jsonl")
@@ -299,19 +302,27 @@ def test_a_row_that_was_offered_and_then_cut_off_counts_as_sent_in_vain(tmp_path
     log, record = MetricsLog(tmp_path / "metrics.jsonl"), tmp_path / "run.sent"
     for step in (1, 2):
         log.append("rl", step, {"x": 0.0})
-    rows = UnsentRows(tmp_path / "metrics.jsonl", record)
-    offered = rows.next(100)
-    rows.offer(offered)
+
+    def killed(rows: list[MetricsRow]) -> None:
+        raise OSError("the process dies here")
+
+    def found() -> UnsentRows:
+        return UnsentRows(tmp_path / "metrics.jsonl", record)
+
+    rows, steps = found(), list[int]()
+    with pytest.raises(OSError, match="dies"):
+        rows.send(killed, say=print)
     assert not rows.is_cut()
-    with record.open("a") as file:
-        file.write("\n~abc")  # the process dies while it writes
-    assert UnsentRows(tmp_path / "metrics.jsonl", record).next(100) == offered
+    assert (found().count(), found().is_cut()) == (2, False)
+    found().send(lambda got: steps.extend(row.step for row in got), say=print)
     log.event("rl", 2, "changed", {})
-    assert not rows.is_cut()
+    assert not found().is_cut()
     log.truncate("rl", 1)
     assert rows.is_cut()
-    assert UnsentRows(tmp_path / "metrics.jsonl", record).is_cut()
-    assert len(rows.next(100)) == 2  # the row of step 1, and the event
+    assert found().is_cut()
+    assert steps == [1, 2]
+    record.write_text("\nab12\n~cd34")  # of an earlier release
+    assert found().is_cut()
 
 
 def test_a_run_whose_process_was_killed_just_when_it_was_created_is_found_again(tmp_path: Path, store: str) -> None:
@@ -337,8 +348,7 @@ def test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_proc
     wait_for(lambda: said)
     first.close(Ended.FINISHED, timeout_s=20)
     assert len(said) == 2
-    assert "can't be reached" in said[0]
-    assert said[1].startswith(f"tracking: 2 rows of metrics.jsonl did not reach {uri}; the same command sends them")
+    assert all(uri in line for line in said)
 
     second = tracker(tmp_path, uri, say=said.append)
     wait_for(lambda: len(said) == 3)
@@ -346,8 +356,7 @@ def test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_proc
     away.symlink_to(Path(store.removeprefix("sqlite:///")).parent)
     log.append("rl", 3, {"x": 3.0})
     second.close(Ended.FINISHED, timeout_s=120)
-    assert "is back" in said[3]
-    assert len(said) == 4
+    assert len(said) == 4  # away, and back
     assert sent(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 3.0}
 
 
@@ -363,9 +372,8 @@ def test_a_store_that_is_locked_delays_neither_rows_nor_the_end_and_gets_all_lat
         assert monotonic() - began < 3  # the store's own wait is 20 s
         one.close(Ended.FINISHED, timeout_s=3)
         assert monotonic() - began < 10
-    lacking = f"tracking: 1 rows of metrics.jsonl did not reach {store}; the same command sends them when it is there"
-    assert said[-1] == lacking
-    one._rows_thread.join(60)  # in a run the process ends here
+    assert "1 rows of metrics.jsonl" in said[-1]
+    one._thread.join(60)  # in a run the process ends here
     log.append("rl", 3, {"x": 3.0})
     tracker(tmp_path, store, say=said.append).close(Ended.FINISHED, timeout_s=120)
     assert sent(tmp_path, store, "rl/x") == {1: 1.0, 2: 2.0, 3: 3.0}
@@ -395,9 +403,7 @@ def test_neither_driver_nor_ranks_tell_anybody_that_mlflow_is_used() -> None:
         assert found.stdout.splitlines()[-1] == "False True None", module  # off, and not because this is a test
 
 
-def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_at_once_and_at_the_end(
-    tmp_path: Path, store: str
-) -> None:
+def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_named(tmp_path: Path, store: str) -> None:
     said: list[str] = []
     (tmp_path / "mlartifacts").write_text("a file where the artifacts' folder should be")
     log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
@@ -408,10 +414,7 @@ def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_said_at_once_an
     log.append("rl", 1, {"x": 1.0})
     wait_for(lambda: sent(tmp_path, store, "rl/x"))  # long before it ends
     one.close(Ended.FINISHED, timeout_s=120)
-    assert "report.json can't be stored" in said[0]
-    assert said[1:] == [
-        f"tracking: report.json did not reach {store}; the same command sends what lies in the run's folder"
-    ]
+    assert ["report.json" in line for line in said] == [True]
     assert tracked(tmp_path, store).info.status == "FINISHED"
 
 
@@ -444,4 +447,4 @@ def test_a_run_at_another_server_is_a_new_one_there_with_all_rows(tmp_path: Path
     MetricsLog(tmp_path / "metrics.jsonl").append("rl", 1, {"x": 1.0})
     tracker(tmp_path, store, say=said.append).close(Ended.FINISHED, timeout_s=120)
     assert sent(tmp_path, store, "rl/x") == {1: 1.0}
-    assert [f"has no run {'0' * 32}; a new one" in line for line in said] == [True]
+    assert ["0" * 32 in line for line in said] == [True]

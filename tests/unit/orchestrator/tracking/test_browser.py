@@ -24,7 +24,7 @@ from temper.orchestrator.pipeline.tracking import run_note
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tracking.mlflow.dashboard import runs_page
-from temper.orchestrator.tracking.mlflow.tracker import MlflowTracker
+from temper.orchestrator.tracking.mlflow.tracker import mlflow_tracker
 from temper.orchestrator.tracking.tracker import Ended
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def tracked_run(runs: Path) -> str:
         path.write_text(json.dumps(row("shop", reward=1.0, calls=2)) + "\n")
     (folder.root / "report.html").write_text("<p>the report</p>")
     (folder.root / "result.svg").write_text(PICTURE)
-    tracker = MlflowTracker(
+    tracker = mlflow_tracker(
         "tiny", experiment="temper", metrics=folder.metrics, memory=folder.tracking, local_dir=runs, traces=4
     )
     tracker.params({"seed": "7"})

@@ -14,12 +14,13 @@ from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, PERMISSION_DENIED
 from mlflow.tracking import MlflowClient
 
 from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.tracking.data_set import DataSet
+from temper.orchestrator.tracking import sending
 from temper.orchestrator.tracking.metric_names import GROUPS, shown_name
-from temper.orchestrator.tracking.mlflow.episodes import called, episode_of, sampled_rows
-from temper.orchestrator.tracking.mlflow.tracker import File, MlflowTracker
+from temper.orchestrator.tracking.mlflow.traces import parts_of, sampled_rows, trace_of
+from temper.orchestrator.tracking.mlflow.tracker import mlflow_tracker, traces_of
 from temper.orchestrator.tracking.notes import LINE, merged_note
-from temper.orchestrator.tracking.tracker import Ended
+from temper.orchestrator.tracking.sending import SendingTracker, stage_of
+from temper.orchestrator.tracking.tracker import DataSet, Ended
 
 
 def row(env: str, *, reward: float | None, calls: int = 0) -> dict[str, Any]:
@@ -36,7 +37,7 @@ def row(env: str, *, reward: float | None, calls: int = 0) -> dict[str, Any]:
         "times": {"queue_s": 0.25, "generate_s": 1.0, "step_s": 0.5},
     }
     said = "".join(f'<tool_call>{{"name":"get","arguments":{{"key":"{n}"}}}}</tool_call>' for n in range(calls))
-    told = [{"role": "tool", "content": f"value {n}"} for n in range(calls)]
+    told = [{"role": "tool", "name": "get", "content": f"value {n}"} for n in range(calls)]
     turns = [turn | {"text": said, "answer": said, "observation": told}, turn] if calls else [turn]
     return {
         "env": env,
@@ -82,27 +83,26 @@ def test_a_note_is_made_anew_below_what_people_wrote() -> None:
 
 
 def test_an_episode_has_its_turns_calls_and_grading_one_after_the_other() -> None:
-    episode = episode_of(row("shop", reward=1.0, calls=2), 4, ended=100.0)
-    parts = [
-        (part.name, part.kind, (part.began - 96_000_000_000) / 1e9, (part.ended - 96_000_000_000) / 1e9)
-        for part in episode.parts
-    ]
-    assert parts == [
+    whole, *parts = parts_of(row("shop", reward=1.0, calls=2), ended=100.0)
+    assert [
+        (part.name, part.kind, (part.began - whole.began) / 1e9, (part.ended - whole.began) / 1e9) for part in parts
+    ] == [
         ("turn 1", "CHAT_MODEL", 0.5, 1.75),
         ("get", "TOOL", 1.75, 2.25),
         ("get", "TOOL", 1.75, 2.25),
         ("turn 2", "CHAT_MODEL", 2.25, 3.5),
         ("grading", "EVALUATOR", 3.5, 4.0),
     ]
-    assert [part.inputs for part in episode.parts[1:3]] == [{"key": "0"}, {"key": "1"}]
-    assert [part.outputs for part in episode.parts[1:3]] == ["value 0", "value 1"]
+    assert [part.outputs for part in parts[1:3]] == ["value 0", "value 1"]
+    assert [message["role"] for message in parts[3].inputs["messages"]] == ["user", "assistant", "tool", "tool"]
+    assert (whole.outputs["reward"], whole.outputs["correct"]) == (1.0, 1.0)
     timed = row("shop", reward=1.0, calls=2)
     timed["turns"][0]["tool_spans"] = [
         {"name": "get", "arguments": {"key": 0}, "began_s": 0.125, "seconds": 0.25},
         {"name": "", "arguments": {}, "began_s": 0.375, "seconds": 0.0},
     ]
-    calls = episode_of(timed, 4, ended=100.0).parts[1:3]
-    assert [(part.name, (part.began - 96_000_000_000) / 1e9, (part.ended - part.began) / 1e9) for part in calls] == [
+    _, _, *calls = list(parts_of(timed, ended=100.0))[:4]
+    assert [(part.name, (part.began - whole.began) / 1e9, (part.ended - part.began) / 1e9) for part in calls] == [
         ("get", 1.875, 0.25),
         ("tool call 2", 2.125, 0.0),
     ]
@@ -110,17 +110,6 @@ def test_an_episode_has_its_turns_calls_and_grading_one_after_the_other() -> Non
         ({"key": 0}, "value 0"),
         (timed["turns"][0]["answer"], "value 1"),
     ]
-    assert [message["role"] for message in episode.parts[3].inputs["messages"]] == ["user", "assistant", "tool", "tool"]
-    assert (episode.scores, episode.tokens, episode.failure) == ({"reward": 1.0, "correct": 1.0}, (4, 2), None)
-    lost = episode_of(row("shop", reward=None), 0, ended=100.0)
-    assert (lost.scores, lost.failure) == ({}, "timeout: too late")
-
-
-def test_calls_are_read_where_they_are_json_and_left_where_they_are_not() -> None:
-    assert [
-        call["name"] for call in called('a {"x": 1} {"name": "f", "arguments": {"name": "g"}} {"name": "h"} {')
-    ] == ["f", "h"]
-    assert called("get(key=1)") == []
 
 
 def test_rows_are_drawn_evenly_over_a_file_and_what_is_torn_or_gone_is_left_out(tmp_path: Path) -> None:
@@ -137,8 +126,15 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
 
 
-def tracker(folder: Path, uri: str, *, traces: int | None = None, say: Callable[[str], None] = print) -> MlflowTracker:
-    return MlflowTracker(
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "POLL_S", 0.5)
+
+
+def tracker(
+    folder: Path, uri: str, *, traces: int | None = None, system_s: float = 0.0, say: Callable[[str], None] = print
+) -> SendingTracker:
+    return mlflow_tracker(
         "demo",
         experiment=folder.name,
         metrics=folder / "metrics.jsonl",
@@ -146,6 +142,7 @@ def tracker(folder: Path, uri: str, *, traces: int | None = None, say: Callable[
         uri=uri,
         local_dir=folder,
         traces=traces,
+        system_s=system_s,
         say=say,
     )
 
@@ -265,7 +262,7 @@ def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path
             ("grading", "EVALUATOR"),
         )
     ]
-    assert (right.data.spans[2].inputs, right.data.spans[2].outputs) == ({"key": "0"}, "value 0")
+    assert right.data.spans[2].outputs == "value 0"
 
 
 def test_traces_go_with_a_replaced_run_whose_process_was_killed_within_a_file(tmp_path: Path, store: str) -> None:
@@ -287,12 +284,9 @@ def test_traces_go_with_a_replaced_run_whose_process_was_killed_within_a_file(tm
 def test_secrets_in_failures_and_verdicts_are_blanked() -> None:
     told = "no answer of https://user:s3cret@host"
     failed = row("shop", reward=None) | {"failure": {"kind": "env", "message": told}, "detail": told}
-    episode = episode_of(failed, 0, ended=1.7e9)
-    assert (episode.failure, episode.why) == (
-        "env: no answer of https://[blanked]@host",
-        "no answer of https://[blanked]@host",
-    )
-    assert "s3cret" not in str(episode)
+    info, spans = trace_of(failed, 0, ended=1.7e9, experiment="1", run="r", file="f")
+    assert info.response_preview == "env: no answer of https://[blanked]@host"
+    assert "s3cret" not in str([info.to_dict(), *(span.to_dict() for span in spans)])
 
 
 @pytest.mark.parametrize("code", [PERMISSION_DENIED, INTERNAL_ERROR])
@@ -356,13 +350,9 @@ def test_an_evaluation_is_a_table_and_a_point_of_each_environments_accuracy(tmp_
         assert shown == ["eval/sft.table.json", "eval/init.table.json"]
 
 
-def test_a_server_gets_no_traces_unless_they_are_asked_for(tmp_path: Path) -> None:
-    (tmp_path / "away").write_text("no folder")
-    one = tracker(tmp_path, "http://127.0.0.1:9", say=lambda text: None)
-    other = tracker(tmp_path, f"sqlite:///{tmp_path}/away/mlflow.db", say=lambda text: None)
-    assert (one.traces, other.traces) == (0, 8)
-    for each in (one, other):
-        each.close(Ended.FAILED, timeout_s=0.1)
+def test_a_server_gets_no_traces_unless_they_are_asked_for() -> None:
+    assert [traces_of(None, uri) for uri in ("http://127.0.0.1:9", "sqlite:///mlflow.db")] == [0, 8]
+    assert traces_of(3, "http://127.0.0.1:9") == 3
 
 
 def test_data_and_the_last_checkpoint_have_their_pages_and_are_told_once(tmp_path: Path, store: str) -> None:
@@ -393,11 +383,23 @@ def test_data_and_the_last_checkpoint_have_their_pages_and_are_told_once(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("new", "old", "replaces"),
-    [("rl-100", "rl-9", True), ("rl-1", "rl2-1", False), ("eval-rl2", "eval-rl", False), ("eval-rl-4", "rl-4", False)],
+    ("name", "stage"), [("rl-100", "rl"), ("rl2-1", "rl2"), ("eval-rl2", "eval-rl2"), ("eval-rl-4", "eval-rl-4")]
 )
-def test_a_file_of_episodes_that_waits_gives_way_to_a_later_step_of_its_stage_alone(
-    new: str, old: str, replaces: bool
-) -> None:
-    later, earlier = (File(path=Path(f"{name}.jsonl"), episodes=True) for name in (new, old))
-    assert later.replaces(earlier) is replaces
+def test_the_newest_file_of_episodes_of_a_stage_replaces_one_that_waits(name: str, stage: str) -> None:
+    assert stage_of(Path(f"{name}.jsonl")) == stage
+
+
+def test_the_machine_is_watched_from_where_the_last_process_ended(tmp_path: Path, store: str) -> None:
+    for _ in range(2):
+        one = tracker(tmp_path, store, system_s=0.2)
+        before = 0 if not (tmp_path / "tracking").exists() else len(watched(tmp_path, store))
+        wait_for(lambda before=before: len(watched(tmp_path, store)) > before + 1)
+        one.close(Ended.FINISHED, timeout_s=60)
+    assert set(watched(tmp_path, store)) == set(range(len(watched(tmp_path, store))))
+
+
+def watched(folder: Path, uri: str) -> dict[int, float]:
+    """The share of the processors' time by look, once there is a run."""
+    if MlflowClient(uri).get_experiment_by_name(folder.name) is None or "demo" not in runs(folder, uri):
+        return {}
+    return history(uri, runs(folder, uri)["demo"], "system/cpu_utilization_percentage")
