@@ -165,8 +165,9 @@ class MlflowPlace:
     def end(self, ended: Ended) -> None:
         """End the nested runs of the stages that are not done, the run and the system metrics."""
         for name, nested in list((self._nested or {}).items()):
-            with suppress(RunDeletedError):
-                nested.run.end(ended.value)
+            if nested.unsent is not None:
+                with suppress(RunDeletedError):
+                    nested.run.end(ended.value)
             self._drop_nested(name)
         self._run.end(ended.value)
         if self._monitor is not None:

@@ -23,6 +23,7 @@ from mlflow.tracking import MlflowClient
 from temper.orchestrator.run.folder import evaluations_of
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.metric_names import shown_name
+from temper.orchestrator.tracking.mlflow.tracker import SQLITE
 from temper.orchestrator.tracking.remembered import Remembered, remember, remembered
 from temper.orchestrator.tracking.tracking_error import RunDeletedError, first_line, is_refusal
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
@@ -39,7 +40,6 @@ PARENT = "mlflow.parentRunId"
 STAGE = "temper.stage"
 OWN_TAGS = ("temper.", "event.", "now.", "mlflow.runName")
 """Tags that are made anew in a run that replaces another; those of people move with it."""
-SQLITE = "sqlite:///"
 
 
 class MlflowRun:
