@@ -88,7 +88,7 @@ def test_a_row_that_can_not_be_trained_on_is_named_with_file_and_line_or_counted
     tmp_path: Path, row: dict[str, Any], reason: str
 ) -> None:
     path = saved(tmp_path / "chats.jsonl", ROW, row)
-    with pytest.raises(ValueError, match=f"(?s)chats.jsonl:2: .*{reason}.*; mend the row or set on_error=skip"):
+    with pytest.raises(ValueError, match=f"(?s)chats.jsonl:2: .*{reason}.*on_error=skip"):
         chats(path, max_tokens=300)
     skipped = "longer than 300 tokens and skipped" if "more than" in reason else "malformed and skipped"
     assert chats(path, on_error="skip", max_tokens=300).counts == {"rows": 1, skipped: 1}
@@ -123,7 +123,7 @@ def test_separators_of_unicode_a_mark_of_byte_order_and_a_line_of_300_mb_are_no_
     read = chats(path, on_error="skip")
     assert read.counts == {"rows": 2, "malformed and skipped": 2}
     assert answer in text(read.dialogue(0))
-    with pytest.raises(ValueError, match="chats.jsonl:3: the line is longer than"):
+    with pytest.raises(ValueError, match="chats.jsonl:3"):
         chats(path)
 
 
@@ -135,7 +135,7 @@ def test_a_thought_in_the_text_of_an_answer_is_its_thought() -> None:
     unknown = parse_chat(said({"role": "assistant", "content": "<think>so</think>42"}), 0, thoughts=False)
     assert unknown.reply[0]["content"] == "<think>so</think>42"
     assert unknown.task.thinking == OFF
-    with pytest.raises(ValueError, match="shows no thought and would leave out 'so'"):
+    with pytest.raises(ValueError, match="'so'"):
         parse_chat(said(SAID | {"reasoning_content": "so"}), 0, thoughts=False)
 
 
@@ -157,7 +157,7 @@ def test_a_template_that_refuses_a_row_is_named_with_the_line(tmp_path: Path) ->
     )
     tokenizer.chat_template += template
     intake = RowIntake(DialogueTokenizer.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="sft.max_tokens")
-    with pytest.raises(ValueError, match="chats.jsonl:2: the chat template can't render .*'user', 'user'.*turns!"):
+    with pytest.raises(ValueError, match="chats.jsonl:2: .*'user', 'user'.*turns!"):
         ChatFile(
             DataConfig(path=str(saved(tmp_path / "chats.jsonl", ROW, said(ASKED, SAID)))),
             intake,
@@ -186,7 +186,7 @@ def test_streamed_rows_are_read_as_they_are_needed_and_a_stage_that_goes_on_sees
         order[BLOCK + 2],
         order[BLOCK + 9],
     ]
-    with pytest.raises(ValueError, match=f"chats.jsonl:{BLOCK + 6}: .*needs an assistant's message"):
+    with pytest.raises(ValueError, match=f"chats.jsonl:{BLOCK + 6}: "):
         streamed("raise").dialogue(BLOCK)  # the first block is whole
 
 
@@ -219,7 +219,7 @@ def test_what_the_template_would_leave_out_is_refused(tmp_path: Path) -> None:
     }
     for parts, row in rows.items():
         path = saved(tmp_path / "chats.jsonl", ROW, row)
-        with pytest.raises(ValueError, match=f"chats.jsonl:2: the model's chat template leaves out {parts}, which"):
+        with pytest.raises(ValueError, match=f"chats.jsonl:2: .*{parts}"):
             ChatFile(
                 DataConfig(path=str(path)),
                 RowIntake(plain, max_tokens=None, setting="sft.max_tokens"),
@@ -257,5 +257,5 @@ def test_modes_are_read_from_a_configuration_that_names_some_and_a_limit_must_be
     named: Config = load_config(demo, ["sft.data=x.jsonl", "sft.thoughts.thinking={no_thought: 0.2}"])
     assert named.section(SftConfig).modes(left_out=False).thinking == ThinkingMix(budget=0.45, no_thought=0.2)
     for stage in ("sft", "self_sft", "dpo"):
-        with pytest.raises(ValueError, match=f"{stage}.max_tokens=0 must be at least 1, or null"):
+        with pytest.raises(ValueError, match=f"{stage}.max_tokens=0"):
             load_config(demo, [f"{stage}.max_tokens=0"])

@@ -132,11 +132,11 @@ def test_a_prompt_beside_dialogues_is_never_dropped() -> None:
         assert asked(row(system, *ASKED, prompt=prompt)) == pairs(system, *ASKED)
     assert asked(row(*ASKED, prompt=[system])) == pairs(system, *ASKED)
     for given in (row(*ASKED, prompt="6*8=?"), row(*ASKED, prompt=[system, *ASKED]), row(*ASKED, messages=[more])):
-        with pytest.raises(ValueError, match="is not what `chosen` and `rejected` begin with"):
+        with pytest.raises(ValueError, match="`chosen` and `rejected`"):
             parse_preference(given, 0)
     both = {"messages": ASKED, "prompt": "6*8=?", "chosen": "42", "rejected": "41"}
     for given in (both, row(messages=ASKED, prompt="6*8=?")):
-        with pytest.raises(ValueError, match="`prompt` is not in `messages`.*6\\*8"):
+        with pytest.raises(ValueError, match="`prompt`.*6\\*8"):
             parse_preference(given, 0)
     assert asked(both | {"prompt": ASKED[0]["content"]}) == pairs(*ASKED)
 
@@ -148,7 +148,7 @@ def intake(*, max_tokens: int | None = None) -> RowIntake:
 def test_a_pair_over_the_limit_is_refused_or_skipped_and_counted_never_cut(tmp_path: Path) -> None:
     short = {"messages": ASKED, "chosen": "42", "rejected": "41"}
     path = saved(tmp_path / "pairs.jsonl", short, ROW | {"rejected": f"{'so ' * 20}</think>41"})
-    with pytest.raises(ValueError, match="pairs.jsonl:2: the row has .* tokens, more than dpo.max_tokens=40; mend"):
+    with pytest.raises(ValueError, match="pairs.jsonl:2: .*dpo.max_tokens=40"):
         read_preferences(DataConfig(path=str(path)), intake(max_tokens=40), on_error="raise")
     rows, counts = read_preferences(DataConfig(path=str(path)), intake(max_tokens=40), on_error="skip")
     assert counts == {"rows": len(rows), "longer than 40 tokens and skipped": 1}
@@ -165,7 +165,7 @@ def test_answers_that_become_the_same_tokens_are_no_pair(tmp_path: Path) -> None
     )
     trimmed = RowIntake(DialogueTokenizer.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="dpo.max_tokens")
     path = saved(tmp_path / "pairs.jsonl", {"messages": ASKED, "chosen": "42", "rejected": "42\n"})
-    with pytest.raises(ValueError, match="pairs.jsonl:1: `chosen` and `rejected` are the same tokens, '42'"):
+    with pytest.raises(ValueError, match="pairs.jsonl:1: `chosen` and `rejected`.*'42'"):
         read_preferences(DataConfig(path=str(path)), trimmed, on_error="raise")
 
 

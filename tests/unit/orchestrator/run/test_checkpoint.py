@@ -185,13 +185,13 @@ def test_a_model_of_the_run_is_verified_before_it_is_loaded_and_another_is_not_a
     model = write(folder.checkpoints("sft"), 300)
     assert (folder.verified(model), folder.verified(elsewhere)) == (model, elsewhere)
     damage(model)
-    with pytest.raises(DamagedCheckpointError, match="model.safetensors has changed"):
+    with pytest.raises(DamagedCheckpointError, match="model.safetensors"):
         folder.verified(model)
 
 
 def test_a_full_disk_is_an_error_before_anything_is_written_and_older_checkpoints_stay(tmp_path):
     before = write(tmp_path, 1)
-    with pytest.raises(OSError, match=rf"needs {2**60} bytes.*{tmp_path}") as raised:
+    with pytest.raises(OSError, match=rf"{2**60} bytes.*{tmp_path}") as raised:
         begin(tmp_path, 2, needed_bytes=2**60)
     assert raised.value.errno == errno.ENOSPC
     assert latest(tmp_path) == before
@@ -207,7 +207,7 @@ def test_a_disk_that_fills_up_while_writing_leaves_the_older_ones(tmp_path):
             (directory / "model.safetensors").write_bytes(b"12345")
             raise error
 
-    with pytest.raises(OSError, match="no space for a checkpoint: it needs 1000 bytes") as raised:
+    with pytest.raises(OSError, match="1000 bytes") as raised:
         fill(OSError(errno.ENOSPC, "No space left on device"))
     assert raised.value.errno == errno.ENOSPC
     with pytest.raises(RuntimeError, match="something else"):

@@ -37,7 +37,7 @@ def base_model(folder: Path) -> Path:
 
 def test_a_base_model_is_told_its_template_its_end_of_a_turn_and_its_tags(tmp_path: Path) -> None:
     source = base_model(tmp_path / "base")
-    with pytest.raises(ValueError, match=r"no chat template; name a file with one as model\.chat_template"):
+    with pytest.raises(ValueError, match=r"model\.chat_template"):
         load_tokenizer(source)
     (tmp_path / "chat.jinja").write_text(TEMPLATE, encoding="utf-8")
     config = ModelConfig(
@@ -90,9 +90,9 @@ def test_calls_that_no_known_format_reads_are_read_as_the_configuration_declares
         return load_tokenizer(folder)
 
     needs = Needs(tools=True)
-    with pytest.raises(ValueError, match=r"which no known format reads; .*declared with model\.tool_calls"):
+    with pytest.raises(ValueError, match=r"model\.tool_calls"):
         check_round_trip(made(0), needs)
-    with pytest.raises(ValueError, match=r"which model\.tool_calls does not read"):
+    with pytest.raises(ValueError, match=r"model\.tool_calls"):
         check_round_trip(made(1, tool_calls={"format": "xml"}), needs)
     tokenizer = made(2, tool_calls=PATTERN)
     assert find_format(tokenizer).name == "declared"

@@ -77,8 +77,8 @@ def test_a_line_that_a_killed_process_left_half_written_disappears_and_any_other
     ledger(tmp_path).continued(2)
     assert [row.step for row in read_ledger(path)] == [1, 2]
     path.write_text(whole + "{}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"ledger.jsonl, line 2 is no row of a ledger"):
+    with pytest.raises(ValueError, match=r"ledger.jsonl, line 2"):
         copy_ledger(path, tmp_path / "copy.jsonl", rows={"rl": None})
     path.write_text(whole.replace("continued", "vanished"), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"line 1 is no row of a ledger: event 'vanished' is none of admitted"):
+    with pytest.raises(ValueError, match=r"line 1 .*'vanished'"):
         copy_ledger(path, tmp_path / "copy.jsonl", rows={"rl": None})

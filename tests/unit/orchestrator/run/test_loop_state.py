@@ -45,7 +45,7 @@ def test_a_file_that_is_missing_or_damaged_is_named_with_what_to_do(
     file.unlink()
     if text is not None:
         file.write_text(text)
-    with pytest.raises(ValueError, match=f"{file} is missing or damaged .*; remove {tmp_path}"):
+    with pytest.raises(ValueError, match=f"{file} .*remove {tmp_path}"):
         read_loop(tmp_path)
 
 

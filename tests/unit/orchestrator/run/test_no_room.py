@@ -47,10 +47,10 @@ def test_a_row_of_metrics_stands_whole_or_not_at_all(tmp_path: Path) -> None:
     for step in (1, 2):
         log.append("rl", step, {"x": 1.0})
     size = path.stat().st_size
-    with no_file_above(size + 10), pytest.raises(OSError, match=r"make room or mend it.*metrics\.jsonl"):
+    with no_file_above(size + 10), pytest.raises(OSError, match=r"metrics\.jsonl"):
         log.append("rl", 3, {"x": 1.0})
     assert path.stat().st_size == size
-    with no_file_above(10), pytest.raises(OSError, match=r"make room or mend it.*metrics\.jsonl"):
+    with no_file_above(10), pytest.raises(OSError, match=r"metrics\.jsonl"):
         log.truncate("rl", 1)
     assert [row.step for row in read_metrics(path)] == [1, 2]
     log.append("rl", 3, {"x": 2.0})
@@ -62,7 +62,7 @@ def test_a_row_of_the_ledger_stands_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, "rl")
     ledger.finished(group(1))
-    with no_file_above(path.stat().st_size + 10), pytest.raises(OSError, match=r"make room or mend it.*ledger\.jsonl"):
+    with no_file_above(path.stat().st_size + 10), pytest.raises(OSError, match=r"ledger\.jsonl"):
         ledger.finished(group(2))
     ledger.finished(group(3))
     assert [row.ticket for row in read_ledger(path)] == [1, 3]

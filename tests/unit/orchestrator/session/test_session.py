@@ -184,7 +184,7 @@ def test_a_learner_that_hangs_is_not_waited_for_for_ever_and_the_setting_is_name
         await run.trainer.save("rl", 5, {})
         await run.trainer.written()
 
-    with pytest.raises(StuckError, match=f"rl: nothing for 0 s while waiting for .* with a longer {setting}"):
+    with pytest.raises(StuckError, match=setting):
         on_a_run(tmp_path, Learner(call), work, *SHORT)
     assert not list((tmp_path / "run").rglob("*.unfinished"))
 

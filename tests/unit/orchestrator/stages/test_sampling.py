@@ -64,7 +64,7 @@ def test_answers_are_waited_for_anew_while_workers_are_replaced(tmp_path: Path, 
 
         return done(place, stage, *settings, pool=pool)[0]
 
-    with pytest.raises(StuckError, match=r"answers; .* with a longer (eval|self_sft)\.timeout_s"):
+    with pytest.raises(StuckError, match=r"(eval|self_sft)\.timeout_s"):
         ended(tmp_path / "dead", lambda: 0.0)
     assert ended(tmp_path / "healed", time.monotonic).exists()
 

@@ -233,5 +233,5 @@ def test_recorded_experts_of_answered_turns_are_kept() -> None:
 def test_a_changed_task_is_not_taken_for_the_one_before() -> None:
     task, _ = own(Path())
     written = begun_to_json(BegunGroup(ticket=ticket_of(task), attempt=0))
-    with pytest.raises(ValueError, match="ticket 5 had the task echo/1, now ticket 5 has echo/2"):
+    with pytest.raises(ValueError, match="echo/1.*echo/2"):
         begun_from_json(written, ticket_of(dataclasses.replace(task, key="2")))
