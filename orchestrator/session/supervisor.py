@@ -16,6 +16,11 @@ from temper.orchestrator.cluster.actors import at_place
 from temper.orchestrator.config.run_config import SupervisionConfig
 from temper.orchestrator.session.diagnosis import FaultDiagnosis, diagnose, end, outputs, tails
 
+END_S = 20.0
+"""How long it may take to end the children of a process, in seconds."""
+AWAKE_PULSES = 2.0
+"""How many times `pulse_s` may pass between two looks; what is above was a pause of the driver itself."""
+
 
 class AwakeClock:
     """Counts the seconds in which this process was awake.
@@ -112,12 +117,6 @@ class Watch:
         if self.pulse is None or not pulse.doing or pulse.progress != self.pulse.progress:
             self._moved = now
         self.pulse, self.answered, self._refused = pulse, now, ""
-
-
-END_S = 20.0
-"""How long it may take to end the children of a process, in seconds."""
-AWAKE_PULSES = 2.0
-"""How many times `pulse_s` may pass between two looks; what is above was a pause of the driver itself."""
 
 
 class Supervisor:

@@ -49,48 +49,15 @@ from temper.rollout.trajectory import (
     TurnFault,
 )
 
-
-def kept_turn(
-    task: Task, context: tuple[int, ...], sampled: SampledTurn, parsed: ParsedTurn, result: StepResult, *, times: Times
-) -> Turn:
-    """Return a turn that was sampled after `context`, read as `parsed`, and answered with `result`."""
-    completion = sampled.completion
-    experts = completion.experts
-    return Turn(
-        context_ids=as_ids(context),
-        sampled_ids=as_ids(completion.token_ids),
-        logprobs_T=as_floats(completion.logprobs_T),
-        versions_T=as_ids(completion.versions_T),
-        forced_T=as_marks(completion.forced_T),
-        text=parsed.text,
-        thought_text=parsed.thought,
-        answer=parsed.answer,
-        observation=result.messages,
-        thought=sampled.thought,
-        faults=turn_faults(parsed, task),
-        experts=None if experts is None else experts[-len(context) - len(completion.token_ids) :],
-        times=times,
-        tool_spans=result.tool_spans,
-    )
-
-
-def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
-    """Return what is wrong with the form of a turn."""
-    faults = {
-        TurnFault.THOUGHT: not parsed.well_formed,
-        TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
-    }
-    return tuple(fault for fault, there in faults.items() if there)
-
-
-def processed(turn: Turn, context: tuple[int, ...], after: Completion) -> Turn:
-    """Return the turn before `after`, in which the engine processed its last id, with the experts that it chose then."""
-    if turn.experts is None or after.experts is None:
-        return turn
-    last = len(after.experts) - len(after.token_ids) - len(context) - 1
-    return replace(turn, experts=np.concatenate([turn.experts[:-1], after.experts[last : last + 1]]))
-
-
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+LIMITS = {
+    Stop.ENV: "",
+    Stop.TURNS: "after the run's limit of turns",
+    Stop.LENGTH: "at the token limit of a turn",
+    Stop.EPISODE_LENGTH: "at the token limit of the episode",
+}
+"""Where an episode was cut off, in words."""
 SoFar = Callable[[str], Completion | None]
 """Tells what the engine has sampled for the call of this name."""
 
@@ -172,17 +139,6 @@ class Episode:
         if self.before is None or since is None:
             return self.before or since
         return self.before.then(since)
-
-
-LOG = logging.getLogger(__name__)
-T = TypeVar("T")
-LIMITS = {
-    Stop.ENV: "",
-    Stop.TURNS: "after the run's limit of turns",
-    Stop.LENGTH: "at the token limit of a turn",
-    Stop.EPISODE_LENGTH: "at the token limit of the episode",
-}
-"""Where an episode was cut off, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -461,3 +417,44 @@ class Attempt:
             finished=dict(self._finished),
             unfinished={sample: one for sample, one in unfinished.items() if one is not None},
         )
+
+
+def kept_turn(
+    task: Task, context: tuple[int, ...], sampled: SampledTurn, parsed: ParsedTurn, result: StepResult, *, times: Times
+) -> Turn:
+    """Return a turn that was sampled after `context`, read as `parsed`, and answered with `result`."""
+    completion = sampled.completion
+    experts = completion.experts
+    return Turn(
+        context_ids=as_ids(context),
+        sampled_ids=as_ids(completion.token_ids),
+        logprobs_T=as_floats(completion.logprobs_T),
+        versions_T=as_ids(completion.versions_T),
+        forced_T=as_marks(completion.forced_T),
+        text=parsed.text,
+        thought_text=parsed.thought,
+        answer=parsed.answer,
+        observation=result.messages,
+        thought=sampled.thought,
+        faults=turn_faults(parsed, task),
+        experts=None if experts is None else experts[-len(context) - len(completion.token_ids) :],
+        times=times,
+        tool_spans=result.tool_spans,
+    )
+
+
+def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
+    """Return what is wrong with the form of a turn."""
+    faults = {
+        TurnFault.THOUGHT: not parsed.well_formed,
+        TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
+    }
+    return tuple(fault for fault, there in faults.items() if there)
+
+
+def processed(turn: Turn, context: tuple[int, ...], after: Completion) -> Turn:
+    """Return the turn before `after`, in which the engine processed its last id, with the experts that it chose then."""
+    if turn.experts is None or after.experts is None:
+        return turn
+    last = len(after.experts) - len(after.token_ids) - len(context) - 1
+    return replace(turn, experts=np.concatenate([turn.experts[:-1], after.experts[last : last + 1]]))
