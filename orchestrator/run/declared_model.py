@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from temper.rollout.formats.generation_file import GENERATION, generation_text
+from temper.rollout.formats.find import GENERATION, generation_text
 from temper.rollout.tokenizer import DeclaredTurns, load_tokenizer
 
 TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"

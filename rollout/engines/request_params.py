@@ -7,7 +7,7 @@ from vllm import SamplingParams
 from vllm.logprobs import FlatLogprobs
 from vllm.sampling_params import RequestOutputKind
 
-from temper.rollout.budget.request_args import extra_args
+from temper.rollout.budget.rule import extra_args
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.expert_choices import Choices
 

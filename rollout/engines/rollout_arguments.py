@@ -9,7 +9,7 @@ from vllm import AsyncEngineArgs
 from vllm.config import WeightTransferConfig
 from vllm.triton_utils import HAS_TRITON
 
-from temper.rollout.budget.request_args import CLOSING
+from temper.rollout.budget.rule import CLOSING
 from temper.rollout.engines.config import OURS, SET_BY, EngineConfig
 from temper.rollout.engines.runners.batch_thought_processor import BatchThoughtProcessor
 from temper.rollout.engines.runners.choice import RunnerName, chosen_runner, drafting, set_runner

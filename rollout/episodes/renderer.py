@@ -14,8 +14,17 @@ from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, call_mes
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
-from temper.rollout.formats.messages import THOUGHT, in_mode, prepared, with_line
-from temper.rollout.formats.probe import ASKED, SAID, SPOKEN, after_common, modes
+from temper.rollout.formats.messages import (
+    ASKED,
+    SAID,
+    SPOKEN,
+    THOUGHT,
+    after_common,
+    in_mode,
+    modes,
+    prepared,
+    with_line,
+)
 from temper.rollout.formats.turn_format import TurnFormat, opens_thought
 
 UNNAMED = BadCall(error="")

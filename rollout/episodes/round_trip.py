@@ -15,8 +15,7 @@ from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.formats.messages import THOUGHT, one_call_a_turn
-from temper.rollout.formats.probe import PROBE_CALLS, PROBE_TOOLS
+from temper.rollout.formats.messages import PROBE_CALLS, PROBE_TOOLS, THOUGHT, one_call_a_turn
 
 OTHER_TEMPLATE = "give the model another template with model.chat_template"
 KNOWN = "the formats of tool calls are listed in docs/models.md; another one is declared with model.tool_calls"

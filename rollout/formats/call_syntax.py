@@ -6,7 +6,10 @@ the first that can't be read and passes over what stands between arguments; a mo
 and the readers of contents are theirs, and the walk over the text is here.
 """
 
+import ast
 import json
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +20,125 @@ from transformers.utils.chat_parsing.response_templates import ResponseTemplateF
 
 from temper.envs.core.task import Tool
 from temper.envs.core.turn_text import BadCall, Call, call_of
-from temper.rollout.formats.typed import properties_of, typed
+from temper.rewards.json_answers import object_of
+
+WHOLE_NUMBER = re.compile(r"-?[0-9]{1,4300}")
+"""As long as Python reads one, here and in JSON."""
+WORDS = {"true": True, "false": False, "True": True, "False": False, "null": None, "None": None}
+"""As templates write them: JSON's words and Python's."""
+UNREAD = object()
+
+
+def properties_of(tools: Sequence[Tool], name: str) -> Mapping[str, Any]:
+    """Return the schemas of a tool's arguments by name; none for a tool that is not offered."""
+    for tool in tools:
+        function = tool.get("function", tool)
+        if function.get("name") == name:
+            parameters = function.get("parameters") or {}
+            known = parameters.get("properties") if isinstance(parameters, Mapping) else None
+            return known if isinstance(known, Mapping) else {}
+    return {}
+
+
+def typed(text: str, schema: Any) -> Any:
+    """Return the value that a text stands for: of the first type of its schema that it can be, else the text itself.
+
+    Without a schema it is what it says as JSON, and a text where it says nothing.
+    """
+    kinds = _kinds(schema)
+    for kind in kinds or ("null", "boolean", "number", "object", "array", "text"):
+        value = _read(text, kind)
+        if value is not UNREAD:
+            return value
+    return text
+
+
+def _kinds(schema: Any) -> tuple[str, ...]:
+    """Return the types that a JSON schema allows, in its order."""
+    if not isinstance(schema, Mapping):
+        return ()
+    named = schema.get("type")
+    kinds = [named] if isinstance(named, str) else [kind for kind in named or () if isinstance(kind, str)]
+    for choices in ("anyOf", "oneOf"):
+        kinds += [kind for choice in schema.get(choices) or () for kind in _kinds(choice)]
+    return (*kinds, "null") if schema.get("nullable") else tuple(kinds)
+
+
+def _read(text: str, kind: str) -> Any:
+    """Return a text as a value of one type, `UNREAD` where it is none."""
+    bare = text.strip()
+    match kind:
+        case "string":
+            return text
+        case "boolean" | "null":
+            value = WORDS.get(bare, UNREAD)
+            return value if (value is None) == (kind == "null") else UNREAD
+        case "integer":
+            return int(bare) if WHOLE_NUMBER.fullmatch(bare) else UNREAD
+        case "number":
+            return _number(bare)
+        case "object" | "array":
+            return _container(bare, dict if kind == "object" else list)
+    return UNREAD
+
+
+def _number(text: str) -> Any:
+    if WHOLE_NUMBER.fullmatch(text):
+        return int(text)
+    try:
+        value = float(text)
+    except ValueError:
+        return UNREAD
+    return value if text.isascii() and math.isfinite(value) else UNREAD
+
+
+def _container(text: str, kind: type) -> Any:
+    try:
+        value = json.loads(text, object_pairs_hook=object_of)
+    except (ValueError, RecursionError):
+        return UNREAD
+    return value if isinstance(value, kind) else UNREAD
+
+
+JSON_WORDS = {"true": True, "false": False, "null": None}
+"""Names that some templates write for values, as JSON has them."""
+
+
+def calls_as_json(text: str) -> str:
+    """Return a list of calls as JSON: their names, and arguments by name. Raises `ValueError` for what is none."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, MemoryError) as error:
+        raise ValueError("no list of calls") from error
+    if not isinstance(tree, ast.List):
+        raise ValueError("no list of calls")
+    return json.dumps([_call(node) for node in tree.elts], ensure_ascii=False)
+
+
+def _call(node: ast.expr) -> dict[str, Any]:
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute) or node.args:
+        raise ValueError("a call has a name, and arguments by name alone")
+    arguments = {}
+    for given in node.keywords:
+        if given.arg is None or given.arg in arguments:
+            raise ValueError("arguments are given once, by name")
+        arguments[given.arg] = _value(given.value)
+    return {"name": ast.unparse(node.func), "arguments": arguments}
+
+
+def _value(node: ast.expr) -> Any:
+    """Return a literal; `json` refuses what is none of JSON's."""
+    if isinstance(node, ast.Name) and node.id in JSON_WORDS:
+        return JSON_WORDS[node.id]
+    if isinstance(node, ast.List):
+        return [_value(one) for one in node.elts]
+    if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
+        return {str(ast.literal_eval(key)): _value(one) for key, one in zip(node.keys, node.values, strict=True) if key}
+    value = ast.literal_eval(node) if isinstance(node, ast.Constant | ast.UnaryOp) else node
+    if not isinstance(value, str | int | float | None):
+        raise ValueError("a value is none of JSON's")
+    return value
+
 
 Field = Mapping[str, Any]
 CLOSING_TAGS = regex.compile(r"(?:</[\w-]+>|\s)*")

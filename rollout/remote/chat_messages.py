@@ -28,8 +28,8 @@ from temper.envs.core.turn_text import (
     turn_text,
     writable,
 )
-from temper.rollout.budget.request_args import BUDGET
-from temper.rollout.formats.probe import modes
+from temper.rollout.budget.rule import BUDGET
+from temper.rollout.formats.messages import modes
 from temper.rollout.remote.client import Refused, ServerFault
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Closed, Thought

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any
 
-from temper.rollout.budget.request_args import RefusedRequest
+from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.escaping import Escaper
 from temper.rollout.serving.request import ThinkingRules, rewritten
 from temper.rollout.serving.served_requests import CHAT, CONVERSATIONS, READS, read_conversation, require_served

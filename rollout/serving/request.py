@@ -18,11 +18,9 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.thinking_mode import LOW_EFFORT, up_to
 from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.request_args import BUDGET, GRACE, RefusedRequest, check_extra_args, shown
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.rule import BUDGET, GRACE, RefusedRequest, ThoughtTags, check_extra_args, shown
 from temper.rollout.episodes.renderer import Renderer, with_notice
-from temper.rollout.formats.messages import in_mode
-from temper.rollout.formats.probe import modes
+from temper.rollout.formats.messages import in_mode, modes
 
 THINKING, LOW = "thinking", "low"
 Body = dict[str, Any]

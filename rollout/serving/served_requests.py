@@ -9,7 +9,7 @@ import json
 from http import HTTPStatus
 from typing import Any
 
-from temper.rollout.budget.request_args import RefusedRequest
+from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.escaping import Escaper
 
 CHAT = "/v1/chat/completions"

@@ -21,15 +21,14 @@ from vllm.triton_utils import HAS_TRITON
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.request_args import CLOSING
+from temper.rollout.budget.rule import CLOSING
 from temper.rollout.engines.rollout_arguments import THOUGHT_PROCESSORS
 from temper.rollout.engines.runners.choice import chosen_runner, set_runner
 from temper.rollout.engines.scratch_folder import ScratchFolder
 from temper.rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
 from temper.rollout.engines.vllm_worker import WorkerExtension
 from temper.rollout.escaping import Escaper
-from temper.rollout.formats.find import find_format
-from temper.rollout.formats.generation_file import GENERATION, generation_text
+from temper.rollout.formats.find import GENERATION, find_format, generation_text
 from temper.rollout.formats.turn_format import TurnFormat
 from temper.rollout.serving.family_parser import reasoning_parser, tool_parser
 from temper.rollout.serving.middleware import ThinkingMiddleware

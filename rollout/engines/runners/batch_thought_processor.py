@@ -13,8 +13,7 @@ from vllm import SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 from temper.rollout.budget.limited_turns import FREE, LimitedTurns, Turns
-from temper.rollout.budget.request_args import BEGUN, BUDGET, CLOSING, GRACE, check_extra_args
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import BEGUN, BUDGET, CLOSING, GRACE, ThoughtLimit, ThoughtTags, check_extra_args
 from temper.rollout.formats.turn_format import OPENING_TOKENS
 from temper.rollout.tokenizer import load_tokenizer
 

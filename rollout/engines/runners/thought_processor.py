@@ -17,8 +17,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from temper.rollout.budget.limited_turns import LimitedTurns
-from temper.rollout.budget.request_args import BEGUN, BUDGET, CLOSING, GRACE, check_extra_args
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import BEGUN, BUDGET, CLOSING, GRACE, ThoughtLimit, ThoughtTags, check_extra_args
 from temper.rollout.tokenizer import load_tokenizer
 
 

@@ -15,8 +15,7 @@ from temper.orchestrator.config.run_config import ModelConfig
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.declared_model import generation_file, write_declared
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
-from temper.rollout.formats.find import find_format
-from temper.rollout.formats.generation_file import generation_text
+from temper.rollout.formats.find import find_format, generation_text
 from temper.rollout.tokenizer import DeclaredTurns, load_tokenizer
 
 TEMPLATE = (

@@ -7,8 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from unit.rollout.budget.test_rule import ONE_TOKEN, SPELT_OUT, opening_itself
 
-from temper.rollout.budget.limit_tables import token_bytes
-from temper.rollout.budget.limited_turns import CERTAIN, LimitedTurns
+from temper.rollout.budget.limited_turns import CERTAIN, LimitedTurns, token_bytes
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 
 SIZE = 300

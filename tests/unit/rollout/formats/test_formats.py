@@ -13,9 +13,8 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
-from temper.rollout.formats.families import CALL_SYNTAXES
-from temper.rollout.formats.find import find_format
-from temper.rollout.formats.typed import typed
+from temper.rollout.formats.call_syntax import typed
+from temper.rollout.formats.find import CALL_SYNTAXES, find_format
 
 ALL = Needs(tools=True, system=True)
 TEXT = Needs()

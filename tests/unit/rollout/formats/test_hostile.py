@@ -11,7 +11,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import Call, call_message
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.formats.probe import SAID, call_id
+from temper.rollout.formats.messages import SAID, call_id
 
 NAME, VALUE, COUNT = "NAME", "VALUE", "1234567"
 GOLD: Message = {

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from temper.rollout.formats.call_syntax import CallSyntax
-from temper.rollout.formats.families import CALL_SYNTAXES
+from temper.rollout.formats.find import CALL_SYNTAXES
 
 TOOLS = (
     {

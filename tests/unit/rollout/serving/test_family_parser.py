@@ -15,7 +15,7 @@ from vllm.tool_parsers import ToolParserManager  # noqa: E402
 
 from temper.rollout.episodes.renderer import Renderer  # noqa: E402
 from temper.rollout.formats.find import find_format  # noqa: E402
-from temper.rollout.formats.probe import PROBE_TOOLS, calling  # noqa: E402
+from temper.rollout.formats.messages import PROBE_TOOLS, calling  # noqa: E402
 from temper.rollout.serving.family_parser import FAMILY, reasoning_parser, tool_parser  # noqa: E402
 
 CALLING = ("qwen3", "nemotron_nano_v2", "nemotron_3_nano", "glm4moe", "gemma4_v5", "llama3_1", "mistral", "qwen2_5")

@@ -9,7 +9,7 @@ from support.model_families import tokenizer_of
 
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.request_args import RefusedRequest, check_extra_args
+from temper.rollout.budget.rule import RefusedRequest, check_extra_args
 from temper.rollout.escaping import BREAK, Escaper
 from temper.rollout.serving.middleware import MOST_BYTES, ThinkingMiddleware
 from temper.rollout.serving.request import ThinkingRules, rewritten, thinking_rules

@@ -16,8 +16,7 @@ from vllm import SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcRequestState
 
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.request_args import BUDGET, CLOSING, extra_args
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import BUDGET, CLOSING, ThoughtLimit, ThoughtTags, extra_args
 from temper.rollout.engines.runners.batch_thought_processor import BatchThoughtProcessor
 
 SLOTS, LENGTH, DRAFTS = 12, 200, 3

@@ -17,8 +17,7 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.request_args import CLOSING, extra_args
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import CLOSING, ThoughtLimit, ThoughtTags, extra_args
 from temper.rollout.engines.runners.draft_sampler import DraftSampler
 from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
 
