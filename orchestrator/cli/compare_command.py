@@ -1,10 +1,15 @@
 """The command `compare`: two evaluations task by task, or groups of runs against each other, over seeds."""
 
 import argparse
+import sys
 from pathlib import Path
+
+from rich.console import Console
 
 from temper.orchestrator.cli.named_model import path_of_run
 
+WIDTH = 130
+"""Characters of a table that is not for a terminal."""
 EPILOG = """example: two models on the tasks that both have answered; a run stands for its last evaluation
   temper compare runs/demo/eval/sft.json runs/demo/eval/rl.json
   temper compare runs/plain-1 runs/mixed-1 --out compare.json
@@ -94,10 +99,16 @@ def _compare_tasks(given: argparse.Namespace) -> int:
     if given.out is not None and given.out.suffix != ".json":
         raise ValueError(f"--out {given.out} must end in .json")
     from temper.orchestrator.run.folder import write_json
-    from temper.orchestrator.tools.inspect.report.pairs import compare_places, lines
+    from temper.orchestrator.tools.inspect.report.pairs import compare_places, pair_table
 
     pair = compare_places(*given.evaluations)
-    print("\n".join(lines(pair)))
+    print(f"first: {pair.first}\nsecond: {pair.second}")
+    if pair.asked:
+        print(f"asked differently: {'; '.join(pair.asked)}")
+    Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(pair_table(pair))
+    for env, found in pair.envs.items():
+        if found.left_out:
+            print(f"{env}: left out are {found.left_out}")
     if given.out is not None:
         write_json(given.out, pair.as_json())
     return 0
@@ -107,11 +118,9 @@ def _compare_groups(given: argparse.Namespace) -> int:
     out = given.out or Path("compare.html")
     if out.suffix != ".html":
         raise ValueError(f"--out {out} must end in .html; the JSON goes beside it")
-    from temper.orchestrator.tools.inspect.report.compare import compare, read_group
-    from temper.orchestrator.tools.inspect.report.compare_page import write_comparison
+    from temper.orchestrator.tools.inspect.report.compare import read_curves, write_comparison
 
     named = parse_groups(given.runs)
-    groups = [read_group(name, folders, label=given.label) for name, folders in named.items()]
-    beside = write_comparison(compare(groups), out)
-    print(f"{out} and {beside}")
+    groups = {name: [read_curves(folder, label=given.label) for folder in folders] for name, folders in named.items()}
+    print(f"{out} and {write_comparison(groups, out)}")
     return 0

@@ -14,18 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from temper.orchestrator.evaluation.intervals import Interval, paired_interval, wider
+from temper.orchestrator.evaluation.intervals import paired_interval
 
-RESAMPLES = 20_000
-SEED = 1
 LEVEL = 0.95
 POWER = 0.8
 DIFFERENCES = (0.01, 0.02, 0.05, 0.1)
 """The differences of accuracy for which a comparison says how many tasks would show them."""
 FINEST = 2520
 """The sign-flip test is exact where the differences are multiples of 1 / FINEST or coarser; finer ones are rounded to it."""
-AT_ONCE = 10**6
-"""Counts that the bootstrap draws at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,21 +43,6 @@ class TaskScore:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pairing:
-    """The tasks that two evaluations share, with both accuracies, and how many were left out."""
-
-    first: tuple[Fraction, ...]
-    second: tuple[Fraction, ...]
-    only_first: int
-    only_second: int
-    """Tasks that one of the two alone has."""
-    differing: int
-    """Tasks that have the same key and are not the same."""
-    unscored: int
-    """Tasks of both of which one has no answer with a score."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskComparison:
     """The second evaluation against the first, over the tasks that both have. Accuracies are shares; NaN without a task."""
 
@@ -71,8 +52,7 @@ class TaskComparison:
     difference: float
     """Mean over the tasks of the second's accuracy less the first's."""
     interval: tuple[float, float]
-    """Its 95 % interval, the wider of two: percentiles of a bootstrap over the tasks, and `paired_interval`, which has a width
-    even if no task differs."""
+    """Its 95 % interval over tasks, `paired_interval`, which has a width even if no task differs."""
     p: float
     """How often so large a mean, of either sign, comes about where the two are alike: the sign-flip test."""
     deviation: float
@@ -100,41 +80,28 @@ class TaskComparison:
         return ", ".join(f"{count} {what}" for count, what in counts if count)
 
 
-def pair(first: Sequence[TaskScore], second: Sequence[TaskScore]) -> Pairing:
-    """Pair the tasks of one environment in two evaluations by their keys, in the order of the first."""
+def compare_tasks(first: Sequence[TaskScore], second: Sequence[TaskScore]) -> TaskComparison:
+    """Compare two evaluations of one environment task by task, paired by their keys."""
     others = {task.key: task for task in second}
     both = [(one, others[one.key]) for one in first if one.key in others]
     same = [(one, other) for one, other in both if one.content == other.content]
     scored = [(one.accuracy, other.accuracy) for one, other in same if one.scored and other.scored]
-    return Pairing(
-        first=tuple(one for one, _ in scored),
-        second=tuple(other for _, other in scored),
+    differences = [after - before for before, after in scored]
+    known = bool(differences)
+    deviation = stdev(map(float, differences)) if len(differences) > 1 else nan
+    return TaskComparison(
+        tasks=len(scored),
+        first=fmean(before for before, _ in scored) if known else nan,
+        second=fmean(after for _, after in scored) if known else nan,
+        difference=float(sum(differences) / len(differences)) if known else nan,
+        interval=paired_interval([float(one) for one in differences]) if known else (nan, nan),
+        p=sign_flip_p(differences) if known else nan,
+        deviation=deviation,
+        needed={f"{size:g}": tasks_needed(deviation, size) for size in DIFFERENCES},
         only_first=len(first) - len(both),
         only_second=len(second) - len(both),
         differing=len(both) - len(same),
         unscored=len(same) - len(scored),
-    )
-
-
-def compare_tasks(first: Sequence[TaskScore], second: Sequence[TaskScore]) -> TaskComparison:
-    """Compare two evaluations of one environment task by task."""
-    pairing = pair(first, second)
-    differences = [after - before for before, after in zip(pairing.first, pairing.second, strict=True)]
-    known = bool(differences)
-    deviation = stdev(map(float, differences)) if len(differences) > 1 else nan
-    return TaskComparison(
-        tasks=len(differences),
-        first=fmean(pairing.first) if known else nan,
-        second=fmean(pairing.second) if known else nan,
-        difference=float(sum(differences) / len(differences)) if known else nan,
-        interval=_interval(differences) if known else (nan, nan),
-        p=sign_flip_p(differences) if known else nan,
-        deviation=deviation,
-        needed={f"{size:g}": tasks_needed(deviation, size) for size in DIFFERENCES},
-        only_first=pairing.only_first,
-        only_second=pairing.only_second,
-        differing=pairing.differing,
-        unscored=pairing.unscored,
     )
 
 
@@ -143,29 +110,6 @@ def compare_envs(
 ) -> dict[str, TaskComparison]:
     """Compare every environment of which both evaluations have the single tasks."""
     return {env: compare_tasks(first[env], second[env]) for env in sorted(first) if env in second}
-
-
-def _interval(differences: Sequence[Fraction]) -> Interval:
-    return wider(bootstrap_interval(differences), paired_interval([float(one) for one in differences]))
-
-
-def bootstrap_interval(
-    differences: Sequence[Fraction], *, resamples: int = RESAMPLES, seed: int = SEED
-) -> tuple[float, float]:
-    """Return the 95 % interval of a mean difference: percentiles of the means of tasks drawn with replacement.
-
-    `differences` has one entry a task, at least one. What is drawn is how often each distinct difference comes up, which has
-    the multinomial distribution: the same as drawing the tasks. The interval is the same at every call.
-    Efron and Tibshirani, An Introduction to the Bootstrap (1993), chapter 13.
-    """
-    counts = Counter(differences)
-    values, tasks = np.array([float(value) for value in counts]), len(differences)
-    shares = np.array(list(counts.values())) / tasks
-    rng, rows = np.random.default_rng(seed), max(1, AT_ONCE // len(values))
-    blocks = [min(rows, resamples - begun) for begun in range(0, resamples, rows)]
-    means = np.concatenate([rng.multinomial(tasks, shares, size=block) @ values / tasks for block in blocks])
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
 
 
 def sign_flip_p(differences: Sequence[Fraction]) -> float:

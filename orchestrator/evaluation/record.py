@@ -102,11 +102,6 @@ class RunRecord:
         """The curves by the label of their evaluation, then by environment; only evaluations that have one."""
         return {evaluation.label: evaluation.curve for evaluation in self.evaluations if evaluation.curve}
 
-    @property
-    def keeps_best(self) -> bool:
-        """Whether checkpoints are kept for a metric of theirs."""
-        return bool((self.config.get("checkpoints") or {}).get("best"))
-
     def series(self, stage: str, metric: str) -> tuple[list[int], list[float]]:
         """Return the steps and values of one metric of one stage."""
         pairs = [(row.step, row.values[metric]) for row in self.rows if row.stage == stage and metric in row.values]

@@ -8,7 +8,7 @@ from temper.orchestrator.session.recording.batch import TrainedWith, trained_wit
 
 OF_PUSHES = ("transport", "wire_dtype")
 OF_THE_STAGE = ("optim", "loss", "steps", "updates_per_step", "epochs")
-OF_THE_STATE = ("optim.kind", "learner.lora.", "learner.frozen", "learner.train_router")
+OF_THE_STATE = ("optim.kind", "learner.bf16", "learner.lora.", "learner.frozen", "learner.train_router")
 """What the state of an optimiser settles."""
 
 

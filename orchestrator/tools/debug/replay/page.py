@@ -1,16 +1,17 @@
-"""What a replay has found, for people at a terminal."""
+"""A replay for people at a terminal."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from temper.learner.models.layer_types import TYPES
 from temper.orchestrator.tools.debug.replay.chain import Chain
 from temper.orchestrator.tools.debug.replay.replay import Changed, Replay, StepCompared, Verdict
-from temper.orchestrator.tools.debug.replay.tokens import OneToken, TokensCompared
-from temper.orchestrator.tools.debug.replay.weights import Effects, Moved, Stored
+from temper.orchestrator.tools.debug.replay.tokens import TokensCompared
+from temper.orchestrator.tools.debug.replay.weights import Moved
 
 LAYERS_SHOWN = 12
 LEFT_OUT_SHOWN = 4
@@ -23,37 +24,17 @@ VERDICTS = {
 
 def print_replay(found: Replay, console: Console) -> None:
     """Print what was trained again and what differs."""
-    chain = found.chain
     for name, (then, now) in found.packages.items():
         say(console, f"recorded with {name} {then}, and here is {now}: last digits may differ")
     for one in found.compared:
         _print_step(one, console)
     _print_weights(found, console)
     if found.changed is not None:
-        _print_changed(found.changed, console, chain)
-    say(console, f"{found.run}: {chain.label}, trained again from step {chain.base}, {VERDICTS[found.verdict]}")
-
-
-def _print_step(one: StepCompared, console: Console) -> None:
-    """Print how a step's tokens and metrics compare with its record."""
-    if one.tokens is None:
-        say(console, f"step {one.step}: the run recorded nothing of its tokens")
-    elif not one.tokens.unequal:
-        tokens = _count(one.tokens.tokens, "token")
-        say(console, f"step {one.step}: {tokens}, difference 0 (log-probability, advantage, factor)")
-    else:
-        _print_tokens(one.tokens, console, f"step {one.step} against the record", ("recorded", "replayed"))
-    if not one.metrics_compared:
-        say(console, f"step {one.step}: the run recorded no metrics of it")
-        return
-    differ = f"{len(one.metrics):,} differ" if one.metrics else "difference 0"
-    say(console, f"step {one.step}: {_count(one.metrics_compared, 'metric')}, {differ}")
-    _print_metrics(one.metrics, console, ("recorded", "replayed"))
-
-
-def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
-    console.print(text, markup=False, soft_wrap=True)
+        _print_changed(found.changed, console, found.chain)
+    say(
+        console,
+        f"{found.run}: {found.chain.label}, trained again from step {found.chain.base}, {VERDICTS[found.verdict]}",
+    )
 
 
 def print_replayable(found: dict[str, dict[int, Chain]], console: Console) -> None:
@@ -64,41 +45,55 @@ def print_replayable(found: dict[str, dict[int, Chain]], console: Console) -> No
             by_base.setdefault(chain.base, []).append(step)
         for base, steps in by_base.items():
             where = f"the checkpoint of step {base}" if base else "the beginning"
-            say(console, f"{stage}: {_ranges(steps)} from {where}")
+            say(console, f"{stage}: steps {min(steps)} to {max(steps)} from {where}")
     if not any(found.values()):
         say(console, "no step can be replayed: no batch is recorded (checkpoints.batches)")
 
 
-def _ranges(steps: list[int]) -> str:
-    first, last = min(steps), max(steps)
-    return f"step {first}" if first == last else f"steps {first} to {last}"
+def say(console: Console, text: str) -> None:
+    """Print a line as it is."""
+    console.print(text, markup=False, soft_wrap=True)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _print_step(one: StepCompared, console: Console) -> None:
+    """Print how a step's tokens and metrics compare with its record."""
+    if one.tokens is None:
+        say(console, f"step {one.step}: the run recorded nothing of its tokens")
+    else:
+        _print_tokens(one.tokens, console, f"step {one.step}", ("recorded", "replayed"))
+    if not one.metrics_compared:
+        say(console, f"step {one.step}: the run recorded no metrics of it")
+        return
+    differ = f"{len(one.metrics):,} differ" if one.metrics else "difference 0"
+    say(console, f"step {one.step}: {one.metrics_compared} metrics, {differ}")
+    _print_metrics(one.metrics, console, ("recorded", "replayed"))
 
 
 def _print_tokens(found: TokensCompared, console: Console, head: str, names: tuple[str, str]) -> None:
-    largest = ", ".join(f"{name} {size:.3g}" for name, size in found.largest.items())
-    say(console, f"{head}: {found.unequal:,} of {_count(found.tokens, 'token')} differ; largest difference: {largest}")
-    if not found.worst:
+    if not found.unequal:
+        say(console, f"{head}: {found.tokens:,} tokens, difference 0 (log-probability, advantage, factor)")
         return
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for name in ("answer", "token", "text", "measure", *names, "in the viewer"):
-        table.add_column(name, overflow="fold")
+    largest = ", ".join(f"{name} {size:.3g}" for name, size in found.largest.items())
+    say(console, f"{head}: {found.unequal:,} of {found.tokens:,} tokens differ; largest difference: {largest}")
+    rows = []
     for one in found.worst:
-        for place, (measure, pair) in enumerate(one.measures.items()):
-            where = _where(one) if not place else ["", "", ""]
-            table.add_row(*where, measure, *map(_value, pair), (one.link or "") if not place else "")
-    console.print(table, markup=False)
+        answer = f"{one.env} {_visible(one.key)} row {one.row}"
+        text = f"{_visible(one.before)[-24:]}[{one.text!r}]"
+        for measure, pair in one.measures.items():
+            rows.append((answer, str(one.token), text, measure, *map(_value, pair), one.link or ""))
+    if rows:
+        _print_table(console, ("answer", "token", "text", "measure", *names, "in the viewer"), rows)
 
 
-def _where(one: OneToken) -> list[str]:
-    return [
-        f"{one.env} {_visible(one.key)} row {one.row}",
-        str(one.token),
-        f"{_visible(one.before)[-24:]}[{one.text!r}]",
-    ]
+def _print_table(
+    console: Console, head: tuple[str, ...], rows: list[tuple[str, ...]], *, title: str | None = None
+) -> None:
+    table = Table(box=None, padding=(0, 1), pad_edge=False, title=title, title_justify="left")
+    for name in head:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
 
 
 def _visible(text: str) -> str:
@@ -117,68 +112,37 @@ def _print_metrics(pairs: dict[str, tuple[float, float]], console: Console, name
 
 def _print_weights(found: Replay, console: Console) -> None:
     """Print how the weights after the step compare with those of the run's checkpoint."""
-    step, stored = found.chain.step, found.weights
+    step, stored, after = found.chain.step, found.weights, found.next_checkpoint
     if stored is None:
-        after = found.next_checkpoint
-        where = (
-            ""
-            if after is None
-            else f"; the next one is that of step {after}, so --step {found.chain.stage}/{after} compares them"
-        )
-        say(console, f"the run has no checkpoint of step {step} to compare weights with{where}")
-    elif not stored.unequal:
-        say(
-            console,
-            f"weights and optimiser after step {step}: all {stored.tensors} tensors are those of its checkpoint, bit for bit",
-        )
-    else:
-        _print_unequal(stored, console, step)
-
-
-def _print_unequal(stored: Stored, console: Console, step: int) -> None:
-    say(
-        console,
-        f"weights and optimiser after step {step}: {len(stored.unequal)} of {stored.tensors} tensors are not as in it",
-    )
-    table = Table(box=None, padding=(0, 1), pad_edge=False)
-    for name in ("layer", "type", "tensor", "entries that differ", "largest"):
-        table.add_column(name, overflow="fold")
-    for one in sorted(stored.unequal, key=lambda each: -each.largest)[:LAYERS_SHOWN]:
-        table.add_row(one.layer, one.type, one.name, f"{one.unequal:,} of {one.entries:,}", f"{one.largest:.3g}")
-    console.print(table, markup=False)
+        following = "" if after is None else f"; --step {found.chain.stage}/{after} has one"
+        say(console, f"the run has no checkpoint of step {step} to compare weights with{following}")
+        return
+    differ = f"{len(stored.unequal)} differ" if stored.unequal else "bit for bit those of its checkpoint"
+    say(console, f"weights and optimiser after step {step}: {stored.tensors} tensors, {differ}")
+    rows = [
+        (one.layer, one.type, one.name, f"{one.unequal:,} of {one.entries:,}", f"{one.largest:.3g}")
+        for one in sorted(stored.unequal, key=lambda each: -each.largest)[:LAYERS_SHOWN]
+    ]
+    if rows:
+        _print_table(console, ("layer", "type", "tensor", "entries that differ", "largest"), rows)
 
 
 def _print_changed(changed: Changed, console: Console, chain: Chain) -> None:
-    told = " ".join(changed.sets)
-    _print_tokens(changed.tokens, console, f"step {chain.step} with {told} against without", ("without", "with"))
+    head = f"step {chain.step} with {' '.join(changed.sets)} against without"
+    _print_tokens(changed.tokens, console, head, ("without", "with"))
     _print_metrics(changed.metrics, console, ("without", "with"))
-    if changed.effects.left_out:
-        names = changed.effects.left_out
-        more = f" and {len(names) - LEFT_OUT_SHOWN} more" if len(names) > LEFT_OUT_SHOWN else ""
-        say(
-            console,
-            f"no change is told of what a replay or the model before the step does not have by its name: "
-            f"{', '.join(names[:LEFT_OUT_SHOWN])}{more}",
-        )
-    _print_effects(changed.effects, console)
-    if not changed.effects.gradients:
-        say(console, "gradients are told where a step makes one update of adamw, and neither replay skips it")
-
-
-def _print_effects(found: Effects, console: Console) -> None:
-    for head, by_type, by_layer in (
-        ("change of the weights", found.weights, found.weights_by_layer),
-        ("gradient", found.gradients, found.gradients_by_layer),
-    ):
-        if by_type:
-            table = Table(box=None, padding=(0, 1), pad_edge=False, title=head, title_justify="left")
-            for name in ("type", "entries", "norm without", "norm with", "difference", "relative", "cosine"):
-                table.add_column(name, justify="left" if name == "type" else "right")
-            for kind in (one for one in TYPES if one in by_type):
-                table.add_row(kind, f"{found.entries.get(kind, 0):,}", *_moved(by_type[kind]))
-            for layer in furthest_layers(by_layer):
-                table.add_row(layer, "", *_moved(by_layer[layer]))
-            console.print(table, markup=False)
+    effects = changed.effects
+    if effects.left_out:
+        names = ", ".join(effects.left_out[:LEFT_OUT_SHOWN])
+        say(console, f"not compared: {len(effects.left_out)} tensors that one side does not have, such as {names}")
+    for title, moved in (("change of the weights", effects.weights), ("gradient", effects.gradients)):
+        order = [kind for kind in TYPES if kind in moved] + furthest_layers(moved)
+        rows = [(name, f"{effects.entries[name]:,}" if name in TYPES else "", *_moved(moved[name])) for name in order]
+        if rows:
+            head_of = ("type", "entries", "norm without", "norm with", "difference", "relative", "cosine")
+            _print_table(console, head_of, rows, title=title)
+    if not effects.gradients:
+        say(console, "gradients are shown if a step makes one update of adamw, and neither replay skips it")
 
 
 def furthest_layers(moved: Mapping[str, Moved]) -> list[str]:
@@ -188,12 +152,14 @@ def furthest_layers(moved: Mapping[str, Moved]) -> list[str]:
         one = moved[layer]
         return one.difference / one.one if one.one else math.inf if one.difference else 0.0
 
-    return sorted(moved, key=share, reverse=True)[:LAYERS_SHOWN]
+    return sorted((name for name in moved if name not in TYPES), key=share, reverse=True)[:LAYERS_SHOWN]
 
 
-def _moved(one: Moved) -> Iterable[str]:
+def _moved(one: Moved) -> list[str]:
     values = one.as_json()
-    cosine = values["cosine"]
-    yield from (f"{values[name]:.4g}" for name in ("recorded", "changed", "difference"))
-    yield "-" if values["relative"] is None else f"{values['relative']:.3g}"
-    yield "-" if cosine is None else f"{cosine:.9f}"
+    relative, cosine = values["relative"], values["cosine"]
+    return [
+        *(f"{values[name]:.4g}" for name in ("recorded", "changed", "difference")),
+        "-" if relative is None else f"{relative:.3g}",
+        "-" if cosine is None else f"{cosine:.9f}",
+    ]

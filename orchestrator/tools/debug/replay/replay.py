@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -63,16 +63,6 @@ class StepCompared:
         """Whether anything was recorded to compare with."""
         return self.metrics_compared > 0 or (self.tokens is not None and self.tokens.tokens > 0)
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        tokens = None if self.tokens is None else self.tokens.as_json()
-        return {
-            "step": self.step,
-            "tokens": tokens,
-            "metrics_compared": self.metrics_compared,
-            "metrics": {k: list(v) for k, v in self.metrics.items()},
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
@@ -82,15 +72,6 @@ class Changed:
     tokens: TokensCompared
     metrics: Pairs
     effects: Effects
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        return {
-            "set": list(self.sets),
-            "tokens": self.tokens.as_json(),
-            "metrics": {name: list(pair) for name, pair in self.metrics.items()},
-            "effects": self.effects.as_json(),
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,22 +101,17 @@ class Replay:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
-        chain, stored = self.chain, self.weights
+        changed = None if self.changed is None else asdict(self.changed) | {"effects": self.changed.effects.as_json()}
         return {
             "run": str(self.run),
-            **chain.as_json(),
+            **self.chain.as_json(),
             "differs": self.differs,
             "verdict": self.verdict.value,
-            "packages": {name: list(pair) for name, pair in self.packages.items()},
-            "steps": [one.as_json() for one in self.compared],
-            "weights": None
-            if stored is None
-            else {
-                "tensors": stored.tensors,
-                "unequal": [{name: getattr(one, name) for name in one.__slots__} for one in stored.unequal],
-            },
+            "packages": self.packages,
+            "steps": [asdict(one) for one in self.compared],
+            "weights": None if self.weights is None else asdict(self.weights),
             "next_checkpoint": self.next_checkpoint,
-            "changed": None if self.changed is None else self.changed.as_json(),
+            "changed": changed,
         }
 
 

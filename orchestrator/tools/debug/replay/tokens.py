@@ -48,13 +48,6 @@ class OneToken:
     link: str | None = None
     """Its place in the viewer; None where the step has no file of answers."""
 
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        return {name: getattr(self, name) for name in self.__slots__} | {
-            "size": self.size if math.isfinite(self.size) else None,
-            "measures": {name: list(pair) for name, pair in self.measures.items()},
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokensCompared:
@@ -67,15 +60,6 @@ class TokensCompared:
     unequal: int
     largest: dict[str, float]
     worst: list[OneToken]
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain JSON data."""
-        return {
-            "tokens": self.tokens,
-            "unequal": self.unequal,
-            "largest": self.largest,
-            "worst": [one.as_json() for one in self.worst],
-        }
 
 
 def compared(

@@ -21,7 +21,6 @@ from temper.orchestrator.loop.deadline import Deadline, DeadlineConfig, in_threa
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith
-from temper.orchestrator.tools.debug.replay.other_type import in_type
 from temper.rollout.weights.transports import AUTO
 
 T = TypeVar("T")
@@ -103,10 +102,6 @@ class Ranks:
     async def _begin(self, start: Start, told: TrainedWith, teacher: str | None) -> TrainerGroup:
         """Return the ranks, with the model and the optimiser's state that training begins with."""
         learner = replace(told.learner, transport=AUTO)
-        if start.has_state:
-            place = self._scratch / f"{next(self._numbers):06d}"
-            model = await in_thread(lambda: in_type(start.model, bf16=learner.bf16, to=place))
-            start = replace(start, model=model)
         if learner.offload_dir is not None:  # that of the run may be in use
             learner = replace(learner, offload_dir=str(self._scratch / "offloaded"))
         if self._config != learner:

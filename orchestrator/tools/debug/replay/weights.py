@@ -175,7 +175,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
-    """What a change of settings does to a step, by layer type and by layer: to the weights' change, and to the gradient.
+    """The effect of changed settings on a step, by layer type and by layer: on the weights' change, and on the gradient.
 
     `left_out` are parameters that one of the replays, or what both begin with, does not name. Gradients are there where a step
     makes one update.
@@ -183,15 +183,13 @@ class Effects:
 
     weights: dict[str, Moved] = field(default_factory=dict)
     gradients: dict[str, Moved] = field(default_factory=dict)
-    weights_by_layer: dict[str, Moved] = field(default_factory=dict)
-    gradients_by_layer: dict[str, Moved] = field(default_factory=dict)
     entries: dict[str, int] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
-        tables = ("weights", "gradients", "weights_by_layer", "gradients_by_layer")
-        return {name: {key: one.as_json() for key, one in getattr(self, name).items()} for name in tables} | {
+        tables = {"weights": self.weights, "gradients": self.gradients}
+        return {name: {key: one.as_json() for key, one in table.items()} for name, table in tables.items()} | {
             "entries": self.entries,
             "left_out": self.left_out,
         }
@@ -209,9 +207,7 @@ def effects(before: Start, recorded: Path, changed: Path, *, decays: tuple[float
         found.left_out.extend(sorted((one.trained.keys() | other.trained.keys()) - set(both)))
         for name, kind in types_of_tensors(both).items():
             start = base.weight(name)
-            _add(
-                found.weights, found.weights_by_layer, name, kind, one.weight(name) - start, other.weight(name) - start
-            )
+            _add(found.weights, name, kind, one.weight(name) - start, other.weight(name) - start)
             found.entries[kind] = found.entries.get(kind, 0) + start.numel()
         if decays is not None:
             counted = set(found.entries)
@@ -225,12 +221,11 @@ def effects(before: Start, recorded: Path, changed: Path, *, decays: tuple[float
                         (moment - decay * (torch.zeros_like(moment) if held is None else held)) / (1 - decay)
                         for moment, decay in zip((mine, theirs), decays, strict=True)
                     ]
-                    _add(found.gradients, found.gradients_by_layer, name, kind, *gradients)
+                    _add(found.gradients, name, kind, *gradients)
     return found
 
 
-def _add(
-    types: dict[str, Moved], layers: dict[str, Moved], name: str, kind: str, one: torch.Tensor, other: torch.Tensor
-) -> None:
-    types.setdefault(kind, Moved()).add(one, other)
-    layers.setdefault(f"{layer_of(name)} ({kind})", Moved()).add(one, other)
+def _add(moved: dict[str, Moved], name: str, kind: str, one: torch.Tensor, other: torch.Tensor) -> None:
+    """Add a tensor to the sums of its type and to those of its layer."""
+    moved.setdefault(kind, Moved()).add(one, other)
+    moved.setdefault(f"{layer_of(name)} ({kind})", Moved()).add(one, other)

@@ -1,16 +1,19 @@
-"""Groups of runs compared: each group is one setting, its runs differ in the seed. From the files of the runs alone."""
+"""Groups of runs at the same thinking budgets: a group is one setting, its runs differ in the seed. From the runs' files."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from temper.envs.core.thinking_mode import Mode, Thinking
+from temper.envs.core.thinking_mode import Mode
 from temper.orchestrator.evaluation.budget_curve import ORDER, BudgetPoint
 from temper.orchestrator.evaluation.paired import TaskComparison, TaskScore, compare_tasks
 from temper.orchestrator.evaluation.record import read_run
+from temper.orchestrator.run.folder import write_json
+from temper.orchestrator.tools.inspect.report.figures import LEGEND, CaptionedFigure, Dot, Panel, captioned
+from temper.orchestrator.tools.inspect.report.report import render
 
 MEASURES: dict[str, Callable[[BudgetPoint], float]] = {
     "accuracy": lambda point: point.accuracy,
@@ -24,7 +27,7 @@ MEASURES: dict[str, Callable[[BudgetPoint], float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A number over the runs of a group; NaN where no run has it. `std` is of the sample, NaN for a single run."""
+    """A number over the runs of a group; NaN if no run has it. `std` is of the sample, NaN for a single run."""
 
     mean: float
     low: float
@@ -34,108 +37,43 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunBudgetCurve:
+class RunCurves:
     """One run's curves by environment, from the evaluation after the stage `label`."""
 
     run: str
     seed: int | None
     label: str
-    curve: dict[str, list[BudgetPoint]]
+    curves: dict[str, list[BudgetPoint]]
+
+
+Groups = Mapping[str, Sequence[RunCurves]]
+Key = tuple[str, Mode, int | None]
+"""An environment, a mode of thinking, and its budget in tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunGroup:
-    """Runs of one setting."""
+class ComparedPoint:
+    """A point of the curves of an environment: the spread of each measure by group.
 
-    name: str
-    runs: list[RunBudgetCurve]
-
-    def curves(self, env: str) -> list[list[BudgetPoint]]:
-        """Return the curves of one environment, of the runs that have it."""
-        return [run.curve[env] for run in self.runs if env in run.curve]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointKey:
-    """Identity of a point across runs: the mode, and the budget in tokens.
-
-    A share of the median thought is another budget for each model.
+    `against_first` has each further group against the first, paired by task over the answers of all runs of a group.
     """
 
+    env: str
+    point: str
     mode: Mode
-    budget: int | None = None
-
-    @classmethod
-    def of(cls, point: BudgetPoint) -> "PointKey":
-        return cls(mode=point.mode, budget=point.budget)
-
-    @property
-    def label(self) -> str:
-        """For tables: `off`, `budget-64`."""
-        return Thinking(mode=self.mode, budget=self.budget).label
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Its place in a table: off, low effort, budgets, unlimited."""
-        return ORDER.index(self.mode), self.budget or 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
-    """What a curve is to show, over the runs of one group."""
-
-    lowest_well_formed: Spread
-    """Lowest well-formed share over the budgets."""
-    answer_growth: Spread
-    """Answer of a turn at the smallest budget, over the answer without a limit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvComparison:
-    """One environment: by point and group the spread of each measure, and the claims by group.
-
-    `differences` has by point each further group against the first: the accuracies paired by task, over the answers of all
-    runs of a group to a task.
-    """
-
-    points: dict[PointKey, dict[str, dict[str, Spread]]]
-    differences: dict[PointKey, dict[str, TaskComparison]]
-    claims: dict[str, Claims]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupComparison:
-    """All groups, environment by environment."""
-
-    groups: list[RunGroup]
-    envs: dict[str, EnvComparison]
+    groups: dict[str, dict[str, Spread]]
+    against_first: dict[str, TaskComparison]
 
     def as_json(self) -> dict[str, Any]:
-        """Return what `compare.json` holds; a number that is not known is NaN."""
-        return {
-            "groups": {
-                group.name: [{"run": run.run, "seed": run.seed, "label": run.label} for run in group.runs]
-                for group in self.groups
-            },
-            "envs": {env: _env_json(found) for env, found in self.envs.items()},
-        }
+        """Return it as plain data."""
+        return asdict(self) | {"mode": self.mode.value}
 
 
-def read_group(name: str, run_dirs: Iterable[Path], *, label: str | None) -> RunGroup:
-    """Read the curves of a group's runs: of their last evaluation that has one, or of the one that `label` names.
+def read_curves(run_dir: Path, *, label: str | None) -> RunCurves:
+    """Read a run's curves: of its last evaluation that has some, or of the one that `label` names.
 
-    Raise `FileNotFoundError` for a folder that is no run, `ValueError` where there is no such curve and where the runs
-    end with different evaluations.
+    Raise `FileNotFoundError` for a folder that is no run, `ValueError` if there is no such curve.
     """
-    runs = [read_curve(run_dir, label=label) for run_dir in run_dirs]
-    if len({run.label for run in runs}) > 1:
-        listed = ", ".join(f"{run.run}: {run.label}" for run in runs)
-        raise ValueError(f"the runs of {name!r} have their last curves after different stages ({listed}); give --label")
-    return RunGroup(name=name, runs=runs)
-
-
-def read_curve(run_dir: Path, *, label: str | None) -> RunBudgetCurve:
-    """Read one run's curve; see `read_group`."""
     if not run_dir.is_dir():
         raise FileNotFoundError(f"no such run: {run_dir} is no folder")
     record = read_run(run_dir)
@@ -148,47 +86,75 @@ def read_curve(run_dir: Path, *, label: str | None) -> RunBudgetCurve:
     if label is not None and label not in curves:
         raise ValueError(f"{run_dir} has no curve after {label!r}; it has one after {', '.join(curves)}")
     chosen = label if label is not None else list(curves)[-1]
-    return RunBudgetCurve(run=str(run_dir), seed=record.seed, label=chosen, curve=curves[chosen])
+    return RunCurves(run=str(run_dir), seed=record.seed, label=chosen, curves=curves[chosen])
 
 
-def compare(groups: list[RunGroup]) -> GroupComparison:
-    """Compare the groups point by point.
-
-    Raise `ValueError` if runs were asked under different budgets, or if no limited point is in all groups.
-    """
-    _require_same_budgets(groups)
-    keys = [{(env, PointKey.of(point)) for env in _envs([group]) for point in _points(group, env)} for group in groups]
-    shared = set.intersection(*keys)
-    if all(key.mode is Mode.UNLIMITED for _, key in shared):
-        has = "; ".join(f"{group.name}: {_listed(found)}" for group, found in zip(groups, keys, strict=True))
+def compare(groups: Groups) -> list[ComparedPoint]:
+    """Compare the groups point by point. Raise `ValueError` if their runs do not have the same evaluation and budgets."""
+    for name, runs in groups.items():
+        if len({run.label for run in runs}) > 1:
+            listed = ", ".join(f"{run.run}: {run.label}" for run in runs)
+            raise ValueError(
+                f"the runs of {name!r} have their last curves after different stages ({listed}); give --label"
+            )
+    _require_same_budgets([run for runs in groups.values() for run in runs])
+    keys = {name: {key for run in runs for key in _points(run)} for name, runs in groups.items()}
+    if all(mode is Mode.UNLIMITED for _, mode, _ in set.intersection(*keys.values())):
         raise ValueError(
-            f"the groups have nothing in common but thought without a limit ({has}); evaluate them with the same "
-            f"environments and the same eval.budgets"
+            f"the groups {', '.join(groups)} have no limited point in common; evaluate them with the same environments and "
+            "the same eval.budgets"
         )
-    return GroupComparison(groups=groups, envs={env: _compare_env(groups, env) for env in _envs(groups)})
+    ordered = sorted(set.union(*keys.values()), key=lambda key: (key[0], ORDER.index(key[1]), key[2] or 0))
+    return [_compared(groups, key) for key in ordered]
 
 
-def _require_same_budgets(groups: list[RunGroup]) -> None:
+def _require_same_budgets(runs: Sequence[RunCurves]) -> None:
     """Raise `ValueError` if two runs were asked under different budgets in an environment that both have."""
-    runs = [run for group in groups for run in group.runs]
-    for env in _envs(groups):
-        asked = {run.run: _budgets(run.curve[env]) for run in runs if env in run.curve}
-        union = sorted(set().union(*asked.values()))
+    for env in sorted({env for run in runs for env in run.curves}):
+        asked = {
+            run.run: {p.budget for p in run.curves[env] if p.budget is not None} for run in runs if env in run.curves
+        }
+        union = set().union(*asked.values())
         if any(budgets != union for budgets in asked.values()):
-            listed = "; ".join(f"{run}: {', '.join(map(str, budgets)) or 'none'}" for run, budgets in asked.items())
-            wanted = ",".join(map(str, union))
+            listed = "; ".join(f"{run}: {', '.join(map(str, sorted(budgets)))}" for run, budgets in asked.items())
+            wanted = ",".join(map(str, sorted(union)))
             raise ValueError(
                 f"the runs have different budgets in {env}, in tokens ({listed}); evaluate each run under the same ones, for "
                 f"example `temper eval RUN/config.yaml 'eval.budgets=[{wanted}]' 'eval.budget_shares=[]'`"
             )
 
 
-def _budgets(points: Iterable[BudgetPoint]) -> list[int]:
-    return sorted({point.budget for point in points if point.budget is not None})
+def _points(run: RunCurves) -> dict[Key, BudgetPoint]:
+    """Return a run's points; a budget that was asked for twice has the same answers."""
+    found: dict[Key, BudgetPoint] = {}
+    for env, points in run.curves.items():
+        for point in points:
+            found.setdefault((env, point.mode, point.budget), point)
+    return found
+
+
+def _compared(groups: Groups, key: Key) -> ComparedPoint:
+    by_group = {name: [p for run in runs if (p := _points(run).get(key)) is not None] for name, runs in groups.items()}
+    first, *others = by_group.values()
+    label = next(point.label for points in by_group.values() for point in points)
+    before = _task_scores(first)
+    return ComparedPoint(
+        env=key[0],
+        point=label,
+        mode=key[1],
+        groups={
+            name: {measure: spread(map(value, points)) for measure, value in MEASURES.items()}
+            for name, points in by_group.items()
+        },
+        against_first={
+            name: compare_tasks(before, _task_scores(points))
+            for name, points in zip(list(groups)[1:], others, strict=True)
+        },
+    )
 
 
 def spread(measures: Iterable[float]) -> Spread:
-    """Return the mean, lowest, highest and standard deviation of what was measured; NaN was not."""
+    """Return the mean, lowest, highest and standard deviation of the measures that are not NaN."""
     values = [value for value in measures if isfinite(value)]
     if not values:
         return Spread(mean=nan, low=nan, high=nan, std=nan, runs=0)
@@ -196,95 +162,65 @@ def spread(measures: Iterable[float]) -> Spread:
     return Spread(mean=fmean(values), low=min(values), high=max(values), std=std, runs=len(values))
 
 
-def claims(curves: Iterable[Sequence[BudgetPoint]]) -> Claims:
-    """Return the claims over the curves of several runs; a run without the points that a claim needs is left out of it."""
-    listed = [[point for point in points if point.samples] for points in curves]
-    return Claims(
-        lowest_well_formed=spread([value for points in listed for value in lowest_well_formed(points)]),
-        answer_growth=spread([value for points in listed for value in answer_growth(points)]),
-    )
-
-
-def lowest_well_formed(points: Sequence[BudgetPoint]) -> list[float]:
-    """Return the lowest well-formed share over the budgets, or nothing without a budget."""
-    shares = [point.well_formed for point in points if point.budget is not None]
-    return [min(shares)] if shares else []
-
-
-def answer_growth(points: Sequence[BudgetPoint]) -> list[float]:
-    """Return the answer of a turn at the smallest budget over that without a limit; empty where it can't be said."""
-    limited = [(point.budget, point.answer_tokens_turn) for point in points if point.budget is not None]
-    free = [point.answer_tokens_turn for point in points if point.mode is Mode.UNLIMITED]
-    return [min(limited)[1] / free[0]] if limited and free and free[0] > 0 else []
-
-
-def _compare_env(groups: list[RunGroup], env: str) -> EnvComparison:
-    keys = sorted({PointKey.of(point) for group in groups for point in _points(group, env)}, key=lambda key: key.place)
-    first, *others = groups
-    scores = {key: {group.name: _task_scores(_at(group, env, key)) for group in groups} for key in keys}
-    return EnvComparison(
-        points={key: {group.name: _measured(_at(group, env, key)) for group in groups} for key in keys},
-        differences={
-            key: {group.name: compare_tasks(found[first.name], found[group.name]) for group in others}
-            for key, found in scores.items()
-        },
-        claims={group.name: claims(group.curves(env)) for group in groups},
-    )
-
-
-def _measured(points: list[BudgetPoint]) -> dict[str, Spread]:
-    return {name: spread([value(point) for point in points]) for name, value in MEASURES.items()}
-
-
 def _task_scores(points: Iterable[BudgetPoint]) -> list[TaskScore]:
     """Return the answers of several runs to each task together. Seeds may have different tasks."""
     found: dict[tuple[str, str], TaskScore] = {}
     for score in (score for point in points for score in point.scores):
         same = found.get((score.key, score.content))
-        found[score.key, score.content] = (
-            score
-            if same is None
-            else replace(
-                same,
-                right=same.right + score.right,
-                scored=same.scored + score.scored,
-                failed=same.failed + score.failed,
-            )
-        )
+        if same is not None:
+            right, scored, failed = same.right + score.right, same.scored + score.scored, same.failed + score.failed
+            score = replace(same, right=right, scored=scored, failed=failed)
+        found[score.key, score.content] = score
     return list(found.values())
 
 
-def _points(group: RunGroup, env: str) -> list[BudgetPoint]:
-    return [point for points in group.curves(env) for point in points]
+def write_comparison(groups: Groups, out: Path) -> Path:
+    """Compare, write the page, and the JSON beside it; return the JSON's path. Raise as `compare`."""
+    points = compare(groups)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    runs = {name: [{"run": r.run, "seed": r.seed, "label": r.label} for r in listed] for name, listed in groups.items()}
+    beside = out.with_suffix(".json")
+    write_json(beside, {"groups": runs, "points": [point.as_json() for point in points]})
+    values = {"groups": groups, "points": points, "figures": _figures(list(groups), points)}
+    out.write_text(render("compare.html.jinja", values), encoding="utf-8")
+    return beside
 
 
-def _at(group: RunGroup, env: str, key: PointKey) -> list[BudgetPoint]:
-    """Return one point of each run that has it: a budget that was asked for twice has the same answers."""
-    by_run = [[point for point in points if PointKey.of(point) == key] for points in group.curves(env)]
-    return [points[0] for points in by_run if points]
+def _figures(groups: list[str], points: Sequence[ComparedPoint]) -> list[CaptionedFigure]:
+    """Draw the accuracies of the groups, and their differences to the first group."""
+    envs = list(dict.fromkeys(point.env for point in points))
+    first, *others = groups
 
+    def accuracy(name: str, env: str) -> list[Dot]:
+        shown = [(one.mode, one.groups[name]) for one in points if one.env == env and one.groups[name]["accuracy"].runs]
+        return [
+            Dot(
+                mode=mode,
+                x=by["tokens"].mean,
+                value=by["accuracy"].mean,
+                low=by["accuracy"].low,
+                high=by["accuracy"].high,
+            )
+            for mode, by in shown
+        ]
 
-def _envs(groups: list[RunGroup]) -> list[str]:
-    return sorted({env for group in groups for run in group.runs for env in run.curve})
+    def difference(name: str, env: str) -> list[Dot]:
+        shown = [one for one in points if one.env == env and one.against_first[name].tasks]
+        return [
+            Dot(mode=one.mode, x=one.groups[first]["tokens"].mean, value=against.difference, low=low, high=high)
+            for one in shown
+            for against in (one.against_first[name],)
+            for low, high in (against.interval,)
+        ]
 
-
-def _listed(found: set[tuple[str, PointKey]]) -> str:
-    ordered = sorted(found, key=lambda pair: (pair[0], pair[1].place))
-    return ", ".join(f"{env} {key.label}" for env, key in ordered if key.mode is not Mode.UNLIMITED)
-
-
-def _env_json(found: EnvComparison) -> dict[str, Any]:
-    points = [
-        {
-            "point": key.label,
-            "mode": key.mode.value,
-            "budget": key.budget,
-            "groups": {
-                name: {measure: asdict(value) for measure, value in measures.items()}
-                for name, measures in by_group.items()
-            },
-            "against_first": {name: value.as_json() for name, value in found.differences[key].items()},
-        }
-        for key, by_group in found.points.items()
-    ]
-    return {"points": points, "claims": {name: asdict(value) for name, value in found.claims.items()}}
+    levels = [Panel(title=env, measure="accuracy", lines={n: accuracy(n, env) for n in groups}) for env in envs]
+    note = f"Mean over the runs of a group; bars are from the lowest to the highest. {LEGEND}"
+    figures = [captioned("Accuracy against tokens spent", note, levels)]
+    if others:
+        ends = (None, None)
+        gaps = [
+            Panel(title=e, measure="difference", ends=ends, lines={n: difference(n, e) for n in others}) for e in envs
+        ]
+        note = f"Accuracy less that of {first} at the same budget, paired by task; bars are 95 % intervals over tasks."
+        figures.append(captioned(f"Difference to {first}", note, gaps))
+    return figures

@@ -1,8 +1,9 @@
-"""The report's figures: inline SVG, so that the page needs nothing but itself."""
+"""The figures of a report as inline SVG, so that the page needs no other file, and the pictures beside it."""
 
 import io
 import math
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import matplotlib
@@ -10,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from temper.envs.core.thinking_mode import Mode
+from temper.orchestrator.evaluation.budget_curve import BudgetPoint
 from temper.orchestrator.evaluation.intervals import accuracy_interval
 from temper.orchestrator.evaluation.record import RunRecord
 from temper.orchestrator.run.folder import evaluations_of
@@ -38,6 +41,12 @@ STYLE = {
 ACCURACY = "/avg_at_k"
 SIZE = (5.6, 2.9)
 WIDE = (11.6, 3.1)
+COLUMNS = 4
+"""Most panels in a row."""
+MARKERS = {Mode.OFF: "s", Mode.BUDGET: "o", Mode.LOW_EFFORT: "D", Mode.UNLIMITED: "^"}
+LEGEND = "A square is thinking off, a diamond a prompt that asks for little thought, a triangle no limit."
+SHARES, LENGTHS = (0.0, 1.05), (0.0, None)
+"""The ends of the axis of shares, and of lengths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,59 +56,117 @@ class CaptionedFigure:
     title: str
     note: str
     svg: str
-    wide: bool = False
+    wide: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dot:
+    """One point of a line: a value with its interval. `x` is the mean of the tokens that an episode spent."""
+
+    mode: Mode
+    x: float
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One pair of axes against tokens spent. All panels of a figure have the same lines, though perhaps empty ones."""
+
+    title: str
+    measure: str
+    lines: dict[str, list[Dot]]
+    ends: tuple[float | None, float | None] = SHARES
+    """Limits of the axis. None fits them to the values."""
 
 
 def draw_figures(record: RunRecord) -> list[CaptionedFigure]:
-    """Draw every figure that the run has data for, those of the stages by their names."""
+    """Draw every figure that the run has data for."""
     shown = [(stage, drawn, name) for stage, drawn in STAGE_FIGURES.items() for name in record.instances(stage)]
     with matplotlib.rc_context(STYLE):
         rewards = [_rewards(record, name, drawn.rewards) for _, drawn, name in shown if drawn.rewards is not None]
         curves = [_curve(record, one, stage, name) for stage, drawn, name in shown for one in drawn.curves]
-        between = [_between(record, name) for stage, _, name in shown]
+        between = [_between(record, name) for _, _, name in shown]
         made = [_evaluations(record), *between, *rewards, *curves]
     return [figure for figure in made if figure is not None]
 
 
-def smoothed(values: list[float], *, window: int) -> list[float]:
-    """Return a trailing mean over up to `window` finite values; NaN where there is none."""
-    result = []
-    for end in range(1, len(values) + 1):
-        recent = [value for value in values[max(0, end - window) : end] if math.isfinite(value)]
-        result.append(sum(recent) / len(recent) if recent else math.nan)
-    return result
+def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:
+    """Draw the figures of accuracy, answer length and form against thinking budget; none without a curve."""
+    if not record.budget_curves:
+        return []
+    note = (
+        "Held-out accuracy against the mean tokens that an answer took, thought included, a point for each thinking budget; "
+        f"bars are 95 % confidence intervals. {LEGEND}"
+    )
+    other = f"A thought that leaks into the answer makes the answer long and its form bad. {LEGEND}"
+    length = budget_panels(record, "answer tokens of a turn", lambda point: point.answer_tokens_turn, ends=LENGTHS)
+    form = budget_panels(record, "well-formed share", lambda point: point.well_formed)
+    return [
+        captioned("Accuracy against tokens spent", note, accuracy_panels(record)),
+        captioned("Answer length and form against tokens spent", other, [*length, *form]),
+    ]
+
+
+def pictures(record: RunRecord) -> dict[str, str]:
+    """Return the pictures that the run has data for, as SVG documents by the names of their files."""
+    drawn: dict[str, str] = {}
+    if any(evaluation.envs for evaluation in record.evaluations):
+        names = [name for stage, one in STAGE_FIGURES.items() if one.rewards for name in record.instances(stage)]
+        rewarded = [name for name in names if record.envs_of(name)]
+        drawn["result.svg"] = _result(record, rewarded[-1] if rewarded else None)
+    if record.budget_curves:
+        with matplotlib.rc_context(STYLE):
+            drawn["curves.svg"] = svg_file(_draw(accuracy_panels(record)))
+    return drawn
+
+
+def _result(record: RunRecord, stage: str | None) -> str:
+    """Return a picture of the accuracies, and of the rewards of a stage, on white."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=WIDE, layout="constrained")
+        axes = figure.subplots(1, 1 if stage is None else 2, squeeze=False)[0]
+        _draw_accuracy(axes[0], record)
+        axes[0].set_title(f"Held-out accuracy, avg@{record.evaluations[0].k}")
+        if stage is not None:
+            _draw_rewards(axes[1], record, stage)
+            axes[1].set_title("Mean reward of a step")
+        return svg_file(figure)
 
 
 def _evaluations(record: RunRecord) -> CaptionedFigure | None:
-    envs = sorted({env for evaluation in record.evaluations for env in evaluation.envs})
-    if not envs:
+    if not any(evaluation.envs for evaluation in record.evaluations):
         return None
     figure, axes = _axes(WIDE)
-    width = 0.8 / len(record.evaluations)
-    for number, evaluation in enumerate(record.evaluations):
-        at = [index + (number - (len(record.evaluations) - 1) / 2) * width for index in range(len(envs))]
-        results = [evaluation.envs.get(env) for env in envs]
-        heights = [result.avg_at_k if result else math.nan for result in results]
-        spans = [(r.avg_at_k - r.interval[0], r.interval[1] - r.avg_at_k) if r else (0.0, 0.0) for r in results]
-        colour = COLOURS[number % len(COLOURS)]
-        axes.bar(at, heights, width * 0.92, label=f"after {evaluation.label}", color=colour, alpha=0.88)
-        axes.errorbar(at, heights, yerr=list(zip(*spans, strict=True)), fmt="none", ecolor=INK, elinewidth=1, capsize=2)
+    _draw_accuracy(axes, record)
+    note = (
+        "Share of right answers to held-out tasks among those with a score, drawn as eval.sampling says; bars are 95 % "
+        "confidence intervals, a dash is where no answer has a score."
+    )
+    return CaptionedFigure(title="Held-out accuracy", note=note, svg=inline_svg(figure))
+
+
+def _draw_accuracy(axes: Axes, record: RunRecord) -> None:
+    """Draw a bar for each environment after each evaluated stage, with its value and its 95 % interval."""
+    envs = sorted({env for evaluation in record.evaluations for env in evaluation.envs})
+    width = 0.8 / len(envs)
+    for number, env in enumerate(envs):
+        there = [(index, one.envs[env]) for index, one in enumerate(record.evaluations) if env in one.envs]
+        results = [result for _, result in there]
+        at = [index + (number - (len(envs) - 1) / 2) * width for index, _ in there]
+        heights = [result.avg_at_k for result in results]
+        spans = [[r.avg_at_k - r.interval[0] for r in results], [r.interval[1] - r.avg_at_k for r in results]]
+        axes.bar(at, heights, width * 0.9, color=COLOURS[number % len(COLOURS)], label=env)
+        axes.errorbar(at, heights, yerr=spans, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
         for x, result in zip(at, results, strict=True):
-            if result:
-                top, text = (result.interval[1], f"{result.avg_at_k:.2f}") if result.samples else (0.0, "-")
-                axes.text(x, top + 0.025, text, ha="center", fontsize=8.5)
-    axes.set_xticks(range(len(envs)), envs)
+            top, text = (result.interval[1], f"{result.avg_at_k:.2f}") if result.samples else (0.0, "-")
+            axes.text(x, top + 0.02, text, ha="center", fontsize=8.5)
+    axes.set_xticks(range(len(record.evaluations)), [f"after {one.label}" for one in record.evaluations])
     axes.set_ylim(0, 1.12)
     axes.set_ylabel("avg@k")
     axes.grid(axis="x", visible=False)
-    axes.legend(loc="upper left", ncols=len(record.evaluations), bbox_to_anchor=(0, 1.14))
-    return CaptionedFigure(
-        title="Held-out accuracy",
-        note="Share of right answers to held-out tasks among those with a score, drawn as eval.sampling says; bars are 95 % "
-        "confidence intervals, a dash is where no answer has a score.",
-        svg=inline_svg(figure),
-        wide=True,
-    )
+    axes.legend(loc="upper left", ncols=len(envs))
 
 
 def _between(record: RunRecord, name: str) -> CaptionedFigure | None:
@@ -130,23 +197,25 @@ def _between(record: RunRecord, name: str) -> CaptionedFigure | None:
         note="The same held-out tasks each time, answered by the weights after a step; the bands are 95 % intervals over "
         "tasks. A gap is where a score is void or missing.",
         svg=inline_svg(figure),
-        wide=True,
     )
 
 
 def _rewards(record: RunRecord, name: str, note: str) -> CaptionedFigure | None:
-    envs = record.envs_of(name)
-    if not envs:
+    if not record.envs_of(name):
         return None
     figure, axes = _axes(WIDE)
-    for number, env in enumerate(envs):
+    _draw_rewards(axes, record, name)
+    title = "Reward by environment" if name == "rl" else f"Reward by environment, {name}"
+    return CaptionedFigure(title=title, note=note, svg=inline_svg(figure))
+
+
+def _draw_rewards(axes: Axes, record: RunRecord, name: str) -> None:
+    for number, env in enumerate(record.envs_of(name)):
         steps, values = record.series(name, f"env/{env}/reward")
         _line(axes, steps, values, label=env, colour=COLOURS[number % len(COLOURS)], smooth=True)
-    axes.set_xlabel(f"{name.upper()} step")
+    axes.set_xlabel(f"step of {name}")
     axes.set_ylabel("mean reward")
-    axes.legend(ncols=len(envs))
-    title = "Reward by environment" if name == "rl" else f"Reward by environment, {name}"
-    return CaptionedFigure(title=title, note=note, svg=inline_svg(figure), wide=True)
+    axes.legend(ncols=3)
 
 
 def _curve(record: RunRecord, curve: Curve, stage: str, instance: str) -> CaptionedFigure | None:
@@ -164,7 +233,90 @@ def _curve(record: RunRecord, curve: Curve, stage: str, instance: str) -> Captio
     else:
         axes.set_ylabel(next(iter(present.values())))
     title = curve.title if instance == stage else f"{curve.title}, {instance}"
-    return CaptionedFigure(title=title, note=curve.note, svg=inline_svg(figure))
+    return CaptionedFigure(title=title, note=curve.note, svg=inline_svg(figure), wide=False)
+
+
+def accuracy_panels(record: RunRecord) -> list[Panel]:
+    """Return a panel of accuracy for each environment, with a line for each evaluation."""
+    return budget_panels(record, "accuracy", lambda point: point.accuracy, interval=lambda point: point.interval)
+
+
+def budget_panels(
+    record: RunRecord,
+    measure: str,
+    value: Callable[[BudgetPoint], float],
+    *,
+    interval: Callable[[BudgetPoint], tuple[float, float]] | None = None,
+    ends: tuple[float | None, float | None] = SHARES,
+) -> list[Panel]:
+    """Return a panel of a measure for each environment, with a line for each evaluation of a run."""
+    curves = record.budget_curves
+
+    def dots(points: Iterable[BudgetPoint]) -> list[Dot]:
+        found = []
+        for point in points:
+            low, high = interval(point) if interval is not None else (value(point), value(point))
+            if point.samples:
+                found.append(Dot(mode=point.mode, x=point.tokens, value=value(point), low=low, high=high))
+        return found
+
+    return [
+        Panel(
+            title=env,
+            measure=measure,
+            ends=ends,
+            lines={f"after {label}": dots(by_env.get(env, [])) for label, by_env in curves.items()},
+        )
+        for env in sorted({env for by_env in curves.values() for env in by_env})
+    ]
+
+
+def captioned(title: str, note: str, panels: Sequence[Panel]) -> CaptionedFigure:
+    """Return a figure of panels."""
+    with matplotlib.rc_context(STYLE):
+        return CaptionedFigure(title=title, note=note, svg=inline_svg(_draw(panels)))
+
+
+def _draw(panels: Sequence[Panel]) -> Figure:
+    """Draw panels against tokens spent, at most `COLUMNS` in a row."""
+    across = min(COLUMNS, len({panel.title for panel in panels}))
+    down = math.ceil(len(panels) / across)
+    figure = Figure(figsize=(WIDE[0], 2.9 * down + 0.3), layout="constrained")
+    FigureCanvasSVG(figure)
+    for place, panel in enumerate(panels, 1):
+        axes = figure.add_subplot(down, across, place)
+        for number, (label, line) in enumerate(panel.lines.items()):
+            _budget_line(axes, line, label=label, colour=COLOURS[number % len(COLOURS)])
+        axes.set_xlim(left=0)
+        axes.set_ylim(*panel.ends)
+        axes.set_title(panel.title, fontsize=10, color=INK)
+        axes.set_xlabel("tokens spent")
+        axes.set_ylabel(panel.measure)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=len(labels))
+    return figure
+
+
+def _budget_line(axes: Axes, line: Sequence[Dot], *, label: str, colour: str) -> None:
+    """Join the budgets; from the largest of them a dotted line leads to unlimited thought."""
+    joined = sorted((dot for dot in line if dot.mode is Mode.BUDGET), key=lambda dot: dot.x)
+    tail = [*joined[-1:], *(dot for dot in line if dot.mode is Mode.UNLIMITED)]
+    axes.plot([dot.x for dot in joined], [dot.value for dot in joined], color=colour, linewidth=1.7, label=label)
+    axes.plot([dot.x for dot in tail], [dot.value for dot in tail], color=colour, linewidth=1.2, linestyle=":")
+    for dot in line:
+        spread = [[dot.value - dot.low], [dot.high - dot.value]]
+        axes.errorbar([dot.x], [dot.value], yerr=spread, fmt="none", ecolor=colour, elinewidth=1, capsize=2)
+        face = "white" if dot.mode is Mode.OFF else colour
+        axes.plot([dot.x], [dot.value], MARKERS[dot.mode], color=colour, markerfacecolor=face, markersize=4.5)
+
+
+def smoothed(values: list[float], *, window: int) -> list[float]:
+    """Return a trailing mean over up to `window` finite values; NaN where there is none."""
+    result = []
+    for end in range(1, len(values) + 1):
+        recent = [value for value in values[max(0, end - window) : end] if math.isfinite(value)]
+        result.append(sum(recent) / len(recent) if recent else math.nan)
+    return result
 
 
 def _line(axes: Axes, steps: list[int], values: list[float], *, label: str, colour: str, smooth: bool) -> None:

@@ -14,11 +14,8 @@ from temper.orchestrator.evaluation.record import RunRecord, read_run
 from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overlaps
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.progress import clock_text
-from temper.orchestrator.tools.inspect.report.budget_figures import budget_figure_file, draw_budget_figures
-from temper.orchestrator.tools.inspect.report.figures import draw_figures
-from temper.orchestrator.tools.inspect.report.pairs import EvaluationPair, all_pairs, p_text, step_pairs
-from temper.orchestrator.tools.inspect.report.picture import result_svg
-from temper.orchestrator.tools.inspect.report.stage_figures import STAGE_FIGURES
+from temper.orchestrator.tools.inspect.report.figures import draw_budget_figures, draw_figures, pictures
+from temper.orchestrator.tools.inspect.report.pairs import EvaluationPair, all_pairs, p_text
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts
 
 TEMPLATE = "report.html.jinja"
@@ -40,30 +37,16 @@ def write_report(run_dir: Path) -> ReportPaths:
     Raise `FileNotFoundError` or `ValueError` if the folder is not that of a run, or a file in it is broken.
     """
     record = read_run(run_dir)
-    pictures = {run_dir / name: text for name, text in _pictures(record).items()}
-    paths = ReportPaths(html=run_dir / "report.html", json=run_dir / "report.json", pictures=tuple(pictures))
-    pairs = [*all_pairs(record.evaluations), *step_pairs(run_dir, record)]
+    drawn = {run_dir / name: text for name, text in pictures(record).items()}
+    paths = ReportPaths(html=run_dir / "report.html", json=run_dir / "report.json", pictures=tuple(drawn))
+    pairs = all_pairs(record.evaluations)
     overlaps = read_overlaps(run_dir)
     further = {"pairs": [pair.as_json() for pair in pairs], "overlaps": [asdict(overlap) for overlap in overlaps]}
     write_json(paths.json, summary(record) | further)
     paths.html.write_text(page(record, pairs, overlaps, run_dir / "trajectories"), encoding="utf-8")
-    for path, text in pictures.items():
+    for path, text in drawn.items():
         path.write_text(text, encoding="utf-8")
     return paths
-
-
-def _pictures(record: RunRecord) -> dict[str, str]:
-    """Return the pictures that the run has data for, as SVG documents by the names of their files."""
-    drawn: dict[str, str] = {}
-    if any(evaluation.envs for evaluation in record.evaluations):
-        rewarded = [
-            name for stage, one in STAGE_FIGURES.items() if one.rewards is not None for name in record.instances(stage)
-        ]
-        shown = [name for name in rewarded if record.envs_of(name)]
-        drawn["result.svg"] = result_svg(record, stage=shown[-1] if shown else None)
-    if record.budget_curves:
-        drawn["curves.svg"] = budget_figure_file(record)
-    return drawn
 
 
 def summary(record: RunRecord) -> dict[str, Any]:

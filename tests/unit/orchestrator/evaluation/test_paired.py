@@ -18,16 +18,11 @@ from temper.orchestrator.evaluation.paired import (
     DIFFERENCES,
     FINEST,
     TaskScore,
-    bootstrap_interval,
     compare_envs,
     compare_tasks,
-    pair,
     sign_flip_p,
     tasks_needed,
 )
-from temper.orchestrator.evaluation.record import read_run
-from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.tools.inspect.report.pairs import step_pairs
 
 DARWIN = (49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48)
 """Heights of crossed maize plants less those of their self-fertilised partners, in eighths of an inch."""
@@ -69,8 +64,6 @@ def test_the_numbers_of_four_tasks_by_hand() -> None:
 def test_only_tasks_that_both_scored_are_compared_and_the_rest_is_counted() -> None:
     first = [score("a", 4), score("b", 0), score("gone", 1), score("row-1", 2), score("lost", 0, 0, failed=4)]
     second = [score("b", 4), score("a", 4), score("row-1", 2, content="another"), score("lost", 4), score("new", 4)]
-    pairing = pair(first, second)
-    assert [float(one) for one in (*pairing.first, *pairing.second)] == [1.0, 0.0, 1.0, 1.0]
     found = compare_tasks(first, second)
     assert (found.tasks, found.difference) == (2, 0.5)
     assert found.left_out == (
@@ -122,9 +115,8 @@ def test_answers_that_are_missing_here_and_there_leave_the_test_exact_and_fine_g
     assert sign_flip_p(fine) == pytest.approx(enumerated_p(fine), abs=1e-12)
 
 
-def test_equal_models_have_p_1_and_an_interval_around_nothing() -> None:
+def test_equal_models_have_p_1() -> None:
     assert sign_flip_p([Fraction(0)] * 5) == 1.0
-    assert bootstrap_interval([Fraction(0)] * 5) == (0.0, 0.0)
     assert sign_flip_p([Fraction(1, 2), Fraction(-1, 2)]) == 1.0
 
 
@@ -134,37 +126,6 @@ def test_the_sign_flip_test_holds_its_level_where_nothing_differs() -> None:
         sign_flip_p([Fraction(rng.choice((-1, 0, 1)) * rng.randint(0, 4), 4) for _ in range(30)]) for _ in range(400)
     ]
     assert sum(value <= 0.05 for value in values) / len(values) == pytest.approx(0.05, abs=0.03)
-
-
-def test_the_bootstrap_of_three_tasks_is_that_of_all_its_27_resamples() -> None:
-    """Means from 27 draws: -1 and 1 come up once each, in 3.7 % of them, so that the percentiles are the ends."""
-    differences = [Fraction(-1), Fraction(0), Fraction(1)]
-    assert bootstrap_interval(differences) == (-1.0, 1.0)
-    skewed = [Fraction(0)] * 3 + [Fraction(1)]
-    means = sorted(sum(one) / 4 for one in itertools.product(skewed, repeat=4))
-    exact = float(means[int(0.025 * 256)]), float(means[int(0.975 * 256)])
-    assert bootstrap_interval(skewed) == exact == (0.0, 0.75)
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_bootstrap_is_that_of_scipy(seed: int) -> None:
-    differences = drawn(60, seed=seed)
-    theirs = stats.bootstrap(
-        (np.array([float(one) for one in differences]),),
-        np.mean,
-        method="percentile",
-        n_resamples=20_000,
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
-    assert bootstrap_interval(differences) == pytest.approx((theirs.low, theirs.high), abs=0.01)
-    assert bootstrap_interval(differences) == bootstrap_interval(differences)  # the same at every call
-
-
-def test_the_bootstrap_draws_many_distinct_differences_in_blocks() -> None:
-    differences = [Fraction(number, 4001) for number in range(4000)]
-    low, high = bootstrap_interval(differences, resamples=600)
-    half = 1.96 * float(np.std([float(one) for one in differences])) / math.sqrt(4000)
-    assert (high - low) / 2 == pytest.approx(half, rel=0.15)
 
 
 def test_so_many_tasks_as_are_said_to_be_needed_show_the_difference_four_times_out_of_five() -> None:
@@ -199,7 +160,8 @@ def test_compare_takes_two_files_or_runs(tmp_path: Path, capsys: pytest.CaptureF
     out = tmp_path / "found.json"
     assert main(["compare", str(before), str(tmp_path / "a"), "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    assert "math     11  0.250   0.750      +0.500  +0.223 to +0.623  0.0010" in said
+    for text in ("0.250", "0.750", "+0.500", "0.0010"):
+        assert text in said
     assert "math: left out are 1 only in the first" in said
     found = json.loads(out.read_text())["envs"]
     assert found["math"]["p"] == pytest.approx(2 / 2**11)
@@ -214,8 +176,8 @@ def test_compare_takes_two_files_or_runs(tmp_path: Path, capsys: pytest.CaptureF
         (["one", "gone"], "gone is neither the file of an evaluation nor a run"),
         (["one", "notes"], "notes.json is no evaluation (KeyError: 'envs'); name a file eval/LABEL.json"),
         (["one", "other", "--label", "rl"], "is for groups (--runs); of two evaluations name eval/"),
-        (["one", "old"], "old.json does not say what became of its single tasks"),
-        (["one", "other"], "no task stands in both"),
+        (["one", "old"], "old.json does not have the results of single tasks"),
+        (["one", "other"], "no task is in both"),
     ],
 )
 def test_what_can_not_be_compared_is_refused_with_a_reason(
@@ -232,28 +194,6 @@ def test_what_can_not_be_compared_is_refused_with_a_reason(
     assert words in capsys.readouterr().err
 
 
-def test_of_the_evaluations_between_steps_the_first_the_best_the_last_and_those_with_a_checkpoint_are_paired(
-    tmp_path: Path,
-) -> None:
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    (tmp_path / "config.yaml").write_text("name: run\n")
-    (tmp_path / "manifest.json").write_text(json.dumps({"stages": {"sft": "sft", "rl": "rl"}}))
-    for step, right in ((0, 0), (2, 1), (4, 4), (6, 2), (8, 3), (10, 2)):
-        write_evaluation(tmp_path, f"steps/rl-{step}", step, {"math": [score(f"{n}", right) for n in range(5)]})
-        log.append("rl.eval", step, {"avg_at_k": right / 4})
-    (tmp_path / "checkpoints" / "rl" / "000008").mkdir(parents=True)
-    pairs = step_pairs(tmp_path, read_run(tmp_path))
-    assert {pair.first for pair in pairs} | {pair.second for pair in pairs} == {f"steps/rl-{n}" for n in (0, 4, 8, 10)}
-    assert len(pairs) == 6
-    assert (pairs[0].first, pairs[0].second, pairs[0].envs["math"].difference) == ("steps/rl-0", "steps/rl-4", 1.0)
-    sure = {(pair.first, pair.second) for pair in pairs if not math.isnan(pair.envs["math"].p)}
-    assert sure == {(f"steps/rl-{one}", f"steps/rl-{other}") for one, other in ((0, 8), (0, 10), (8, 10))}
-    assert {pair.chosen for pair in pairs if (pair.first, pair.second) not in sure} == {True}
-    (tmp_path / "config.yaml").write_text("name: run\ncheckpoints: {best: eval/avg_at_k}\n")
-    pairs = step_pairs(tmp_path, read_run(tmp_path))
-    assert [(pair.first, pair.second) for pair in pairs if not pair.chosen] == [("steps/rl-0", "steps/rl-10")]
-
-
 def test_what_two_evaluations_were_asked_differently_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,7 +207,7 @@ def test_what_two_evaluations_were_asked_differently_is_said(
         file.write_text(json.dumps(json.loads(file.read_text()) | said))
     assert main(["compare", *map(str, files)]) == 0
     head = capsys.readouterr().out.splitlines()[2]
-    told = "samples 1 and 4; sampling.temperature 0.0 and 1.5; rollout.limits.turn_tokens 128 and 8192; only one says x"
+    told = "samples 1 and 4; sampling.temperature 0.0 and 1.5; rollout.limits.turn_tokens 128 and 8192; only one has x"
     assert head == f"asked differently: {told}"
     assert main(["compare", str(files[0]), str(files[0])]) == 0
     assert "asked differently" not in capsys.readouterr().out

@@ -27,11 +27,9 @@ from temper.orchestrator.session.recording.batch import read_batch, write_batch
 from temper.orchestrator.session.recording.keeper import BatchKeeper
 from temper.orchestrator.tools.debug.replay.answer import replayed
 from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
-from temper.orchestrator.tools.debug.replay.other_type import in_type
 from temper.orchestrator.tools.debug.replay.page import print_replay
 from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start
-from temper.orchestrator.tools.debug.replay.weights import stored_compared
 from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, shares_of_batch
 from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
 from temper.rollout.trajectory import Turn
@@ -178,7 +176,7 @@ def test_a_learning_rate_moves_the_weights_as_adamw_says(run: RunDir, tmp_path: 
         step = 3e-4 * gradients[name] / (gradients[name].abs() + 1e-8)
         by_kind[kind] = by_kind.get(kind, 0.0) + step.norm().item() ** 2
     assert sum(by_kind.values()) == pytest.approx(sum(change.values()), rel=1e-4)
-    assert by_kind.keys() == state.weights.keys()
+    assert by_kind.keys() < state.weights.keys()
     for kind, squares in by_kind.items():
         assert state.weights[kind].as_json()["recorded"] == pytest.approx(math.sqrt(squares), rel=1e-4)
 
@@ -250,6 +248,7 @@ def test_a_record_that_is_cut_off_is_refused(run: RunDir, tmp_path: Path) -> Non
         ("learner.transport=broadcast", "says how weights travel to engines, and a replay has none"),
         ("rl.optim.kind=muon", "the optimiser's state in the checkpoint"),
         ("learner.lora.rank=4", "the optimiser's state in the checkpoint"),
+        ("learner.bf16=true", "the optimiser's state in the checkpoint"),
         ("rl.optim.learning_rat=1", "did you mean 'learning_rate'"),
         ("rl.loss.clip_high=-1", "clip_high"),
         ("sft.steps=3", "has no part"),
@@ -271,27 +270,19 @@ def test_another_way_to_compute_the_same_differs_in_last_digits_only(run: RunDir
         assert 0 < (moved.as_json()["relative"] or 0.0) < 1e-4
 
 
-def test_the_same_step_in_bfloat16_and_back_begins_with_the_same_weights(run: RunDir, tmp_path: Path) -> None:
-    found = replay(run, "7", "learner.bf16=true", "learner.zero_stage=1")
+def test_a_first_step_in_bfloat16_begins_with_the_same_weights(run: RunDir) -> None:
+    found = replay(run, "1", "learner.bf16=true", "learner.zero_stage=1")
     assert not found.differs
     assert found.changed is not None
     assert 1e-4 < found.changed.tokens.largest["logprob"] < 0.5
     assert found.changed.effects.left_out == []
     said = page(found)
-    assert "step 7: " in said
-    assert "change of the weights" in said
-    assert "layer 2 (attention)" in said
-    assert "rl/7, trained again from step 6, is what the run recorded" in said
-    for kind, moved in found.changed.effects.gradients.items():
-        assert 1e-4 < (moved.as_json()["relative"] or 0.0) < 0.2, kind
-    for moved in found.changed.effects.weights.values():
-        assert (moved.as_json()["cosine"] or 0.0) > 0.8  # of roundings of the weights it would be near 0
-
-    checkpoint = run.checkpoints("rl") / "000006"
-    there = in_type(checkpoint, bf16=True, to=tmp_path / "000001")
-    back = in_type(there, bf16=False, to=tmp_path / "000002")
-    assert in_type(back, bf16=False, to=tmp_path / "none") == back
-    assert stored_compared(checkpoint, back).unequal == []
+    for text in (
+        "change of the weights",
+        "layer 2 (attention)",
+        "rl/1, trained again from step 0, is what the run recorded",
+    ):
+        assert text in said
 
 
 def test_another_loss_changes_what_it_is_about(run: RunDir) -> None:
@@ -408,7 +399,7 @@ def test_a_step_of_two_ranks_is_trained_again_by_two_to_the_last_bit_and_by_one_
 @pytest.mark.parametrize(
     ("told", "sets"),
     [
-        (("learner.bf16=true", "learner.zero_stage=1"), ("learner.bf16=false", "learner.zero_stage=0")),
+        (("learner.bf16=true", "learner.zero_stage=1"), ("rl.optim.learning_rate=1e-5",)),
         (("learner.lora.rank=4",), ("rl.optim.learning_rate=1e-5",)),
         (("learner.lora.rank=4", "learner.bf16=true", "learner.zero_stage=2"), ("rl.optim.learning_rate=1e-5",)),
         (("rl.loss.kl_coefficient=0.1", "rl.epochs=2"), ("rl.loss.kl_coefficient=0.2",)),
@@ -426,5 +417,4 @@ def test_in_bfloat16_with_adapters_or_with_a_reference_a_step_is_trained_again_t
     assert found.weights.unequal == []
     assert found.changed is not None
     assert any(moved.as_json()["difference"] for moved in found.changed.effects.weights.values())
-    for kind in found.changed.effects.gradients:
-        assert found.changed.effects.entries[kind] > 0
+    assert all(found.changed.effects.entries.values())

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.evaluation.budget_curve import BudgetPoint
-from temper.orchestrator.tools.inspect.report.compare import claims, spread
+from temper.orchestrator.tools.inspect.report.compare import spread
 
 Points = list[dict[str, Any]]
 
@@ -77,14 +76,13 @@ def two_groups(tmp_path: Path) -> tuple[str, str]:
     return f"plain={a},{b}", f"mixed={c}"
 
 
-def test_a_point_without_a_score_is_null_and_left_out_of_the_claims(tmp_path: Path) -> None:
+def test_a_point_without_a_score_is_null(tmp_path: Path) -> None:
     nothing = dict.fromkeys(("accuracy", "accuracy_low", "stderr", "well_formed", "answer_tokens_turn"))
     down = point("budget", 0.0, budget=10) | nothing | {"samples": 0, "failures": 32}
     whole = curve(0.4, 0.8)
     a = write_run(tmp_path / "a", 1, {"rl": {"math": [whole[0], down, whole[2]]}})
     b = write_run(tmp_path / "b", 2, {"rl": {"math": whole}})
-    found = compared(tmp_path, "--runs", f"down={a}", "--runs", f"whole={b}")["envs"]["math"]
-    half = found["points"][1]["groups"]
+    half = compared(tmp_path, "--runs", f"down={a}", "--runs", f"whole={b}")["points"][1]["groups"]
     assert (half["down"]["accuracy"]["mean"], half["down"]["accuracy"]["runs"]) == (None, 0)
     assert (half["down"]["failed"]["mean"], half["whole"]["failed"]["mean"]) == (1.0, 0.0)
     assert half["down"]["tokens"]["mean"] == 20.0  # 12 of thought, 8 of answer
@@ -97,7 +95,7 @@ def test_points_are_matched_by_their_budget_and_spread_over_seeds(tmp_path: Path
     found = compared(tmp_path, "--runs", plain, "--runs", mixed)
     assert [(run["seed"], run["label"]) for run in found["groups"]["plain"]] == [(1, "rl"), (2, "rl")]
     assert found["groups"]["mixed"][0]["label"] == "rl"  # the last evaluation that has a curve
-    points = found["envs"]["math"]["points"]
+    points = found["points"]
     assert [one["point"] for one in points] == ["budget-2", "budget-10", "unlimited"]
     half = points[1]["groups"]
     assert half["plain"]["accuracy"] == pytest.approx(
@@ -108,19 +106,6 @@ def test_points_are_matched_by_their_budget_and_spread_over_seeds(tmp_path: Path
     assert points[0]["groups"]["plain"]["answer_tokens_turn"]["mean"] == 6.0
 
 
-def test_claims_are_ratios_within_each_run(tmp_path: Path) -> None:
-    plain, mixed = two_groups(tmp_path)
-    found = compared(tmp_path, "--runs", plain, "--runs", mixed)["envs"]["math"]["claims"]
-    lowest = found["plain"]["lowest_well_formed"]  # 0.9 and 0.8
-    assert (lowest["mean"], lowest["low"], lowest["high"], lowest["runs"]) == (pytest.approx(0.85), 0.8, 0.9, 2)
-    assert found["plain"]["answer_growth"]["high"] == 2.0  # 8 tokens at the smallest budget, 4 without a limit
-
-
-def test_a_claim_without_its_points_is_not_made() -> None:
-    found = claims([[BudgetPoint.read(point("unlimited", 0.0, answer=0.0))]])
-    assert (found.lowest_well_formed.runs, found.answer_growth.runs) == (0, 0)
-
-
 def test_a_difference_is_paired_by_task_over_the_runs_of_a_group(tmp_path: Path) -> None:
     """Both of `plain` have the tasks 0 and 1: 4 and 1 of 8 answers right. `mixed` has 3 and 1 of 4 right, and a third task."""
     runs = {"a": [1, 0], "b": [3, 1], "c": [3, 1, 4]}
@@ -128,13 +113,13 @@ def test_a_difference_is_paired_by_task_over_the_runs_of_a_group(tmp_path: Path)
         points = [point("budget", 0.5, budget=8, right=right), point("unlimited", 0.9)]
         write_run(tmp_path / name, 1, {"rl": {"math": points}})
     plain, mixed = f"plain={tmp_path / 'a'},{tmp_path / 'b'}", f"mixed={tmp_path / 'c'}"
-    first, free = compared(tmp_path, "--runs", plain, "--runs", mixed)["envs"]["math"]["points"]
+    first, free = compared(tmp_path, "--runs", plain, "--runs", mixed)["points"]
     (found,) = first["against_first"].values()
     assert (found["tasks"], found["only_second"]) == (2, 1)
     assert found["difference"] == pytest.approx(((3 / 4 - 4 / 8) + (1 / 4 - 1 / 8)) / 2)
     assert found["interval"][0] < found["difference"] < found["interval"][1]
     assert (free["against_first"]["mixed"]["tasks"], free["against_first"]["mixed"]["difference"]) == (0, None)
-    assert (tmp_path / "out" / "page.html").read_text().count("<svg ") == 3
+    assert (tmp_path / "out" / "page.html").read_text().count("<svg ") == 2
 
 
 def test_runs_under_different_budgets_are_refused_with_those_that_both_need(
@@ -158,7 +143,7 @@ def test_the_spread_of_one_value_has_no_deviation() -> None:
 def test_a_budget_that_was_asked_for_twice_is_one_point(tmp_path: Path) -> None:
     twice = [point("budget", 0.5, budget=8), point("budget", 0.5, budget=8, share=0.5), point("unlimited", 0.9)]
     run = write_run(tmp_path / "run", 1, {"rl": {"math": twice}})
-    found = compared(tmp_path, "--runs", f"a={run}")["envs"]["math"]["points"]
+    found = compared(tmp_path, "--runs", f"a={run}")["points"]
     assert [(one["point"], one["groups"]["a"]["accuracy"]["runs"]) for one in found] == [
         ("budget-8", 1),
         ("unlimited", 1),
@@ -169,7 +154,7 @@ def test_the_page_needs_nothing_but_itself_and_escapes_names(tmp_path: Path) -> 
     plain, mixed = two_groups(tmp_path)
     compared(tmp_path, "--runs", f"<b>{plain}", "--runs", mixed)
     html = (tmp_path / "out" / "page.html").read_text()
-    assert html.count("<svg ") == 3
+    assert html.count("<svg ") == 2
     assert "&lt;b&gt;plain" in html
     assert "<b>plain" not in html
     assert "budget-10" in html
@@ -179,13 +164,14 @@ def test_the_page_needs_nothing_but_itself_and_escapes_names(tmp_path: Path) -> 
 def test_a_label_chooses_the_evaluation(tmp_path: Path) -> None:
     _, mixed = two_groups(tmp_path)
     found = compared(tmp_path, "--runs", mixed, "--label", "sft")
-    assert found["envs"]["math"]["points"][2]["groups"]["mixed"]["accuracy"]["mean"] == 0.1
+    assert found["points"][2]["groups"]["mixed"]["accuracy"]["mean"] == 0.1
 
 
 def test_an_environment_that_only_one_group_has_is_shown_for_it_alone(tmp_path: Path) -> None:
     both = write_run(tmp_path / "x", 1, {"rl": {"math": curve(0.4, 0.8), "code": curve(0.1, 0.2)}})
     math = write_run(tmp_path / "y", 1, {"rl": {"math": curve(0.4, 0.8)}})
-    found = compared(tmp_path, "--runs", f"both={both}", "--runs", f"math={math}")["envs"]["code"]
+    found = compared(tmp_path, "--runs", f"both={both}", "--runs", f"math={math}")
+    assert found["points"][0]["env"] == "code"
     assert found["points"][0]["groups"]["both"]["accuracy"]["runs"] == 1
     assert found["points"][0]["groups"]["math"]["accuracy"]["runs"] == 0
     assert found["points"][0]["groups"]["math"]["accuracy"]["mean"] is None
@@ -207,14 +193,7 @@ def test_what_can_not_be_compared_is_said(tmp_path: Path, capsys: pytest.Capture
     assert "after different stages" in refused(capsys, "--runs", f"{plain},{early}")
     free = write_run(tmp_path / "free", 1, {"rl": {"code": [point("budget", 0.5, budget=3), point("unlimited", 1)]}})
     said = refused(capsys, "--runs", mixed, "--runs", f"free={free}")
-    assert "nothing in common" in said
-    assert "free: code budget-3" in said
-
-
-def test_help_teaches_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["compare", "--help"])
-    assert "--runs plain=runs/plain-1,runs/plain-2" in capsys.readouterr().out
+    assert "eval.budgets" in said
 
 
 def test_comparing_loads_no_heavy_library() -> None:
