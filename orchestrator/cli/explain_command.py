@@ -6,7 +6,6 @@ import json
 from rich.console import Console
 
 from temper.orchestrator.cli.named_model import path_of_run, require_run
-from temper.orchestrator.tools.inspect.explain.explanation import explain, print_explanation
 from temper.orchestrator.tools.inspect.viewer.loopback import LOOPBACK
 
 PORT = 8310
@@ -38,6 +37,9 @@ def add_explain_command(commands: "argparse._SubParsersAction[argparse.ArgumentP
 
 
 def _explain(given: argparse.Namespace) -> int:
+    # Imported here: recorded batches take seconds to import.
+    from temper.orchestrator.tools.inspect.explain.explanation import explain, print_explanation
+
     found = explain(require_run(given.run), stage=given.stage)
     if given.json:
         print(json.dumps(found.as_json(), indent=1))

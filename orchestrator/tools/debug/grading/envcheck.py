@@ -13,7 +13,7 @@ from temper.envs.catalog import drawing_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
 from temper.envs.playback import Scored, score
-from temper.orchestrator.tools.debug.grading.finding import Finding
+from temper.orchestrator.tools.debug.grading.case_check import CaseCheck
 from temper.orchestrator.tools.debug.grading.reward_audit import audit
 from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
 from temper.rewards.verdict import correctness
@@ -27,17 +27,17 @@ CHECKED_TWICE = 8
 class EnvReport:
     """What the self-test of an environment found."""
 
-    findings: list[Finding]
+    findings: list[CaseCheck]
     seconds: list[float]
     """Of each scored script, without the start of child processes, which the first one waits for."""
 
     @property
-    def corrupted(self) -> Finding:
+    def corrupted(self) -> CaseCheck:
         """Whether corrupted answers lose."""
         return self.findings[1]
 
     @property
-    def repeated(self) -> Finding:
+    def repeated(self) -> CaseCheck:
         """Whether answers are worth the same when they are graded again."""
         return self.findings[2]
 
@@ -66,9 +66,9 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
 
     If it `audits`, `reward_audit` then looks for rewards that need no knowledge of the task.
     """
-    gold, wrong = Finding(name="gold answers accepted"), Counter[str]()
-    corrupted = Finding(name="corrupted answers rejected")
-    repeated = Finding(name="the same score twice")
+    gold, wrong = CaseCheck(name="gold answers accepted"), Counter[str]()
+    corrupted = CaseCheck(name="corrupted answers rejected")
+    repeated = CaseCheck(name="the same score twice")
     if env.gold is None or env.corruptions is None:
         raise ValueError(f"environment {env.id!r} has no gold answers and corruptions to be checked with")
     seconds = []
@@ -117,8 +117,8 @@ def _case(task: Task, name: str, scored: Scored) -> str:
     return f"{task.key}, {name}: {said} {scored.verdict.detail}"[:300]
 
 
-def _same_tasks(env: EnvDefinition) -> Finding:
-    finding = Finding(name="the same tasks from the same seed")
+def _same_tasks(env: EnvDefinition) -> CaseCheck:
+    finding = CaseCheck(name="the same tasks from the same seed")
     if env.generate is not None:
         for seed in range(CHECKED_TWICE):
             one, two = (generated_tasks(env, 1, seed=seed) for _ in range(2))
@@ -126,9 +126,9 @@ def _same_tasks(env: EnvDefinition) -> Finding:
     return finding
 
 
-def _gymnasium(env: EnvDefinition, tasks: Sequence[Task]) -> Finding:
+def _gymnasium(env: EnvDefinition, tasks: Sequence[Task]) -> CaseCheck:
     """Run gymnasium's own check; an environment that generates no tasks is given those of the file to draw from."""
-    finding = Finding(name="gymnasium's check_env")
+    finding = CaseCheck(name="gymnasium's check_env")
     made = drawing_env(env, (lambda rng: rng.choice(tasks)) if env.generate is None else None)
     try:
         check_env(made, skip_render_check=True)

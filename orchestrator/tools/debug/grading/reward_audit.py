@@ -12,7 +12,7 @@ from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CALL_BLOCK
 from temper.envs.play import Play
 from temper.envs.playback import Scored, read_as_own, score
-from temper.orchestrator.tools.debug.grading.finding import Finding
+from temper.orchestrator.tools.debug.grading.case_check import CaseCheck
 from temper.rewards.verdict import correctness
 
 AUDITED = 30
@@ -50,7 +50,7 @@ Copy = Callable[[str, list[str]], str | None]
 """Gives a turn from the gold answer's names and all feedback of the environment. None gives up."""
 
 
-def audit(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> list[Finding]:
+def audit(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> list[CaseCheck]:
     """Try generic scripts on an environment. `golds` has the turns of the gold answers by the keys of their tasks."""
     tried = list(tasks[:AUDITED])
     limit = USUAL_CHANCE if env.chance is None else env.chance
@@ -61,8 +61,8 @@ def audit(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[st
     return findings
 
 
-def _nothing(tasks: Sequence[Task]) -> Finding:
-    finding = Finding(name="empty answers earn nothing")
+def _nothing(tasks: Sequence[Task]) -> CaseCheck:
+    finding = CaseCheck(name="empty answers earn nothing")
     for task in tasks:
         for turns in ([""], [""] * REPEATED):
             scored = score(task, turns)
@@ -70,9 +70,9 @@ def _nothing(tasks: Sequence[Task]) -> Finding:
     return finding
 
 
-def _constant(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> Finding:
+def _constant(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> CaseCheck:
     """Look for the answer that earns most of all, given to every task."""
-    finding = Finding(name="")
+    finding = CaseCheck(name="")
     scripts = {f"gold answer of {task.key}": golds[task.key] for task in tasks if task.key in golds}
     scripts = dict(list(scripts.items())[:OTHERS]) | {repr(text): [text] * REPEATED for text in DEGENERATE}
     best = 0.0
@@ -84,8 +84,8 @@ def _constant(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: floa
     return finding
 
 
-def _neighbours(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> Finding:
-    finding = Finding(name="")
+def _neighbours(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> CaseCheck:
+    finding = CaseCheck(name="")
     other = {task.key: after.key for task, after in zip(tasks, [*tasks[1:], *tasks[:1]], strict=True)}
     mean = _mean(tasks, lambda task: score(task, golds[other[task.key]]), finding)
     finding.add(mean <= limit, f"they earn {mean:.2f}, above {limit}")
@@ -93,12 +93,12 @@ def _neighbours(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: fl
     return finding
 
 
-def _everything(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> Finding:
+def _everything(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> CaseCheck:
     """Give right answers among many: with theirs among all numbers, and in the middle of other gold answers.
 
     An answer may define several functions, and a text of the right form may have any content: these are not listed.
     """
-    finding = Finding(name="right answers among many earn nothing")
+    finding = CaseCheck(name="right answers among many earn nothing")
     single = {key: turns[0] for key, turns in golds.items() if len(turns) == 1}
     if env.runs_programs or env.judges_form:
         single = {}
@@ -118,9 +118,9 @@ def _everything(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, l
     return finding
 
 
-def _copies(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> Finding:
+def _copies(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> CaseCheck:
     """Answer by copies of the environment's feedback."""
-    finding = Finding(name="")
+    finding = CaseCheck(name="")
     copies = {"a table of the failed tests": _table} if env.runs_programs else COPIES
     best = 0.0
     for name, copy in copies.items():
@@ -199,7 +199,7 @@ def _without_numbers(turn: str) -> str:
     return NUMBER.sub("", kept) + turn[len(kept) :]
 
 
-def _mean(tasks: Sequence[Task], play: Callable[[Task], Scored], finding: Finding) -> float:
+def _mean(tasks: Sequence[Task], play: Callable[[Task], Scored], finding: CaseCheck) -> float:
     """Return the mean reward of tasks, or 0 if the first few earn nothing. A failure goes against the finding."""
     earned = 0.0
     for number, task in enumerate(tasks):

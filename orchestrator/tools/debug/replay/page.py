@@ -1,7 +1,7 @@
 """A replay for people at a terminal."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -86,7 +86,7 @@ def _print_tokens(found: TokensCompared, console: Console, head: str, names: tup
 
 
 def _print_table(
-    console: Console, head: tuple[str, ...], rows: list[tuple[str, ...]], *, title: str | None = None
+    console: Console, head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, title: str | None = None
 ) -> None:
     table = Table(box=None, padding=(0, 1), pad_edge=False, title=title, title_justify="left")
     for name in head:

@@ -13,7 +13,7 @@ from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
 from temper.envs.retail.env import DOMAIN
 from temper.envs.service import env as service
-from temper.orchestrator.tools.debug.grading.finding import Finding
+from temper.orchestrator.tools.debug.grading.case_check import CaseCheck
 from temper.orchestrator.tools.debug.grading.reward_audit import FEWEST, audit
 from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
 
@@ -24,12 +24,12 @@ NEEDS_PUZZLES = pytest.mark.skipif(
 )
 
 
-def audited(env: EnvDefinition, tasks: list[Task]) -> list[Finding]:
+def audited(env: EnvDefinition, tasks: list[Task]) -> list[CaseCheck]:
     assert env.gold is not None
     return audit(env, tasks, {task.key: env.gold(task) for task in tasks})
 
 
-def failed(findings: list[Finding]) -> set[int]:
+def failed(findings: list[CaseCheck]) -> set[int]:
     return {number for number, finding in enumerate(findings) if finding.against}
 
 

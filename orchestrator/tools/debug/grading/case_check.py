@@ -1,10 +1,10 @@
-"""The finding of one check of an environment."""
+"""One check of an environment, and the cases that it tried."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True, kw_only=True)
-class Finding:
+class CaseCheck:
     """The cases that one check tried, and the cases that went against it."""
 
     name: str
