@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from temper.envs.core.member import Holding, LearnerDied, Member, MemberNow, MemberState
+from temper.envs.core.member import Holding, LearnerDied, MemberNow, MemberState, Place, Process, Pulse
 from temper.learner.batches.micro_batches import BatchShare, TrainBatch
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.token_records import TokenRecord
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.delivery import Delivery, LearnerEnd, Offered, Push
+from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.transports import Audience
 
@@ -23,41 +23,104 @@ DEATH_S = 20.0
 """How long the death of a rank may take to be known after the others noticed that it no longer answers them, in seconds."""
 
 
-class TrainerRank(Member, LearnerEnd, Protocol):
-    """One rank as the group sees it, wherever it runs. See `learner/worker.py`. Every call raises `LearnerDied` where its
-    process has ended."""
+class RankHandle:
+    """One rank as the group sees it, wherever its process runs: see `learner/worker.py`. Every call raises `LearnerDied` if the
+    process has ended.
+    """
 
-    async def ready(self) -> None: ...
+    def __init__(self, process: Process, *, number: int) -> None:
+        self._process = process
+        self.name = f"the learner's rank {number}"
 
-    async def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None) -> None: ...
+    @property
+    def place(self) -> Place | None:
+        """Where it runs; None until it does."""
+        return self._process.place
 
-    async def load_reference(self) -> None: ...
+    async def ready(self) -> None:
+        """Wait until the rank has joined the others."""
+        await self._process.placed()
 
-    async def use_threads(self, threads: int) -> None: ...
+    async def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None) -> None:
+        """Load a model."""
+        named = {"optim": optim, "total_steps": total_steps, "teacher_dir": teacher_dir}
+        await self._process.call("load", model_dir, named=named)
 
-    async def occupy(self, *, weights: bool, states: bool) -> None: ...
+    async def load_reference(self) -> None:
+        """Load the weights that the loss compares with."""
+        await self._process.call("load_reference")
 
-    async def holding(self) -> Holding: ...
+    async def use_threads(self, threads: int) -> None:
+        """Compute with this many CPU threads."""
+        await self._process.call("use_threads", threads)
 
-    async def put(self, shares: Sequence[BatchShare]) -> Shares: ...
+    async def occupy(self, *, weights: bool, states: bool) -> None:
+        """Have weights and states on the device, or in main memory."""
+        await self._process.call("occupy", named={"weights": weights, "states": states})
 
-    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]: ...
+    async def holding(self) -> Holding:
+        """Return what the rank has on its device."""
+        return await self._process.call("holding")
 
-    async def token_records(self) -> list[TokenRecord]: ...
+    async def put(self, shares: Sequence[BatchShare]) -> Shares:
+        """Copy the rank's shares to where it reads them; returns what `train` takes."""
+        return await self._process.put(list(shares))
 
-    async def publish(self, version: int) -> WeightManifest | None: ...
+    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]:
+        """Take part in a step on shares that were put; returns its metrics."""
+        return await self._process.call("train", shares, named={"loss": loss, "epochs": epochs})
 
-    async def why_merged(self) -> str: ...
+    async def token_records(self) -> list[TokenRecord]:
+        """Return the last step's figures of the tokens of the rank's answers."""
+        return await self._process.call("token_records")
 
-    async def checkpoint_bytes(self) -> int: ...
+    async def publish(self, version: int) -> WeightManifest | None:
+        """Take part in the gathering of the weights; rank 0 returns the manifest."""
+        return await self._process.call("publish", version)
 
-    async def save(self, directory: str, *, beside: bool, spare: int) -> bool: ...
+    async def why_merged(self) -> str:
+        """Return why pushes carry adapters merged into the weights; empty if adapters travel alone."""
+        return await self._process.call("why_merged")
 
-    async def write(self) -> None: ...
+    async def host(self) -> str:
+        """Return the address at which the engines reach the rank."""
+        return await self._process.host()
 
-    async def restore(self, directory: str) -> None: ...
+    def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+        """Begin to offer the last push."""
+        return self._process.begin("offer", version, named={"whole": whole, "audience": audience})
 
-    async def close(self) -> None: ...
+    async def send(self, version: int) -> None:
+        """Do the sender's part while the engines take the push."""
+        await self._process.call("send", version)
+
+    async def checkpoint_bytes(self) -> int:
+        """Return the bytes that `save` writes, at the most."""
+        return await self._process.call("checkpoint_bytes")
+
+    async def save(self, directory: str, *, beside: bool, spare: int) -> bool:
+        """Copy model and optimiser, or write them; returns whether there is something left to write."""
+        return await self._process.call("save", directory, named={"beside": beside, "spare": spare})
+
+    async def write(self) -> None:
+        """Write the copy while the rank does something else."""
+        await self._process.call("write")
+
+    async def restore(self, directory: str) -> None:
+        """Read what `save` wrote."""
+        await self._process.call("restore", directory)
+
+    async def pulse(self) -> Pulse:
+        """Return the rank's signs of life, whatever it is computing."""
+        return await self._process.call("pulse")
+
+    def kill(self) -> None:
+        """End the process at once; a call that waits raises `LearnerDied`."""
+        self._process.kill()
+
+    async def close(self) -> None:
+        """Free what the rank holds, then end the process."""
+        await self._process.close()
 
 
 class TrainerGroup:
@@ -67,7 +130,7 @@ class TrainerGroup:
     Where a rank dies in a call, that raises `LearnerDied`, whatever the other ranks made of it.
     """
 
-    def __init__(self, ranks: Sequence[TrainerRank], *, engine_processes: int) -> None:
+    def __init__(self, ranks: Sequence[RankHandle], *, engine_processes: int) -> None:
         """Group these ranks, whose weights go to engines of so many processes each."""
         self.ranks = ranks
         self.stuck = False
@@ -193,7 +256,7 @@ class TrainerGroup:
         for rank in self.ranks:
             rank.kill()
 
-    async def _call_all(self, call: Callable[[TrainerRank], Awaitable[T]]) -> list[T]:
+    async def _call_all(self, call: Callable[[RankHandle], Awaitable[T]]) -> list[T]:
         return await self._call([call(rank) for rank in self.ranks])
 
     async def _call(self, calls: Sequence[Awaitable[T]], *, ends: bool = False) -> list[T]:
@@ -220,7 +283,7 @@ class TrainerGroup:
                 answer.cancel()
 
 
-def _node(rank: TrainerRank) -> str | None:
+def _node(rank: RankHandle) -> str | None:
     """Return how the cluster calls the node of a rank; None for one in no cluster."""
     return None if rank.place is None else rank.place.node
 

@@ -2,12 +2,12 @@
 
 import faulthandler
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from time import monotonic
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
 STACKS_SIGNAL = signal.SIGUSR2
@@ -148,6 +148,44 @@ class Member(Protocol):
 
     def kill(self) -> None:
         """End the process at once; nothing where it has ended."""
+        ...
+
+
+NOTHING: Mapping[str, object] = {}
+
+
+class Process(Protocol):
+    """A process with one object, whose methods are called from here. A call raises `ProcessDied` if the process has ended."""
+
+    @property
+    def place(self) -> Place | None: ...
+
+    async def placed(self) -> None:
+        """Wait until the process runs. From then on its `place` is known."""
+        ...
+
+    async def call(
+        self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
+    ) -> Any:
+        """Return what a method of the object returns. With `cancels` a call that is cancelled ends in the process too."""
+        ...
+
+    def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[object]:
+        """Call a method; what is returned can be given to other processes before it is there."""
+        ...
+
+    async def put(self, data: object) -> object:
+        """Copy data to where the process reads it; what is returned stands for it in a call."""
+        ...
+
+    async def host(self) -> str:
+        """Return the address at which other processes reach it."""
+        ...
+
+    def kill(self) -> None: ...
+
+    async def close(self) -> None:
+        """Let the object close what it holds, then end the process."""
         ...
 
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, TypeVar, TypeVarTuple
 
 import ray
@@ -12,7 +12,7 @@ from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayEr
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from temper.envs.core.errors import in_words
-from temper.envs.core.member import Place, ProcessDied, show_stacks_on_signal
+from temper.envs.core.member import NOTHING, Place, ProcessDied, show_stacks_on_signal
 from temper.orchestrator.cluster.this_machine import LOOPBACK
 from temper.orchestrator.loop.deadline import in_thread
 
@@ -20,6 +20,7 @@ Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 
 CLOSE_S = 30.0
+NO_GROUPS: Mapping[str, str] = {}
 NODES_S = 30.0
 DEATHS = (RayActorError, OutOfMemoryError, NodeDiedError)
 """What Ray raises where an actor's process has ended: it has an error of its own for one that it ends before memory is full."""
@@ -50,20 +51,72 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
         raise died(f"{name} died ({' '.join(str(error).split())})") from error
 
 
-async def close_actor(actor: Any) -> None:
-    """Let an actor close what it holds, for `CLOSE_S` seconds at most, then end it."""
-    closing = asyncio.gather(actor.close.remote(), return_exceptions=True)
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(closing, CLOSE_S)
-    ray.kill(actor)
+def _nothing() -> None:
+    """Do nothing at the end of an actor."""
 
 
-async def host_of(actor: Any) -> str:
-    """Return the address at which other actors reach an actor's machine: loopback where the cluster has no other."""
-    if len(await living_nodes()) == 1:
-        return LOOPBACK
-    address: str = await actor.__ray_call__.remote(lambda _actor: ray.util.get_node_ip_address())
-    return address
+class ActorProcess:
+    """An actor of Ray as a `Process`. Its death is raised as `died`, with its name."""
+
+    def __init__(
+        self,
+        actor: Any,
+        *,
+        name: str,
+        died: type[ProcessDied],
+        groups: Mapping[str, str] = NO_GROUPS,
+        on_end: Callable[[], None] = _nothing,
+    ) -> None:
+        """`groups` are the concurrency groups of methods that have one; `on_end` is called when it was ended from here."""
+        self._actor, self._name, self._died = actor, name, died
+        self._groups, self._on_end = groups, on_end
+        self.place: Place | None = None
+
+    async def placed(self) -> None:
+        """See `Process.placed`. The process writes its stacks on a signal from then on."""
+        pid, host, node = await self._answer(self._actor.__ray_call__.remote(_introduce))
+        here = ray.get_runtime_context().get_node_id()
+        self.place = Place(pid=pid, host=host, node=None if node == here else node)
+
+    async def call(
+        self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
+    ) -> Any:
+        """See `Process.call`."""
+        return await self._answer(self.begin(method, *args, named=named), cancels=cancels)
+
+    def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[Any]:
+        """See `Process.begin`: return Ray's reference, in place of which another actor is given the answer itself."""
+        bound = getattr(self._actor, method)
+        if method in self._groups:
+            bound = bound.options(concurrency_group=self._groups[method])
+        reference: Awaitable[Any] = bound.remote(*args, **named)
+        return reference
+
+    async def put(self, data: object) -> object:
+        """See `Process.put`: copy it into shared memory, beside the event loop."""
+        return await in_thread(ray.put, data)
+
+    async def host(self) -> str:
+        """See `Process.host`: loopback if the cluster has no other machine."""
+        if len(await living_nodes()) == 1:
+            return LOOPBACK
+        address: str = await self._answer(self._actor.__ray_call__.remote(lambda _: ray.util.get_node_ip_address()))
+        return address
+
+    def kill(self) -> None:
+        """See `Process.kill`."""
+        ray.kill(self._actor)
+        self._on_end()
+
+    async def close(self) -> None:
+        """See `Process.close`: it may take `CLOSE_S` seconds."""
+        closing = asyncio.gather(self._actor.close.remote(), return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(closing, CLOSE_S)
+        self.kill()
+
+    async def _answer(self, call: Awaitable[Any], *, cancels: bool = False) -> Any:
+        return await await_actor(call, self._name, died=self._died, cancels=cancels)
 
 
 async def living_nodes() -> list[str]:
@@ -73,12 +126,6 @@ async def living_nodes() -> list[str]:
     except TimeoutError:
         raise RuntimeError(f"the cluster did not name its nodes within {NODES_S:.0f} s") from None
     return [node["NodeID"] for node in nodes if node["Alive"]]
-
-
-async def placed(actor: Any) -> Place:
-    """Wait until an actor's process runs, which writes its stacks on a signal from then on; returns where it does."""
-    pid, host, node = await actor.__ray_call__.remote(_introduce)
-    return Place(pid=pid, host=host, node=None if node == ray.get_runtime_context().get_node_id() else node)
 
 
 def _introduce(_actor: object) -> tuple[int, str, str]:

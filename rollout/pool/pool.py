@@ -15,9 +15,9 @@ from temper.envs.core.clock import loop_time
 from temper.envs.core.member import Holding, MemberNow, WorkerDied
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
-from temper.rollout.pool.pool_worker import PoolWorker
 from temper.rollout.pool.served_weights import Newcomer, Served, ServedWeights
 from temper.rollout.pool.slot_keeper import Healing, SlotKeeper, WorkerSlot, WorkerState
+from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Push
 
@@ -28,8 +28,8 @@ ANSWER_S = 20.0
 """How long a worker may take to list its groups in flight."""
 MOST_DEATHS = 3
 """Deaths of workers that a ticket may meet: its group fails at the last one, as its task may be the cause."""
-Spawn = Callable[[int], PoolWorker]
-"""Makes the worker of a slot, by its number; what takes time is left to `PoolWorker.placed` and `start`."""
+Spawn = Callable[[int], WorkerHandle]
+"""Makes the worker of a slot, by its number; what takes time is left to `WorkerHandle.placed` and `start`."""
 
 OnReissue = Callable[[int, str], None]
 
@@ -179,7 +179,7 @@ class RolloutPool:
     async def holding(self) -> dict[str, Holding]:
         """Return what each engine has on its device, by the name of its worker."""
 
-        async def named(worker: PoolWorker) -> tuple[str, Holding]:
+        async def named(worker: WorkerHandle) -> tuple[str, Holding]:
             return worker.name, await worker.holding()
 
         return dict(await self._of_all(named))
@@ -202,7 +202,7 @@ class RolloutPool:
         """Return what the engines did since they were last asked."""
         return EngineStats.together(await self._of_all(lambda worker: worker.engine_stats()))
 
-    async def _of_all(self, ask: Callable[[PoolWorker], Awaitable[T]]) -> list[T]:
+    async def _of_all(self, ask: Callable[[WorkerHandle], Awaitable[T]]) -> list[T]:
         """Return what those that serve answer, without those that die meanwhile."""
         slots = self._in(WorkerState.SERVING, WorkerState.DRAINING)
         workers = [slot.worker for slot in slots]
@@ -210,7 +210,7 @@ class RolloutPool:
         return self._without_dead(slots, workers, answers)
 
     def _without_dead(
-        self, slots: Sequence[WorkerSlot], workers: Sequence[PoolWorker], answers: Sequence[T | BaseException]
+        self, slots: Sequence[WorkerSlot], workers: Sequence[WorkerHandle], answers: Sequence[T | BaseException]
     ) -> list[T]:
         """Return the answers of those that live, in their order. Raises what was no death."""
         living: list[T] = []
@@ -241,7 +241,7 @@ class RolloutPool:
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         """Let every worker read a model directory, whose weights count as `version`; returns what all of them confirm."""
 
-        async def read(takers: Sequence[PoolWorker | Newcomer]) -> Sequence[WeightVersion | BaseException]:
+        async def read(takers: Sequence[WorkerHandle | Newcomer]) -> Sequence[WeightVersion | BaseException]:
             reading = (taker.load_checkpoint(directory, version) for taker in takers)
             return await asyncio.gather(*reading, return_exceptions=True)
 
@@ -250,7 +250,7 @@ class RolloutPool:
     async def _load(
         self,
         wanted: Served,
-        give: Callable[[Sequence[PoolWorker | Newcomer]], Awaitable[Sequence[WeightVersion | BaseException]]],
+        give: Callable[[Sequence[WorkerHandle | Newcomer]], Awaitable[Sequence[WeightVersion | BaseException]]],
     ) -> WeightVersion:
         """Give weights to all workers. Those that die meanwhile are followed by others, which take them before they serve."""
         async with self._weights.lock:
@@ -280,7 +280,7 @@ def _failed(ticket: Ticket, samples: int, deaths: Sequence[WorkerDied]) -> Group
     return Group(ticket=ticket, trajectories=(), failed=(lost,) * samples)
 
 
-async def _newest(known: Iterable[BegunGroup], workers: Sequence[PoolWorker]) -> list[BegunGroup]:
+async def _newest(known: Iterable[BegunGroup], workers: Sequence[WorkerHandle]) -> list[BegunGroup]:
     """Return the groups, each as its worker knows it; as it was `known` where no worker says anything of it.
 
     A worker that has died or does not answer in time is left out.
@@ -295,7 +295,7 @@ async def _newest(known: Iterable[BegunGroup], workers: Sequence[PoolWorker]) ->
     return [replace(there.get((one.ticket.number, one.attempt), one), before=one.before) for one in list(known)]
 
 
-async def _begun_of(worker: PoolWorker) -> list[BegunGroup]:
+async def _begun_of(worker: WorkerHandle) -> list[BegunGroup]:
     try:
         return await worker.groups_in_flight()
     except WorkerDied:  # its groups are given out again

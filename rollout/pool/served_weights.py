@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from temper.envs.core.member import WorkerDied
-from temper.rollout.pool.pool_worker import PoolWorker
+from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import EngineEnd, Offered, Push
 from temper.rollout.weights.manifest import WeightManifest
@@ -25,7 +25,7 @@ class Served:
 class Newcomer:
     """A worker that is being given weights by itself. It takes the weights of all others after these."""
 
-    worker: PoolWorker
+    worker: WorkerHandle
     given: asyncio.Task[None]
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
@@ -34,7 +34,7 @@ class Newcomer:
         return await self.worker.load_weights(manifest, offer, number)
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
-        """See `PoolWorker.load_checkpoint`."""
+        """See `WorkerHandle.load_checkpoint`."""
         await asyncio.wait({self.given})
         return await self.worker.load_checkpoint(directory, version)
 
@@ -72,7 +72,7 @@ class ServedWeights:
         limit_s = self._push_s(push.manifest.whole_bytes)
         return await push.delivery.deliver(push.manifest, takers, limit_s=limit_s, whole=whole)
 
-    async def give(self, worker: PoolWorker, now: Served, *, started: Served, read_s: float) -> None:
+    async def give(self, worker: WorkerHandle, now: Served, *, started: Served, read_s: float) -> None:
         """Give a worker that started on the weights `started` those that all serve `now`.
 
         Raises `WorkerDied` if it died or did not take them in time, which is `read_s` seconds for a directory. Raises

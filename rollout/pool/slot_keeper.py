@@ -9,9 +9,9 @@ from enum import Enum
 from temper.envs.core.clock import loop_time
 from temper.envs.core.errors import FailureKind, in_words
 from temper.envs.core.member import MemberNow, MemberState, ProcessDied, WorkerDied
-from temper.rollout.pool.pool_worker import PoolWorker
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.pool.served_weights import Newcomer, Served, ServedWeights
+from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.weights.manifest import NoLongerHeld
 
@@ -40,7 +40,7 @@ class WorkerSlot:
     """
 
     number: int
-    worker: PoolWorker
+    worker: WorkerHandle
     state: WorkerState = WorkerState.STARTING
     restarts: int = 0
     served: bool = False
@@ -53,13 +53,13 @@ class WorkerSlot:
     load: int = 0
     """How many groups it counts as having: a worker that fails at once is free at once, and would attract all work."""
 
-    def begin(self, worker: PoolWorker) -> None:
+    def begin(self, worker: WorkerHandle) -> None:
         """Give the place to a newcomer."""
         self.worker, self.state, self.death = worker, WorkerState.STARTING, None
         self.streak, self.tickets, self.over = 0, [], asyncio.Event()
         self._weigh()
 
-    def end(self, worker: PoolWorker, death: WorkerDied) -> None:
+    def end(self, worker: WorkerHandle, death: WorkerDied) -> None:
         """Take no more from a worker that died, or is taken for dead; nothing where another one has its place already."""
         if self.worker is worker and not self.over.is_set():
             self.death = death
@@ -69,7 +69,7 @@ class WorkerSlot:
             worker.kill()
 
     @contextmanager
-    def running(self, ticket: int) -> Iterator[PoolWorker]:
+    def running(self, ticket: int) -> Iterator[WorkerHandle]:
         """Count a group as in flight during the block; gives the worker."""
         worker, tickets = self.worker, self.tickets
         tickets.append(ticket)
@@ -82,7 +82,7 @@ class WorkerSlot:
             if self.state is WorkerState.DRAINING and not tickets:
                 self.over.set()
 
-    def learn(self, worker: PoolWorker, group: Group) -> None:
+    def learn(self, worker: WorkerHandle, group: Group) -> None:
         """Take note of what came of a group. One whose engine generates nothing is as good as dead."""
         if self.worker is not worker:
             return
@@ -105,7 +105,7 @@ class WorkerSlot:
         return self.state is not WorkerState.STARTING and not self.over.is_set()
 
     @property
-    def taker(self) -> PoolWorker | Newcomer:
+    def taker(self) -> WorkerHandle | Newcomer:
         """The worker as it takes the weights of all others."""
         return self.worker if self.given is None else Newcomer(worker=self.worker, given=self.given)
 
@@ -136,7 +136,7 @@ class Healing:
 
     restarts: RestartLimit = field(default_factory=lambda: RestartLimit(3, window_s=1800.0))
     start_s: float = 300.0
-    late: Callable[[PoolWorker, str], Awaitable[None]] | None = None
+    late: Callable[[WorkerHandle, str], Awaitable[None]] | None = None
     died: Callable[[str, WorkerDied], None] = lambda name, death: None
     healed: Callable[[str, str], None] = lambda name, what: None
     tell: Callable[[str], None] = lambda line: None
@@ -147,7 +147,7 @@ class SlotKeeper:
 
     def __init__(
         self,
-        spawn: Callable[[int], PoolWorker],
+        spawn: Callable[[int], WorkerHandle],
         *,
         weights: ServedWeights,
         healing: Healing,
@@ -187,7 +187,7 @@ class SlotKeeper:
         if not slot.tickets:
             slot.over.set()
 
-    def serves(self, slot: WorkerSlot, worker: PoolWorker) -> None:
+    def serves(self, slot: WorkerSlot, worker: WorkerHandle) -> None:
         """Take note that a worker has the weights that all serve."""
         if slot.state is WorkerState.JOINING and slot.worker is worker and not slot.over.is_set():
             slot.state, slot.served, self._has_served = WorkerState.SERVING, True, True
@@ -290,7 +290,7 @@ class SlotKeeper:
             await worker.close()
         return None
 
-    async def _live(self, slot: WorkerSlot, worker: PoolWorker, began: float) -> None:
+    async def _live(self, slot: WorkerSlot, worker: WorkerHandle, began: float) -> None:
         """Start a worker, let it serve, and wait for its death, which it raises."""
         try:
             await self._placed(worker)
@@ -318,7 +318,7 @@ class SlotKeeper:
                 self._healing.tell(f"{worker.name} {serves}")
         await worker.died()
 
-    async def _started(self, slot: WorkerSlot, worker: PoolWorker, on: Served) -> WeightVersion:
+    async def _started(self, slot: WorkerSlot, worker: WorkerHandle, on: Served) -> WeightVersion:
         """Start a worker's engine; returns the version that it confirms."""
         assert on.model is not None
         self._starting.add(slot)
@@ -329,7 +329,7 @@ class SlotKeeper:
             self._starting.discard(slot)
             self.changed()
 
-    async def _placed(self, worker: PoolWorker) -> None:
+    async def _placed(self, worker: WorkerHandle) -> None:
         """Wait for room for a worker, without an end while others serve: a machine that comes has room."""
         placing = asyncio.ensure_future(worker.placed())
         try:
@@ -343,7 +343,7 @@ class SlotKeeper:
         finally:
             placing.cancel()
 
-    async def _join(self, slot: WorkerSlot, worker: PoolWorker, started: Served) -> None:
+    async def _join(self, slot: WorkerSlot, worker: WorkerHandle, started: Served) -> None:
         """Bring a worker that started to the weights that are served, by itself or with the next ones that all are given."""
         failure: Exception | None = None
         for _ in range(JOINS):

@@ -10,10 +10,10 @@ from temper.envs.core.task import EnvRef, Task
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.pool.pool import RolloutPool
-from temper.rollout.pool.pool_worker import PoolWorker
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
@@ -153,7 +153,7 @@ async def pool_of(
 ) -> RolloutPool:
     """Return a pool that serves the directory "base" as version 0; `newcomers` take the places of those that die."""
 
-    async def late(worker: PoolWorker, what: str) -> None:
+    async def late(worker: WorkerHandle, what: str) -> None:
         tell(f"{worker.name} looked at: {what}")
         worker.kill()
 

@@ -12,6 +12,7 @@ from temper.orchestrator.tools.preflight.simulation.lengths import LogNormal
 from temper.orchestrator.tools.preflight.simulation.speeds import Speeds
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.token_arrays import Ids, as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.weights.delivery import Offered
@@ -66,12 +67,13 @@ class Shared:
     arrays: Arrays = field(default_factory=Arrays)
 
 
-class SimulatedWorker:
+class SimulatedWorker(WorkerHandle):
     """A worker of the pool. All methods belong to one event loop of virtual time."""
+
+    place: Place | None = None
 
     def __init__(self, number: int, shared: Shared) -> None:
         self.name = f"rollout worker {number}"
-        self.place: Place | None = None
         self.engine = EngineModel(shared.speeds.pass_s)
         self._shared = shared
         self._counted = 0.0

@@ -17,16 +17,16 @@ from ray.cluster_utils import Cluster
 from support.pushes import held
 from unit.rollout.weights.test_push import SHAPES, Weights, nudged, same, segment_sender, weights
 
+from temper.envs.core.member import WorkerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.config import LearnerConfig
 from temper.learner.trainer_group import TrainerGroup
 from temper.learner.weight_sender import BucketSender, SegmentSender
-from temper.orchestrator.cluster.actors import at_place
+from temper.orchestrator.cluster.actors import ActorProcess, at_place
 from temper.orchestrator.cluster.bundles import cluster_nodes, gpus_taken, reserve
 from temper.orchestrator.cluster.placement import NoRoomError, Wanted
-from temper.orchestrator.cluster.rollout_actors import RolloutActor
 from temper.orchestrator.cluster.this_machine import IMPORTS
-from temper.orchestrator.cluster.trainer_actors import TrainerActor, start_trainer_group
+from temper.orchestrator.cluster.trainer_actors import rank_handle, start_trainer_group
 from temper.orchestrator.loop.deadline import Deadline, StuckError, within
 from temper.orchestrator.session.diagnosis import diagnose
 from temper.rollout.episodes.resume import BegunGroup
@@ -34,6 +34,7 @@ from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Ticket, WeightVersion
 from temper.rollout.weights.buckets import BucketReceiver, BucketWays
 from temper.rollout.weights.manifest import WeightManifest
@@ -110,9 +111,14 @@ class Receiver:
         return ray.get_runtime_context().get_node_id()
 
 
+def worker_handle(actor: Any, number: int) -> WorkerHandle:
+    process = ActorProcess(actor, name=f"rollout worker {number}", died=WorkerDied)
+    return WorkerHandle(process, number=number)
+
+
 async def pool_of(engines: list[Any]) -> RolloutPool:
     pool = RolloutPool(
-        lambda number: RolloutActor(engines[number], number=number),
+        lambda number: worker_handle(engines[number], number),
         workers=len(engines),
         weights=ServedWeights(Path("model"), WeightVersion(step=0), push_s=lambda nbytes: 60.0),
         retries=0,
@@ -125,7 +131,7 @@ async def pushes_to_another_host() -> None:
     """Three pushes from one host to two engines on another."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("shared_memory")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, pool = TrainerGroup([TrainerActor(rank, number=0)], engine_processes=1), await pool_of(engines)
+    learner, pool = TrainerGroup([rank_handle(rank, number=0)], engine_processes=1), await pool_of(engines)
     for version in (1, 2):
         push = await learner.publish(WeightVersion(step=version))
         assert await pool.load_weights(push) == WeightVersion(step=version)
@@ -139,7 +145,7 @@ async def broadcasts_to_another_host() -> None:
     """Three pushes that two engines get at once."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("broadcast")
     engines = [ray.remote(Receiver).options(num_cpus=0, resources={"engine": 1}).remote() for _ in range(2)]
-    learner, pool = TrainerGroup([TrainerActor(rank, number=0)], engine_processes=1), await pool_of(engines)
+    learner, pool = TrainerGroup([rank_handle(rank, number=0)], engine_processes=1), await pool_of(engines)
     for version in (1, 2, 3):
         push = await learner.publish(WeightVersion(step=version))
         assert await pool.load_weights(push) == WeightVersion(step=version)
@@ -151,12 +157,12 @@ async def broadcasts_to_another_host() -> None:
 async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
     """Two workers whose machine goes wait for another one; once there is one they take the push that they missed."""
     rank = ray.remote(Sender).options(num_cpus=0, resources={"learner": 1}).remote("shared_memory")
-    learner, receiver = TrainerGroup([TrainerActor(rank, number=0)], engine_processes=1), ray.remote(Receiver)
+    learner, receiver = TrainerGroup([rank_handle(rank, number=0)], engine_processes=1), ray.remote(Receiver)
     made: list[Any] = []
 
-    def spawn(number: int) -> RolloutActor:
+    def spawn(number: int) -> WorkerHandle:
         made.append(receiver.options(num_cpus=0, resources={"engine": 1}).remote())
-        return RolloutActor(made[-1], number=number)
+        return worker_handle(made[-1], number)
 
     # Those that follow at once are placed on the machine that is gone, until Ray knows: a second wave of deaths.
     healing = Healing(restarts=RestartLimit(3, window_s=1800.0, together_s=10.0))

@@ -1,0 +1,87 @@
+"""A rollout worker as the pool sees it, wherever its process runs."""
+
+from pathlib import Path
+
+from temper.envs.core.member import Holding, Place, Process, Pulse
+from temper.rollout.engines.protocol import EngineStats
+from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.rollout.weights.delivery import Offered
+from temper.rollout.weights.manifest import WeightManifest
+
+
+class WorkerHandle:
+    """One process with one engine: see `rollout/episodes/worker.py`. Every call raises `WorkerDied` if the process ends, or its
+    engine's.
+    """
+
+    def __init__(self, process: Process, *, number: int, record_experts: bool = False, sleeps: bool = False) -> None:
+        """With `record_experts` the engine records the experts that it chooses; one that `sleeps` shares its device."""
+        self._process = process
+        self._record_experts, self._sleeps = record_experts, sleeps
+        self.name = f"rollout worker {number}"
+
+    @property
+    def place(self) -> Place | None:
+        """Where it runs; None until it does."""
+        return self._process.place
+
+    async def placed(self) -> None:
+        """Wait until the process runs: until a machine has room for it."""
+        await self._process.placed()
+
+    async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
+        """Start the engine on a model directory, whose weights count as `version`; returns the one that it confirms."""
+        return await self._process.call("start", str(model_dir), version.step, self._record_experts, self._sleeps)
+
+    async def died(self) -> None:
+        """Wait for as long as worker and engine live."""
+        await self._process.call("died")
+
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
+        """Return the group; a call that is given up ends in the process too, else it would run beside the next one."""
+        return await self._process.call("run_group", ticket, samples, attempt, begun, cancels=True)
+
+    async def groups_in_flight(self) -> list[BegunGroup]:
+        """Return what there is of the groups in flight."""
+        return await self._process.call("groups_in_flight")
+
+    async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
+        """Sample turns by the engine alone; returns their tokens."""
+        return await self._process.call("sample_bare", prompts, max_tokens)
+
+    async def isolation(self) -> str:
+        """Return a line about the worker's sandbox."""
+        return await self._process.call("isolation")
+
+    async def engine_stats(self) -> EngineStats:
+        """Return what the engine did since the last call."""
+        return await self._process.call("engine_stats")
+
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """See `Engine.occupy`."""
+        await self._process.call("occupy", named={"weights": weights, "cache": cache, "limit_s": limit_s})
+
+    async def holding(self) -> Holding:
+        """Return what the engine has on its device."""
+        return await self._process.call("holding")
+
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+        """Serve a push by its offer, as engine `number` of the audience; returns the version that the engine confirms."""
+        return await self._process.call("load_weights", manifest, offer, number)
+
+    async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
+        """Serve the weights of a model directory."""
+        return await self._process.call("load_checkpoint", str(directory), version.step)
+
+    async def pulse(self) -> Pulse:
+        """Return the worker's signs of life."""
+        return await self._process.call("pulse")
+
+    def kill(self) -> None:
+        """End the process at once; a call that waits raises `WorkerDied`."""
+        self._process.kill()
+
+    async def close(self) -> None:
+        """Stop the engine, then the process."""
+        await self._process.close()
