@@ -16,8 +16,8 @@ from temper.envs.core.member import Heart, Holding, Pulse
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.learner.engine.aside import device_bytes
 from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngine, join_ranks
+from temper.learner.engine.device_memory import device_bytes
 from temper.learner.engine.frozen_model import FrozenModel, Reference, UnadaptedModel
 from temper.learner.engine.optimizer import freeze, learning_rate
 from temper.learner.imports_kept import keep_imports

@@ -9,13 +9,13 @@ from transformers import PreTrainedModel
 
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.config import LearnerConfig
-from temper.learner.engine.aside import Aside, memory_of, nbytes, reachable
 from temper.learner.engine.deepspeed_engine import (
     DeepSpeedEngine,
     free_partitions,
     offload_param,
     register_convolutions,
 )
+from temper.learner.engine.device_memory import Aside, memory_of, nbytes, reachable
 from temper.learner.models.adapters import without_adapters
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.loading import cast

@@ -113,29 +113,6 @@ def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def fresh_qwen3(directory: Path, *, width: int, layers: int) -> int:
-    """Write a fresh Qwen 3 with its tokenizer to `directory`, for measurements; returns the number of parameters.
-
-    Its layers are attention and MLPs alone. `width` is a multiple of 64.
-    """
-    tokenizer = byte_tokenizer()
-    config = transformers.Qwen3Config(
-        vocab_size=-(-len(tokenizer) // 32) * 32,
-        hidden_size=width,
-        intermediate_size=4 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=width // 64,
-        num_key_value_heads=2,
-        head_dim=64,
-        max_position_embeddings=4096,
-        tie_word_embeddings=False,
-    )
-    model = transformers.Qwen3ForCausalLM(config)
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def parameter_count(config: FreshModelConfig) -> int:
     """Return how many parameters a fresh model has, found out without making its weights."""
     with torch.device("meta"):

@@ -29,6 +29,7 @@ from bench.processes import started
 from bench.trl_side import Part, TrlSide, TrlWork, trl_is_there
 from rich.console import Console
 from rich.table import Table
+from support.fresh_qwen3 import fresh_qwen3
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.task import Task
@@ -36,7 +37,7 @@ from temper.envs.sandbox.sandbox import SandboxConfig
 from temper.envs.source import GeneratedSource
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.learner.models.fresh import FreshModelConfig, fresh_qwen3, make_model
+from temper.learner.models.fresh import FreshModelConfig, make_model
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig

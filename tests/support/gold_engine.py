@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 
+from support.replay_engine import ReplayEngine
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.task import Message, Task
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.engines.replay_engine import ReplayEngine
 from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.turn_sampler import TurnSampler

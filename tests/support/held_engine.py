@@ -3,9 +3,10 @@
 import asyncio
 from dataclasses import replace
 
+from support.replay_engine import ReplayEngine
+
 from temper.rollout.budget.rule import ThoughtLimit
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.engines.replay_engine import ReplayEngine
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Trajectory
 

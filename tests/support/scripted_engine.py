@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
+from support.replay_engine import ReplayEngine
+
 from temper.envs.catalog import make_env
 from temper.envs.core.task import Task
 from temper.envs.play import MakeEnv
@@ -10,7 +12,6 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.engines.replay_engine import ReplayEngine
 from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.turn_sampler import TurnSampler

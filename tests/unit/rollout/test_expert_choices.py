@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.replay_engine import Recording, read_recording
 from unit.rollout.episodes.test_episode import demonstration, play
 
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import samples_from_groups
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.engines.replay_engine import Recording, read_recording
 from temper.rollout.expert_choices import Choices, first_recorded, from_json, padded, to_json
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Ticket, Trajectory, WeightVersion

@@ -4,9 +4,9 @@ import asyncio
 from time import monotonic
 
 import pytest
+from support.replay_engine import ReplayEngine
 
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.engines.replay_engine import ReplayEngine
 
 
 def completion(*ids: int) -> Completion:

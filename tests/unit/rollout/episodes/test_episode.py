@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import pytest
 from support.bound import bound
+from support.replay_engine import Recording, ReplayEngine, read_recording
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.binding import EnvConfig, bind
@@ -22,7 +23,6 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.engines.replay_engine import Recording, ReplayEngine, read_recording
 from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.turn_sampler import TurnSampler

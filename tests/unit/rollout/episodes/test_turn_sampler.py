@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
+from support.replay_engine import ReplayEngine
 
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.engines.replay_engine import ReplayEngine
 from temper.rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Closed, WeightVersion

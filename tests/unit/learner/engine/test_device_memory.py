@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from temper.learner.engine.aside import Aside, memory_of, nbytes, reachable
+from temper.learner.engine.device_memory import Aside, memory_of, nbytes, reachable
 
 CPU = torch.device("cpu")
 
