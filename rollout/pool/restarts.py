@@ -26,16 +26,15 @@ class RestartLimit:
         *,
         window_s: float,
         together_s: float = 0.0,
-        setting: str = "supervision.restarts",
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Allow `most` deaths of a process, and of those in its place, within any `window_s` seconds; `setting` says where that
-        number can be changed. Deaths within `together_s` seconds count as one.
+        """Allow `most` deaths of a process, and of those in its place, within any `window_s` seconds.
+
+        Deaths within `together_s` seconds count as one.
         """
         self._most = most
         self._window_s = window_s
         self._together_s = together_s
-        self._setting = setting
         self._clock = clock
         self._deaths: dict[int, deque[tuple[float, list[str]]]] = {}
 
@@ -51,6 +50,6 @@ class RestartLimit:
         if len(deaths) > self._most:
             told = "; ".join(f"{now - at:.0f} s ago: {', '.join(texts)}" for at, texts in deaths)
             raise TooManyRestarts(
-                f"{len(deaths)} deaths within {self._window_s:.0f} s in one place, of which {self._setting}={self._most} may "
-                f"be healed ({told}); the same command continues the run from its last checkpoint"
+                f"{len(deaths)} deaths within {self._window_s:.0f} s in one place, of which "
+                f"supervision.restarts={self._most} may be healed ({told}); the same command continues the run from its last checkpoint"
             ) from error

@@ -59,11 +59,11 @@ def test_one_push_leaves_the_segment_of_the_one_before_alone():
     assert torch.equal(held(first)["a.weight"], WEIGHTS["a.weight"])
     third = accepted(receiver, sender, sender.push(3, gathered=buckets(3.0)))
     assert third.path == first.path != second.path
-    with pytest.raises(ValueError, match="was overwritten, it does not hold version 1; push again"):
+    with pytest.raises(ValueError, match="version 1"):
         held(first)
-    with pytest.raises(ValueError, match="has checksum .* push again"):
+    with pytest.raises(ValueError, match="checksum"):
         receiver.receive(first.manifest, first.path)
-    with pytest.raises(ValueError, match="version 2 are no longer held; publish again"):
+    with pytest.raises(ValueError, match="version 2"):
         offered(sender, second.manifest)
 
 
@@ -76,7 +76,7 @@ def test_a_damaged_or_missing_segment_is_refused():
     with pytest.raises(ValueError, match="checksum"):
         receiver.receive(manifest, path)
     os.truncate(path, 10)
-    with pytest.raises(ValueError, match="has 10 bytes, the push needs"):
+    with pytest.raises(ValueError, match="10 bytes"):
         receiver.receive(manifest, path)
     sender.close()
     assert not os.path.exists(path)
@@ -86,7 +86,7 @@ def test_a_damaged_or_missing_segment_is_refused():
 
 def test_a_push_that_misses_a_weight_is_an_error():
     sender = whole_sender()
-    with pytest.raises(ValueError, match="1 weights were not sent, such as c"):
+    with pytest.raises(ValueError, match="1 weights .* c"):
         sender.push(1, gathered=[{name: WEIGHTS[name] for name in ("a.weight", "b.bias")}])
     with pytest.raises(ValueError, match=r"b.bias has shape \(2,\)"):
         sender.push(1, gathered=[{"b.bias": torch.zeros(2)}])
@@ -97,7 +97,7 @@ def test_more_than_the_machine_has_is_refused_before_any_of_it_is_taken():
     # should it be taken after all, this stops it before the machine is full
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, hard))
     try:
-        with pytest.raises(OSError, match=r"no room for \d+ bytes of weights: \d+ bytes of memory are available"):
+        with pytest.raises(OSError, match=r"no room"):
             HostMemory(2**62)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -181,9 +181,7 @@ def test_an_engine_that_comes_later_gets_the_weights_too_and_those_that_serve_ke
     accepted(receiver, sender, sender.push(1, gathered=[first], base=[base]), audience)
     manifest = sender.push(2, gathered=[second], base=None)
     newcomer = WeightReceiver()
-    with pytest.raises(
-        WholeWeightsNeeded, match=r"adapters to the weights of version 1 .* this engine holds none; send it"
-    ):
+    with pytest.raises(WholeWeightsNeeded, match=r"version 1 .* none"):
         accepted(newcomer, sender, manifest, audience)
     assert close_to(held(accepted(newcomer, sender, manifest.whole(), audience)), sums(base, second), digits=1e-6)
     assert close_to(held(accepted(receiver, sender, manifest, audience)), sums(base, second), digits=1e-6)
@@ -203,7 +201,7 @@ def test_adapters_to_other_weights_are_refused(receiver: WeightReceiver) -> None
     other = adapter_sender()
     other.push(2, gathered=[adapters], base=[base])
     manifest = other.push(3, gathered=[adapters], base=None)
-    with pytest.raises(WholeWeightsNeeded, match=r"the weights of version 2 .* holds those of version 1"):
+    with pytest.raises(WholeWeightsNeeded, match=r"version 2 .* version 1"):
         accepted(receiver, other, manifest)
     assert close_to(held(accepted(receiver, other, manifest.whole())), sums(base, adapters), digits=1e-6)
     other.close()
@@ -229,16 +227,16 @@ def test_adapters_that_were_overwritten_while_they_were_read_are_noticed(receive
     first = accepted(receiver, sender, sender.push(2, gathered=[drawn(ADAPTERS, seed=2)], base=None).whole())
     for version in (3, 4):  # two segments take turns
         sender.push(version, gathered=[drawn(ADAPTERS, seed=version)], base=None)
-    with pytest.raises(ValueError, match="was overwritten, it does not hold version 2; push again"):
+    with pytest.raises(ValueError, match="version 2"):
         held(first)
-    with pytest.raises(ValueError, match="version 2 are no longer held; publish again"):
+    with pytest.raises(ValueError, match="version 2"):
         offered(sender, first.manifest)
     sender.close()
 
 
 def test_what_is_missing_is_an_error_and_no_push() -> None:
     sender, adapters = adapter_sender(), drawn(ADAPTERS, seed=1)
-    with pytest.raises(ValueError, match="1 weights were not sent, such as norm"):
+    with pytest.raises(ValueError, match="1 weights .* norm"):
         sender.push(1, gathered=[adapters], base=[{name: torch.zeros(BASE[name]) for name in BASE if name != "norm"}])
     base = drawn(BASE, seed=0)
     manifest = sender.push(1, gathered=[adapters], base=[base])

@@ -83,7 +83,7 @@ def test_weights_that_were_damaged_on_the_way_are_refused(receiver, audience):
     sender = segment_sender()
     manifest = sender.push(1, gathered=[weights(seed=0)])
     sender._own.last.data[100] ^= 1
-    with pytest.raises(ValueError, match="has checksum"):
+    with pytest.raises(ValueError, match="checksum"):
         accepted(receiver, sender, manifest, audience)
     with pytest.raises(ValueError, match="10 bytes arrived"):
         receiver.receive(manifest, np.array(offered(sender, manifest, ELSEWHERE))[:10])
@@ -96,7 +96,7 @@ def test_the_engine_notices_that_its_segment_was_overwritten_after_it_was_verifi
     sender.push(2, gathered=[weights(seed=1)])
     require_footer(segment, taken.manifest)
     sender.push(3, gathered=[weights(seed=2)])
-    with pytest.raises(ValueError, match="was overwritten, it does not hold version 1; push again"):
+    with pytest.raises(ValueError, match="version 1"):
         require_footer(segment, taken.manifest)
 
 
