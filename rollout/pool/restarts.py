@@ -51,5 +51,6 @@ class RestartLimit:
             told = "; ".join(f"{now - at:.0f} s ago: {', '.join(texts)}" for at, texts in deaths)
             raise TooManyRestarts(
                 f"{len(deaths)} deaths within {self._window_s:.0f} s in one place, of which "
-                f"supervision.restarts={self._most} may be healed ({told}); the same command continues the run from its last checkpoint"
+                f"supervision.restarts={self._most} may be healed ({told}); the same command continues the "
+                f"run from its last checkpoint"
             ) from error
