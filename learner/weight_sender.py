@@ -12,18 +12,23 @@ from temper.learner.config import LearnerConfig
 from temper.rollout.weights.buckets import BUCKET_BYTES, BucketWays, Buffers, buckets_of, send_buckets
 from temper.rollout.weights.checksum import tensor_checksum
 from temper.rollout.weights.manifest import (
+    DOWN,
+    UP,
     Adapted,
     NoLongerHeld,
     WeightManifest,
+    clear_footer,
+    contents,
     layout,
     require_held,
     require_shape,
+    tensor_view,
     unknown_weight,
     wire_dtype,
+    write_footer,
 )
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connected, open_store
 from temper.rollout.weights.receiver import WithBase
-from temper.rollout.weights.segment import DOWN, UP, clear_footer, contents, tensor_view, write_footer
 from temper.rollout.weights.spare_memory import give_back
 from temper.rollout.weights.transports import (
     BROADCAST,

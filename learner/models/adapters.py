@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
-from temper.rollout.weights.segment import DOWN, UP
+from temper.rollout.weights.manifest import DOWN, UP
 
 ADAPTER = "default"
 BASE = "base_layer."

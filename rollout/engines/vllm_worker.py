@@ -38,7 +38,7 @@ from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU
 from temper.rollout.weights.buckets import BucketReceiver, ComingWeights
 from temper.rollout.weights.host_memory import MappedFiles
-from temper.rollout.weights.segment import LocalWeights, read_weights
+from temper.rollout.weights.manifest import LocalWeights, read_weights
 from temper.rollout.weights.spare_memory import give_back
 
 BACKEND = "temper"

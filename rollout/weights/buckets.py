@@ -14,9 +14,19 @@ from typing import Any
 import torch
 
 from temper.rollout.weights.checksum import tensor_checksum
-from temper.rollout.weights.manifest import FOOTER_BYTES, WeightManifest, require_shape, unknown_weight, wire_dtype
+from temper.rollout.weights.manifest import (
+    FOOTER_BYTES,
+    WeightManifest,
+    contents,
+    require_footer,
+    require_shape,
+    tensor_view,
+    tensors,
+    unknown_weight,
+    wire_dtype,
+    write_footer,
+)
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connected
-from temper.rollout.weights.segment import contents, require_footer, tensor_view, tensors, write_footer
 
 BUCKET_BYTES = 2**26
 """Most bytes of a bucket, but for one of a single tensor that is larger. Each end holds two; by gloo larger ones are slower."""

@@ -10,8 +10,14 @@ import numpy as np
 import torch
 
 from temper.rollout.weights.host_memory import HostMemory, MappedFiles
-from temper.rollout.weights.manifest import Adapted, WeightManifest, WholeWeightsNeeded
-from temper.rollout.weights.segment import LocalWeights, map_segment, verify
+from temper.rollout.weights.manifest import (
+    Adapted,
+    LocalWeights,
+    WeightManifest,
+    WholeWeightsNeeded,
+    map_segment,
+    verify,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,8 @@ from temper.rollout.engines.protocol import Engine
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.host_memory import MappedFiles
-from temper.rollout.weights.manifest import WeightManifest
+from temper.rollout.weights.manifest import LocalWeights, WeightManifest, read_weights
 from temper.rollout.weights.receiver import WeightReceiver
-from temper.rollout.weights.segment import LocalWeights, read_weights
 from temper.rollout.weights.transports import Audience
 
 HERE = Audience(number=1, size=1, host="127.0.0.1")

@@ -13,9 +13,8 @@ from support.pushes import ELSEWHERE, HERE, accepted, held, offered
 from temper.learner.config import LearnerConfig
 from temper.learner.weight_sender import SegmentSender
 from temper.rollout.weights.checksum import KEYS, PIECE_ROWS, checksum, device_checksum
-from temper.rollout.weights.manifest import wire_dtype
+from temper.rollout.weights.manifest import require_footer, wire_dtype
 from temper.rollout.weights.receiver import WeightReceiver
-from temper.rollout.weights.segment import require_footer
 from temper.rollout.weights.transports import require_usable
 
 CPU = torch.device("cpu")
