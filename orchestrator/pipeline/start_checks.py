@@ -1,106 +1,257 @@
-"""What can be known at the start is checked at the start: before an engine is started or a file is written."""
+"""The checks of a run's start: before an engine is started or a file is written. `temper doctor` makes them too.
 
+A check is a function of `Start` that yields findings. A fault for which a run must not begin is raised.
+"""
+
+import json
 import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
+from temper.envs.binding import BoundEnv
 from temper.envs.catalog import env_class
+from temper.envs.core.task import Task
+from temper.envs.data.blocks import BLOCK
+from temper.envs.source import data_of, open_source, row_tasks
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
 from temper.learner.models.shape import longest_sequence
 from temper.learner.training_state import model_bytes, state_bytes
+from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.model_checks import check_thoughts
 from temper.orchestrator.pipeline.config import Config
-from temper.orchestrator.pipeline.format_checks import format_notes
-from temper.orchestrator.pipeline.limit_checks import hang_notes, limit_notes
+from temper.orchestrator.pipeline.finding import Finding, Level, ok, warning
 from temper.orchestrator.stages.stage import Role, StageInstance, StartCheck
 from temper.orchestrator.tracking.sinks.config import require_usable
+from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.weights.weight_files import require_whole
+
+SURELY_SHORT = 2
+"""A prompt whose characters, this many times over, are fewer than the limit's tokens is not rendered to be counted."""
+LIMITS_REMEDY = "leave the smaller setting out, or raise it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """A configuration, the stages that are ahead, and the folder of the model that they begin with; None for a fresh one."""
+
+    config: Config
+    ahead: list[StageInstance]
+    model: Path | None
+
+    @property
+    def plays(self) -> bool:
+        """Whether a stage that is ahead plays episodes."""
+        return any(map(self.config.plays, self.ahead))
+
+    @cached_property
+    def parameters(self) -> int:
+        """Parameters of the model. Raise as `require_whole`."""
+        return parameter_count(self.config.model.fresh) if self.model is None else require_whole(self.model)
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's tokenizer, with the turns that the configuration declares."""
+        return byte_tokenizer() if self.model is None else load_tokenizer(self.model, self.config.model.declared())
+
+    @cached_property
+    def renderer(self) -> Renderer:
+        """The writer and reader of the model's turns."""
+        return Renderer(self.tokenizer, self.config.rollout.thought)
+
+    @cached_property
+    def longest(self) -> int | None:
+        """Positions that the model's configuration names."""
+        return self.config.model.fresh.max_positions if self.model is None else longest_sequence(self.model)
 
 
 def check_before(
     config: Config, ahead: list[StageInstance], root: Path, reached: str | None = None, *, settled: bool = True
 ) -> list[str]:
-    """Find what would fail later, and return what is worth knowing as lines for people.
+    """Make all checks, and return their warnings as lines for people.
 
-    `reached` is the newest model of the run in the folder `root`, where it has one that holds. Limits and deadlines, which the
-    profile chooses, are looked at where it has `settled` them.
+    `reached` is the newest whole model of the run in the folder `root`, if there is one. Limits and deadlines are checked only
+    if the profile has `settled` them.
 
-    Raise `FileNotFoundError`, `ValueError`, and `OSError` where the disk is too small.
+    Raise `FileNotFoundError`, `ValueError`, and `OSError` if the disk is too small.
     """
     check_stages(config, ahead)
     require_usable(config.tracking.also, config.tracking.wandb)
     if all(one.stage.role is Role.REPORT for one in ahead):
         return []
-    model = _model(config, ahead, root, reached)
-    parameters = parameter_count(config.model.fresh) if model is None else require_whole(model)
-    if model is not None:
-        check_model(model, config)
-    tokenizer = byte_tokenizer() if model is None else load_tokenizer(model, config.model.declared())
-    longest = config.model.fresh.max_positions if model is None else longest_sequence(model)
-    notes = [
-        *format_notes(config, ahead, tokenizer),
-        *(limit_notes(config, ahead, tokenizer) if settled else []),
-        *(hang_notes(config, ahead) if settled else []),
-    ]
-    for one in ahead:
-        start = StartCheck(config=config, name=one.name, tokenizer=tokenizer, longest=longest)
-        one.stage.check(config.settings(one), start)
+    begins = ahead[0].stage.role is Role.BEGIN or reached is None
+    source = None if config.model.source is None or not begins else config.model.source.folder
+    start = Start(config=config, ahead=ahead, model=source if begins or reached is None else root / reached)
+    assert start.parameters
+    if start.model is not None:
+        check_model(start.model, config)
+    found = list(check_format(start))
+    if settled:
+        found += [*check_turns(start), *check_prompts(start), *check_hangs(start)]
+    found += check_data(start)
     if any(one.stage.trains for one in ahead):
-        require_disk(root, checkpoint_size(config.learner, parameters), parameters)
-    return notes
+        require_disk(root, checkpoint_size(config.learner, start.parameters), start.parameters)
+    return [one.what for one in found if one.level is Level.WARNING]
 
 
 def check_stages(config: Config, ahead: list[StageInstance]) -> None:
-    """Raise `ValueError` where a stage could not run or an environment can't be imported, whatever model and data hold."""
+    """Raise `ValueError` if a stage could not run or an environment can't be imported, whatever model and data hold."""
     for one in ahead:
         config.require_stage(one)
     if any(one.stage.role is not Role.REPORT for one in ahead):
         check_entry_points(config)
 
 
-def check_model(model: Path, config: Config) -> None:
-    """Raise `FileNotFoundError` or `ValueError` where the model can't think as configured."""
-    told = [(one.stage, config.settings(one)) for one in config.instances]
-    check_thoughts(
-        model,
-        config.rollout.thought,
-        limited=any(stage.limits_thoughts(settings) for stage, settings in told),
-        left_out=any(not env.thinking for env in config.envs.values())
-        or any(stage.leaves_thoughts_out(settings) for stage, settings in told),
-        declared=config.model.declared(),
-    )
-
-
-def _model(config: Config, ahead: list[StageInstance], root: Path, reached: str | None) -> Path | None:
-    """Return the model that the first stage begins with; None where it makes one."""
-    if ahead[0].stage.role is Role.BEGIN or reached is None:
-        return None if config.model.source is None else config.model.source.folder
-    return root / reached
-
-
 def check_entry_points(config: Config) -> None:
-    """Raise `ValueError` where the class of an environment can't be imported."""
+    """Raise `ValueError` if the class of an environment can't be imported."""
     for name, env in config.environments.items():
         try:
             env_class(env.ref)
-        except Exception as error:  # whatever a module of a user's own raises
+        except Exception as error:  # whatever a user's module raises
             raise ValueError(
                 f"envs.{name}: {env.ref.entry_point} can't be imported ({type(error).__name__}: {error})"
             ) from error
 
 
-def checkpoint_size(learner: LearnerConfig, parameters: int) -> int:
-    """Return the bytes that a checkpoint of a model with so many parameters has.
+def check_model(model: Path, config: Config) -> None:
+    """Raise `FileNotFoundError` or `ValueError` if the model can't think as configured."""
+    stages = [(one.stage, config.settings(one)) for one in config.instances]
+    check_thoughts(
+        model,
+        config.rollout.thought,
+        limited=any(stage.limits_thoughts(settings) for stage, settings in stages),
+        left_out=any(not env.thinking for env in config.envs.values())
+        or any(stage.leaves_thoughts_out(settings) for stage, settings in stages),
+        declared=config.model.declared(),
+    )
 
-    Where a part of it or adapters are trained, only the model counts: how many these are the model's class alone can tell.
+
+def check_format(start: Start) -> Iterator[Finding]:
+    """Check whether the model's format carries the tools, system texts and thoughts of the environments.
+
+    Raise `ValueError` if a gold dialogue of their kind does not come back as it was.
+    """
+    if not start.plays:
+        return
+    config = start.config
+    stages = [(one.stage, settings) for one in config.instances if (settings := config.settings(one)) is not None]
+    left_out = any(stage.leaves_thoughts_out(settings) for stage, settings in stages)
+    needs = needs_of(config.environments, seed=config.seed, left_out=left_out)
+    for note in check_round_trip(start.tokenizer, needs):
+        yield warning(note, "give the model another template with model.chat_template")
+
+
+def needs_of(envs: Mapping[str, BoundEnv], *, seed: int, left_out: bool) -> Needs:
+    """Return the needs of environments; `left_out` if stages leave out thoughts."""
+    tasks = [task for env in envs.values() for task in _some_tasks(env, seed)]
+    return Needs(
+        tools=any(task.tools for task in tasks) or any(env.ref.settings.tools for env in envs.values()),
+        system=any(message.get("role") == "system" for task in tasks for message in task.messages),
+        thinking=any(env.config.thinking for env in envs.values()),
+        no_thinking=left_out or any(not env.config.thinking for env in envs.values()),
+    )
+
+
+def _some_tasks(env: BoundEnv, seed: int) -> Iterable[Task]:
+    """Return tasks with all kinds of tools and system texts: of all rows, or the first block of streamed ones."""
+    data = data_of(env)
+    if not data:
+        return [] if env.definition.generate is None else [open_source(env, split="train", seed=seed).task(0)]
+    read = [islice(row_tasks(env, one), BLOCK if one.streaming else None) for one in data]
+    return [each.task for rows in read for each in rows]
+
+
+def check_turns(start: Start) -> Iterator[Finding]:
+    """Warn of environments whose episodes the run's limit of turns cuts short."""
+    limit = start.config.rollout.limits.turns
+    if limit is None or not start.plays:
+        return
+    for name, env in start.config.environments.items():
+        settings = env.ref.settings
+        own = settings.tool_turns if settings.tools and settings.max_turns is not None else settings.max_turns
+        if own is None or limit < own:
+            turns = f"{own} of its own" if own is not None else "as many as it likes"
+            text = f"rollout.limits.turns={limit} cuts the episodes of {name} short, which has {turns}"
+            yield warning(text, LIMITS_REMEDY)
+
+
+def check_hangs(start: Start) -> Iterator[Finding]:
+    """Warn of stages that would give up before the supervision finds a hung process."""
+    stalled = start.config.supervision.stalled_s
+    settings = [(one.name, start.config.settings(one)) for one in start.ahead]
+    for name, waits in settings:
+        if isinstance(waits, LoopConfig) and waits.timeout_s <= stalled:
+            text = (
+                f"{name}.timeout_s={waits.timeout_s:g} is not above supervision.stalled_s={stalled:g}: a process that hangs "
+                f"while it answers ends the run instead of being replaced"
+            )
+            yield warning(text, LIMITS_REMEDY)
+
+
+def check_prompts(start: Start) -> Iterator[Finding]:
+    """Warn of data with prompts that leave no token for an answer: their episodes fail as `prompt_too_long`.
+
+    Raise `ValueError` if `on_error` of such data is raise.
+    """
+    if not start.plays:
+        return
+    total = start.config.rollout.limits.total_tokens
+    for name, env in start.config.environments.items():
+        for data in data_of(env):
+            read = islice(row_tasks(env, data), BLOCK if data.streaming else None)
+            tasks = [each.task for each in read]
+            found = overlong(tasks, start.renderer, total_tokens=total)
+            if not found:
+                yield ok(
+                    f"{data.name}: the prompts of {len(tasks)} rows leave room in rollout.limits.total_tokens={total}"
+                )
+                continue
+            key, longest = max(found, key=lambda pair: pair[1])
+            text = (
+                f"{data.name}: the prompts of {len(found)} of {len(tasks)} rows leave no token for an answer in "
+                f"rollout.limits.total_tokens={total}; the longest has {longest} (key {key})"
+            )
+            if (data.on_error or env.config.on_error) == "raise":
+                raise ValueError(f"{text}; raise the limit, or let such episodes fail with envs.{name}.on_error=skip")
+            yield warning(f"{text}; their episodes fail as prompt_too_long", "raise the limit, or leave such rows out")
+
+
+def overlong(tasks: Iterable[Task], renderer: Renderer, *, total_tokens: int) -> list[tuple[str, int]]:
+    """Return keys and lengths in tokens of the prompts that are as long as a whole episode may be."""
+    lengths = ((task.key, len(renderer.prompt_ids(task))) for task in tasks if not _short(task, total_tokens))
+    return [(key, length) for key, length in lengths if length >= total_tokens]
+
+
+def _short(task: Task, total_tokens: int) -> bool:
+    return SURELY_SHORT * len(json.dumps([task.messages, task.tools])) < total_tokens
+
+
+def check_data(start: Start) -> Iterator[Finding]:
+    """Let each stage check the data that it will read. Raise as the stage does."""
+    for one in start.ahead:
+        given = StartCheck(config=start.config, name=one.name, tokenizer=start.tokenizer, longest=start.longest)
+        one.stage.check(start.config.settings(one), given)
+        yield ok(f"{one.name} has its data")
+
+
+def checkpoint_size(learner: LearnerConfig, parameters: int) -> int:
+    """Return the bytes of a checkpoint of a model with so many parameters.
+
+    If a part of it or adapters are trained, only the model counts: their number is known to the model's class alone.
     """
     trained = 0 if learner.lora.rank or learner.frozen else parameters
     return model_bytes(parameters, bf16=learner.bf16) + state_bytes(trained, bf16=learner.bf16)
 
 
 def require_disk(folder: Path, needed: int, parameters: int) -> None:
-    """Raise `OSError` where the disk of a folder could not hold a checkpoint of `needed` bytes."""
+    """Raise `OSError` if the disk of a folder can't hold a checkpoint of `needed` bytes."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(place).free
     if free < needed:

@@ -5,8 +5,9 @@ from contextvars import copy_context
 from dataclasses import dataclass, replace
 from threading import Thread
 
+from temper.envs.core.errors import EnvError
 from temper.envs.data.hub import cache_alone
-from temper.orchestrator.tools.preflight.doctor.finding import Finding, failure, of_error
+from temper.orchestrator.pipeline.finding import Finding, Level, failure
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 
 LIMIT_S = 120.0
@@ -31,6 +32,8 @@ class Check:
     after: tuple[str, ...] = ()
     """Names of checks without which it could say nothing new: it is not made where one of them failed, or could not
     be made itself."""
+    blocks: bool = False
+    """Whether its warning counts as a failure for the checks that build on it."""
     limit_s: float = LIMIT_S
     """After which it is given up: a disk that is gone, a driver or a user's own code may never answer."""
 
@@ -45,9 +48,9 @@ def examined(checks: Sequence[Check], subject: Subject) -> Iterator[Finding]:
             blocked.add(check.name)
             continue
         for found in _found(check, subject):
-            if found.blocks:
+            if found.level is Level.FAILURE or (check.blocks and found.level is Level.WARNING):
                 blocked.add(check.name)
-            yield replace(found, check=check.name)
+            yield replace(found, where=check.name)
 
 
 def _found(check: Check, subject: Subject) -> list[Finding]:
@@ -67,3 +70,14 @@ def _look(check: Check, subject: Subject, found: list[Finding]) -> None:
         found.extend(check.look(subject))
     except BaseException as error:  # whatever a library or an environment of the user's own raises, a panic of Rust too
         found.append(of_error(error, remedy=check.remedy))
+
+
+def of_error(error: BaseException, *, remedy: str) -> Finding:
+    """Return the failure that an exception describes. Our messages end with the remedy, behind a semicolon; `remedy` is that of
+    other messages.
+    """
+    text = " ".join(str(error).split()) or repr(error)
+    if not isinstance(error, ValueError | OSError | RuntimeError | EnvError):
+        return failure(f"{type(error).__name__}: {text}", remedy)
+    what, mark, own = text.rpartition("; ")
+    return failure(what, own) if mark else failure(text, remedy)

@@ -3,13 +3,25 @@
 from collections.abc import Iterator
 
 from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.finding import Finding, Level, ok
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.tools.preflight.doctor.check import LONG_S, Check, examined
-from temper.orchestrator.tools.preflight.doctor.disk import look_at_room, look_at_speed
-from temper.orchestrator.tools.preflight.doctor.finding import Finding, Level, ok
+from temper.orchestrator.tools.preflight.doctor.data import (
+    look_at_limits,
+    look_at_overlap,
+    look_at_prompts,
+    look_at_rows,
+    look_at_stages,
+)
 from temper.orchestrator.tools.preflight.doctor.gold import look_at_environments
 from temper.orchestrator.tools.preflight.doctor.gpus import look_at_devices, look_at_driver, look_at_kernels
-from temper.orchestrator.tools.preflight.doctor.memory import look_at_memory, look_at_push
+from temper.orchestrator.tools.preflight.doctor.machine import (
+    SETUP,
+    look_at_open_files,
+    look_at_packages,
+    look_at_ports,
+    look_at_sandbox,
+)
 from temper.orchestrator.tools.preflight.doctor.model import (
     look_at_files,
     look_at_output_layer,
@@ -18,18 +30,9 @@ from temper.orchestrator.tools.preflight.doctor.model import (
     look_at_turns,
 )
 from temper.orchestrator.tools.preflight.doctor.nodes import look_at_nodes
-from temper.orchestrator.tools.preflight.doctor.packages import SETUP, look_at_packages
-from temper.orchestrator.tools.preflight.doctor.prompts import (
-    look_at_limits,
-    look_at_overlap,
-    look_at_prompts,
-    look_at_rows,
-    look_at_stages,
-)
-from temper.orchestrator.tools.preflight.doctor.sandbox import look_at_sandbox
+from temper.orchestrator.tools.preflight.doctor.room import look_at_memory, look_at_push, look_at_room
 from temper.orchestrator.tools.preflight.doctor.store import look_at_store
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
-from temper.orchestrator.tools.preflight.doctor.system_limits import look_at_open_files, look_at_ports
 
 
 def look_at_configuration(subject: Subject) -> Iterator[Finding]:
@@ -81,6 +84,7 @@ CHECKS = (
         look=look_at_files,
         remedy="download the model again, or name another with model.path=",
         of_run=True,
+        blocks=True,
     ),
     Check(
         name="output layer",
@@ -109,7 +113,6 @@ CHECKS = (
     Check(
         name="room", look=look_at_room, remedy="free some, or give runs_dir= on another disk", quick=True, after=MODEL
     ),
-    Check(name="disk speed", look=look_at_speed, remedy="give runs_dir= on another disk", after=("model", "room")),
     Check(
         name="thoughts",
         look=look_at_thoughts,
@@ -194,4 +197,4 @@ def start_notes(config: Config | None) -> list[str]:
     quick = {check.name for check in CHECKS if check.quick}
     needed = quick.union(*(check.after for check in CHECKS if check.quick))
     found = examined([check for check in CHECKS if check.name in needed], Subject(given=config))
-    return [blanked(one.line) for one in found if one.check in quick and one.level is not Level.OK]
+    return [blanked(one.line) for one in found if one.where in quick and one.level is not Level.OK]

@@ -1,10 +1,9 @@
-"""The environments: whether their gold answers are worth all when the model says them, in its own form, and others are not."""
+"""The environments: whether their gold answers get the full reward if the model gives them in its own form."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
 
 from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Message, Task
@@ -12,11 +11,9 @@ from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, 
 from temper.envs.playback import Scored, score
 from temper.envs.source import data_of, distinct, open_source
 from temper.orchestrator.loop.deadline import in_thread
+from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import check_entry_points
-from temper.orchestrator.tools.debug.grading.envcheck import EnvReport, self_test
-from temper.orchestrator.tools.preflight.doctor.finding import Finding, Level, failure, ok, warning
-from temper.orchestrator.tools.preflight.doctor.prompts import to_download
-from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tools.preflight.doctor.subject import Subject, to_download
 from temper.rewards.verdict import correctness
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
@@ -39,10 +36,12 @@ class Played:
     """Those that are, but not when they are written and read by the model's template."""
     longest: int = 0
     """Tokens of the longest turn."""
+    prompt: int = 0
+    """Tokens of the longest prompt."""
 
 
 def look_at_environments(subject: Subject) -> Iterator[Finding]:
-    """Play gold answers of every environment, and where these are right try its judge by corrupted ones."""
+    """Play gold answers of every environment."""
     check_entry_points(subject.config)
     for name, env in subject.config.environments.items():
         if any(map(to_download, data_of(env))):
@@ -53,9 +52,7 @@ def look_at_environments(subject: Subject) -> Iterator[Finding]:
         only_evaluated = env.config.data is None and env.config.eval_data is not None
         source = open_source(env, split="heldout" if only_evaluated else "train", seed=subject.config.seed)
         tasks, limits = distinct(source, TASKS), subject.config.rollout.limits
-        yield (found := check_gold(env, tasks, subject.renderer, limits))
-        if found.level is not Level.FAILURE:
-            yield check_judge(env, tasks, seconds=limits.timeout_s)
+        yield check_gold(env, tasks, subject.start.renderer, limits)
 
 
 def check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
@@ -78,6 +75,9 @@ def check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits:
         )
     if not played.tried:
         return ok(f"{env.name}: none of {len(tasks)} tasks has a gold answer")
+    if played.prompt >= limits.total_tokens:
+        said = f"{env.name}: a prompt has {played.prompt} tokens of rollout.limits.total_tokens={limits.total_tokens}"
+        return failure(f"{said}, which leaves none for an answer", "raise rollout.limits.total_tokens")
     if played.longest > limits.turn_tokens:
         return warning(
             f"{said}, but one has a turn of {played.longest} tokens, more than rollout.limits.turn_tokens={limits.turn_tokens}",
@@ -110,6 +110,7 @@ def _play(env: BoundEnv, task: Task, renderer: Renderer, played: Played) -> None
     speaker = _Speaker(renderer, task)
     scored = score(task, turns, read=speaker.read)
     played.longest = max(played.longest, speaker.longest)
+    played.prompt = max(played.prompt, speaker.prompt)
     if _right(scored):
         return
     own = score(task, turns)
@@ -124,7 +125,7 @@ class _Speaker:
         self._renderer = renderer
         self._task = task
         self._context = renderer.prompt_ids(task)
-        self.longest = 0
+        self.longest, self.prompt = 0, len(self._context)
 
     def read(self, text: str) -> ParsedTurn:
         """Return what is read of a turn that is written by the template. Raise `ValueError` where it can't be written."""
@@ -155,32 +156,3 @@ def _why(scored: Scored) -> str:
         return f"{scored.failure.kind.value}: {scored.failure.message}"[:200]
     outcome = scored.verdict.outcome
     return f"{'no verdict' if outcome is None else outcome.value} {scored.verdict.detail}".strip()[:200]
-
-
-def check_judge(env: BoundEnv, tasks: Sequence[Task], *, seconds: float) -> Finding:
-    """Say what the self-test of an environment finds on tasks of it; its answers have so many seconds each."""
-    if env.definition.corruptions is None:
-        return ok(f"{env.name} has no corrupted answers, by which its judge could be tried")
-    command = f"temper envcheck --env {env.definition.id}"
-    try:
-        report = asyncio.run(_tested(env, tasks, seconds=seconds * len(tasks)))
-    except TimeoutError:
-        said = f"{env.name}: its judge has not tried {len(tasks)} tasks after {seconds * len(tasks):g} s"
-        return failure(
-            said, f"mend what hangs there, or raise rollout.limits.timeout_s; {command} shows how long each takes"
-        )
-    against = [one for one in report.findings if one.against]
-    if against:
-        first = against[0]
-        said = f"{env.name}: {first.name}: {len(first.against)} of {first.tried} are not; {first.against[0]}"
-        return failure(said, f"mend its judge: {command}")
-    return ok(
-        f"{env.name}: {report.corrupted.tried} corrupted answers lose, and {report.repeated.tried} answers are worth the same "
-        f"when they are graded again"
-    )
-
-
-async def _tested(env: BoundEnv, tasks: Sequence[Task], *, seconds: float) -> EnvReport:
-    in_this = copy_context().run  # in a context of its own a thread would download
-    tested = partial(self_test, audits=False)  # which takes longer than a check before a run may
-    return await asyncio.wait_for(in_thread(in_this, tested, env.definition, tasks), seconds)

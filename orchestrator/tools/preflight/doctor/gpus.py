@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 from temper.learner.models.kernels import Device, require_kernels
 from temper.orchestrator.cluster.hardware import ASK_S, Hardware, Machine, chosen_of
 from temper.orchestrator.cluster.placement import Node, Wanted, lacking
-from temper.orchestrator.tools.preflight.doctor.finding import Finding, failure, ok, warning
+from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 
 DRIVERS = {13: 580, 12: 525}

@@ -4,10 +4,8 @@ from collections.abc import Collection, Iterator
 
 from transformers import PretrainedConfig
 
-from temper.orchestrator.pipeline.format_checks import format_notes
-from temper.orchestrator.pipeline.start_checks import check_model
-from temper.orchestrator.tools.preflight.doctor.finding import Finding, failure, ok, warning
-from temper.orchestrator.tools.preflight.doctor.prompts import is_here
+from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
+from temper.orchestrator.pipeline.start_checks import check_format, check_model
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 from temper.rollout.weights.weight_files import tensor_names
 
@@ -18,36 +16,24 @@ EMBEDDING = "embed_tokens.weight"
 def look_at_files(subject: Subject) -> Iterator[Finding]:
     """Look whether the model is on this machine, and whole."""
     if name := subject.to_download:
-        yield warning(f"{name} is not on this machine, so nothing is known of it", f"hf download {name}", blocks=True)
+        yield warning(f"{name} is not on this machine, so nothing is known of it", f"hf download {name}")
         return
     where = "a fresh hybrid" if subject.model is None else str(subject.model)
-    length = subject.config.rollout.engine.max_model_len
-    if subject.longest is not None and length > subject.longest:
-        yield warning(
-            f"rollout.engine.max_model_len={length} is more than the {subject.longest} positions that {where} names",
-            f"set rollout.engine.max_model_len={subject.longest}",
-        )
-    yield ok(f"{where}, {subject.parameters:,} parameters, {subject.shape.vocabulary:,} tokens")
+    yield ok(f"{where}, {subject.start.parameters:,} parameters, {subject.shape.vocabulary:,} tokens")
 
 
 def look_at_thoughts(subject: Subject) -> Iterator[Finding]:
     """Look for the tags of a thought, and whether thoughts can be limited and left out where stages do so."""
     if subject.model is not None:
         check_model(subject.model, subject.config)
-    tags = subject.renderer.format.tags
-    thinking = any(env.config.thinking for env in subject.config.environments.values())
-    if tags is None:
-        yield ok(
-            "the model has no tags of a thought" + ("; it answers at once, and budgets are refused" if thinking else "")
-        )
-        return
-    yield ok(f"{tags.opening} to {tags.closing}")
+    tags = subject.start.renderer.format.tags
+    yield ok("the model has no tags of a thought" if tags is None else f"{tags.opening} to {tags.closing}")
 
 
 def look_at_turns(subject: Subject) -> Iterator[Finding]:
     """Look at what ends a turn."""
-    ends = subject.renderer.format.ends
-    pad = subject.tokenizer.pad_token
+    ends = subject.start.renderer.format.ends
+    pad = subject.start.tokenizer.pad_token
     if pad in ends:
         yield warning(
             f"{pad} ends a turn and pads batches too", "give model.end_of_turn another token, if the model has one"
@@ -57,12 +43,11 @@ def look_at_turns(subject: Subject) -> Iterator[Finding]:
 
 def look_at_tool_calls(subject: Subject) -> Iterator[Finding]:
     """Render a gold dialogue, read it, and render it again."""
-    if not is_here(subject):
-        return
-    notes = format_notes(subject.config, subject.instances, subject.tokenizer)
-    form = subject.renderer.format
-    read = f"calls are written as {form.name}" if form.reads_calls else f"no tool calls ({form.no_calls})"
-    yield ok("; ".join([f"a gold dialogue comes back as it was; {read}", *notes]))
+    if subject.data_is_here:
+        form = subject.start.renderer.format
+        read = f"calls are written as {form.name}" if form.reads_calls else f"no tool calls ({form.no_calls})"
+        yield from check_format(subject.start)
+        yield ok(f"a gold dialogue comes back as it was; {read}")
 
 
 def look_at_output_layer(subject: Subject) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from temper.orchestrator.cluster.node_facts import CONNECT_S, NodeFacts, NodeSeen, ask_nodes
 from temper.orchestrator.cluster.this_machine import PORTS, ROOT
-from temper.orchestrator.tools.preflight.doctor.finding import Finding, failure, ok, warning
+from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 from temper.orchestrator.tools.preflight.plan.limits import LEAST_SHM, size
 

@@ -6,9 +6,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from temper.orchestrator.pipeline.config import Config
+from temper.orchestrator.pipeline.finding import Finding, ok, warning
 from temper.orchestrator.pipeline.tracking import trackio_store
 from temper.orchestrator.run.redaction import blanked
-from temper.orchestrator.tools.preflight.doctor.finding import Finding, of_error, ok, warning
+from temper.orchestrator.tools.preflight.doctor.check import of_error
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 from temper.orchestrator.tracking.mlflow.run import known_experiments
 from temper.orchestrator.tracking.mlflow.tracker import SQLITE, store_of

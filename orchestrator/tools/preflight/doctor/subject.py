@@ -6,25 +6,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from transformers import AutoConfig, PretrainedConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, PretrainedConfig
 
+from temper.envs.data.config import DataConfig
 from temper.envs.data.hub import cache_alone
-from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
-from temper.learner.models.shape import ModelShape, longest_sequence, read_shape
+from temper.envs.data.rows import is_on_hub
+from temper.envs.source import data_of
+from temper.learner.models.fresh import byte_tokenizer, hybrid_config
+from temper.learner.models.shape import ModelShape, read_shape
 from temper.orchestrator.cluster.hardware import Hardware, Machine, this_machine
 from temper.orchestrator.cluster.placement import Wanted
 from temper.orchestrator.pipeline.config import Config, settled_config, unsettled_config
-from temper.orchestrator.pipeline.data_files import is_whole
+from temper.orchestrator.pipeline.data_files import has_files, is_whole
 from temper.orchestrator.pipeline.runner import placed
+from temper.orchestrator.pipeline.start_checks import Start
 from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site
 from temper.orchestrator.tools.preflight.plan.model import planned_model
 from temper.orchestrator.tools.preflight.plan.plan import SHM
 from temper.orchestrator.tools.preflight.plan.planner import Planner
-from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.tokenizer import load_tokenizer
-from temper.rollout.weights.weight_files import require_whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +82,18 @@ class Subject:
         return None if source is None else source.folder
 
     @cached_property
-    def parameters(self) -> int:
-        """How many parameters the model has. Raise as `require_whole`."""
-        return parameter_count(self.config.model.fresh) if self.model is None else require_whole(self.model)
+    def start(self) -> Start:
+        """The same for the checks of a run's start, with all stages ahead."""
+        return Start(config=self.config, ahead=self.instances, model=self.model)
+
+    @property
+    def data_is_here(self) -> bool:
+        """Whether all data of a run is on this machine."""
+        config = self.config
+        stages = [(one.stage, settings) for one in self.instances if (settings := config.settings(one)) is not None]
+        data = [each for env in config.environments.values() for each in data_of(env)]
+        data += [each for stage, settings in stages if (each := stage.data(settings)) is not None]
+        return not any(map(to_download, data))
 
     @cached_property
     def model_config(self) -> PretrainedConfig:
@@ -96,7 +106,7 @@ class Subject:
     @cached_property
     def shape(self) -> ModelShape:
         """How large the model is."""
-        return read_shape(self.model_config, parameters=self.parameters)
+        return read_shape(self.model_config, parameters=self.start.parameters)
 
     @cached_property
     def planner(self) -> Planner:
@@ -105,20 +115,10 @@ class Subject:
         site = Site(hardware=Hardware(machines=(self.machine,)), card=None, shm_bytes=room, named=False)
         return Planner(self.config, planned_model(self.config.model, self.config.learner), site, Assumptions())
 
-    @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's tokenizer, with what the configuration declares of its turns."""
-        return byte_tokenizer() if self.model is None else load_tokenizer(self.model, self.config.model.declared())
 
-    @cached_property
-    def renderer(self) -> Renderer:
-        """What writes and reads the model's turns."""
-        return Renderer(self.tokenizer, self.config.rollout.thought)
-
-    @cached_property
-    def longest(self) -> int | None:
-        """Positions that the model's configuration names."""
-        return self.config.model.fresh.max_positions if self.model is None else longest_sequence(self.model)
+def to_download(data: DataConfig) -> bool:
+    """Return whether data would have to be downloaded."""
+    return is_on_hub(data) and not has_files(data)
 
 
 def read_subject(path: Path | None, overrides: list[str]) -> Subject:

@@ -51,9 +51,7 @@ def run_limits(planner: Planner) -> list[Limit]:
     """Return every limit of a run."""
     found = [_gpus(planner)] if planner.gpu else []
     found += device_limits(planner)
-    if planner.engine is not None and planner.model.shape.positions is not None:
-        found.append(_positions(planner.longest, planner.model.shape.positions))
-    return [*found, main_memory_limit(planner), *push_limits(planner)]
+    return [*found, *positions_limits(planner), main_memory_limit(planner), *push_limits(planner)]
 
 
 def advised(planner: Planner) -> list[Limit]:
@@ -151,10 +149,15 @@ def _gpus(planner: Planner) -> Limit:
     return Limit(what="GPUs", needed=f"{wanted.gpus}", has=f"{has}", holds=holds, remedy="" if holds else fewer)
 
 
-def _positions(longest: int, positions: int) -> Limit:
+def positions_limits(planner: Planner) -> list[Limit]:
+    """Return whether the model has a position for each token of an episode; empty if it names none."""
+    longest, positions = planner.longest, planner.model.shape.positions
+    if planner.engine is None or positions is None:
+        return []
     holds = longest <= positions
     remedy = "" if holds else f"rollout.limits.total_tokens={positions} rollout.engine.max_model_len={positions}"
-    return Limit(what="positions of the model", needed=f"{longest:,}", has=f"{positions:,}", holds=holds, remedy=remedy)
+    what = "positions of the model"
+    return [Limit(what=what, needed=f"{longest:,}", has=f"{positions:,}", holds=holds, remedy=remedy)]
 
 
 def main_memory_limit(planner: Planner) -> Limit:

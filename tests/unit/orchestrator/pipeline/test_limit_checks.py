@@ -1,33 +1,37 @@
 """What is said at a run's start of limits that its environments and its data do not fit."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.scripted_engine import TOKENIZER
 
-from temper.envs.binding import EnvConfig, bind_all
+from temper.envs.binding import EnvConfig, bind
 from temper.envs.data.config import DataConfig
 from temper.orchestrator.pipeline.config import load_config
-from temper.orchestrator.pipeline.limit_checks import hang_notes, prompt_notes, turn_notes
+from temper.orchestrator.pipeline.finding import Finding, Level
 from temper.orchestrator.pipeline.runner import placed
-from temper.orchestrator.pipeline.start_checks import check_before
+from temper.orchestrator.pipeline.start_checks import (
+    Start,
+    check_before,
+    check_hangs,
+    check_prompts,
+    check_turns,
+    needs_of,
+)
 from temper.orchestrator.stages.dpo import DpoConfig
-from temper.rollout.episodes.episode import EpisodeLimits
-from temper.rollout.episodes.worker import RolloutConfig
 
 DEMO = Path("configs/demo.yaml")
-LAKE = EnvConfig(kind="gym", options={"id": "FrozenLake-v1"})
 
 
-def rollout(total_tokens: int) -> RolloutConfig:
-    config = RolloutConfig()
-    return replace(
-        config,
-        limits=replace(config.limits, total_tokens=total_tokens),
-        engine=replace(config.engine, max_model_len=total_tokens),
-    )
+def start(*overrides: str) -> Start:
+    config = load_config(DEMO, ["sft.shares.math=0", *overrides])
+    return Start(config=config, ahead=config.instances, model=None)
+
+
+def warned(found: Iterable[Finding]) -> list[str]:
+    return [one.what for one in found if one.level is Level.WARNING]
 
 
 def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
@@ -45,41 +49,33 @@ def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
 
 
 def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:
-    envs = bind_all({"math": EnvConfig(), "lake": LAKE, "tool_use": EnvConfig(max_turns=6)})
-    assert turn_notes(envs, EpisodeLimits()) == []
-    assert turn_notes(envs, EpisodeLimits(turns=64)) == []
-    assert turn_notes(envs, EpisodeLimits(turns=5)) == [
-        "rollout.limits.turns=5 cuts the episodes of lake short, which has 64 of its own",
-        "rollout.limits.turns=5 cuts the episodes of tool_use short, which has 6 of its own",
-    ]
-    sharing = bind_all({"math": EnvConfig(tools=["calculator"])})
-    assert "has 4 of its own" in turn_notes(sharing, EpisodeLimits(turns=3))[0]
+    lake = "envs.lake={kind: gym, options: {id: FrozenLake-v1}}"
+    assert warned(check_turns(start(lake))) == []
+    assert warned(check_turns(start(lake, "rollout.limits.turns=64"))) == []
+    said = warned(check_turns(start(lake, "envs.tool_use.max_turns=6", "rollout.limits.turns=5")))
+    assert [("lake" in one, "tool_use" in one) for one in said] in (
+        [(True, False), (False, True)],
+        [(False, True), (True, False)],
+    )
 
 
 def test_rows_whose_prompt_fills_an_episode_are_counted_and_refused_or_let_pass_by_on_error(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     questions = ["2+2=?", "What is 1+1? " * 20, "What is 1+2? " * 40]
     path.write_text("\n".join(json.dumps({"question": said, "answer": "#### 4"}) for said in questions))
-    whole = bind_all({"math": EnvConfig(data=DataConfig(path=str(path)))})
-    assert prompt_notes(whole, rollout(2000), TOKENIZER) == []
-    with pytest.raises(
-        ValueError, match=r"2 of 3 rows leave no token .*total_tokens=250; the longest has 5\d\d .*skip"
-    ):
-        prompt_notes(whole, rollout(250), TOKENIZER)
-    (note,) = prompt_notes(
-        bind_all({"math": EnvConfig(data=DataConfig(path=str(path)), on_error="skip")}), rollout(250), TOKENIZER
-    )
-    assert note.endswith("their episodes fail as prompt_too_long")
 
+    def limited(total: int, *more: str) -> list[str]:
+        limits = (f"rollout.limits.total_tokens={total}", f"rollout.limits.turn_tokens={min(total, 128)}")
+        longest = f"rollout.engine.max_model_len={total}"
+        return warned(check_prompts(start(f"envs.math.data={path}", *limits, longest, *more)))
 
-def test_a_prompt_of_one_token_less_than_the_limit_is_short_enough(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(json.dumps({"question": "What is 1+1? " * 20, "answer": "#### 2"}))
-    envs = bind_all({"math": EnvConfig(data=DataConfig(path=str(path)), on_error="skip")})
-    (note,) = prompt_notes(envs, rollout(100), TOKENIZER)
+    assert limited(2000) == []
+    with pytest.raises(ValueError, match=r"2 of 3 rows .*total_tokens=250; the longest has 5\d\d .*on_error=skip"):
+        limited(250)
+    (note,) = limited(250, "envs.math.on_error=skip")
     tokens = int(note.partition("the longest has ")[2].split()[0])
-    assert prompt_notes(envs, rollout(tokens + 1), TOKENIZER) == []
-    assert len(prompt_notes(envs, rollout(tokens), TOKENIZER)) == 1
+    assert limited(tokens + 1, "envs.math.on_error=skip") == []
+    assert len(limited(tokens, "envs.math.on_error=skip")) == 1
 
 
 def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
@@ -93,15 +89,28 @@ def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
         check_before(load_config(DEMO, said), load_config(DEMO, said).instances, folder)
     config = load_config(DEMO, [*said, "envs.math.on_error=skip"])
     turns, prompts = check_before(config, config.instances, folder)
-    assert turns == "rollout.limits.turns=2 cuts the episodes of tool_use short, which has 4 of its own"
+    assert "rollout.limits.turns=2" in turns
     assert prompts.endswith("their episodes fail as prompt_too_long")
     assert check_before(config, [one for one in config.instances if one.name == "sft"], folder) == []
     assert not folder.exists()
 
 
 def test_a_stage_that_gives_up_before_a_hang_is_found_says_so() -> None:
-    short = load_config(DEMO, ["supervision.stalled_s=180", "rl.timeout_s=120"])
-    (note,) = hang_notes(short, short.instances)
+    (note,) = warned(check_hangs(start("supervision.stalled_s=180", "rl.timeout_s=120")))
     assert note.startswith("rl.timeout_s=120 is not above supervision.stalled_s=180")
-    usual = load_config(DEMO, [])
-    assert hang_notes(usual, usual.instances) == []
+    assert warned(check_hangs(start())) == []
+
+
+def test_every_row_that_is_read_is_looked_at_for_system_texts(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    function = {"name": "get", "parameters": {"type": "dict", "properties": {}, "required": []}}
+    for count in (20, 21):
+        asked = [[{"role": "user", "content": f"{n}?"}] for n in range(count)]
+        for messages in asked[20:]:
+            messages.insert(0, {"role": "system", "content": "Be brief."})
+        rows = [{"question": [each], "function": [function], "ground_truth": [{"get": {}}]} for each in asked]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for streaming in (False, True):
+            env = bind("tool_use", EnvConfig(data=DataConfig(path=str(path), streaming=streaming)))
+            needs = needs_of({"tool_use": env}, seed=1, left_out=False)
+            assert (needs.tools, needs.system) == (True, count == 21)

@@ -387,7 +387,7 @@ def test_a_store_that_fails_is_told_of_without_the_stack_of_its_library(
     with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as broken:
         broken.execute("ALTER TABLE experiments DROP COLUMN last_update_time")
     found = check_store(f"sqlite:///{tmp_path}/mlflow.db")
-    assert "does not answer ((sqlite3.OperationalError) no such column: experiments.last_update_time" in found.text
+    assert "does not answer ((sqlite3.OperationalError) no such column: experiments.last_update_time" in found.what
     assert "Traceback" not in capfd.readouterr().err
 
 

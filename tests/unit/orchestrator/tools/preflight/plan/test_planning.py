@@ -17,9 +17,9 @@ from temper.learner.models.loading import read_model
 from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.pipeline.finding import Level
 from temper.orchestrator.pipeline.start_checks import checkpoint_size
-from temper.orchestrator.tools.preflight.doctor.finding import Level
-from temper.orchestrator.tools.preflight.doctor.memory import check_shm
+from temper.orchestrator.tools.preflight.doctor.room import check_shm
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site, named_site
 from temper.orchestrator.tools.preflight.plan.memory.layers import layers_of

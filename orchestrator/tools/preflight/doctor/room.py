@@ -1,17 +1,22 @@
-"""Memory: what the plan of a run takes of it on this machine, and room for the weights of a push."""
+"""Memory, push and disk: the plan of a run against this machine, and room for checkpoints."""
 
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from temper.orchestrator.cluster.hardware import Hardware
-from temper.orchestrator.tools.preflight.doctor.finding import Finding, failure, ok, warning
+from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
+from temper.orchestrator.pipeline.start_checks import require_disk
+from temper.orchestrator.run.checkpoint import size_of
+from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.preflight.doctor.gpus import NOT_ASKED
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 from temper.orchestrator.tools.preflight.plan.limits import (
     Limit,
     device_limits,
     main_memory_limit,
+    positions_limits,
     push_limits,
     shm_limit,
     size,
@@ -22,6 +27,7 @@ from temper.rollout.weights.host_memory import available_bytes
 
 MARGIN = 0.15
 """Share of a GPU by which a plan may be over it and the run fit all the same: activations and overheads are estimates."""
+GB = 1e9
 
 
 def look_at_memory(subject: Subject) -> Iterator[Finding]:
@@ -54,7 +60,7 @@ def check_memory(planner: Planner) -> Iterator[Finding]:
     over = {limit.what for limit in device_limits(_with_margin(planner)) if not limit.holds}
     for limit in device_limits(planner):
         yield check_limit(limit, within=limit.what not in over)
-    yield check_limit(main_memory_limit(planner))
+    yield from map(check_limit, [*positions_limits(planner), main_memory_limit(planner)])
 
 
 def check_pushes(planner: Planner) -> Iterator[Finding]:
@@ -94,3 +100,33 @@ def check_shm(free: int) -> Finding:
     if not limit.holds:
         return warning(f"{SHM} has {limit.has} free, less than the {limit.needed} that are advised", limit.remedy)
     return ok(f"{SHM} has {limit.has} free")
+
+
+def look_at_room(subject: Subject) -> Iterator[Finding]:
+    """Compare what is free with what checkpoints take."""
+    folder, free = subject.folder, shutil.disk_usage(subject.folder).free
+    if subject.given is None:
+        yield ok(f"{folder} has {free / GB:.1f} GB free")
+        return
+    config, run = subject.config, RunDir(Path(subject.config.runs_dir) / subject.config.name)
+    there = [size_of(run.checkpoints(one.name)) for one in subject.instances if one.stage.trains]
+    if not there:
+        yield ok(f"{folder} has {free / GB:.1f} GB free, and no stage writes checkpoints")
+        return
+    size = subject.planner.model.checkpoint_bytes
+    require_disk(folder, size, subject.start.parameters)
+    yield check_room(folder, free=free, size=size, keep=config.checkpoints.keep, there=there)
+
+
+def check_room(folder: Path, *, free: int, size: int, keep: int, there: list[int]) -> Finding:
+    """Say whether a folder has room for all checkpoints that a run keeps, one of them being written.
+
+    `there` are the bytes of those that it has, by stage; each stage keeps `keep` of them, of `size` bytes.
+    """
+    count = keep * len(there) + 1
+    needed = size + sum(max(0, keep * size - nbytes) for nbytes in there)
+    kept = f"{count} checkpoints of {size / GB:.3g} GB take {needed / GB:.3g}" + (" more" if any(there) else "")
+    said = f"{folder} has {free / GB:.1f} GB free, {kept}"
+    if needed > free:
+        return warning(said, "lower checkpoints.keep, free some, or give runs_dir= on a larger disk")
+    return ok(said)
