@@ -280,7 +280,7 @@ def small_shm(folder: Path) -> Finding:
     return check_shm(2**26)
 
 
-@planted("push", FAILURE, "bytes of weights in main memory", "machines with")
+@planted("push", FAILURE, "bytes of weights in main memory", "learner.wire_dtype=bfloat16")
 def large_push(folder: Path) -> Finding:
     small = planner(demo(), replace(SMALL, gpus=0, memory_gib=0.001), shm=2**20)
     return next(check_pushes(small))
