@@ -3,7 +3,6 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from gymnasium.utils.env_checker import check_env
 from support.bound import bound, made
 
 from temper.envs.binding import EnvConfig, bind
@@ -13,10 +12,9 @@ from temper.envs.core.errors import GraderError
 from temper.envs.core.row_format import load_row
 from temper.envs.core.step_result import GymStep, StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import Call, ParsedTurn, call_message, turn_text
+from temper.envs.core.turn_text import ParsedTurn, call_message, turn_text
 from temper.envs.source import open_source
 from temper.envs.task_env import TaskEnv
-from temper.envs.tool_use.env import run_tool
 from temper.rewards.verdict import verdict
 
 IDS = ("math", "code", "tool_use")
@@ -41,13 +39,6 @@ def one_step(env_id: str, action: str, *, thinks: bool = True) -> tuple[Task, Gy
     env = made(env_id)
     env.reset(options={"task": task})
     return task, env.step(action)  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("env", ALL, ids=lambda env: env.id)
-def test_the_environment_passes_gymnasiums_checks(env: EnvDefinition) -> None:
-    drawing = drawing_env(env)
-    check_env(drawing, skip_render_check=True)
-    assert drawing.observation_space.contains("caf\u00e9 \U0001f600")
 
 
 @pytest.mark.parametrize("thinks", [True, False])
@@ -219,11 +210,6 @@ def test_a_slow_candidate_can_not_make_the_check_the_culprit() -> None:
     slow = "import time\ntime.sleep(30)\ndef f(x):\n    return 2"
     *_, info = play(task, [{"role": "assistant", "content": slow}])
     assert info["outcome"] == "policy_fault"
-
-
-def test_the_calculators_refusals_are_observations() -> None:
-    assert run_tool(Call(name="calc", arguments={"expr": "2**9"}), {}).startswith("error: only numbers")
-    assert run_tool(Call(name="calc", arguments={"expr": "47+38"}), {}) == "85"
 
 
 def test_the_weights_and_the_length_limit_of_the_run_make_the_reward() -> None:

@@ -63,7 +63,3 @@ def test_effort_scales_the_reward_of_a_short_answer_and_punishes_a_long_one(
     reward: float, length: int, expected: float
 ) -> None:
     assert effort_reward(reward, length, slope=0.2, penalty=1.0, free_length=3000) == pytest.approx(expected)
-
-
-def test_effort_is_capped_at_one() -> None:
-    assert effort_reward(1.0, 0, slope=5.0, penalty=1.0, free_length=100) == pytest.approx(2.0)

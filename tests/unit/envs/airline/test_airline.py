@@ -176,11 +176,6 @@ def test_what_was_paid_goes_back_when_a_reservation_is_cancelled(airline: Databa
     assert cancelled["payment_history"] == [*RESERVATIONS["CCC"]["payment_history"], *paid(credit_card_2=-330)]
 
 
-def test_passengers_are_replaced_by_as_many_others(airline: Database) -> None:
-    changed = run(airline, "update_reservation_passengers", reservation_id="AAA", passengers=[BOB])
-    assert changed["passengers"] == [BOB]
-
-
 def test_flights_that_can_be_booked_are_found_with_seats_and_prices(airline: Database) -> None:
     (direct,) = run(airline, "search_direct_flight", origin="JFK", destination="SEA", date=DAY)
     assert (direct["flight_number"], direct["prices"]["business"], "dates" in direct) == ("HAT1", 300, False)

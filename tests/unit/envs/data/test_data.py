@@ -11,11 +11,9 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.row_format import Row
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import is_on_hub, open_rows, read_rows
-from temper.envs.source import distinct, open_source
 from temper.orchestrator.config.schema import data_option
 
 REAL = Path("../shared/data/gsm8k_train.jsonl")
@@ -177,19 +175,6 @@ def test_an_option_of_a_command_names_data_by_its_path_or_in_full() -> None:
     ):
         with pytest.raises(ValueError, match=said):
             data_option(wrong)
-
-
-@pytest.mark.skipif(not REAL.is_file(), reason="needs ../shared/data/gsm8k_train.jsonl")
-@pytest.mark.parametrize("ending", ["parquet", "csv", "json"])
-def test_gsm8k_is_the_same_tasks_in_files_of_every_kind(ending: str, tmp_path: Path) -> None:
-    rows = [json.loads(line) for line in REAL.read_text().splitlines()]
-    copy = save(tmp_path / f"gsm8k.{ending}", [{"problem": row["question"], "solution": row["answer"]} for row in rows])
-    renamed = DataConfig(path=copy, columns={"question": "problem", "answer": "solution"})
-    sources = [
-        open_source(bind("math", EnvConfig(data=data)), split="train", seed=1)
-        for data in (DataConfig(path=str(REAL)), renamed)
-    ]
-    assert distinct(sources[0], None) == distinct(sources[1], None)
 
 
 CARD = """---

@@ -7,11 +7,10 @@ import gymnasium
 import numpy
 import pytest
 from gymnasium import spaces
-from gymnasium.utils.env_checker import check_env
 from support.bound import bound
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import configured, drawing_env, environment, make_env
+from temper.envs.catalog import configured, make_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.task import Task
@@ -309,7 +308,3 @@ def test_a_game_that_begins_otherwise_than_its_task_says_is_a_fault() -> None:
     task.messages[0]["content"] += " "
     with pytest.raises(EnvironmentFault, match="does not begin as it did"):
         GymEnv().reset(options={"task": task})
-
-
-def test_the_environment_passes_gymnasiums_checks() -> None:
-    check_env(drawing_env(environment("gym")), skip_render_check=True)

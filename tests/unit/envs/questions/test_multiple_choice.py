@@ -1,20 +1,15 @@
 """Multiple choice: rows of public data sets, the order of the choices, options."""
 
-import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.bound import bound
 
-from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import configured
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
-from temper.envs.data.config import DataConfig
 from temper.envs.playback import score
-from temper.envs.source import open_source
 
 CHOICES = ["Oslo", "Paris", "Rome", "Bern"]
 MMLU = {"question": "Capital of France?", "choices": CHOICES, "answer": 1, "subject": "geography"}
@@ -123,13 +118,3 @@ def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], message: str) 
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="options"):
         configured("multiple_choice", options)
-
-
-def test_a_file_of_rows_is_a_source(tmp_path: Path) -> None:
-    file = tmp_path / "mmlu.jsonl"
-    rows = [MMLU | {"question": f"Capital of France, once more ({number})?"} for number in range(40)]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    bound_env = bind(
-        "quiz", EnvConfig(kind="multiple_choice", data=DataConfig(path=str(file)), options={"shuffle": False})
-    )
-    assert open_source(bound_env, split="heldout", seed=0).task(0).spec["answer"] == "B"

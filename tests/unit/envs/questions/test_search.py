@@ -16,7 +16,7 @@ from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.data.config import DataConfig
 from temper.envs.playback import score
 from temper.envs.source import open_source
-from temper.envs.tools.corpus import Corpus, Document, corpus_at
+from temper.envs.tools.corpus import Corpus, Document
 
 DOCUMENTS = [
     {"_id": "d1", "title": "France", "text": "The capital of France is Paris, on the Seine."},
@@ -59,12 +59,6 @@ def test_a_corpus_gives_the_best_documents_first_and_none_without_a_word_of_the_
     assert corpus.search("a " * 100_000, 1)[0].id == "0"
     with pytest.raises(ValueError, match="unknown id"):
         corpus.open("7")
-
-
-def test_a_corpus_is_read_once_in_a_process(tmp_path: Path) -> None:
-    path = write_corpus(tmp_path)
-    assert corpus_at(str(path)) is corpus_at(str(path))
-    assert {one.id: one.title for one in corpus_at(str(path)).documents} == {"d1": "France", "2": "", "d3": ""}
 
 
 def test_search_and_open_answer_in_the_words_of_the_corpus(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +19,6 @@ from temper.envs.service.env import with_folder
 
 DATA = Path(__file__).parents[4] / ".." / "shared" / "data" / "tau_retail"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
-
-REFUSED = {
-    ("tasks_train", 24, 0),
-    ("tasks_train", 27, 0),
-    ("tasks_train", 81, 1),
-    ("tasks_train", 148, 1),
-    ("tasks_train", 161, 0),
-    ("tasks_train", 214, 0),
-    ("tasks_train", 229, 0),
-    ("tasks_train", 252, 0),
-    ("tasks_train", 253, 0),
-    ("tasks_train", 288, 0),
-    ("tasks_train", 314, 3),
-    ("tasks_train", 349, 0),
-    ("tasks_train", 351, 2),
-    ("tasks_train", 351, 6),
-    ("tasks_train", 369, 0),
-    ("tasks_train", 376, 1),
-    ("tasks_train", 427, 0),
-    ("tasks_train", 431, 4),
-    ("tasks_train", 441, 0),
-    ("tasks_train", 469, 0),
-}
-"""File, row and position of the gold actions that the shop refuses: the gift card can't pay. They may be left out."""
 
 
 @functools.cache
@@ -75,14 +50,6 @@ def at_once(task: Task, actions: list[dict[str, Any]]) -> list[str]:
     return [*turns, "\n".join(task.spec["outputs"]), "Bye."]
 
 
-def writing() -> Iterator[tuple[str, int, int, Task]]:
-    """File, row, position and task of every writing action."""
-    for (name, number), task in tasks().items():
-        for index, action in enumerate(task.spec["actions"]):
-            if action["name"] in TOOLS.writing:
-                yield name, number, index, task
-
-
 def test_all_rows_are_read() -> None:
     assert len(tasks()) == 520
     assert {len(task.tools) for task in tasks().values()} == {16}
@@ -94,37 +61,30 @@ def test_gold_actions_are_right_in_one_turn_and_one_by_one() -> None:
         assert correct(task, at_once(task, task.spec["actions"])) == 1.0, key
 
 
-def test_exactly_the_listed_gold_actions_are_refused_and_all_for_want_of_balance() -> None:
-    found = set()
-    for (name, number), task in tasks().items():
-        for index in TOOLS.replay(DOMAIN.fresh_for(task), task.spec["actions"]):
-            found.add((name, number, index))
-            assert task.spec["actions"][index]["arguments"]["payment_method_id"].startswith("gift_card")
-    assert found == REFUSED
+@functools.cache
+def refused() -> set[tuple[tuple[str, int], int]]:
+    """Row and position of the gold actions that the shop refuses."""
+    return {
+        (key, index)
+        for key, task in tasks().items()
+        for index in TOOLS.replay(DOMAIN.fresh_for(task), task.spec["actions"])
+    }
 
 
-def test_leaving_out_any_writing_action_is_wrong_unless_it_is_refused_anyway() -> None:
-    counted = 0
-    for name, number, index, task in writing():
-        actions = task.spec["actions"]
-        expected = float((name, number, index) in REFUSED)
-        assert correct(task, at_once(task, [*actions[:index], *actions[index + 1 :]])) == expected, (
-            name,
-            number,
-            index,
-        )
-        counted += 1
-    assert counted == 793
+def test_few_gold_actions_are_refused_and_all_for_want_of_balance() -> None:
+    assert len(refused()) == 20
+    for key, index in refused():
+        assert tasks()[key].spec["actions"][index]["arguments"]["payment_method_id"].startswith("gift_card")
 
 
 def test_leaving_out_altering_or_adding_a_writing_action_is_wrong_for_every_one_that_is_not_refused() -> None:
-    for (name, number), task in tasks().items():
+    for key, task in tasks().items():
         positions = [index for index, action in enumerate(task.spec["actions"]) if action["name"] in TOOLS.writing]
-        effective = [index for index in positions if (name, number, index) not in REFUSED]
+        effective = [index for index in positions if (key, index) not in refused()]
         corruptions = dict(gold.corruptions(task, domain=DOMAIN))
         for index in effective:
             label = f"{task.spec['actions'][index]['name']} ({index})"
-            assert f"{label} left out" in corruptions, (name, number)
-            assert any(name.startswith(f"{label} with ") for name in corruptions), (name, number, label)
+            assert f"{label} left out" in corruptions, key
+            assert any(name.startswith(f"{label} with ") for name in corruptions), (key, label)
         assert "one change more" in corruptions
-        assert [name for name, turns in corruptions.items() if correct(task, turns) != 0.0] == [], (name, number)
+        assert [name for name, turns in corruptions.items() if correct(task, turns) != 0.0] == [], key

@@ -15,7 +15,6 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.data.config import DataConfig
-from temper.envs.retail.database import open_shop
 from temper.envs.retail.env import DOMAIN, ENVIRONMENT, RetailEnv
 from temper.envs.service import gold
 from temper.envs.service.domain import outputs_in, says
@@ -290,13 +289,3 @@ def test_the_option_database_names_the_folder(shop: Path) -> None:
         ENVIRONMENT.configure({"databse": str(shop)})
     with pytest.raises(ValueError, match="users.json"):
         ENVIRONMENT.configure({"database": str(shop / "gone")})
-
-
-def test_an_episode_is_judged_where_others_have_opened_further_folders(shop: Path) -> None:
-    task = task_of(shop, row(CANCEL))
-    env = RetailEnv()
-    env.reset(options={"task": task})
-    open_shop.cache_clear()
-    env.step(say("", CANCEL))
-    env.step("Done.")
-    assert env.step("Bye.")[1] == 1.0

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.tiny_shop import ADDRESS, NEW_ADDRESS, ORDERS, PRODUCTS, USERS, write_shop
+from support.tiny_shop import ADDRESS, NEW_ADDRESS, ORDERS, USERS, write_shop
 
-from temper.envs.core.turn_text import BadCall, Call
+from temper.envs.core.turn_text import Call
 from temper.envs.retail.database import Database, open_shop
 from temper.envs.retail.tools import TOOLS
 from temper.envs.service.tools import Refusal
@@ -38,10 +38,6 @@ PAID_1 = payment("payment", 40.4, "gift_card_1")
 """What #W1 cost: 10.10 + 10.10 + 20.20."""
 
 
-def test_there_are_sixteen_tools() -> None:
-    assert len(TOOLS.tools) == 16
-
-
 def test_users_are_found_by_email_and_by_name_and_zip_without_regard_to_case(database: Database) -> None:
     assert use(database, "find_user_id_by_email", email="ann.lee@EXAMPLE.com") == "ann_lee_1"
     assert use(database, "find_user_id_by_name_zip", first_name="BOB", last_name="ray", zip="80279") == "bob_ray_2"
@@ -52,21 +48,6 @@ def test_a_user_who_moved_is_found_by_the_new_zip_only(database: Database) -> No
     assert use(database, "find_user_id_by_name_zip", first_name="Bob", last_name="Ray", zip="10001") == "bob_ray_2"
     with pytest.raises(Refusal, match="user not found"):
         use(database, "find_user_id_by_name_zip", first_name="Bob", last_name="Ray", zip="80279")
-
-
-def test_records_are_given_as_they_are(database: Database) -> None:
-    assert use(database, "get_user_details", user_id="ann_lee_1") == USERS["ann_lee_1"]
-    assert use(database, "get_order_details", order_id="#W1") == ORDERS["#W1"]
-    assert use(database, "get_product_details", product_id="p1") == PRODUCTS["p1"]
-    assert TOOLS.run(database, Call(name="list_all_product_types", arguments={})) == '{"Lamp": "p2", "Mug": "p1"}'
-
-
-def test_what_changes_nothing_answers_so(database: Database) -> None:
-    assert use(database, "calculate", expression="(1 + 2) * 0.111") == "0.33"
-    assert use(database, "calculate", expression="2 + 2") == "4.0"
-    assert use(database, "think", thought="well") == ""
-    assert use(database, "transfer_to_human_agents", summary="help") == "Transfer successful"
-    assert database.same_state(Database(database.shop))
 
 
 def test_a_cancelled_order_is_refunded_to_its_gift_card_at_once(database: Database) -> None:
@@ -116,14 +97,6 @@ def test_items_of_a_pending_order_are_replaced_and_the_difference_is_paid(databa
     assert order["payment_history"] == [PAID_1, payment("payment", 10.4, "gift_card_1")]
     assert order["status"] == "pending (item modified)"
     assert balance(database, "gift_card_1") == 39.6
-
-
-def test_a_cheaper_item_is_refunded(database: Database) -> None:
-    database.edit_order("#W1")["items"][0] |= {"item_id": "101", "price": 15.3}
-    swap = {"order_id": "#W1", "item_ids": ["101"], "new_item_ids": ["100"]}
-    order = use(database, "modify_pending_order_items", payment_method_id="gift_card_2", **swap)
-    assert order["payment_history"][1:] == [payment("refund", 5.2, "gift_card_2")]
-    assert balance(database, "gift_card_2") == 8.2
 
 
 def test_the_order_in_which_items_are_named_does_not_matter(database: Database) -> None:
@@ -256,11 +229,6 @@ def test_a_delivered_order_is_returned_or_exchanged_once_and_a_payment_moved_onc
     use(database, "modify_pending_order_payment", **PAY)
     with pytest.raises(Refusal, match="exactly one payment"):
         use(database, "modify_pending_order_payment", **PAY | {"payment_method_id": "credit_card_1"})
-
-
-def test_an_unreadable_call_is_refused(database: Database) -> None:
-    with pytest.raises(Refusal, match="^tool call is not JSON$"):
-        TOOLS.run(database, BadCall(error="error: tool call is not JSON"))
 
 
 def test_views_of_one_shop_do_not_touch_each_other(database: Database) -> None:

@@ -85,11 +85,6 @@ def test_broken_literals_are_refused(form: str) -> None:
         literals.decode(json.loads(form))
 
 
-def test_the_standard_library_can_be_imported(sandbox: Sandbox) -> None:
-    reply = run(sandbox, "import colorsys, json, dataclasses\ndef f():\n    return json.loads('[1]')")
-    assert reply == Reply(kind=ReplyKind.VALUE, value=[1])
-
-
 def test_the_report_names_level_and_gaps(sandbox: Sandbox) -> None:
     sandbox.warm()
     assert sandbox.isolation is not None
@@ -102,47 +97,6 @@ def test_the_report_names_level_and_gaps(sandbox: Sandbox) -> None:
 def test_a_level_that_is_not_reached_is_refused() -> None:
     with pytest.raises(SandboxError, match="sandbox.min_level or TEMPER_SANDBOX_MIN_LEVEL"):
         Sandbox(min_level=3, max_level=2).warm()
-
-
-FORBIDDEN = {
-    "read a file": "def f():\n    return open('/etc/passwd').read()",
-    "list a folder": "import os\ndef f():\n    return os.listdir('/')",
-    "write to /tmp": "def f():\n    return open('/tmp/x', 'w').write('x')",
-    "write to /dev/shm": "def f():\n    return open('/dev/shm/x', 'w').write('x')",
-    "make a folder": "import os\ndef f():\n    return os.mkdir('/tmp/x')",
-    "read an environment": "def f():\n    return open('/proc/self/environ').read()",
-    "read the parent's environment": "import os\ndef f():\n    return open(f'/proc/{os.getppid()}/environ').read()",
-    "TCP": "import socket\ndef f():\n    return str(socket.socket())",
-    "UDP": "import socket\ndef f():\n    return str(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))",
-    "unix socket": "import _socket\ndef f():\n    return str(_socket.socketpair())",
-    "fork bomb": "import os\ndef f():\n    while True: os.fork()",
-    "shell": "import os\ndef f():\n    return os.execv('/bin/sh', ['sh', '-c', 'true'])",
-    "subprocess": "import subprocess\ndef f():\n    return subprocess.run(['true'])",
-    "thread bomb": "import threading\ndef f():\n    while True: threading.Thread(target=f).start()",
-    "kill the parent": "import os\ndef f():\n    return os.kill(os.getppid(), 9)",
-    "kill everything": "import os\ndef f():\n    return os.kill(-1, 9)",
-    "stop itself": "import os, signal\ndef f():\n    os.kill(os.getpid(), signal.SIGSTOP)",
-    "raise its limits": "import resource\ndef f():\n    return resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
-    "limit its parent": "import resource as r, os\ndef f():\n    return r.prlimit(os.getppid(), r.RLIMIT_CPU, (0, 0))",
-    "own another's signals": "import fcntl, os\ndef f():\n    return fcntl.fcntl(3, 8, os.getppid())",
-    "memory file": "import os\ndef f():\n    return os.memfd_create('x')",
-    "lock the library": "import fcntl, os\ndef f():\n    return fcntl.flock(os.open(os.__file__, 0), 2)",
-    "ptrace": "import ctypes\ndef f():\n    c = ctypes.CDLL(None, use_errno=True)\n"
-    "    if c.ptrace(16, 1, 0, 0) < 0: raise PermissionError\n    return 1",
-    "namespaces": "import ctypes\ndef f():\n    c = ctypes.CDLL(None, use_errno=True)\n"
-    "    if c.unshare(0x10000000) < 0: raise PermissionError\n    return 1",
-    "io_uring": "import ctypes\ndef f():\n    c = ctypes.CDLL(None, use_errno=True)\n"
-    "    if c.syscall(425, 8, b'0' * 256) < 0: raise PermissionError\n    return 1",
-}
-
-
-@pytest.mark.parametrize("name", FORBIDDEN)
-def test_an_attack_fails_by_an_exception_inside(sandbox: Sandbox, name: str) -> None:
-    reply = run(sandbox, FORBIDDEN[name])
-    assert reply.kind is ReplyKind.RAISED, reply
-    assert reply.detail.startswith(
-        ("PermissionError", "FileNotFoundError", "BlockingIOError", "RuntimeError", "ValueError")
-    ), reply
 
 
 ENDED = {
