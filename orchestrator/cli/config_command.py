@@ -42,10 +42,9 @@ def add_config_command(commands: "argparse._SubParsersAction[argparse.ArgumentPa
 
 def _execute(given: argparse.Namespace) -> int:
     # Imported here: the settings stand beside what they configure, which takes 10 s to import.
-    from temper.orchestrator.pipeline.reference.editor_schema import editor_schema
     from temper.orchestrator.pipeline.reference.explained import explain
+    from temper.orchestrator.pipeline.reference.pages import editor_schema, settings_page
     from temper.orchestrator.pipeline.reference.resolved_file import differences, resolve, resolved_yaml
-    from temper.orchestrator.pipeline.reference.settings_page import settings_page
 
     path, overrides = _files(given)
     if given.schema:

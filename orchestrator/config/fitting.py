@@ -1,13 +1,18 @@
-"""What is refused because the settings of a stage do not go with those of the run."""
+"""The checks of a stage's settings against those of the run, and of a model against the limits of its thoughts."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 from temper.learner.config import OptimConfig, require_together
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.run_config import RunConfig
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.tokenizer import AS_IT_IS, DeclaredTurns, load_tokenizer
 
 
 class Training(Protocol):
@@ -154,3 +159,14 @@ def require_at_least_1(stage: str, counts: Mapping[str, int | None]) -> None:
         if count is not None and count < 1:
             or_null = ", or null" if name == "max_tokens" else ""
             raise ValueError(f"{stage}.{name}={count} must be at least 1{or_null}")
+
+
+def check_thoughts(
+    model: Path, thought: ThoughtConfig, *, limited: bool, left_out: bool, declared: DeclaredTurns = AS_IT_IS
+) -> None:
+    """Raise `ValueError` where the thoughts of a model can't be limited, or not be left out, as they shall be."""
+    tokenizer = load_tokenizer(model, declared)
+    if limited:
+        ThoughtTags(tokenizer, closing=thought.closing)
+    if left_out:
+        Renderer(tokenizer, thought).check_modes()

@@ -22,8 +22,8 @@ from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
 from temper.learner.models.shape import longest_sequence
 from temper.learner.training_state import model_bytes, state_bytes
+from temper.orchestrator.config.fitting import check_thoughts
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.config.model_checks import check_thoughts
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok, warning
 from temper.orchestrator.stages.stage import Role, StageInstance, StartCheck

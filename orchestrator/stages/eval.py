@@ -11,8 +11,7 @@ is void, null too, where a token of it was sampled by other weights than those t
 import time
 from pathlib import Path
 
-from temper.orchestrator.config.fitting import require_drawn, require_room
-from temper.orchestrator.config.model_checks import check_thoughts
+from temper.orchestrator.config.fitting import check_thoughts, require_drawn, require_room
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.budget_curve import BudgetPoint
 from temper.orchestrator.evaluation.exam import EvalConfig, Exam, heldout_tasks, thinking_passes

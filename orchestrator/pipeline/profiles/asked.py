@@ -1,14 +1,20 @@
-"""What a configuration gives, and what is chosen beside it: each choice sees what was given, and is overridden by it."""
+"""The inputs of a profile: the given settings, and the hardware, the model and the processes of a run.
+
+A choice sees the given settings and the choices before it. A given setting overrides a choice.
+"""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from temper.learner.config import LearnerConfig
-from temper.orchestrator.config.run_config import SupervisionConfig
+from temper.learner.models.shape import ModelShape
+from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.config.run_config import ProfileName, SupervisionConfig
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.loop.deadline import DeadlineConfig
+from temper.orchestrator.pipeline.plan import instances
 from temper.orchestrator.stages.stage import Stage, all_stages
 from temper.rollout.episodes.worker import RolloutConfig
 
@@ -112,10 +118,10 @@ class ProfiledSettings:
 
     def stages(self) -> list[tuple[Stage[Any], Mapping[str, Any]]]:
         """Return the stages that the configuration lists, each with the settings of its entry."""
-        listed = self._given.get("stages")
-        entries = [_entry(each) for each in listed] if isinstance(listed, list) else [(name, {}) for name in usual()]
-        known = all_stages()
-        return [(known[name], given) for name, given in entries if name in known]
+        listed, known = self._given.get("stages"), all_stages()
+        if not isinstance(listed, list):
+            return [(known[name], {}) for name in usual() if name in known]
+        return [(one.stage, one.given) for one in instances(listed)]
 
     def plays(self) -> bool:
         """Return whether a stage that is listed plays episodes with its settings, for which there must be engines.
@@ -130,7 +136,7 @@ class ProfiledSettings:
             return None
         given = self._given.get(stage.name)
         section = typed(stage.settings, given if isinstance(given, Mapping) else {}, under=f"{stage.name}.")
-        return typed(section, {key: value for key, value in own.items() if key != "name"}, under=f"{stage.name}.")
+        return typed(section, own, under=f"{stage.name}.")
 
     def any_stage(self, key: str, value: object) -> bool:
         """Return whether a setting of the stages has this value in any that is listed, such as `optim.kind`."""
@@ -163,11 +169,87 @@ def _alike(given: object, value: object) -> bool:
     return isinstance(given, kind) and isinstance(given, bool) == isinstance(value, bool)
 
 
-def _entry(entry: Any) -> tuple[str, Mapping[str, Any]]:
-    """Return stage and settings of an entry of `stages`; what is none has the name ""."""
-    if isinstance(entry, str):
-        return entry, {}
-    if isinstance(entry, Mapping) and len(entry) == 1:
-        ((name, given),) = entry.items()
-        return str(name), given if isinstance(given, Mapping) else {}
-    return "", {}
+GPU_GIB: dict[ProfileName, int] = {
+    name: int(name.removeprefix("gpu")) for name in get_args(ProfileName) if name.startswith("gpu")
+}
+"""Memory of a GPU by profile, the smallest first."""
+LACKING = 0.07
+"""Share of the memory in a GPU's name that nvidia-smi may not count: 45 GiB are a GPU of 48."""
+TOY = 30_000_000
+"""Parameters below which a model is one that `init` makes, and is trained in float32 by the usual learning rates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Hardware and model of a run."""
+
+    hardware: Hardware
+    shape: ModelShape
+    trains: bool
+    """Whether there will be ranks."""
+    plays: bool
+    """Whether there will be engines."""
+    shared: bool
+    """Whether a rank and an engine use each GPU in shifts."""
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it runs on GPUs."""
+        return self.hardware.gpus > 0
+
+    @property
+    def toy(self) -> bool:
+        """Whether the model is a small one made here."""
+        return self.shape.parameters < TOY
+
+    @property
+    def halves(self) -> bool:
+        """Whether engine and learner have half of the only GPU each, all the time."""
+        return self.hardware.gpus == 1 and self.trains and self.plays and not self.shared
+
+    @property
+    def gpu_bytes(self) -> float:
+        """Memory of a GPU that one process may fill: nine tenths of it, or of its half."""
+        return 0.9 * self.hardware.gpu_gib * 2**30 * (0.5 if self.halves else 1.0)
+
+
+def place_of(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) -> Place:
+    """Return what to choose for."""
+    return Place(
+        hardware=hardware,
+        shape=shape,
+        trains=any(stage.trains for stage, _ in asked.stages()),
+        plays=asked.plays(),
+        shared=asked.value("placement") == "shared",
+    )
+
+
+def name_of(hardware: Hardware) -> ProfileName:
+    """Return the profile of what a cluster has: that of its smallest GPU, cpu without any."""
+    if not hardware.gpus:
+        return "cpu"
+    fitting = [name for name, gib in GPU_GIB.items() if hardware.gpu_gib >= gib * (1 - LACKING)]
+    return fitting[-1] if fitting else "gpu16"
+
+
+def as_named(hardware: Hardware, profile: ProfileName) -> Hardware:
+    """Return the hardware as a profile says it is: as many GPUs as there are, at least one, of so much memory."""
+    if profile == "cpu":
+        return Hardware(machines=tuple(replace(machine, gpus=0, gpu_gib=0.0) for machine in hardware.machines))
+    gib = float(GPU_GIB[profile])
+    named = [_of_size(machine, gib) for machine in hardware.machines]
+    if not hardware.gpus:
+        named[0] = replace(named[0], gpus=1, gpu_gib=gib)
+    return Hardware(machines=tuple(named))
+
+
+def _of_size(machine: Machine, gib: float) -> Machine:
+    return replace(machine, gpu_gib=gib) if machine.gpus else machine
+
+
+def power_of_two(number: float, *, least: int, most: int) -> int:
+    """Return the largest power of two that is no larger, between two of them."""
+    power = least
+    while power * 2 <= min(number, most):
+        power *= 2
+    return power

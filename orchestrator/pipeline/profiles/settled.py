@@ -18,11 +18,24 @@ from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
 from temper.orchestrator.config.run_config import ChosenConfig, ModelConfig, ProfileName, RunConfig
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.config.text import resolved, written
-from temper.orchestrator.pipeline.profiles.asked import Given, ProfiledSettings, found, placed, usual_value, without
-from temper.orchestrator.pipeline.profiles.learning import choose_learning
-from temper.orchestrator.pipeline.profiles.place import as_named, name_of, place_of
-from temper.orchestrator.pipeline.profiles.processes import choose_processes, idle_gpus
-from temper.orchestrator.pipeline.profiles.sampling import choose_limits, choose_sampling
+from temper.orchestrator.pipeline.profiles.asked import (
+    Given,
+    ProfiledSettings,
+    as_named,
+    found,
+    name_of,
+    place_of,
+    placed,
+    usual_value,
+    without,
+)
+from temper.orchestrator.pipeline.profiles.choices import (
+    choose_learning,
+    choose_limits,
+    choose_processes,
+    choose_sampling,
+    idle_gpus,
+)
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
 from temper.rollout.weights.weight_files import require_whole

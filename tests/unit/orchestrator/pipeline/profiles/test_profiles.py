@@ -17,8 +17,7 @@ from temper.orchestrator.config.run_config import ProfileName
 from temper.orchestrator.config.text import overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
-from temper.orchestrator.pipeline.profiles.asked import CHOSEN, usual_value
-from temper.orchestrator.pipeline.profiles.place import as_named, name_of
+from temper.orchestrator.pipeline.profiles.asked import CHOSEN, as_named, name_of, usual_value
 from temper.orchestrator.pipeline.profiles.settled import choice, completed, model_in, settled, told
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages

@@ -11,7 +11,7 @@ from jsonschema import Draft7Validator
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.text import parsed
 from temper.orchestrator.pipeline.config import load_config, save_config
-from temper.orchestrator.pipeline.reference.editor_schema import editor_schema
+from temper.orchestrator.pipeline.reference.pages import editor_schema
 from temper.orchestrator.pipeline.reference.resolved_file import differences, resolve, resolved_yaml
 from temper.orchestrator.pipeline.reference.settings import REQUIRED, all_settings
 

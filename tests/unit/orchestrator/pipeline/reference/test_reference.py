@@ -13,9 +13,9 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import KINDS, load_config, save_config
 from temper.orchestrator.pipeline.profiles.asked import CHOSEN
 from temper.orchestrator.pipeline.reference.explained import READERS, explain, explained, readers
+from temper.orchestrator.pipeline.reference.pages import settings_page
 from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, resolve
 from temper.orchestrator.pipeline.reference.settings import Setting, all_settings, class_text, field_texts, settings_in
-from temper.orchestrator.pipeline.reference.settings_page import settings_page
 from temper.orchestrator.stages.stage import all_stages
 
 DEMO = Path("configs/demo.yaml")
