@@ -22,7 +22,7 @@ from temper.orchestrator.evaluation.budget_curve import (
     median_free_thought,
 )
 from temper.orchestrator.evaluation.scores import attested, of_env, void_in_words
-from temper.orchestrator.loop.deadline import Deadline, in_thread, together
+from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
 from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.session.run import Run
 from temper.rollout.pool.pool import RolloutPool
@@ -188,8 +188,13 @@ class Exam:
         self, work: Awaitable[T], *, waiting_for: str, last_sign: Callable[[], float] = lambda: 0.0
     ) -> T:
         limit = Deadline(seconds=self._config.timeout_s, setting="eval.timeout_s")
-        return await self._run.engines.in_time(
-            limit, work, stage=f"eval of {self.label}", waiting_for=waiting_for, last_sign=last_sign
+        return await within(
+            limit,
+            work,
+            stage=f"eval of {self.label}",
+            waiting_for=waiting_for,
+            last_sign=last_sign,
+            healed=self._run.engines.healed,
         )
 
 

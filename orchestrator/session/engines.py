@@ -4,7 +4,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from temper.envs.core.member import MemberNow
 from temper.envs.sandbox.sandbox import MIN_LEVEL
@@ -21,7 +20,6 @@ from temper.rollout.pool.restarts import TOGETHER_S, RestartLimit
 from temper.rollout.pool.slot_keeper import Healing
 from temper.rollout.trajectory import WeightVersion
 
-T = TypeVar("T")
 DELIVERIES = 2
 """How often a push is delivered at the most."""
 
@@ -84,22 +82,6 @@ class Engines:
     def healed(self) -> float:
         """Return when a worker took the place of another one last, on the monotonic clock; see `RolloutPool.healed`."""
         return 0.0 if self.pool is None else self.pool.healed()
-
-    async def in_time(
-        self,
-        limit: Deadline,
-        answers: Awaitable[T],
-        *,
-        stage: str,
-        waiting_for: str,
-        last_sign: Callable[[], float] = lambda: 0.0,
-    ) -> T:
-        """Wait for answers of the workers: as long again after a sign of `last_sign`, and longer after the healing of a worker
-        (see `within`). Raises `StuckError` after it.
-        """
-        return await within(
-            limit, answers, stage=stage, waiting_for=waiting_for, last_sign=last_sign, healed=self.healed
-        )
 
     def resize(self, workers: int) -> bool:
         """Have so many workers from now on; returns False where there are none yet."""

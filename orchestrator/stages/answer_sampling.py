@@ -74,10 +74,9 @@ async def sample_once(
             making = within(limit, in_thread(_made, mixture, wave), stage=name, waiting_for="its tasks to be made")
             tasks = await run.stop.wait_or(making)
             tickets = _tickets(tasks, instance.first_ticket + first, admitted=run.version, sampling=asking.sampling)
-            answering = together(map(answered, tickets))
-            groups = await run.stop.wait_or(
-                run.engines.in_time(limit, answering, stage=name, waiting_for="the model's own answers")
-            )
+            answering, healed = together(map(answered, tickets)), run.engines.healed
+            waiting = within(limit, answering, stage=name, waiting_for="the model's own answers", healed=healed)
+            groups = await run.stop.wait_or(waiting)
             kept += [line for draw, group in zip(wave, groups, strict=True) for line in lines(draw, group)]
             run.progress.note(f"{name}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")
     watch.conclude()
