@@ -18,7 +18,7 @@ def mlflow_points(uri: str) -> Points:
     found = client.search_runs([experiment.experiment_id])
     (run,) = (one for one in found if "mlflow.parentRunId" not in one.data.tags)
     points: Points = {}
-    for name in run.data.metrics:
+    for name in (name for name in run.data.metrics if not name.startswith("system/")):
         history = client.get_metric_history(run.info.run_id, name)
         points[name] = {metric.step: metric.value for metric in history}
         assert len(points[name]) == len(history), name

@@ -42,12 +42,13 @@ def mlflow_tracker(
     `metrics` is the metrics file. With the folder `memory` the run stays one run there, however often its process dies.
     `registered` is the name of the registered model, "" for none: by default a local store gets one, a server none.
     """
+    # Imported here: MLflow takes seconds, and most commands track nothing. Not in the thread, as the run imports much then.
+    from temper.orchestrator.tracking.mlflow.place import MlflowPlace
+
     store = store_of(uri, local_dir)
     usual = f"temper-{run_name}" if store.startswith(SQLITE) else ""
 
     def make() -> Place:
-        from temper.orchestrator.tracking.mlflow.place import MlflowPlace
-
         return MlflowPlace(
             store,
             name=run_name,
