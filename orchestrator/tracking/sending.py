@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.tracker import DataSet, Ended
@@ -27,50 +26,58 @@ STAGE_STEP = re.compile(r"(.+)-[0-9]+")
 Call = Callable[[], None]
 
 
-class Place(Protocol):
+class Place:
     """One run in one place. Every call may block and may raise, and is repeated then."""
 
-    where: str
+    where = ""
     """Where people find the run; known once it is connected."""
 
     @property
     def is_new(self) -> bool:
         """Whether the last `connect` made a run that lacks all that an earlier one got."""
-        ...
+        return True
 
     def connect(self) -> UnsentRows:
         """Find the run or create it; return the rows that it lacks. Called again if rows that it has were cut off."""
-        ...
+        raise NotImplementedError
 
     def require_there(self) -> None:
         """Raise `RunDeletedError` if the run is gone, another error if the place does not answer."""
-        ...
 
-    def send_rows(self, rows: Sequence[MetricsRow]) -> None: ...
+    def send_rows(self, rows: Sequence[MetricsRow]) -> None:
+        """Deliver rows, in the order of the file."""
+        raise NotImplementedError
 
-    def send_params(self, values: dict[str, str]) -> None: ...
+    def send_params(self, values: dict[str, str]) -> None:
+        """Deliver the configuration, in the place of the one before."""
+        raise NotImplementedError
 
-    def describe(self, note: str) -> None: ...
+    def describe(self, note: str) -> None:
+        """Deliver the description, in Markdown."""
+        raise NotImplementedError
 
-    def store(self, path: Path) -> None: ...
+    def store(self, path: Path) -> None:
+        """Deliver a file to its place in the run's folder."""
+        raise NotImplementedError
 
-    def store_episodes(self, path: Path) -> None: ...
+    def store_episodes(self, path: Path) -> None:
+        """Deliver episodes of a file of trajectories, if the place has a page for them."""
 
-    def stage(self, name: str, params: dict[str, str], seconds: float | None, data: Sequence[DataSet]) -> None: ...
+    def stage(self, name: str, params: dict[str, str], seconds: float | None, data: Sequence[DataSet]) -> None:
+        """Tell the settings and data of a stage, if the place has a page for it."""
 
-    def register(self, model: Path, facts: dict[str, str]) -> None: ...
+    def register(self, model: Path, facts: dict[str, str]) -> None:
+        """Tell the checkpoint that the run has left, if the place has a page for it."""
 
     def finish_batch(self, *, complete: bool, last: bool) -> None:
         """Do the rest after the rows; `complete` says whether all calls have been made, `last` whether the run ends."""
-        ...
 
     def end(self, ended: Ended) -> None:
-        """Mark the run as ended and wait, within a deadline, for what is on its way."""
-        ...
+        """Mark the run as ended and wait, within a deadline, for the rest."""
+        raise NotImplementedError
 
     def abandon(self) -> None:
-        """End what would delay the end of this process; any thread may call it."""
-        ...
+        """End all that would delay the end of this process; any thread may call it."""
 
 
 class SendingTracker:

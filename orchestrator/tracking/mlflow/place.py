@@ -20,6 +20,7 @@ from temper.orchestrator.tracking.metric_names import ACCURACY
 from temper.orchestrator.tracking.mlflow.run import MlflowRun
 from temper.orchestrator.tracking.mlflow.traces import SOURCE_RUN, sampled_rows, trace_of
 from temper.orchestrator.tracking.notes import NOTE, merged_note
+from temper.orchestrator.tracking.sending import Place
 from temper.orchestrator.tracking.tracker import DataSet, Ended
 from temper.orchestrator.tracking.tracking_error import RunDeletedError
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
@@ -35,10 +36,8 @@ TABLES = "mlflow.loggedArtifacts"
 TRACES_AT_ONCE = 100
 
 
-class MlflowPlace:
-    """A run at one server, a `Place`. With `stages` each stage has a nested run; `system_s` 0 watches no machine."""
-
-    where = ""
+class MlflowPlace(Place):
+    """A run at one server. With `stages` each stage has a nested run; `system_s` 0 watches no machine."""
 
     def __init__(
         self,
@@ -172,9 +171,6 @@ class MlflowPlace:
         self._run.end(ended.value)
         if self._monitor is not None:
             self._monitor.finish()
-
-    def abandon(self) -> None:
-        """Do nothing: every request has a deadline."""
 
     def _store_evaluation(self, path: Path) -> None:
         run_id = self._run.id

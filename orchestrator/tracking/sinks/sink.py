@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from temper.orchestrator.tracking.evaluation_table import accuracies
 from temper.orchestrator.tracking.metric_names import ACCURACY, EVALUATIONS, shown_name
 from temper.orchestrator.tracking.notes import FILE, PAGE
 from temper.orchestrator.tracking.sending import Place, SendingTracker
-from temper.orchestrator.tracking.tracker import DataSet
 
 LINK = re.compile(rf"(?: - )?!?\[[^\]]*\]\((?:{PAGE}|{FILE})[^)]*\)")
 """A link of a note to a page of MLflow's, or a picture that it serves."""
@@ -47,35 +46,6 @@ class SinkRun:
         return path.relative_to(self.root) if path.is_relative_to(self.root) else Path(path.name)
 
 
-class Sink:
-    """A `Place` without traces, nested runs, data sets and models."""
-
-    where = ""
-    is_new = True
-
-    def __init__(self, run: SinkRun, say: Callable[[str], None]) -> None:
-        self.run = run
-        self.say = say
-
-    def require_there(self) -> None:
-        """Raise nothing: both write to files of this machine."""
-
-    def store_episodes(self, path: Path) -> None:
-        """Do nothing: neither place has a page for them."""
-
-    def stage(self, name: str, params: dict[str, str], seconds: float | None, data: Sequence[DataSet]) -> None:
-        """Do nothing: the names of the metrics have their stage."""
-
-    def register(self, model: Path, facts: dict[str, str]) -> None:
-        """Do nothing: the model stays in the run's folder."""
-
-    def finish_batch(self, *, complete: bool, last: bool) -> None:
-        """Do nothing."""
-
-    def abandon(self) -> None:
-        """Do nothing."""
-
-
 def sink_tracker(run: SinkRun, *, say: Callable[[str], None]) -> SendingTracker:
     """Return the tracker of a run in a second place, whose library its thread imports."""
 
@@ -84,10 +54,10 @@ def sink_tracker(run: SinkRun, *, say: Callable[[str], None]) -> SendingTracker:
         if run.sink == "wandb":
             from temper.orchestrator.tracking.sinks.wandb_sink import WandbSink
 
-            return WandbSink(run, say)
+            return WandbSink(run, say=say)
         from temper.orchestrator.tracking.sinks.trackio_sink import trackio_sink
 
-        return trackio_sink(run, say)
+        return trackio_sink(run)
 
     return SendingTracker(run.sink, make, say=say, close_s=CLOSE_S)
 

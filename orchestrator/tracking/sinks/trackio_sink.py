@@ -2,14 +2,15 @@
 
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.remembered import remembered
-from temper.orchestrator.tracking.sinks.sink import Sink, SinkRun, accuracies_of, shown_values, without_links
+from temper.orchestrator.tracking.sending import Place
+from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
 from temper.orchestrator.tracking.tracker import Ended
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
@@ -18,7 +19,7 @@ EVENT = "event"
 NOTE = "description"
 
 
-def trackio_sink(run: SinkRun, say: Callable[[str], None]) -> "TrackioSink":
+def trackio_sink(run: SinkRun) -> "TrackioSink":
     """Return the place of a run. trackio reads the folder of its store when it is imported."""
     os.environ |= {"TRACKIO_DIR": run.store, "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1"}
     for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):  # would send the run elsewhere
@@ -26,14 +27,14 @@ def trackio_sink(run: SinkRun, say: Callable[[str], None]) -> "TrackioSink":
     import trackio
     from trackio.sqlite_storage import SQLiteStorage
 
-    return TrackioSink(run, say, library=trackio, storage=SQLiteStorage)
+    return TrackioSink(run, library=trackio, storage=SQLiteStorage)
 
 
-class TrackioSink(Sink):
+class TrackioSink(Place):
     """One run in a project, whose rows `<id>.sent` counts as soon as they are in the store."""
 
-    def __init__(self, run: SinkRun, say: Callable[[str], None], *, library: Any, storage: Any) -> None:
-        super().__init__(run, say)
+    def __init__(self, run: SinkRun, *, library: Any, storage: Any) -> None:
+        self.run = run
         self._library = library
         self._storage = storage
         self._id = ""

@@ -21,7 +21,8 @@ import wandb
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.evaluation_table import table_of
 from temper.orchestrator.tracking.remembered import Remembered, remember, remembered
-from temper.orchestrator.tracking.sinks.sink import Sink, SinkRun, accuracies_of, shown_values, without_links
+from temper.orchestrator.tracking.sending import Place
+from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
 from temper.orchestrator.tracking.tracker import Ended
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
@@ -35,11 +36,12 @@ EXIT = {Ended.FINISHED: 0, Ended.FAILED: 1, Ended.KILLED: 255}
 """The exit codes from which W&B tells how a run ended."""
 
 
-class WandbSink(Sink):
+class WandbSink(Place):
     """One run in a project. `<id>.sent` counts the rows sent."""
 
-    def __init__(self, run: SinkRun, say: Callable[[str], None]) -> None:
-        super().__init__(run, say)
+    def __init__(self, run: SinkRun, *, say: Callable[[str], None]) -> None:
+        self.run = run
+        self.say = say
         self._run: Any = None
         self._next = 0
         self._defined: set[str] = set()
