@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from temper.orchestrator.cluster.this_machine import IMPORTS
 
 FOLDER = "TEMPER_MODULES"
-"""Variable of the environment that names this folder to jobs and workers, which run in another one."""
+"""Variable of the environment that names this folder to workers, which run in another one."""
 HOOK = f"{__name__}.search_as_driver"
 """What Ray calls first in each worker."""
 
 
 def module_folder() -> str:
-    """Return this folder: the current one, or in a job that of whoever submitted it."""
+    """Return this folder: the current one, or in a worker that of its driver."""
     return os.environ.get(FOLDER, os.getcwd())
 
 
