@@ -4,7 +4,8 @@ Option: `simulators`, the folder of a clone of github.com/ShishirPatil/gorilla o
 of the clone in which the rows lie, else the installed ones. They run in a process of their own (`simulators`).
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,6 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import Call, ParsedTurn
 from temper.envs.multi_turn_calls import rows
 from temper.envs.multi_turn_calls.gold import corruptions, gold
-from temper.envs.multi_turn_calls.judge import fault_of
 from temper.envs.multi_turn_calls.simulator_names import ERROR, REMEDY, package_for, package_named
 from temper.envs.multi_turn_calls.simulators import Played, shared_simulators
 from temper.envs.task_env import TaskEnv
@@ -138,6 +138,20 @@ def _definition(package: Path | None) -> EnvDefinition:
         parts=(*PARTS, USER_TURNS),
         max_turns=MAX_TURNS,
     )
+
+
+def fault_of(*, wanted: Sequence[str], seen: Sequence[str], differing: Sequence[str]) -> str:
+    """Return what is wrong at the end of a user's turn with gold calls; empty if nothing is.
+
+    The rule is that of the leaderboard's `multi_turn_checker`. A turn without gold calls is not looked at: the next one shows
+    the state that its calls left.
+    `wanted` is what the gold calls of this turn returned, `seen` what all the model's calls did until now, in this turn and
+    those before it, `differing` the attributes of the simulators that are others than after the gold calls.
+    """
+    if differing:
+        return f"{', '.join(differing)} not as wanted"
+    missing = Counter(wanted) - Counter(seen)
+    return f"{missing.total()} of {len(wanted)} wanted results not seen" if missing else ""
 
 
 ENVIRONMENT = _definition(None)

@@ -1,7 +1,7 @@
 """The GPU check: facts that only a GPU can show, verified and measured part by part. Writes `docs/gpu.md`.
 
-`PYTHONPATH=tests python -m gpu.measure`. Each part is a file of this folder with a function `run(report, small=...)`, and runs
-in a separate process with a deadline: a fault in one does not stop the others.
+`PYTHONPATH=tests python -m gpu.measure`. Each part is a file of this folder with a function `run(report, small=...)`, but for
+the two of `runners.py`. It runs in a separate process with a deadline: a fault in one does not stop the others.
 """
 
 import argparse
@@ -30,8 +30,12 @@ PARTS = {
     "sharing": "One GPU shared by engine and learner",
 }
 """The title of each part, in the order in which they run."""
+RUNNERS = {"first_runner": "v1", "second_runner": "v2"}
+"""The parts of `runners.py`, with the setting `rollout.engine.runner` of each."""
 LIMIT_S = 1200.0
 """Deadline of a part. Most of it is for kernels: Mamba-2 alone compiles 110, minutes with a cold cache."""
+ENDS = {0: "all holds", 3: "a figure does not hold", 4: "nothing measured"}
+"""How a part ended, by its exit status."""
 TAIL = 25
 """Lines of a process's output that the page shows of a part that failed."""
 HEAD = """# GPU check
@@ -55,6 +59,7 @@ class Report:
     def __init__(self, file: Path) -> None:
         self._file = file
         self.holds = True
+        self.figures = 0
 
     def note(self, text: str) -> None:
         """Write a line of text."""
@@ -65,12 +70,13 @@ class Report:
         self, name: str, value: float, unit: str = "", *, at_most: float | None = None, at_least: float | None = None
     ) -> None:
         """Write a number. It holds if it is within its bounds, which NaN never is."""
-        holds = (at_most is None or value <= at_most) and (at_least is None or value >= at_least)
+        holds = value == value and (at_most is None or value <= at_most) and (at_least is None or value >= at_least)
         bounds = [f"at most {at_most:g}"] if at_most is not None else []
         bounds += [f"at least {at_least:g}"] if at_least is not None else []
-        verdict = f" ({', '.join(bounds)}: {'holds' if holds else '**does not hold**'})" if bounds else ""
+        verdict = f" ({', '.join(bounds)}: {'holds' if holds else '**does not hold**'})" if bounds or not holds else ""
         self.note(f"{name}: {f'{value:,.4g} {unit}'.rstrip()}{verdict}")
         self.holds = self.holds and holds
+        self.figures += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +87,16 @@ class Outcome:
     holds: bool
 
 
-def run_part(name: str, file: Path, *, small: bool) -> bool:
-    """Run a part in this process; returns whether all its figures hold."""
+def run_part(name: str, file: Path, *, small: bool) -> int:
+    """Run a part in this process; returns the exit status, a key of `ENDS`."""
     report = Report(file)
     if small:
         torch.set_num_threads(1)  # threads that fight for a core cost many times their work
-    importlib.import_module(f"gpu.{name}").run(report, small=small)
-    return report.holds
+    work = importlib.import_module("gpu.runners" if name in RUNNERS else f"gpu.{name}").run
+    work(report, small=small, **({"runner": RUNNERS[name]} if name in RUNNERS else {}))
+    if not report.figures:
+        return 4
+    return 0 if report.holds else 3
 
 
 def run_apart(name: str, *, small: bool, limit_s: float) -> Outcome:
@@ -108,17 +117,17 @@ def run_apart(name: str, *, small: bool, limit_s: float) -> Outcome:
             )
             try:
                 status = process.wait(limit_s)
-                word = {0: "all holds", 3: "a figure does not hold"}.get(status, f"failed with status {status}")
+                word = ENDS.get(status, f"failed with status {status}")
             except subprocess.TimeoutExpired:
                 word, status = f"ran out of its time of {limit_s:g} s", 1
             finally:
                 _end(process)
         lines = [f"## {PARTS[name]}", "", f"`{name}`, {time.monotonic() - began:.0f} s: {word}.", ""]
         lines.append(found.read_text(encoding="utf-8"))
-        if status not in (0, 3):
+        if status not in ENDS:
             tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
             lines += ["```", *tail, "```", ""]
-    return Outcome(section="\n".join(lines), holds=status == 0)
+    return Outcome(section="\n".join(lines), holds=status in (0, 4))
 
 
 def _end(leader: subprocess.Popen[bytes]) -> None:
@@ -162,7 +171,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     small = given.small or not on_gpu()
     if given.part is not None:
-        return 0 if run_part(given.part, given.found, small=small) else 3
+        return run_part(given.part, given.found, small=small)
     if not given.patience > 0:
         parser.error(f"--patience {given.patience:g}: give a number above 0, such as 5")
     names = [name for name in PARTS if name in (given.only or PARTS)]

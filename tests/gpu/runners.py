@@ -31,6 +31,15 @@ REPEATS = 3
 CACHING: tuple[PrefixCaching, ...] = ("on", "off")
 
 
+def run(report: Report, *, runner: Runner, small: bool) -> None:
+    """Verify a runner, then measure it. The second needs Triton, which vLLM's build for CPUs does not have."""
+    if runner == "v2" and not on_gpu():
+        report.note("it needs Triton, which vLLM's build for CPUs does not have: nothing of it runs here")
+        return
+    compare(report, runner=runner, small=small)
+    measure(report, runner=runner, small=small)
+
+
 def compare(report: Report, *, runner: Runner, small: bool) -> None:
     """Compare them in float32, in bfloat16 and with drafts, and closings of thoughts with where the rule puts them."""
     requests, length = (6, 32) if small else (96, 256)

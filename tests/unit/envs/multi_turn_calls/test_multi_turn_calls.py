@@ -16,9 +16,8 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import parse_turn
 from temper.envs.data.config import DataConfig
-from temper.envs.multi_turn_calls.env import MAX_STEPS
+from temper.envs.multi_turn_calls.env import MAX_STEPS, fault_of
 from temper.envs.multi_turn_calls.gold import corruptions, gold
-from temper.envs.multi_turn_calls.judge import fault_of
 from temper.envs.multi_turn_calls.rows import call_in
 from temper.envs.multi_turn_calls.simulators import WALL_S, Scene, Simulators
 from temper.envs.play import Play
