@@ -30,11 +30,11 @@ budget-demo: setup  ## train under thinking budgets and without, SEED=1, and com
 	@$(PY) -m temper.orchestrator run configs/budget_demo.yaml name=budgets-$(SEED) seed=$(SEED) $(ARGS)
 	@$(PY) -m temper.orchestrator run configs/budget_demo.yaml name=free-$(SEED) seed=$(SEED) \
 	  sft.thoughts.thinking.budget=0 rl.thinking.budget=0 $(ARGS)
-	@$(PY) -m temper.orchestrator compare --runs "under budgets=runs/budgets-$(SEED)" \
+	@$(PY) -m temper.orchestrator report --compare --runs "under budgets=runs/budgets-$(SEED)" \
 	  --runs "without=runs/free-$(SEED)" --out runs/budget-demo-$(SEED).html
 
 $(STAGES): setup
-	@$(PY) -m temper.orchestrator $@ $(CONFIG) $(ARGS)
+	@$(PY) -m temper.orchestrator run $(CONFIG) --stage $@ $(ARGS)
 
 ui: setup  ## open MLflow's pages on the newest runs and their charts, on http://127.0.0.1:5000
 	@mkdir -p runs

@@ -4,6 +4,7 @@ import argparse
 import sys
 import tomllib
 from functools import partial
+from typing import TYPE_CHECKING
 
 from temper.orchestrator.cli.audit_command import add_audit_command
 from temper.orchestrator.cli.compare_command import add_compare_command
@@ -29,33 +30,28 @@ from temper.orchestrator.cli.view_command import add_view_command
 from temper.orchestrator.cluster.module_search import module_folder, search_last
 from temper.orchestrator.cluster.this_machine import ROOT
 
+GROUPS = {
+    "train and evaluate": ("run", "eval", "fork", "submit", "serve"),
+    "look at runs": ("status", "scale", "report", "view", "ui"),
+    "prepare and check": ("config", "doctor", "env", "debug"),
+}
+"""The commands as `--help` lists them. Those of two words are listed by the first one."""
 EPILOG = """examples:
   temper run configs/demo.yaml
   temper run configs/demo.yaml name=mine seed=2 rl.steps=50
   temper run configs/demo.yaml --dry-run
   temper run configs/recipes/one_gpu.yaml profile=gpu80
   temper run configs/demo.yaml longer.yaml seed=2     (files lie over one another, the last one wins)
-  temper eval configs/demo.yaml eval.tasks=256
   temper eval models/mine --preset gsm8k --greedy
-  temper eval models/mine --env math --data gsm8k_test.jsonl --greedy
   temper fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
-  temper config configs/demo.yaml --explain rl.max_lag
-  temper plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G
-  temper simulate configs/scaling.yaml --gpus 8xH100-80G --engines 4,64 --grow
-  temper doctor configs/demo.yaml
-  temper parity runs/demo
   temper status runs/demo --watch
-  temper scale runs/demo --rollout-workers 3
-  temper audit runs/demo
   temper view runs/demo
-  temper explain runs/demo
-  temper replay runs/demo --step 26
-  temper ui
-  temper submit configs/demo.yaml --address http://127.0.0.1:8265
-  temper grade --env math --data gsm8k.jsonl --responses said.jsonl --out graded.jsonl
-  temper serve runs/demo
-  temper envcheck --env code --data humaneval.jsonl
-  temper new-env my_env --tools
+  temper config --explain rl.max_lag
+  temper doctor configs/demo.yaml
+  temper doctor --plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G
+  temper env check --env code --data humaneval.jsonl
+  temper debug replay runs/demo --step 26
+`temper COMMAND --help` has more of each.
 
 A run lives in runs/<name>/. The same command continues a run that was interrupted and skips what is done.
 
@@ -68,6 +64,10 @@ is trained, on which data, by which loss is what the run is: fork it, or choose 
 A stage may stand twice in `stages`: the second `rl` is rl-2, and `- rl: {name: rl_tools, steps: 100}` has settings of its
 own. The command line gives these as rl-2.steps=100 or rl_tools.steps=100, and rl.steps is for all of them.
 """
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+TWO_WORDS = ("report --compare", "doctor --plan", "doctor --simulate")
+"""Commands that the first word's own parser does not read."""
 
 
 def version() -> str:
@@ -80,33 +80,45 @@ def parser() -> argparse.ArgumentParser:
     """Return the argument parser, with help that teaches."""
     root = argparse.ArgumentParser(
         prog="temper",
-        description="Post-train a reasoning language model across many environments at once.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     root.add_argument("--version", action="version", version=f"%(prog)s {version()}")
-    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     add_run_commands(commands)
-    add_config_command(commands)
-    add_plan_command(commands)
-    add_simulate_command(commands)
-    add_doctor_command(commands)
-    add_parity_command(commands)
-    add_audit_command(commands)
-    add_env_commands(commands)
-    add_new_env_command(commands)
-    add_presets_command(commands)
-    add_compare_command(commands)
     add_serve_command(commands)
     add_status_commands(commands)
+    add_compare_command(commands)
     add_view_command(commands)
-    add_explain_command(commands)
-    add_replay_command(commands)
     add_ui_command(commands)
-    add_regrade_command(commands)
-    for command in commands.choices.values():
+    add_config_command(commands)
+    add_doctor_command(commands)
+    add_plan_command(commands)
+    add_simulate_command(commands)
+    env = _add_group(commands, "env", "check, write and list environments, and grade answers by them")
+    add_env_commands(env)
+    add_new_env_command(env)
+    add_presets_command(env)
+    add_regrade_command(env)
+    debug = _add_group(commands, "debug", "find out why a run, or a model in it, does as it does")
+    add_parity_command(debug)
+    add_replay_command(debug)
+    add_audit_command(debug)
+    add_explain_command(debug)
+    for command in (*commands.choices.values(), *env.choices.values(), *debug.choices.values()):
         command.set_defaults(parser=command)
+    texts = {one.dest: one.help for one in commands._choices_actions}
+    root.description = "\n\n".join(
+        ["Post-train a reasoning language model across many environments at once."]
+        + [f"{title}:\n" + "\n".join(f"  {name:8} {texts[name]}" for name in names) for title, names in GROUPS.items()]
+    )
     return root
+
+
+def _add_group(commands: "Commands", name: str, text: str) -> "Commands":
+    """Add a command that has commands of its own."""
+    group = commands.add_parser(name, help=text, description=text)
+    return group.add_subparsers(dest=name, required=True, metavar="COMMAND")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -119,7 +131,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _executed(arguments: list[str] | None) -> int:
     commands = parser()
-    given, later = commands.parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if " ".join(words[:2]) in TWO_WORDS:
+        words[:2] = [" ".join(words[:2])]
+    given, later = commands.parse_known_args(words)
     if wrong := [text for text in later if not ("overrides" in given and is_override(text))]:
         given.parser.error(f"unrecognized arguments: {' '.join(wrong)}")
     if later:  # settings behind options

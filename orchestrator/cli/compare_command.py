@@ -34,7 +34,7 @@ def add_compare_command(commands: "argparse._SubParsersAction[argparse.ArgumentP
     """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
     text = "compare two evaluations task by task, or groups of runs by their accuracy at the same thinking budgets, over seeds"
     raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser("compare", help=text, description=text, epilog=EPILOG, formatter_class=raw)
+    command = commands.add_parser("report --compare", help=text, description=text, epilog=EPILOG, formatter_class=raw)
     pair = command.add_argument_group("two evaluations")
     pair.add_argument(
         "evaluations",

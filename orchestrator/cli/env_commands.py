@@ -55,7 +55,7 @@ def add_env_commands(commands: "argparse._SubParsersAction[argparse.ArgumentPars
 
     text = "let an environment test itself on gold answers and corrupted ones; exit status 1 where it fails"
     epilog = ENVCHECK_EPILOG + env_lines()
-    command = commands.add_parser("envcheck", help=text, description=text, epilog=epilog, formatter_class=RAW)
+    command = commands.add_parser("check", help=text, description=text, epilog=epilog, formatter_class=RAW)
     _add_task_options(command, required=False)
     command.add_argument("--limit", type=int, default=64, metavar="N", help="most tasks that are checked (default: 64)")
     command.add_argument("--seed", type=int, default=0, help="seed of the generated tasks (default: 0)")

@@ -28,7 +28,7 @@ HELP_OF: dict[Form, str] = {
 def add_new_env_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
     raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser("new-env", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
+    command = commands.add_parser("new", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
     command.add_argument("name", metavar="NAME", help="what it is called: letters, digits and _")
     forms = command.add_mutually_exclusive_group()
     for form, text in HELP_OF.items():

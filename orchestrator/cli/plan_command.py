@@ -19,7 +19,7 @@ hit.
 def add_plan_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
     raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser("plan", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
+    command = commands.add_parser("doctor --plan", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
     command.add_argument("config", type=Path, metavar="FILE", help="a YAML file; see configs/")
     command.add_argument("overrides", nargs="*", metavar="FILE|key=value", help="what lies over it, the last one wins")
     command.add_argument("--gpus", metavar="8xH100-80G", help="GPUs by number and name; 2x8xH100-80G are two machines")

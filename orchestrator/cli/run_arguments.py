@@ -19,7 +19,7 @@ RUN_EPILOG = """examples:
 """
 CONTINUES = """The run lives in runs/NAME/. The same command continues it after Ctrl-C or a fault, and skips what is done.
 """
-ONE_STAGE = """Of the run's stages only this one runs: its first instance that is not done yet.
+COMPARES = """`temper report --compare` compares two evaluations, or groups of runs.
 """
 SUBMIT_EPILOG = """examples:
   temper submit configs/demo.yaml                                     on a cluster of this machine, which ends with the job
@@ -43,14 +43,19 @@ the report say where the run comes from.
 
 def add_run_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands to the parser; each sets `execute`, which takes the parsed arguments and gives the status."""
-    run = RUN_EPILOG.format(name="run", more="rl.steps=50", what=CONTINUES)
-    _add_options(_add(commands, "run", "all stages that the configuration lists, in order", epilog=run))
-    for name, text in HELP.items():
-        if name == "eval":
-            add_eval_command(commands, text=text)
-        else:
-            epilog = RUN_EPILOG.format(name=name, more="profile=gpu80", what=ONE_STAGE)
-            _add_options(_add(commands, name, text, epilog=epilog))
+    text = "all stages that the configuration lists, in order, or one of them"
+    run = _add(commands, "run", text, epilog=RUN_EPILOG.format(name="run", more="rl.steps=50", what=CONTINUES))
+    stages = "; ".join(f"{name}: {text}" for name, text in HELP.items())
+    run.add_argument(
+        "--stage", choices=list(HELP), metavar="STAGE", help=f"only its first instance that is left ({stages})"
+    )
+    add_eval_command(commands, text=HELP["eval"])
+    report = _add(
+        commands, "report", HELP["report"], epilog=RUN_EPILOG.format(name="report", more="runs_dir=mine", what=COMPARES)
+    )
+    report.set_defaults(stage="report")
+    for command in (run, report):
+        _add_options(command)
     submit = _add(commands, "submit", "submit a run to a Ray cluster and follow its log", epilog=SUBMIT_EPILOG)
     submit.set_defaults(dry_run=False, json=False, quiet=False, log_level=None)
     submit.add_argument("--address", help="the cluster's job server; without it a local cluster is started")

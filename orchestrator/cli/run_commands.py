@@ -11,7 +11,6 @@ from temper.orchestrator.pipeline.config import given_text, settled_config, unse
 from temper.orchestrator.pipeline.fork import fork
 from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
 from temper.orchestrator.pipeline.runner import run_pipeline
-from temper.orchestrator.stages.registry import HELP
 from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 
 
@@ -28,7 +27,7 @@ def execute(given: argparse.Namespace) -> int:
     if given.command == "submit":
         unsettled_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
         return submit(given.config, given.overrides, given.address)
-    only = given.command if given.command in HELP else None
+    only = given.stage
     if given.dry_run:
         return show_dry_run(*preview_of(given_text(given.config, given.overrides), only=only), given)
     config = settled_config(given.config, given.overrides)

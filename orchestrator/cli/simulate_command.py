@@ -18,7 +18,7 @@ those of the product's own loop, buffer and pool. docs/scaling.md describes the 
 def add_simulate_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
     raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser("simulate", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
+    command = commands.add_parser("doctor --simulate", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
     command.add_argument("config", type=Path, metavar="FILE", help="a YAML file; see configs/")
     command.add_argument(
         "overrides", nargs="*", default=[], metavar="FILE|key=value", help="what lies over it, the last one wins"
