@@ -1,4 +1,4 @@
-"""`python -m tests.same_trajectories RUN RUN`: whether two runs sampled and scored the same, for changes of no behaviour.
+"""`python -m support.same_trajectories RUN RUN`: whether two runs sampled and scored the same, for changes of no behaviour.
 
 Compares the files that both folders have in `trajectories/`, answer by answer, and the losses of their steps. Tokens, texts
 and rewards must be equal; log-probabilities and losses may differ in the last digits, as sums of floats do, and the
@@ -109,7 +109,7 @@ def compare_runs(one: Path, other: Path) -> Iterable[FileComparison]:
 
 def main(arguments: list[str]) -> int:
     """Print a line for each file and one for the losses; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.same_trajectories", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m support.same_trajectories", description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs=2, metavar="RUN", help="the folder of a run")
     one, other = parser.parse_args(arguments).runs
     found = list(compare_runs(one, other))
