@@ -174,9 +174,11 @@ install_fused() {
 
 # The checkout is the package `temper`: .types has a link to it by that name, and .venv looks there.
 link_package() {
+    local site
+    site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     mkdir -p .types
     ln -sfn .. .types/temper
-    echo "$PWD/.types" >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/temper.pth"
+    [ ! -d "$site" ] || echo "$PWD/.types" >"$site/temper.pth"
 }
 
 [ -f "$lock" ] || fail "STACK=$stack has no lock file $lock; STACK is cpu or gpu"

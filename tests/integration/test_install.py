@@ -7,7 +7,6 @@ write down how they were called.
 import re
 import shutil
 import subprocess
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -143,13 +142,6 @@ def test_a_driver_that_is_too_old_is_told_before_anything_is_downloaded(machine:
     assert machine.setup(STACK="cpu").returncode == 0
 
 
-def test_who_names_the_gpu_stack_gets_it_with_any_driver(machine: Machine) -> None:
-    machine.gpu(OLD)
-    done = machine.setup(STACK="gpu")
-    assert done.returncode == 0
-    assert "STACK=gpu installs all the same" in done.stderr
-
-
 def test_a_gpu_without_a_cuda_toolkit_gets_all_that_needs_no_compiler(machine: Machine) -> None:
     machine.gpu(NEW)
     done = machine.setup()
@@ -173,58 +165,6 @@ def test_kernels_of_mamba_that_can_t_be_had_are_told_and_the_rest_is_installed(m
     assert (machine.root / ".venv" / "installed").exists()
 
 
-def test_warnings_of_installers_go_to_a_file_and_are_shown_where_they_fail(machine: Machine) -> None:
-    warn = 'echo "warning: deprecated" >&2'
-    machine.program("uv-of-venv", warn)
-    done = machine.setup()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "what the installers warned of is in .venv/setup.log" in done.stdout
-    assert "deprecated" in (machine.root / ".venv" / "setup.log").read_text()
-    (machine.root / ".venv" / "installed").unlink()
-    machine.program("broken", f'[ "$1" = -c ] || {{ {warn}; exit 1; }}')
-    for name in ("uv", "python"):
-        shutil.copy(machine.root / "bin" / "broken", machine.root / ".venv" / "bin" / name)
-    broken = machine.setup()
-    assert broken.returncode == 1
-    assert "pip tries\nsetup: failed; the end of .venv/setup.log:\nwarning: deprecated" in broken.stderr
-
-
-def test_that_pip_itself_has_no_torch_for_cpus_is_no_fault(machine: Machine) -> None:
-    miss = 'case "$*" in *"pip install"*--index-url*) ;; *"pip install"*torch==*) echo "ERROR: no torch" >&2; exit 1 ;; esac'
-    machine.program("python3.11", f"{miss}\n{PYTHON}")
-    done = machine.setup()
-    assert (done.returncode, done.stderr) == (0, "")
-    assert any("--index-url" in call and "torch==" in call for call in machine.calls("python3.11"))
-    log = machine.root / ".venv" / "setup.log"
-    assert not log.exists() or "no torch" not in log.read_text()
-
-
-def test_what_is_compiled_is_asked_for_and_told_with_how_long_it_takes(machine: Machine) -> None:
-    machine.gpu(NEW)
-    machine.nvcc("13.0")
-    assert machine.setup().returncode == 0
-    done = machine.setup(FUSED="1")
-    assert done.returncode == 0
-    assert "5 to 20 minutes" in done.stdout
-    assert "installing the gpu stack" not in done.stdout
-    assert sum("requirements/fused.txt" in call for call in machine.calls("uv-of-venv")) == 1
-    assert machine.setup(FUSED="1").stdout == ""
-    assert machine.setup().stdout == ""
-
-
-@pytest.mark.parametrize(("release", "told"), [(None, "nothing"), ("12.8", "12")])
-def test_compiling_without_the_right_toolkit_is_refused_at_once(
-    machine: Machine, release: str | None, told: str
-) -> None:
-    machine.gpu(NEW)
-    if release:
-        machine.nvcc(release)
-    done = machine.setup(FUSED="1", CUDA_HOME="" if release else str(machine.root))
-    assert done.returncode == 1
-    assert re.search(rf"needs the CUDA toolkit 13; \S+nvcc tells {told};", done.stderr)
-    assert not (machine.root / ".venv").exists()
-
-
 @pytest.mark.parametrize("name", ["python3.12", "python3.13", "python3"])
 def test_any_python_of_the_locks_makes_the_environment(name: str, tmp_path: Path) -> None:
     machine = Machine(root=tmp_path)
@@ -232,14 +172,6 @@ def test_any_python_of_the_locks_makes_the_environment(name: str, tmp_path: Path
     done = machine.setup()
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{name} -m venv .venv " in machine.calls(name)
-
-
-def test_which_pythons_the_locks_serve_is_said_alike() -> None:
-    script, lock = ((REQUIREMENTS / name).read_text() for name in ("install.sh", "lock.sh"))
-    project = tomllib.loads((REQUIREMENTS.parent / "pyproject.toml").read_text())["project"]
-    assert project["requires-python"] == ">=3.11,<3.14"
-    assert "(3, 11) <= sys.version_info[:2] <= (3, 13)" in script
-    assert "for later in 3.12 3.13; do" in lock
 
 
 def test_where_no_python_of_the_locks_is_there_uv_fetches_one(tmp_path: Path) -> None:
@@ -252,16 +184,3 @@ def test_where_no_python_of_the_locks_is_there_uv_fetches_one(tmp_path: Path) ->
     (call,) = machine.calls("uv-fetched")
     assert "--managed-python --python 3.11 .venv" in call
     assert "installing the cpu stack" in done.stdout
-
-
-def test_where_nothing_can_fetch_a_python_what_to_do_is_said(tmp_path: Path) -> None:
-    done = Machine(root=tmp_path).setup()
-    assert done.returncode == 1
-    assert "make setup PYTHON=/path/to/python3.11" in done.stderr
-
-
-def test_the_driver_is_asked_for_the_cuda_of_the_lock() -> None:
-    script = (REQUIREMENTS / "install.sh").read_text()
-    lock = (REQUIREMENTS / "gpu.txt").read_text()
-    (cuda,) = re.findall(r"^cuda=(\d+)", script, re.MULTILINE)
-    assert re.search(rf"^nvidia-cuda-runtime=={cuda}\.", lock, re.MULTILINE)
