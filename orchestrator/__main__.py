@@ -121,6 +121,12 @@ def _add_group(commands: "Commands", name: str, text: str) -> "Commands":
     return group.add_subparsers(dest=name, required=True, metavar="COMMAND")
 
 
+def joined(words: list[str]) -> list[str]:
+    """Return the command line with the two words of a command as one, which argparse knows."""
+    first = " ".join(words[:2])
+    return [first, *words[2:]] if first in TWO_WORDS else words
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 a fault, 2 a mistake in the input, 3 given up because
     something hung or died too often, 130 stopped as asked. Ends with 141 where nobody reads what it prints any more."""
@@ -131,10 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _executed(arguments: list[str] | None) -> int:
     commands = parser()
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    if " ".join(words[:2]) in TWO_WORDS:
-        words[:2] = [" ".join(words[:2])]
-    given, later = commands.parse_known_args(words)
+    given, later = commands.parse_known_args(joined(sys.argv[1:] if arguments is None else arguments))
     if wrong := [text for text in later if not ("overrides" in given and is_override(text))]:
         given.parser.error(f"unrecognized arguments: {' '.join(wrong)}")
     if later:  # settings behind options

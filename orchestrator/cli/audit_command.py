@@ -12,8 +12,8 @@ from temper.orchestrator.tools.finding import Level, findings_to_json
 SHOWN = 50
 """How many findings are printed; --json has all."""
 EPILOG = """examples:
-  temper audit runs/demo
-  temper audit runs/demo --json | jq '.findings[]'
+  temper debug audit runs/demo
+  temper debug audit runs/demo --json | jq '.findings[]'
 
 Reads the folder only: ledger.jsonl, metrics.jsonl, evaluations, checkpoints and trajectories. The totals of the ledger balance
 at every step; no ticket is trained twice or lost; every step has one row of metrics; ledger, metrics and trajectories have the

@@ -11,8 +11,8 @@ from temper.orchestrator.cli.named_model import path_of_run
 WIDTH = 130
 """Characters of a table that is not for a terminal."""
 EPILOG = """example: two models on the tasks that both have answered; a run stands for its last evaluation
-  temper compare runs/demo/eval/sft.json runs/demo/eval/rl.json
-  temper compare runs/plain-1 runs/mixed-1 --out compare.json
+  temper report --compare runs/demo/eval/sft.json runs/demo/eval/rl.json
+  temper report --compare runs/plain-1 runs/mixed-1 --out compare.json
 
 The difference of accuracy has an interval over tasks, with a width even if no task differs, and a p value by the sign-flip
 test of pairs; beside it stands how many tasks would show a difference of so much.
@@ -22,7 +22,7 @@ example: a curve of each seed, then the page
   temper run configs/demo.yaml name=mixed-1 seed=1 'eval.budgets=[8,16,32]' \\
       rl.thinking.budget=0.5 'rl.thinking.budgets=[8,16,32]'
   ... the same with seed=2 and seed=3
-  temper compare --runs plain=runs/plain-1,runs/plain-2,runs/plain-3 \\
+  temper report --compare --runs plain=runs/plain-1,runs/plain-2,runs/plain-3 \\
       --runs mixed=runs/mixed-1,runs/mixed-2,runs/mixed-3 --out compare.html
 
 Runs are compared at the same budgets in tokens; those that were asked under others are refused. A run gets its curve, or
@@ -84,7 +84,7 @@ def _compare(given: argparse.Namespace) -> int:
     # Imported in here: numpy and matplotlib take half a second, which no other command has to wait for.
     if bool(given.evaluations) == bool(given.runs):
         raise ValueError(
-            "give two evaluations, or groups of runs by --runs NAME=RUN[,RUN...]; see temper compare --help"
+            "give two evaluations, or groups of runs by --runs NAME=RUN[,RUN...]; see temper report --compare --help"
         )
     return _compare_groups(given) if given.runs else _compare_tasks(given)
 

@@ -19,8 +19,8 @@ from temper.orchestrator.tools.debug.grading.tasks import generated_tasks, read_
 
 RAW = argparse.RawDescriptionHelpFormatter
 GRADE_EPILOG = """examples:
-  temper grade --env math --data gsm8k_test.jsonl --responses answers.jsonl --out graded.jsonl
-  temper grade --env code --data humaneval.jsonl --responses answers.jsonl --out graded.jsonl --workers 2
+  temper env grade --env math --data gsm8k_test.jsonl --responses answers.jsonl --out graded.jsonl
+  temper env grade --env code --data humaneval.jsonl --responses answers.jsonl --out graded.jsonl --workers 2
 
 a response is one of
   {"key": 0, "response": "So she has 72 clips.\\n#### 72"}
@@ -31,10 +31,10 @@ or type and message: then there is no reward) and seconds. Exit status 1 where a
 
 """
 ENVCHECK_EPILOG = """examples:
-  temper envcheck --env math --limit 200
-  temper envcheck --env code --data humaneval.jsonl
-  temper envcheck --env reasoning_gym --options '{dataset: mini_sudoku}'
-  temper envcheck --env math --data '{path: mine.csv, columns: {question: problem, answer: solution}}'
+  temper env check --env math --limit 200
+  temper env check --env code --data humaneval.jsonl
+  temper env check --env reasoning_gym --options '{dataset: mini_sudoku}'
+  temper env check --env math --data '{path: mine.csv, columns: {question: problem, answer: solution}}'
 
 It fails where a gold answer is not worth all, or a corrupted one is, and where no gold answer was tried.
 

@@ -17,7 +17,7 @@ WHAT is one of
   a run            its folder or its name, such as runs/demo: its newest model, in its environments unless --env names others
 With --url it is left out, or a YAML file whose environments are asked.
 
-What is asked is environments, with --env, and standard sets, with --preset: `temper presets` lists them."""
+What is asked is environments, with --env, and standard sets, with --preset: `temper env presets` lists them."""
 EPILOG = """examples:
   temper eval configs/demo.yaml eval.tasks=256
   temper eval models/mine --preset gsm8k --preset math500 --greedy
@@ -30,7 +30,7 @@ EPILOG = """examples:
   temper eval --url http://127.0.0.1:8000/v1 --env math --data gsm8k_test.jsonl --greedy
 
 Without a YAML file the results lie in a folder of their own, runs/NAME: eval/LABEL.json with every task, and trajectories.
-`temper compare A.json B.json` compares two of them task by task. A data file is used whole, each row once, in
+`temper report --compare A.json B.json` compares two of them task by task. A data file is used whole, each row once, in
 order; generated tasks are 64 unless --limit says otherwise. Settings of a configuration may be given beside the options, for
 example rollout.limits.total_tokens=16384 rollout.workers=4 rollout.engine.dtype=bfloat16 envs.math.format=gsm8k.
 

@@ -10,8 +10,8 @@ from temper.orchestrator.tools.inspect.viewer.loopback import LOOPBACK
 
 PORT = 8310
 EPILOG = f"""examples:
-  temper explain runs/demo
-  temper explain runs/demo --stage rl-2 --json | jq '.bends[0]'
+  temper debug explain runs/demo
+  temper debug explain runs/demo --stage rl-2 --json | jq '.bends[0]'
   temper view runs/demo --port {PORT}          serves what the links of `explain` lead to
 
 Reads the run's folder only; the run may be at work. A metric bends if one straight line does not fit it and two do, so a steady

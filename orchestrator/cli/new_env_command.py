@@ -9,12 +9,12 @@ TEXT = (
     "write an environment of your own to begin with: a package in the current folder, with its test and configuration"
 )
 EPILOG = """examples:
-  temper new-env spelling                 tasks that it makes, each with one answer
-  temper new-env capitals --rows          tasks out of rows of data, here of a JSONL file
-  temper new-env office --tools           tools that the model calls before it answers
-  temper new-env riddle --turns           several turns, each of which it answers
+  temper env new spelling                 tasks that it makes, each with one answer
+  temper env new capitals --rows          tasks out of rows of data, here of a JSONL file
+  temper env new office --tools           tools that the model calls before it answers
+  temper env new riddle --turns           several turns, each of which it answers
 
-What is written works, and passes its own tests: `temper envcheck --env NAME` plays its gold answers and its wrong ones. Then
+What is written works, and passes its own tests: `temper env check --env NAME` plays its gold answers and its wrong ones. Then
 change NAME/env.py from top to bottom, as its first lines say. A line `NAME: {kind: NAME}` under `envs` brings it into any
 configuration; docs/environments.md says what else there is.
 """

@@ -5,12 +5,12 @@ from pathlib import Path
 
 TEXT = "compare engine and trainer on the same tokens, by layer type"
 EPILOG = """examples:
-  temper parity models/mine
-  temper parity runs/demo                               its newest checkpoint, as its configuration runs it
-  temper parity Qwen/Qwen3-0.6B rollout.engine.dtype=bfloat16
-  temper parity models/mine learner.bf16=true learner.zero_stage=1 rollout.engine.dtype=bfloat16 --json
-  temper parity models/mine --env math --tokens 512 --out parity.json
-  temper parity models/mine --prompts asked.jsonl
+  temper debug parity models/mine
+  temper debug parity runs/demo                               its newest checkpoint, as its configuration runs it
+  temper debug parity Qwen/Qwen3-0.6B rollout.engine.dtype=bfloat16
+  temper debug parity models/mine learner.bf16=true learner.zero_stage=1 rollout.engine.dtype=bfloat16 --json
+  temper debug parity models/mine --env math --tokens 512 --out parity.json
+  temper debug parity models/mine --prompts asked.jsonl
 
 MODEL is a directory in Hugging Face format, a name on the hub, or a run by its folder or name. Its engine samples answers
 (decoding) and scores them in whole passes (prefill). The trainer scores them as a step of the learner does, as configured and

@@ -5,10 +5,10 @@ from pathlib import Path
 
 TEXT = "calculate a run's memory, disk and time, and the limits that it would exceed"
 EPILOG = """examples:
-  temper plan configs/demo.yaml
-  temper plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G
-  temper plan configs/recipes/eight_gpus.yaml --gpus 2x8xH200-141G rl.max_lag=0 --json
-  temper plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G --assume answer_tokens=3000
+  temper doctor --plan configs/demo.yaml
+  temper doctor --plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G
+  temper doctor --plan configs/recipes/eight_gpus.yaml --gpus 2x8xH200-141G rl.max_lag=0 --json
+  temper doctor --plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G --assume answer_tokens=3000
 
 A plan reads only config.json of the model, from a folder (model.path=DIR) or from the hub. Without --gpus it is of this cluster
 or this machine. Its end lists the assumptions; docs/planning.md describes the figures. The exit status is 1 if a limit would be

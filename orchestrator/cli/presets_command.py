@@ -8,8 +8,8 @@ from temper.envs.presets.preset import Preset
 
 TEXT = "list the standard sets for evaluation, or describe some of them"
 EPILOG = """examples:
-  temper presets
-  temper presets gsm8k
+  temper env presets
+  temper env presets gsm8k
   temper eval models/mine --preset gsm8k --greedy
 
 In a configuration a set is an environment, which rl evaluates between its steps but never trains on:
@@ -42,7 +42,7 @@ def table() -> list[str]:
     rows = [(one.name, one.title, str(one.rows), one.env, one.samples, one.data.name) for one in PRESETS.values()]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
-    return [*lines, "", "`temper presets NAME` says prompt, rule and source of one."]
+    return [*lines, "", "`temper env presets NAME` says prompt, rule and source of one."]
 
 
 def description(preset: Preset) -> list[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines
 
 EPILOG = """examples:
-  temper regrade runs/demo/trajectories/rl-30.jsonl --row 17
-  temper regrade runs/demo/trajectories/eval-rl.jsonl             every row that has a reward
+  temper env regrade runs/demo/trajectories/rl-30.jsonl --row 17
+  temper env regrade runs/demo/trajectories/eval-rl.jsonl             every row that has a reward
 
 Makes the task again as the run made it (configuration and ledger say how), plays the turns that were recorded, and prints a
 JSON object for each row: what it earned then, what it earns now, parts and the verifier's line. What the run added for the

@@ -6,10 +6,10 @@ from pathlib import Path
 from temper.orchestrator.cli.named_model import path_of_run, require_run
 
 EPILOG = """examples:
-  temper replay runs/demo                                         which steps can be replayed
-  temper replay runs/demo --step 26
-  temper replay runs/demo --step rl/26 --set rl.optim.learning_rate=1e-5
-  temper replay runs/demo --step 26 --set learner.shared_prompts=false --out replay.json
+  temper debug replay runs/demo                                         which steps can be replayed
+  temper debug replay runs/demo --step 26
+  temper debug replay runs/demo --step rl/26 --set rl.optim.learning_rate=1e-5
+  temper debug replay runs/demo --step 26 --set learner.shared_prompts=false --out replay.json
 
 Trains the recorded batches of the steps after a checkpoint again, without engines, by as many ranks as the run has. Compares
 log-probability, advantage and factor of each token with the record, and the weights with the run's checkpoint of the step

@@ -5,12 +5,13 @@ from pathlib import Path
 
 TEXT = "simulate a run in virtual time: the effect of more engines, more lag and longer tails"
 EPILOG = """examples:
-  temper simulate configs/scaling.yaml --gpus 8xH100-80G
-  temper simulate configs/scaling.yaml --gpus 8xH100-80G --engines 1,2,4,8,16 --max-lag 0,1,2
-  temper simulate configs/scaling.yaml --gpus 8xH100-80G --engines 1,8,64,512 --grow
-  temper simulate configs/scaling.yaml --gpus 8xH100-80G --tail 0 --json
+  temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G
+  temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G --engines 1,2,4,8,16 --max-lag 0,1,2
+  temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G --engines 1,8,64,512 --grow
+  temper doctor --simulate configs/scaling.yaml --gpus 8xH100-80G --tail 0 --json
 
-Every combination of the values is simulated. Durations are planned for the named GPUs (as by `temper plan`); the decisions are
+Every combination of the values is simulated. Durations are planned for the named GPUs (as by `temper doctor
+--plan`); the decisions are
 those of the product's own loop, buffer and pool. docs/scaling.md describes the columns, and all that is not counted.
 """
 

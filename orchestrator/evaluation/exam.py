@@ -51,7 +51,8 @@ class EvalConfig:
     max_failures: float = running(0.5, unit="share")
     """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
     budgets: list[int] = scheduled([], unit="tokens")
-    """Thinking budgets in tokens under which the same tasks are answered once more each; `temper compare --runs` needs the same
+    """Thinking budgets in tokens under which the same tasks are answered once more each; `temper report --compare
+    --runs` needs the same
     ones in all runs."""
     budget_shares: list[float] = scheduled([], unit="share")
     """Further budgets, as shares of the environment's median thought without a limit in the same evaluation. Each model

@@ -36,11 +36,13 @@ class CheckpointConfig:
     best_is: Best = running("max")
     """Which value is best: max or min."""
     batches: int = running(25)
-    """The steps after each kept checkpoint whose batches are kept too, so that `temper replay` can train them again: about 20
+    """The steps after each kept checkpoint whose batches are kept too, so that `temper debug replay` can train them
+    again: about 20
     bytes for each sampled token, and with `learner.router_replay` one for each expert chosen for an id, those of prompts too
     (two where there are more than 255 experts). 0 keeps none."""
     trajectories_every: int = scheduled(TRAJECTORIES_EVERY, unit="steps")
-    """Steps between those whose answers are kept for `temper view` and `temper explain`, about 90 bytes for each sampled token;
+    """Steps between those whose answers are kept for `temper view` and `temper debug explain`, about 90 bytes for
+    each sampled token;
     the last step's always are, those of a step that was skipped, and of one in which a number left its band."""
 
     def __post_init__(self) -> None:

@@ -47,7 +47,7 @@ def run(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_an_environment_of_the_folder_is_found_and_nothing_else_of_it(folder: Path) -> None:
-    checked = run(folder, TEMPER, "envcheck", "--env", "backwards", "--limit", "8")
+    checked = run(folder, TEMPER, "env", "check", "--env", "backwards", "--limit", "8")
     assert (checked.returncode, checked.stderr) == (0, "")
     assert checked.stdout.endswith("passed\n")
 

@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def replay(run: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     """The exit status of the command, and what it says."""
-    program = [sys.executable, "-m", "temper.orchestrator", "replay", str(run), *arguments, "--json"]
+    program = [sys.executable, "-m", "temper.orchestrator", "debug", "replay", str(run), *arguments, "--json"]
     done = subprocess.run(program, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.stdout, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

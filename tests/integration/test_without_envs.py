@@ -101,7 +101,7 @@ def test_all_that_looks_at_a_run_before_it_takes_one_without_environments(
     assert yaml.safe_load(capsys.readouterr().out)["envs"] == {}
     assert main(["run", file, "--dry-run"]) == 0
     assert "  sft     begins: 2 steps\n  dpo     begins: 2 steps\n" in capsys.readouterr().out
-    assert main(["plan", file, "--json"]) == 0
+    assert main(["doctor", "--plan", file, "--json"]) == 0
     planned = json.loads(capsys.readouterr().out)
     assert (planned["engine"], planned["time"]) == (None, None)
     assert planned["rank"]["weights"] > 0

@@ -94,7 +94,7 @@ def scale(job: Job, number: int) -> float:
 
 def audited(run: Path) -> str:
     """Return what an audit that found nothing says in the end; fail with its table where it found something."""
-    command = [sys.executable, "-m", "temper.orchestrator", "audit", str(run)]
+    command = [sys.executable, "-m", "temper.orchestrator", "debug", "audit", str(run)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip().splitlines()[-1].rpartition(": ")[2]

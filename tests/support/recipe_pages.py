@@ -1,4 +1,4 @@
-"""The page docs/recipes.md, made of the configurations' heads and of what `temper plan` says of them.
+"""The page docs/recipes.md, made of the configurations' heads and of what `temper doctor --plan` says of them.
 
 .venv/bin/python tests/support/recipe_pages.py writes it. The facts of a recipe stand in its head alone, as comments:
 `badge:` (`planned for HARDWARE`, or `run DATE on HARDWARE: PLACE`, a heading with a picture and a table of its results, or `run
@@ -48,7 +48,8 @@ Configurations to begin with, each a page of names and columns. A badge says wha
 
 - **run**: trained to the end on the hardware that it names; the link leads to a picture and a table of its results, or where it
   says *without a curve* to a table alone.
-- **planned**: not run on this hardware yet. The figures are those of `temper plan`, which finds no limit that would be hit.
+- **planned**: not run on this hardware yet. The figures are those of `temper doctor --plan`, which finds no limit
+that would be hit.
   They are worked out from the model's `config.json` and from assumptions ([planning.md](planning.md)); no GPU was measured.
 
 `make test-long` takes two steps of each in `configs/recipes/` with a small model of the same family, and data of the same
@@ -57,7 +58,8 @@ one. One is taken in two parts: vLLM's CPU build can't run Nemotron's experts, s
 without them, and trains two steps of `sft` with one that has them.
 
 Settings that a file does not give are chosen by `profile` for the hardware that is there ([hardware.md](hardware.md)), so
-each runs on other GPUs too: `temper plan FILE --gpus ...` says whether it fits, `temper run FILE --dry-run` whether it would
+each runs on other GPUs too: `temper doctor --plan FILE --gpus ...` says whether it fits, `temper run FILE --dry-run`
+whether it would
 start. The lengths of answers decide the seconds most, and are assumed: half of what limits allow. Starts and evaluations,
 before, between and after steps, are not counted in the hours ([planning.md](planning.md)). The seconds of supervised steps are
 not worked out, nor those of CPUs.
@@ -152,7 +154,7 @@ def page(models: Path) -> str:
     plans = [plan_of(path, models) for path in paths]
     lines = [INTRODUCTION, "| recipe | badge | model | trained on | hardware |", "|---|---|---|---|---|"]
     lines += [_row(path, head) for path, head in zip(paths, heads, strict=True)]
-    lines += ["", "What `temper plan` says, on that hardware:", ""]
+    lines += ["", "What `temper doctor --plan` says, on that hardware:", ""]
     lines += ["| recipe | a rank's peak | an engine's process | main memory | a checkpoint | a step | all steps |"]
     lines += ["|---|---|---|---|---|---|---|"]
     lines += [_figures(path, plan) for path, plan in zip(paths, plans, strict=True)]
@@ -214,7 +216,7 @@ def _section(path: Path, head: Head, plan: Plan) -> list[str]:
         else f"Planned for {head.hardware}."
     )
     said = [f"## {path.stem}", "", *wrap(f"{ran} {head.about}", 128, break_long_words=False), "", "```"]
-    said += [f"temper plan {name}{gpus}", f"temper run {name}  # needs {head.hardware}", "```", ""]
+    said += [f"temper doctor --plan {name}{gpus}", f"temper run {name}  # needs {head.hardware}", "```", ""]
     if plan.rank is not None:
         parts = {part: getattr(plan.rank, part) for part in PARTS}
         said.append(f"- a rank of {plan.ranks}: {_listed(parts)}")

@@ -130,7 +130,7 @@ def last_rows(path: Path) -> list[MetricsRow]:
     rows = []
     for line in lines if whole else lines[1:]:
         if line.endswith("\n"):
-            with contextlib.suppress(ValueError):  # one that is none is `temper audit`'s to tell
+            with contextlib.suppress(ValueError):  # one that is none is `temper debug audit`'s to tell
                 rows.append(parse_row(line))
     return rows
 

@@ -105,7 +105,7 @@ CHECKS = (
     Check(
         name="memory",
         look=look_at_memory,
-        remedy="look at `temper plan FILE`, which works it out by part",
+        remedy="look at `temper doctor --plan FILE`, which works it out by part",
         quick=True,
         after=MODEL,
     ),
@@ -174,7 +174,7 @@ CHECKS = (
     Check(
         name="environments",
         look=look_at_environments,
-        remedy="correct the environment; temper envcheck --env NAME tries it alone",
+        remedy="correct the environment; temper env check --env NAME tries it alone",
         of_run=True,
         after=PROMPTS,
         limit_s=LONG_S,

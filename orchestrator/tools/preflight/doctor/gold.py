@@ -66,7 +66,7 @@ def check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits:
     if played.own_fault:
         return failure(
             f"{said}; {played.own_fault[0]}",
-            f"mend what it says is right, or its judge: temper envcheck --env {env.definition.id}",
+            f"mend what it says is right, or its judge: temper env check --env {env.definition.id}",
         )
     if played.form_fault:
         return failure(

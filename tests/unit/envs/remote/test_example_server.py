@@ -46,9 +46,9 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def test_the_command_of_the_page_grades_its_turns(server: str, tmp_path: Path) -> None:
-    (given,) = re.findall(r"^temper grade (.+?) +#", PAGE.replace("\\\n", " "), re.MULTILINE)
+    (given,) = re.findall(r"^temper env grade (.+?) +#", PAGE.replace("\\\n", " "), re.MULTILINE)
     words = [one.strip("'") for one in re.findall(r"'[^']+'|\S+", given.replace(HERE, server))]
-    assert main(["grade", *words]) == 0
+    assert main(["env", "grade", *words]) == 0
     graded = json.loads((tmp_path / "graded.jsonl").read_text(encoding="utf-8"))
     assert (graded["key"], graded["reward"], graded["failure"]) == (0, 1.0, None)
 

@@ -141,13 +141,13 @@ def test_the_limit_of_a_standard_set_is_at_most_the_models(tmp_path: Path) -> No
 
 
 def test_standard_sets_are_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["presets"]) == 0
+    assert main(["env", "presets"]) == 0
     table = capsys.readouterr().out
     assert all(name in table for name in PRESETS)
-    assert main(["presets", *PRESETS]) == 0
+    assert main(["env", "presets", *PRESETS]) == 0
     said = capsys.readouterr().out
     assert all(preset.title in said for preset in PRESETS.values())
-    assert main(["presets", "gsm9k"]) == 2
+    assert main(["env", "presets", "gsm9k"]) == 2
     assert "there are gsm8k" in capsys.readouterr().err
 
 
@@ -193,7 +193,7 @@ def test_a_misspelt_run_or_model_is_no_name_on_the_hub(
     assert "no model directory" in capsys.readouterr().err
     assert main(["serve", "runs/dmeo"]) == 2
     assert "no run's folder" in capsys.readouterr().err
-    assert main(["grade", "--env", "math", "--data", "runs/rows", "--responses", "x", "--out", "y"]) == 2
+    assert main(["env", "grade", "--env", "math", "--data", "runs/rows", "--responses", "x", "--out", "y"]) == 2
     assert "runs is a folder here, so that this is no name on the hub" in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match="runs is a folder here"):
         _ = ModelSource(path="runs/dmeo").folder
@@ -209,7 +209,7 @@ def test_a_run_has_its_name_in_every_command_unless_something_else_lies_there(
     assert [parser().parse_args(command).run for command in single] == [named] * 3
     assert parser().parse_args(["serve", "demo"]).model == named
     assert parser().parse_args(["fork", "demo", "--from", "rl", "name=x"]).source == named
-    assert parser().parse_args(["compare", "demo", "other"]).evaluations == [named, Path("other")]
+    assert parser().parse_args(["report --compare", "demo", "other"]).evaluations == [named, Path("other")]
     assert parse_groups(["a=demo,other"]) == {"a": [named, Path("other")]}
     (tmp_path / "demo").mkdir()
     assert parser().parse_args(["serve", "demo"]).model == Path("demo")

@@ -158,7 +158,7 @@ def test_compare_takes_two_files_or_runs(tmp_path: Path, capsys: pytest.CaptureF
     )
     write_evaluation(tmp_path / "a", "rl", 1, {"math": [score(key, 3) for key in keys[:-1]], "code": [score("x", 1)]})
     out = tmp_path / "found.json"
-    assert main(["compare", str(before), str(tmp_path / "a"), "--out", str(out)]) == 0
+    assert main(["report", "--compare", str(before), str(tmp_path / "a"), "--out", str(out)]) == 0
     said = capsys.readouterr().out
     for text in ("0.250", "0.750", "+0.500", "0.0010"):
         assert text in said
@@ -190,7 +190,7 @@ def test_what_can_not_be_compared_is_refused_with_a_reason(
         "notes": tmp_path / "notes.json",
     }
     places["notes"].write_text("{}")
-    assert main(["compare", *(str(places.get(name, name)) for name in given)]) == 2
+    assert main(["report", "--compare", *(str(places.get(name, name)) for name in given)]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -205,9 +205,9 @@ def test_what_two_evaluations_were_asked_differently_is_said(
     files = [write_evaluation(tmp_path, name, 0, tasks) for name in ("one", "other")]
     for file, said in zip(files, asked, strict=True):
         file.write_text(json.dumps(json.loads(file.read_text()) | said))
-    assert main(["compare", *map(str, files)]) == 0
+    assert main(["report", "--compare", *map(str, files)]) == 0
     head = capsys.readouterr().out.splitlines()[2]
     told = "samples 1 and 4; sampling.temperature 0.0 and 1.5; rollout.limits.turn_tokens 128 and 8192; only one has x"
     assert head == f"asked differently: {told}"
-    assert main(["compare", str(files[0]), str(files[0])]) == 0
+    assert main(["report", "--compare", str(files[0]), str(files[0])]) == 0
     assert "asked differently" not in capsys.readouterr().out

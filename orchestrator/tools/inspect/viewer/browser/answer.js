@@ -47,7 +47,7 @@ function verdict(answer) {
   made.lastChild.lastChild.style.whiteSpace = "pre-wrap";
   const box = element("div", {}, made);
   if (answer.reward !== null) {
-    const text = `temper regrade ${facts.files.find(({ name }) => name === state.file).path} --row ${state.row}`;
+    const text = `temper env regrade ${facts.files.find(({ name }) => name === state.file).path} --row ${state.row}`;
     const button = element("button", { textContent: "copy" });
     button.onclick = () => unchanged(state.file).then(() => copy(text, button)).catch(renew).catch(fail);
     box.append(element("p", { className: "sub", textContent: "this plays the same turns to the verifier again:" }),

@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_all_that_is_written_passes_what_the_printed_lines_do(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for form in FORMS:
-        assert main(["new-env", f"mine_{form}", *([] if form == FORMS[0] else [f"--{form}"])]) == 0
+        assert main(["env", "new", f"mine_{form}", *([] if form == FORMS[0] else [f"--{form}"])]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     for line in lines:
         if line.startswith("temper "):

@@ -447,13 +447,13 @@ def test_an_evaluation_has_one_row_that_says_what_its_file_says(folder: RunDir) 
 
 
 def test_the_command_tells_what_it_found_and_ends_with_one(folder: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["audit", str(folder.root)]) == 0
+    assert main(["debug", "audit", str(folder.root)]) == 0
     assert "everything agrees" in capsys.readouterr().out
     file, rest = train_twice(folder)
-    assert main(["audit", str(folder.root)]) == 1
+    assert main(["debug", "audit", str(folder.root)]) == 1
     assert f"{file}:{rest['line']}" in capsys.readouterr().out
-    assert main(["audit", str(folder.root), "--json"]) == 1
+    assert main(["debug", "audit", str(folder.root), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["failures"] >= 1
     assert any(f"ticket {rest['ticket']} " in one["what"] for one in told["findings"])
-    assert main(["audit", str(folder.root / "nowhere")]) == 2
+    assert main(["debug", "audit", str(folder.root / "nowhere")]) == 2

@@ -82,7 +82,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_sound_environment_passes(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (module / "sound_env.py").write_text(SOUND.format(name="sound_env"))
-    assert main(["envcheck", "--env", "sound_env", "--limit", "20"]) == 0
+    assert main(["env", "check", "--env", "sound_env", "--limit", "20"]) == 0
     shown = capsys.readouterr().out
     assert "passed" in shown
     assert "neighbour, empty" in shown
@@ -105,7 +105,7 @@ def test_an_unsound_environment_fails_by_name(module: Path, capsys: pytest.Captu
     source = SOUND.format(name=f"{fault}_env")
     assert right in source
     (module / f"{fault}_env.py").write_text(source.replace(right, wrong))
-    assert main(["envcheck", "--env", f"{fault}_env", "--limit", "20"]) == 1
+    assert main(["env", "check", "--env", f"{fault}_env", "--limit", "20"]) == 1
     output = capsys.readouterr().out
     assert "FAILED" in output
     assert shown in output
@@ -113,7 +113,7 @@ def test_an_unsound_environment_fails_by_name(module: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize("env_id", ["math", "code", "tool_use", "gym", NEEDS_PUZZLES])
 def test_the_generated_tasks_of_an_environment_pass(env_id: str) -> None:
-    assert main(["envcheck", "--env", env_id, "--limit", "20"]) == 0
+    assert main(["env", "check", "--env", env_id, "--limit", "20"]) == 0
 
 
 def test_a_shop_passes(tmp_path: Path) -> None:
@@ -121,15 +121,15 @@ def test_a_shop_passes(tmp_path: Path) -> None:
     row = {"user_id": "bob_ray_2", "instruction": "Cancel #W4.", "actions": [cancel], "outputs": ["10.1"]}
     data = write_shop(tmp_path) / "tasks.jsonl"
     data.write_text(json.dumps(row))
-    assert main(["envcheck", "--env", "retail", "--data", str(data)]) == 0
+    assert main(["env", "check", "--env", "retail", "--data", str(data)]) == 0
 
 
 def test_a_check_of_no_task_is_refused(capsys: pytest.CaptureFixture) -> None:
-    assert main(["envcheck", "--env", "math", "--limit", "0"]) == 2
+    assert main(["env", "check", "--env", "math", "--limit", "0"]) == 2
     assert "--limit=0: must be above 0" in capsys.readouterr().err
 
 
 def test_an_environment_without_gold_answers_is_named(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (module / "bare_env.py").write_text(SOUND.format(name="bare_env").replace("gold=gold, corruptions=corruptions", ""))
-    assert main(["envcheck", "--env", "bare_env"]) == 2
+    assert main(["env", "check", "--env", "bare_env"]) == 2
     assert "has no gold answers" in capsys.readouterr().err

@@ -44,7 +44,7 @@ def graded(folder: Path, env: str, tasks: list[Any], responses: list[Any], *more
     out = folder / "out" / "graded.jsonl"
     arguments = ["--data", str(jsonl(folder / "tasks.jsonl", tasks)), "--out", str(out), *more]
     arguments += ["--responses", str(jsonl(folder / "responses.jsonl", responses))]
-    status = main(["grade", "--env", env, *arguments])
+    status = main(["env", "grade", "--env", env, *arguments])
     return status, [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
 
 

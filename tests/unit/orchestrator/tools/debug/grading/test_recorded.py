@@ -72,7 +72,7 @@ def group(number: int, task: Task, answers: list[Trajectory]) -> Group:
 
 
 def regrade(capsys: pytest.CaptureFixture[str], path: Path, *arguments: str) -> tuple[int, list[dict[str, Any]]]:
-    status = main(["regrade", str(path), *arguments])
+    status = main(["env", "regrade", str(path), *arguments])
     return status, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -95,12 +95,12 @@ def test_single_rows_and_those_of_evaluations_are_repeated(run: RunDir, capsys: 
 
 def test_what_can_not_be_repeated_is_an_error_with_its_reason(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     path = run.trajectory_file("rl", 10)
-    assert main(["regrade", str(path), "--row", "3"]) == 2
+    assert main(["env", "regrade", str(path), "--row", "3"]) == 2
     assert "--row 3: " in capsys.readouterr().err
     text = run.config.read_text(encoding="utf-8")
     run.config.write_text(text.replace("seed: 5", "seed: 6"), encoding="utf-8")
     try:
-        assert main(["regrade", str(path), "--row", "0"]) == 2
+        assert main(["env", "regrade", str(path), "--row", "0"]) == 2
     finally:
         run.config.write_text(text, encoding="utf-8")
     assert "can't be made again as it was" in capsys.readouterr().err

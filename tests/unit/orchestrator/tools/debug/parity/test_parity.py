@@ -173,7 +173,7 @@ def test_an_error_in_one_layer_is_found_in_that_layer_alone(tmp_path: Path) -> N
 
 
 def test_a_mistake_in_the_input_is_told_with_its_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["parity", str(tmp_path / "none")]) == 2
+    assert main(["debug", "parity", str(tmp_path / "none")]) == 2
     assert "no model directory" in capsys.readouterr().err
     asked = tmp_path / "asked.jsonl"
     asked.write_text('{"prompt": "What is 2 + 2?"}\n{"question": 3}\n')

@@ -221,7 +221,7 @@ def test_the_steps_that_can_be_replayed_have_the_form_of_a_replay(
     run: RunDir, found: Replay, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "steps.json"
-    assert main(["replay", str(run.root), "--json", "--out", str(out)]) == 0
+    assert main(["debug", "replay", str(run.root), "--json", "--out", str(out)]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told == json.loads(out.read_text())
     one = found.as_json()

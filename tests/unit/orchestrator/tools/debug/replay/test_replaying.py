@@ -298,15 +298,15 @@ def test_another_loss_changes_what_it_is_about(run: RunDir) -> None:
 def test_the_command_lists_steps_and_refuses_what_has_no_step(
     run: RunDir, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert main(["replay", str(run.root)]) == 0
+    assert main(["debug", "replay", str(run.root)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "rl: steps 1 to 2 from the beginning",
         "rl: steps 7 to 8 from the checkpoint of step 6",
     ]
-    assert main(["replay", str(run.root), "--step", "4"]) == 2
+    assert main(["debug", "replay", str(run.root), "--step", "4"]) == 2
     assert "the nearest that can be replayed are 2 and 7" in capsys.readouterr().err
-    assert main(["replay", str(tmp_path)]) == 2
-    assert main(["replay", str(run.root), "--set", "learner.threads=2"]) == 2
+    assert main(["debug", "replay", str(tmp_path)]) == 2
+    assert main(["debug", "replay", str(run.root), "--set", "learner.threads=2"]) == 2
 
 
 def test_distillation_is_replayed_with_its_teacher_and_refused_without(tmp_path: Path) -> None:

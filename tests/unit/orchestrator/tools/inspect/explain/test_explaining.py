@@ -1,4 +1,5 @@
-"""Where series bend, in series whose bends are known; and what `temper explain` says of a folder whose metrics are known."""
+"""Where series bend, in series whose bends are known; and what `temper debug explain` says of a folder whose metrics
+are known."""
 
 import json
 import math
@@ -130,11 +131,11 @@ def test_the_command_tells_bends_in_their_order_and_links_to_the_groups(
 ) -> None:
     run = write_viewed_run(tmp_path / "tiny")
     write_metrics(run, jump_at=20)
-    assert main(["explain", str(run.root), "--port", "8765"]) == 0
+    assert main(["debug", "explain", str(run.root), "--port", "8765"]) == 0
     said = capsys.readouterr().out
     assert said.index("train/grad_norm") < said.index("env/math/reward")
     assert "http://127.0.0.1:8765/#file=rl-10&row=1&colour=advantage" in said
-    assert main(["explain", str(run.root), "--json"]) == 0
+    assert main(["debug", "explain", str(run.root), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert [(one["metric"], one["bend"]["step"]) for one in told["bends"]] == [
         ("train/grad_norm", 17),
@@ -189,17 +190,17 @@ def test_where_no_answers_near_it_are_recorded_a_step_is_told_from_its_batch(
         (4, "k1", 1 / 6, 1.0),
     ]
     run.batch_file("rl", 16).write_bytes(b"cut")
-    assert main(["explain", str(run.root)]) == 0
+    assert main(["debug", "explain", str(run.root)]) == 0
     assert "rl-16.safetensors" in caplog.text
 
 
 def test_mistakes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", str(tmp_path / "none")]) == 2
+    assert main(["debug", "explain", str(tmp_path / "none")]) == 2
     run = write_viewed_run(tmp_path / "tiny")
-    assert main(["explain", str(run.root)]) == 2
+    assert main(["debug", "explain", str(run.root)]) == 2
     assert "metrics.jsonl" in capsys.readouterr().err
     MetricsLog(run.metrics).append("rl", 1, {"train/loss": 1.0})
-    assert main(["explain", str(run.root), "--stage", "sft"]) == 2
+    assert main(["debug", "explain", str(run.root), "--stage", "sft"]) == 2
     assert "--stage sft" in capsys.readouterr().err
     assert explain(run).stage == "rl"
 

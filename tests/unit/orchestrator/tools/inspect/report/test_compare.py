@@ -58,13 +58,13 @@ def write_run(folder: Path, seed: int, curves: dict[str, dict[str, Points]]) -> 
 
 def compared(tmp_path: Path, *arguments: str) -> Any:
     """The JSON of a comparison that went well."""
-    assert main(["compare", *arguments, "--out", str(tmp_path / "out" / "page.html")]) == 0
+    assert main(["report", "--compare", *arguments, "--out", str(tmp_path / "out" / "page.html")]) == 0
     return json.loads((tmp_path / "out" / "page.json").read_text())
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What a comparison that was refused says."""
-    assert main(["compare", *arguments]) == 2
+    assert main(["report", "--compare", *arguments]) == 2
     return capsys.readouterr().err
 
 

@@ -379,7 +379,7 @@ def few_turns(folder: Path) -> Finding:
     return of_demo("limits", "rollout.limits.turns=2")
 
 
-@planted("environments", FAILURE, "own: 0 of 8 gold answers are right", "temper envcheck --env backwards")
+@planted("environments", FAILURE, "own: 0 of 8 gold answers are right", "temper env check --env backwards")
 def wrong_gold(folder: Path) -> Finding:
     source = block("python").replace("gold=lambda task: [task.spec", "gold=lambda task: ['x' + task.spec")
     (folder / "backwards_env.py").write_text(source.replace("backwards:", "backwards_env:"))

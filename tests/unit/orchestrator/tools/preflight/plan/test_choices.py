@@ -1,4 +1,4 @@
-"""`temper plan`: what its figures go by where settings, placements or rates are other than usual."""
+"""`temper doctor --plan`: what its figures go by where settings, placements or rates are other than usual."""
 
 import json
 from dataclasses import replace

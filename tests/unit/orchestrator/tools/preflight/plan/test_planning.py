@@ -1,4 +1,4 @@
-"""`temper plan`: counts against real classes and published figures, and limits whose remedies mend them."""
+"""`temper doctor --plan`: counts against real classes and published figures, and limits whose remedies mend them."""
 
 import json
 from pathlib import Path

@@ -248,5 +248,5 @@ def test_the_command_prints_every_case(capsys: pytest.CaptureFixture[str]) -> No
     ],
 )
 def test_what_makes_no_sense_is_refused(given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *given]) == 2
+    assert main(["doctor", "--simulate", *given]) == 2
     assert said in capsys.readouterr().err
