@@ -169,6 +169,6 @@ def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last
     assert list(folder.trajectory_files("rl")) == [2]  # those of the alarm, to be looked at
     assert f"rl step 2: rl.bands.truncated: {text}" in said.getvalue()
     assert [row.step for row in record.rows if row.is_measured] == [1, 2]
-    page = write_report(folder.root, {}).html.read_text(encoding="utf-8")
+    page = write_report(folder.root).html.read_text(encoding="utf-8")
     assert "<h2>Alarms</h2>" in page
     assert "<h2>Events</h2>" not in page
