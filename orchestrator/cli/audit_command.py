@@ -6,8 +6,9 @@ import json
 from rich.console import Console
 
 from temper.orchestrator.cli.named_model import path_of_run, require_run
+from temper.orchestrator.pipeline.finding import Level
 from temper.orchestrator.tools.debug.audit.audit import audit
-from temper.orchestrator.tools.finding import Level, findings_to_json
+from temper.orchestrator.tools.finding import findings_to_json
 
 SHOWN = 50
 """How many findings are printed; --json has all."""

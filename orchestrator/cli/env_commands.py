@@ -9,13 +9,13 @@ from typing import Any
 import yaml
 from rich.console import Console
 
+from temper.envs.all_tasks import generated_tasks, read_tasks
 from temper.envs.catalog import ENVIRONMENTS, configured
 from temper.envs.core.bounds import positive
 from temper.orchestrator.cli.env_lines import env_lines
 from temper.orchestrator.config.schema import DATA_OPTION, data_option
 from temper.orchestrator.tools.debug.grading.envcheck import self_test
 from temper.orchestrator.tools.debug.grading.grade import grade
-from temper.orchestrator.tools.debug.grading.tasks import generated_tasks, read_tasks
 
 RAW = argparse.RawDescriptionHelpFormatter
 GRADE_EPILOG = """examples:

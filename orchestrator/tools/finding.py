@@ -6,8 +6,6 @@ from typing import Any
 
 from temper.orchestrator.pipeline.finding import Finding, Level
 
-__all__ = ["Finding", "Level", "counts_line", "findings_to_json"]
-
 
 def findings_to_json(findings: Iterable[Finding]) -> dict[str, Any]:
     """Return findings and the counts of failures and warnings as plain JSON data."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from temper.orchestrator.pipeline.finding import Finding, Level
 from temper.orchestrator.run.checkpoint import TRAJECTORIES_EVERY, DamagedCheckpointError, place, steps, verify
 from temper.orchestrator.run.folder import RunDir, evaluations_of
 from temper.orchestrator.run.ledger import parse_row as parse_ledger_row
@@ -15,7 +16,6 @@ from temper.orchestrator.run.metrics_log import UNWRITTEN, MetricsRow
 from temper.orchestrator.run.metrics_log import parse_row as parse_metrics_row
 from temper.orchestrator.run.row_file import whole_lines
 from temper.orchestrator.tools.debug.audit.ticket_lives import StepTickets, TicketLives
-from temper.orchestrator.tools.finding import Finding, Level
 
 T = TypeVar("T")
 OF_THE_LOOP = "rollout/answers"

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from gymnasium.utils.env_checker import check_env
 from rich.table import Table
 
+from temper.envs.all_tasks import generated_tasks
 from temper.envs.catalog import drawing_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
 from temper.envs.playback import Scored, score
 from temper.orchestrator.tools.debug.grading.case_check import CaseCheck
 from temper.orchestrator.tools.debug.grading.reward_audit import audit
-from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
 from temper.rewards.verdict import correctness
 
 LOG = logging.getLogger(__name__)

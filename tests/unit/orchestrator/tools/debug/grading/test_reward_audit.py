@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.tiny_shop import write_shop
 
+from temper.envs.all_tasks import generated_tasks
 from temper.envs.catalog import configured, environment
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
@@ -15,7 +16,6 @@ from temper.envs.retail.env import DOMAIN
 from temper.envs.service import env as service
 from temper.orchestrator.tools.debug.grading.case_check import CaseCheck
 from temper.orchestrator.tools.debug.grading.reward_audit import FEWEST, audit
-from temper.orchestrator.tools.debug.grading.tasks import generated_tasks
 
 NOTHING, AMONG_MANY, COPIED, ONE_ANSWER, OTHER_ANSWERS = range(5)
 CANCEL = {"name": "cancel_pending_order", "kwargs": {"order_id": "#W4", "reason": "no longer needed"}}
