@@ -157,7 +157,7 @@ async def pool_of(
         tell(f"{worker.name} looked at: {what}")
         worker.kill()
 
-    coming: Iterator[Worker] = iter([*workers, *newcomers])
+    coming: Iterator[Any] = iter([*workers, *newcomers])
     pool = RolloutPool(
         lambda number: next(coming),
         workers=len(workers),

@@ -3,7 +3,7 @@
 import asyncio
 import io
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,7 +42,7 @@ class Shared:
     def __init__(self, folder: Path, *, workers: list[SharingWorker] | None = None, shift_s: float = 5.0) -> None:
         """`shift_s` is the deadline of a shift."""
         self.device = Device() if workers is None else workers[0].device
-        coming = iter(workers or [SharingWorker(self.device)])
+        coming: Iterator[Any] = iter(workers or [SharingWorker(self.device)])
         self.told: list[str] = []
         self.pool = RolloutPool(
             lambda number: next(coming),

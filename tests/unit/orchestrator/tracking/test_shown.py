@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -389,11 +390,15 @@ def test_the_newest_file_of_episodes_of_a_stage_replaces_one_that_waits(name: st
     assert stage_of(Path(f"{name}.jsonl")) == stage
 
 
+def _has_more(folder: Path, store: str, number: int) -> bool:
+    return len(watched(folder, store)) > number
+
+
 def test_the_machine_is_watched_from_where_the_last_process_ended(tmp_path: Path, store: str) -> None:
     for _ in range(2):
         one = tracker(tmp_path, store, system_s=0.2)
         before = 0 if not (tmp_path / "tracking").exists() else len(watched(tmp_path, store))
-        wait_for(lambda before=before: len(watched(tmp_path, store)) > before + 1)
+        wait_for(partial(_has_more, tmp_path, store, before + 1))
         one.close(Ended.FINISHED, timeout_s=60)
     assert set(watched(tmp_path, store)) == set(range(len(watched(tmp_path, store))))
 

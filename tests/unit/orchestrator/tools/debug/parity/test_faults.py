@@ -88,7 +88,7 @@ def test_an_engine_gets_the_weights_as_they_travel(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(comparison, "ask", ask)
     for wire in ("bfloat16", "float32"):
-        learner = LearnerConfig(wire_dtype=wire, shared_prompts=False)  # type: ignore[arg-type]
+        learner = LearnerConfig(wire_dtype=wire, shared_prompts=False)
         setup = Setup(engine=EngineConfig(max_model_len=512), learner=learner)
         assert len(compare(folder, setup, [(5, 6)], tokens=2, end=0).rows) == 1
     assert given["float32"] == folder

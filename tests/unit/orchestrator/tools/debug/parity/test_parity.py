@@ -5,6 +5,7 @@ import math
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ from temper.rollout.sampling import PLAIN, Sampling
 SETUP = Setup(engine=EngineConfig(max_model_len=512, max_sequences=64), learner=LearnerConfig())
 SHARP = replace(tiny_models.SMALL, initializer_range=0.2)
 """A fresh model that is sure of some tokens, so that what is rounded shows."""
-IN_BFLOAT16 = {"bf16": True, "zero_stage": 1}
+IN_BFLOAT16: dict[str, Any] = {"bf16": True, "zero_stage": 1}
 FAMILIES = {"hybrid": lambda folder: make_model(folder, SHARP, seed=0), "qwen3": tiny_models.qwen3}
 
 
