@@ -97,6 +97,8 @@ class SendingTracker:
         self._made: dict[str, Callable[[Place], None]] = {}
         """Those that were made: a run in the place of this one needs them too."""
         self._tries: dict[str, int] = {}
+        self._failed: set[str] = set()
+        """Calls that were left out after `TRIES` errors, none of them a refusal: they are made once more at the end."""
         self._said: set[str] = set()
         self._away = self._settled = False
         self._ended = Ended.FAILED
@@ -182,6 +184,8 @@ class SendingTracker:
             key, call = self._told.get()
             self._waiting.pop(key, None)
             self._waiting[key] = call
+        if last:
+            self._waiting = {key: self._made.pop(key) for key in self._failed & self._made.keys()} | self._waiting
         for key in list(self._waiting):
             self._call(key, partial(self._waiting[key], place), last=last)
         finish = partial(place.finish_batch, complete=not self._waiting, last=last)
@@ -207,6 +211,7 @@ class SendingTracker:
 
     def _call(self, key: str, call: Call, *, last: bool) -> None:
         """Make a waiting call; keep it if it is to be made again."""
+        self._failed.discard(key)
         if self._attempt(key, call, last=last):
             self._made[key] = self._waiting.pop(key)
 
@@ -228,6 +233,8 @@ class SendingTracker:
                     if last:
                         continue
                     return False
+                if not is_refusal(error):
+                    self._failed.add(key)
                 if (why := first_line(error)) not in self._said:
                     self._said.add(why)
                     self._say(

@@ -1,11 +1,9 @@
 """Errors of trackers."""
 
+REJECTED = ("INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "MALFORMED_REQUEST")
+"""MLflow's answers to a request with an entry that it will never accept."""
 REFUSED = (
-    "INVALID_PARAMETER_VALUE",
-    "BAD_REQUEST",
-    "RESOURCE_DOES_NOT_EXIST",
-    "INVALID_STATE",
-    "MALFORMED_REQUEST",
+    *REJECTED,
     "PERMISSION_DENIED",
     "UNAUTHENTICATED",
     "CUSTOMER_UNAUTHORIZED",

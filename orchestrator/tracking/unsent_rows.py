@@ -47,7 +47,7 @@ class UnsentRows:
     def send(self, deliver: Callable[[list[MetricsRow]], None], *, say: Callable[[str], None]) -> None:
         """Deliver all whole lines that are unsent. A line that is no row is named and left out."""
         self._follow()
-        while lines := self._next():
+        while not self._cut and (lines := self._next()):
             digest = self._digest.copy()
             for line in lines:
                 digest.update(line)

@@ -25,7 +25,7 @@ from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.metric_names import shown_name
 from temper.orchestrator.tracking.mlflow.tracker import SQLITE
 from temper.orchestrator.tracking.remembered import Remembered, remember, remembered
-from temper.orchestrator.tracking.tracking_error import RunDeletedError, first_line, is_refusal
+from temper.orchestrator.tracking.tracking_error import REJECTED, RunDeletedError, first_line, is_refusal
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}
@@ -76,6 +76,8 @@ class MlflowRun:
         self._say = say
         self._parent = parent
         self._params: dict[str, str] = {}
+        self._rejected: set[str] = set()
+        """The keys that MLflow rejected, as already shown."""
 
     @property
     def replaced(self) -> tuple[str, ...]:
@@ -115,14 +117,8 @@ class MlflowRun:
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
         """Deliver rows. To deliver one twice leaves one: time and value are the same."""
         of = None if self._parent is None else self._name
-        try:
-            self._log("metrics", [metric for row in rows for metric in _metrics(row, of)])
-            self._log("tags", [_event(row) for row in rows if row.event is not None])
-        except MlflowException as error:
-            self.require_there()
-            if not is_refusal(error):
-                raise
-            self._say(f"tracking: {self._uri} does not take {len(rows)} rows of metrics.jsonl ({first_line(error)})")
+        self._log("metrics", [metric for row in rows for metric in _metrics(row, of)])
+        self._log("tags", [_event(row) for row in rows if row.event is not None])
 
     def send_params(self, values: dict[str, str]) -> None:
         """Deliver the configuration. MLflow never changes a parameter: one that differs now becomes the tag `now.<name>`."""
@@ -167,7 +163,23 @@ class MlflowRun:
 
     def _log(self, kind: str, entries: list[Any]) -> None:
         for start in range(0, len(entries), AT_ONCE[kind]):
-            self.client.log_batch(self.id, **{kind: entries[start : start + AT_ONCE[kind]]})
+            self._log_batch(kind, entries[start : start + AT_ONCE[kind]])
+
+    def _log_batch(self, kind: str, entries: list[Any]) -> None:
+        """Make one call. The entries that MLflow rejects are left out alone; each key is named once."""
+        try:
+            self.client.log_batch(self.id, **{kind: entries})
+        except MlflowException as error:
+            if error.error_code not in REJECTED:
+                raise
+            self.require_there()
+            if len(entries) > 1:
+                middle = len(entries) // 2
+                self._log_batch(kind, entries[:middle])
+                self._log_batch(kind, entries[middle:])
+            elif entries[0].key not in self._rejected:
+                self._rejected.add(entries[0].key)
+                self._say(f"tracking: {self._uri} does not take {entries[0].key!r} ({first_line(error)})")
 
     def _delete(self, old: str) -> None:
         run = self._run(old)

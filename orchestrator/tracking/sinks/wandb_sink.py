@@ -77,18 +77,18 @@ class WandbSink(Place):
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
         """Write rows. W&B's own step is the number of the row; the axis of its charts is the step of its stage."""
-        for row in rows:
+        for number, row in enumerate(rows, self._next):
             values = shown_values(row)
             axis = f"{STEP}/{row.stage.replace('.', '/')}"  # W&B takes what stands behind a dot for a key within
             self._define(axis, values)
             order, accuracy = accuracies_of(row, self.run.root)
             self._define(ORDER, accuracy)
             if row.event is not None:
-                self._run.summary[f"event/{round(row.time * 1000)}/{self._next}"] = row.event_line  # by its row, too
+                self._run.summary[f"event/{round(row.time * 1000)}/{number}"] = row.event_line  # by its row, too
             elif values or accuracy:
                 found = values | {axis: row.step} | accuracy | ({ORDER: order} if accuracy else {})
-                self._run.log(found | {"_timestamp": row.time}, step=self._next)
-            self._next += 1
+                self._run.log(found | {"_timestamp": row.time}, step=number)
+        self._next += len(rows)  # at the end: a batch that failed comes again, and W&B leaves out the steps that it has
 
     def send_params(self, values: dict[str, str]) -> None:
         """Deliver the configuration."""

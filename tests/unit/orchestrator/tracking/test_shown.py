@@ -2,21 +2,22 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from mlflow.entities import Run, ViewType
+from mlflow.entities import Metric, Run, ViewType
 from mlflow.exceptions import MlflowException
-from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, PERMISSION_DENIED
+from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE, PERMISSION_DENIED
 from mlflow.tracking import MlflowClient
 
-from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow
 from temper.orchestrator.tracking import sending
 from temper.orchestrator.tracking.metric_names import GROUPS, shown_name
+from temper.orchestrator.tracking.mlflow.run import MlflowRun
 from temper.orchestrator.tracking.mlflow.traces import parts_of, sampled_rows, trace_of
 from temper.orchestrator.tracking.mlflow.tracker import mlflow_tracker, traces_of
 from temper.orchestrator.tracking.notes import LINE, merged_note
@@ -323,6 +324,33 @@ def test_what_a_server_never_takes_is_said_once_and_holds_up_no_metrics(
     assert history(store, runs(tmp_path, store)["rl"], "4_train/loss") == dict.fromkeys(range(1, 21), 1.0)
     assert len(said) == len(set(said)) <= 3
     assert any("not for you" in line for line in said)
+
+
+def test_of_a_batch_that_mlflow_rejects_all_other_metrics_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    said: list[str] = []
+
+    def log_batch(client: MlflowClient, run_id: str, metrics: Sequence[Metric]) -> None:
+        if any(metric.key == "rl/b" for metric in metrics):
+            raise MlflowException("not this one", error_code=INVALID_PARAMETER_VALUE)
+        taken.extend(metric.key for metric in metrics)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
+    monkeypatch.setattr(MlflowRun, "require_there", lambda run: None)
+    run = MlflowRun(
+        "http://127.0.0.1:9",
+        name="demo",
+        experiment="x",
+        metrics=tmp_path / "metrics.jsonl",
+        memory=tmp_path / "tracking",
+        artifacts=tmp_path,
+        say=said.append,
+    )
+    run.send_rows([MetricsRow(stage="rl", step=n, time=1.0, values={"a": 1.0, "b": 1.0}) for n in range(5)])
+    assert taken == ["rl/a"] * 5
+    assert len(said) == 1
 
 
 def test_an_evaluation_is_a_table_and_a_point_of_each_environments_accuracy(tmp_path: Path, store: str) -> None:
