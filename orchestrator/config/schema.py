@@ -116,7 +116,8 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
         raise SettingError(
             key, value, f"must be settings, such as {{{first}: {shown}}}; {{}} leaves all as they are by default"
         )
-    kind = next((get_origin(one) for one in (hint, *get_args(hint)) if get_origin(one) in (list, dict)), None)
+    whole = next((one for one in (hint, *get_args(hint)) if get_origin(one) in (list, dict)), None)
+    kind = get_origin(whole)
     if kind is dict and not isinstance(value, Mapping):
         inner = "{}" if part is not None else "..."
         raise SettingError(
@@ -124,8 +125,10 @@ def _require_shape(hint: Any, value: Any, key: str) -> None:
         )
     if kind is list and not isinstance(value, list | tuple):
         raise SettingError(key, value, f"must be a list, such as [{', '.join(names)}]")
-    if isinstance(value, bool) and {int, float} & {hint, *get_args(hint)}:  # pydantic takes true for 1
-        raise SettingError(key, value, "must be a number")
+    held = [value] if kind is None else list(value.values() if kind is dict else value)
+    of = {hint, *get_args(hint)} if whole is None else {*get_args(whole)}
+    if {int, float} & of and any(isinstance(one, bool) for one in held):  # pydantic takes true for 1
+        raise SettingError(key, value, "must be a number" if kind is None else "must hold numbers")
 
 
 def part_of(hint: Any) -> tuple[type | None, Shape]:
@@ -189,15 +192,16 @@ def _explained(found: ValidationError, config: type, under: str) -> ValueError:
     if error["type"] == "value_error":
         return _prefixed(error["ctx"]["error"], place, under)
     key = f"{under}{'.'.join(place)}"
+    value = redacted({key: error["input"]})[key]
     if error["type"] == "unexpected_keyword_argument":
         known = [each.name for each in fields(_section(config, place[:-1]))]
         near = get_close_matches(place[-1], known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
-        return SettingError(key, error["input"], f"unknown key {place[-1]!r}; {hint}")
+        return SettingError(key, value, f"unknown key {place[-1]!r}; {hint}")
     if error["type"] == "missing":
         return SettingError(key, None, "must be given")
     message = error["msg"]
-    return SettingError(key, error["input"], f"{message[:1].lower()}{message[1:]}")
+    return SettingError(key, value, f"{message[:1].lower()}{message[1:]}")
 
 
 def _section(config: type, place: list[str]) -> type:
