@@ -29,8 +29,8 @@ from temper.rollout.formats.messages import (
     SAID,
     SPOKEN,
     SPOKEN_MODES,
-    THOUGHT,
     THOUGHT_FIELDS,
+    THOUGHT_MARK,
     after_common,
     calling,
     rendered,
@@ -254,8 +254,8 @@ def _thought(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, tuple[str,
     """Return the field from which the template writes a thought, and what it writes before and behind it."""
     for field in THOUGHT_FIELDS:
         for message in (SPOKEN, calling(1), calling(1, as_text=True)):
-            text = rendered(tokenizer, [ASKED, {**message, field: THOUGHT}], tools=PROBE_TOOLS)
-            before, found, after = (text or "").partition(THOUGHT)
+            text = rendered(tokenizer, [ASKED, {**message, field: THOUGHT_MARK}], tools=PROBE_TOOLS)
+            before, found, after = (text or "").partition(THOUGHT_MARK)
             if found and (SAID in after):
                 return field, (before, after.partition(SAID)[0])
     return None, ("", "")

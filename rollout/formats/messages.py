@@ -10,8 +10,10 @@ from transformers import PreTrainedTokenizerBase
 from temper.envs.core.task import Message, Tool
 from temper.rollout.formats.turn_format import TurnFormat
 
-SAID, THOUGHT = "temper-mark", "temper-thought"
+SAID, THOUGHT_MARK = "temper-mark", "temper-thought"
 """Stand for the text of an assistant, and for its thought."""
+THOUGHT = "reasoning_content"
+"""The field in which messages of ours have their thought."""
 ASKED: Message = {"role": "user", "content": "-"}
 SPOKEN: Message = {"role": "assistant", "content": SAID}
 THOUGHT_FIELDS = ("reasoning_content", "thinking", "reasoning")
@@ -108,10 +110,6 @@ def token_at(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     bare = text.lstrip()
     known = {*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}
     return max((token for token in known if token.strip() and bare.startswith(token)), key=len, default="")
-
-
-THOUGHT = "reasoning_content"
-"""The field in which messages of ours have their thought."""
 
 
 def prepared(messages: Sequence[Message], form: TurnFormat) -> list[Message]:
