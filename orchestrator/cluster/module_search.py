@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable
 
-from temper.orchestrator.cluster.this_machine import IMPORTS
+from temper.orchestrator.cluster.this_machine import IMPORTS, IMPORTS_OF_COPY
 
 FOLDER = "TEMPER_MODULES"
 """Variable of the environment that names this folder to workers, which run in another one."""
@@ -34,7 +34,8 @@ def search_as_driver() -> None:
 
 def worker_variables() -> dict[str, str]:
     """Return the variables of the environment by which workers of Ray and their children find modules as this process does."""
-    python_path = os.pathsep.join(filter(None, [str(IMPORTS), os.environ.get("PYTHONPATH", "")]))
+    searched = [str(IMPORTS), str(IMPORTS_OF_COPY), os.environ.get("PYTHONPATH", "")]
+    python_path = os.pathsep.join(filter(None, searched))
     return {"PYTHONPATH": python_path, "PYTHONSAFEPATH": "1", FOLDER: module_folder()}
 
 

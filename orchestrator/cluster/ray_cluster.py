@@ -13,7 +13,7 @@ from ray.job_config import JobConfig
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from temper.orchestrator.cluster.module_search import HOOK, FirstOnes, worker_variables
 from temper.orchestrator.cluster.session_logs import SessionLogs
-from temper.orchestrator.cluster.this_machine import IMPORTS
+from temper.orchestrator.cluster.this_machine import IMPORTS, IMPORTS_OF_COPY
 from temper.orchestrator.run.driver import VLLM_LEVEL
 
 STOP_S = 60.0
@@ -43,7 +43,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
         namespace="temper",
         log_to_driver=False,
         configure_logging=False,
-        job_config=JobConfig(_py_driver_sys_path=FirstOnes([str(IMPORTS)])),
+        job_config=JobConfig(_py_driver_sys_path=FirstOnes([str(IMPORTS), str(IMPORTS_OF_COPY)])),
         runtime_env={"env_vars": variables, "worker_process_setup_hook": HOOK},
         **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
     )

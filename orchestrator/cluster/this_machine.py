@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 """The repository."""
 IMPORTS = ROOT / ".types" if (ROOT / ".types").is_dir() else ROOT.parent
 """The folder from which `temper` is imported: in a checkout that of its link to itself, which `make setup` makes."""
+IMPORTS_OF_COPY = ROOT / "requirements" / "imports"
+"""The same in a job's copy of the checkout, in which a machine without the driver has no link."""
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_768)
 """Ports that Linux gives to nobody by itself, as it does those from 32768: between the look at one of them and its use,
