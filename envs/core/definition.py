@@ -21,7 +21,7 @@ class EnvDefinition:
 
     `generate(rng, level)` makes a task, `formats` read rows of data, `demonstrate` solves a generated task with a
     thought. `gold(task)` gives the model's turns of a right answer (texts, thinking off; ValueError where the task
-    holds none) and `corruptions(task)` named wrong ones, for `envcheck`.
+    holds none) and `corruptions(task)` named wrong ones, for `temper env check`.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The command `audit`: whether the files of a run agree."""
+"""The command `debug audit`: whether the files of a run agree."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The command `compare`: two evaluations task by task, or groups of runs against each other, over seeds."""
+"""The command `report --compare`: two evaluations task by task, or groups of runs against each other, over seeds."""
 
 import argparse
 import sys

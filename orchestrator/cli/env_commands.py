@@ -1,4 +1,4 @@
-"""The commands that need no run and no model: `grade` and `envcheck`."""
+"""The commands that need no run and no model: `env grade` and `env check`."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""The command `explain`: where metrics of a run bend, and from which groups the update came there."""
+"""The command `debug explain`: where metrics of a run bend, and from which groups the update came there."""
 
 import argparse
 import json
@@ -12,7 +12,7 @@ PORT = 8310
 EPILOG = f"""examples:
   temper debug explain runs/demo
   temper debug explain runs/demo --stage rl-2 --json | jq '.bends[0]'
-  temper view runs/demo --port {PORT}          serves what the links of `explain` lead to
+  temper view runs/demo --port {PORT}          serves the pages that the links lead to
 
 Reads the run's folder only; the run may be at work. A metric bends if one straight line does not fit it and two do, so a steady
 rise does not bend.

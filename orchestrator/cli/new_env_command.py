@@ -1,4 +1,4 @@
-"""The command `new-env`: writes an environment of the user's own to begin with."""
+"""The command `env new`: writes an environment of the user's own to begin with."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command `parity`: the gap between engine and trainer on the same tokens, by layer type."""
+"""The command `debug parity`: the gap between engine and trainer on the same tokens, by layer type."""
 
 import argparse
 from pathlib import Path

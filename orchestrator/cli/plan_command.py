@@ -1,4 +1,4 @@
-"""The command `plan`: memory, disk and time of a run, before it starts."""
+"""The command `doctor --plan`: memory, disk and time of a run, before it starts."""
 
 import argparse
 from pathlib import Path

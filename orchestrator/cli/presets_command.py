@@ -1,4 +1,4 @@
-"""The command `presets`: the standard sets, and what a number that is quoted of one has to say."""
+"""The command `env presets`: the standard sets, and what a number that is quoted of one has to say."""
 
 import argparse
 import textwrap

@@ -1,4 +1,4 @@
-"""The command `regrade`: recorded answers of a run, put to their verifiers again."""
+"""The command `env regrade`: recorded answers of a run, put to their verifiers again."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The command `replay`: a recorded step trained again from the checkpoint before it, and what differs."""
+"""The command `debug replay`: a recorded step trained again from the checkpoint before it, and what differs."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command `simulate`: a run on other numbers of engines, in virtual time."""
+"""The command `doctor --simulate`: a run on other numbers of engines, in virtual time."""
 
 import argparse
 from pathlib import Path

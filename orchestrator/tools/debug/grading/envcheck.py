@@ -1,4 +1,4 @@
-"""`envcheck`: an environment tests itself on gold answers and corrupted ones, and its reward on answers that know nothing."""
+"""`temper env check`: an environment tests itself on gold and corrupted answers, and its reward on uninformed answers."""
 
 import logging
 import statistics

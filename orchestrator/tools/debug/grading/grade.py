@@ -1,4 +1,4 @@
-"""`grade`: scores given responses to the tasks of a data file, by the code that training uses."""
+"""`temper env grade`: scores given responses to the tasks of a data file, by the code that training uses."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The answers of the command `replay`: which steps there are, and a replay from the start of its ranks to their end."""
+"""The answers of the command `debug replay`: which steps there are, and a replay from the start of its ranks to their end."""
 
 import asyncio
 import json

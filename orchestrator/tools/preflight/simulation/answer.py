@@ -1,4 +1,4 @@
-"""The answer of the command `simulate`: a table of cases for people, or JSON."""
+"""The answer of the command `doctor --simulate`: a table of cases for people, or JSON."""
 
 import json
 import sys
