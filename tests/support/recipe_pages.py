@@ -106,16 +106,6 @@ def head_of(path: Path) -> Head:
     )
 
 
-def results_of(head: Head) -> str:
-    """Return what stands under the heading to which a badge leads, up to the next one of its rank."""
-    page, _, anchor = head.place.partition("#")
-    parts = re.split(r"^(##? .+)$", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
-    titles = [title.lstrip("# ").lower().replace(" ", "-") for title in parts[1::2]]
-    if anchor not in titles:
-        raise ValueError(f"{page} has no heading {anchor}, of {titles}")
-    return parts[2::2][titles.index(anchor)]
-
-
 def models_in(folder: Path) -> Path:
     """Write the `config.json` of every public model, each under its name."""
     for name, (config, _) in PUBLIC.items():

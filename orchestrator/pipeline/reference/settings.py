@@ -12,7 +12,6 @@ from itertools import pairwise
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from temper.envs.catalog import ENVIRONMENTS
 from temper.envs.core.setting import Kind, kind_of, kinds, unit_of
 from temper.orchestrator.config.schema import Shape, part_of
 from temper.orchestrator.pipeline.config import SCHEMA
@@ -21,8 +20,6 @@ REQUIRED = "required"
 """The default text of a setting without a default."""
 NEAREST = 5
 """How many keys are proposed for an unknown one."""
-OF_ENVIRONMENTS = "envs.*."
-"""The prefix of the keys that every environment has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,27 +218,3 @@ def nearest(key: str) -> list[str]:
     alike = get_close_matches(key.rpartition(".")[2], sorted(set(ends.values())), n=1, cutoff=0.75)
     found = [*get_close_matches(key, keys, n=3, cutoff=0.75), *(one for one in keys if ends[one] in alike)]
     return list(dict.fromkeys(found))[:NEAREST]
-
-
-def words_of_settings() -> dict[str, tuple[str, ...]]:
-    """Return the keys of plain settings that a shell completes, each with its values if they are few.
-
-    Keys under `envs` are there for each shipped environment. Other keys with a word of the user are left out.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for key, setting in all_settings().items():
-        if setting.part is None:
-            names = ENVIRONMENTS if key.startswith(OF_ENVIRONMENTS) else [""]
-            keys = [key.replace(OF_ENVIRONMENTS, f"envs.{name}.") for name in names]
-            found |= {one: _values(setting.hint) for one in keys if "*" not in one}
-    return dict(sorted(found.items()))
-
-
-def _values(hint: Any) -> tuple[str, ...]:
-    """Return the values of a boolean or a choice; () for other types."""
-    if hint is bool:
-        return ("true", "false")
-    if get_origin(hint) is Literal:
-        return tuple(str(one) for one in get_args(hint))
-    parts = [one for one in get_args(hint) if one is not type(None)]
-    return _values(parts[0]) if len(parts) == 1 and len(get_args(hint)) == 2 else ()
