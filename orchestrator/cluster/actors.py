@@ -97,8 +97,8 @@ class ActorProcess:
         return await in_thread(ray.put, data)
 
     async def host(self) -> str:
-        """See `Process.host`: loopback if the cluster has no other machine."""
-        if len(await living_nodes()) == 1:
+        """See `Process.host`: loopback if the cluster has no other machine for processes of the run."""
+        if len(await living_nodes(hosts=True)) == 1:
             return LOOPBACK
         address: str = await self._answer(self._actor.__ray_call__.remote(lambda _: ray.util.get_node_ip_address()))
         return address
@@ -119,13 +119,17 @@ class ActorProcess:
         return await await_actor(call, self._name, died=self._died, cancels=cancels)
 
 
-async def living_nodes() -> list[str]:
-    """Return the ids of the nodes that live. Raise `RuntimeError` if the cluster does not answer within `NODES_S` seconds."""
+async def living_nodes(*, hosts: bool = False) -> list[str]:
+    """Return the ids of the nodes that live; with `hosts` without those that offer no CPU and no GPU, such as a mere head.
+
+    Raise `RuntimeError` if the cluster does not answer within `NODES_S` seconds.
+    """
     try:
         nodes = await asyncio.wait_for(in_thread(ray.nodes), NODES_S)
     except TimeoutError:
         raise RuntimeError(f"the cluster did not name its nodes within {NODES_S:.0f} s") from None
-    return [node["NodeID"] for node in nodes if node["Alive"]]
+    alive = [node for node in nodes if node["Alive"]]
+    return [node["NodeID"] for node in alive if not hosts or any(node["Resources"].get(one) for one in ("CPU", "GPU"))]
 
 
 def _introduce(_actor: object) -> tuple[int, str, str]:

@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
+import ray
 from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
 
 from temper.envs.core.member import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
-from temper.orchestrator.cluster.actors import await_actor
+from temper.orchestrator.cluster.actors import await_actor, living_nodes
 from temper.orchestrator.cluster.trainer_actors import allocator_options
 
 
@@ -22,6 +23,14 @@ def test_however_a_process_ended_that_is_its_death(said: RayError) -> None:
         asyncio.run(await_actor(call(), "rollout worker 0", died=WorkerDied))
     with pytest.raises(LearnerDied, match="rank 1 died"):
         asyncio.run(await_actor(call(), "rank 1", died=LearnerDied))
+
+
+def test_a_mere_head_holds_no_process_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    offers: dict[str, dict[str, float]] = {"head": {}, "gpus": {"GPU": 8.0}, "cpus": {"CPU": 4.0}}
+    found = [{"NodeID": name, "Alive": True, "Resources": offered} for name, offered in offers.items()]
+    monkeypatch.setattr(ray, "nodes", lambda: found)
+    assert asyncio.run(living_nodes()) == ["head", "gpus", "cpus"]
+    assert asyncio.run(living_nodes(hosts=True)) == ["gpus", "cpus"]
 
 
 def test_ranks_on_gpus_have_segments_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
