@@ -2,6 +2,8 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
 
 
 class SettingError(ValueError):
@@ -10,6 +12,10 @@ class SettingError(ValueError):
     def __init__(self, key: str, value: object, remedy: str, *, message: str = "") -> None:
         self.key, self.value, self.remedy = key, value, remedy
         super().__init__(message or f"{key}={'null' if value is None else value}: {remedy}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process needs to make it again."""
+        return partial(type(self), message=str(self)), (self.key, self.value, self.remedy)
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:

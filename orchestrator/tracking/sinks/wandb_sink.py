@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 os.environ |= {"WANDB_ERROR_REPORTING": "false", "DO_NOT_TRACK": "true"}  # W&B reads these when it is imported
+os.environ.pop("WANDB_SERVICE", None)  # the process of another program, which could not be ended
 import wandb
 
 from temper.orchestrator.run.metrics_log import MetricsRow

@@ -1,5 +1,6 @@
 """Kinds of settings: what a run that goes on may change."""
 
+import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from support.run_folders import with_checkpoint
 from support.tiny_shop import write_shop
 
 from temper.envs.binding import EnvConfig
+from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import Kind, identity, kind_of, kinds, running, scheduled
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config
 from temper.orchestrator.pipeline.continuation import check_continuation, reached
@@ -270,3 +272,13 @@ def test_a_model_directory_is_known_by_its_description_and_the_sizes_of_its_weig
     second = content(config)["model.path"]
     (model / "config.json").write_text('{"n": 1}')
     assert len({first, second, content(config)["model.path"]}) == 3
+
+
+def test_the_error_of_a_setting_reaches_another_process_whole() -> None:
+    made = pickle.loads(pickle.dumps(SettingError("rl.steps", 0, "must be above 0")))
+    assert (made.key, made.value, made.remedy, str(made)) == (
+        "rl.steps",
+        0,
+        "must be above 0",
+        "rl.steps=0: must be above 0",
+    )
