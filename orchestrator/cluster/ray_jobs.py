@@ -21,7 +21,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from temper.envs.sandbox.seal import PR_SET_PDEATHSIG, prctl
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 
-STOP_S = 3600
+STOP_S = 7200
 """Seconds that a stopped job may take to save before Ray kills it."""
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """The variable by which Ray knows that time. By default it kills a job after 3 s."""
