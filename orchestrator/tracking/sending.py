@@ -97,8 +97,8 @@ class SendingTracker:
         self._made: dict[str, Callable[[Place], None]] = {}
         """Those that were made: a run in the place of this one needs them too."""
         self._tries: dict[str, int] = {}
-        self._failed: set[str] = set()
-        """Calls that were left out after `TRIES` errors, none of them a refusal: they are made once more at the end."""
+        self._failed: dict[str, None] = {}
+        """Calls that were left out after `TRIES` errors, none of them a refusal: each batch tries the next one again."""
         self._said: set[str] = set()
         self._away = self._settled = False
         self._ended = Ended.FAILED
@@ -184,8 +184,12 @@ class SendingTracker:
             key, call = self._told.get()
             self._waiting.pop(key, None)
             self._waiting[key] = call
-        if last:
-            self._waiting = {key: self._made.pop(key) for key in self._failed & self._made.keys()} | self._waiting
+        if self._failed and not last:
+            key = next(iter(self._failed))
+            del self._failed[key]
+            if key in self._made and key not in self._waiting:
+                self._waiting[key] = self._made.pop(key)
+                self._tries[key] = TRIES - 1
         for key in list(self._waiting):
             self._call(key, partial(self._waiting[key], place), last=last)
         finish = partial(place.finish_batch, complete=not self._waiting, last=last)
@@ -211,7 +215,7 @@ class SendingTracker:
 
     def _call(self, key: str, call: Call, *, last: bool) -> None:
         """Make a waiting call; keep it if it is to be made again."""
-        self._failed.discard(key)
+        self._failed.pop(key, None)
         if self._attempt(key, call, last=last):
             self._made[key] = self._waiting.pop(key)
 
@@ -234,7 +238,7 @@ class SendingTracker:
                         continue
                     return False
                 if not is_refusal(error):
-                    self._failed.add(key)
+                    self._failed[key] = None
                 if (why := first_line(error)) not in self._said:
                     self._said.add(why)
                     self._say(
