@@ -135,15 +135,15 @@ def sign_flip_p(differences: Sequence[Fraction]) -> float:
     return min(1.0, max(tail, 2.0 ** (1 - len(signed))))  # all of one sign are among them: less is rounding
 
 
-def tasks_needed(deviation: float, difference: float, *, power: float = POWER) -> int | None:
-    """Return how many tasks show a true difference of so much at the 5 % level, two-sided, with this power.
+def tasks_needed(deviation: float, difference: float) -> int | None:
+    """Return how many tasks show a true difference of so much at the 5 % level, two-sided, with the power `POWER`.
 
-    n = ((z(1 - 0.05 / 2) + z(power)) * deviation / difference)^2 with the deviation of the differences of single tasks; None
+    n = ((z(1 - 0.05 / 2) + z(POWER)) * deviation / difference)^2 with the deviation of the differences of single tasks; None
     where that is not known, or 0. Miller, Adding Error Bars to Evals, arXiv 2411.00640 (2024), sample size for paired
     differences: its variance between tasks and of the answers to a task are what the deviation here holds together.
     """
     if not deviation > 0:
         return None
     normal = NormalDist()
-    quantiles = normal.inv_cdf((1 + LEVEL) / 2) + normal.inv_cdf(power)
+    quantiles = normal.inv_cdf((1 + LEVEL) / 2) + normal.inv_cdf(POWER)
     return max(2, ceil((quantiles * deviation / difference) ** 2))

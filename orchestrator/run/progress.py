@@ -21,6 +21,7 @@ from temper.rollout.trajectory import Group
 
 SHOWN_ENVS = 8
 ACCURACY = "/avg_at_k"
+"""The end of the name of an accuracy, behind its environment."""
 SHOWN_LOSSES = ("train/loss", "sft/loss", "loss")
 DUE = 0.9
 """Share of the seconds between two lines after which one on sampling is due, since its clock ticks once a second."""

@@ -56,13 +56,13 @@ def call_id(number: int) -> str:
     return f"call{number:05d}"
 
 
-def calling(count: int, *, content: str = "", as_text: bool = False) -> Message:
+def calling(count: int, *, as_text: bool = False) -> Message:
     """Return an assistant's message with so many of the probe's calls; with `as_text` their arguments are JSON texts."""
     calls = []
     for number, (name, arguments) in enumerate(PROBE_CALLS[:count]):
         given = json.dumps(arguments) if as_text else arguments
         calls.append({"type": "function", "id": call_id(number), "function": {"name": name, "arguments": given}})
-    return {"role": "assistant", "content": content, "tool_calls": calls}
+    return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
 def told(count: int) -> list[Message]:
@@ -81,7 +81,7 @@ def rendered(
     thinks: bool = True,
     open_turn: bool = False,
 ) -> str | None:
-    """Return what the template makes of messages; None where it can't render them."""
+    """Return the messages as the template renders them, or None if it can't."""
     try:
         return str(
             tokenizer.apply_chat_template(
@@ -106,7 +106,7 @@ def after_common(text: str, other: str) -> str:
 
 
 def token_at(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """Return the token of its own, such as a special one, with which a text begins but for white space; "" where none does."""
+    """Return the single token, such as a special one, that begins a text after white space, or ""."""
     bare = text.lstrip()
     known = {*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}
     return max((token for token in known if token.strip() and bare.startswith(token)), key=len, default="")

@@ -52,10 +52,8 @@ class SharingFigure:
         return 1.0 if self.plain_s is None or self.shared_s is None else self.plain_s / self.shared_s
 
 
-def bench_sharing(
-    model: PreTrainedModel, shapes: Iterable[tuple[int, int, int]], *, repeats: int = REPEATS
-) -> list[SharingFigure]:
-    """Measure each shape, the best of `repeats`, on a model in training mode. Every shape makes the model's gradient anew."""
+def bench_sharing(model: PreTrainedModel, shapes: Iterable[tuple[int, int, int]]) -> list[SharingFigure]:
+    """Measure each shape, the best of `REPEATS`, on a model in training mode. Every shape makes the model's gradient anew."""
     figures = []
     for answers, prompt, answer in shapes:
         group = group_of_answers(answers=answers, prompt=prompt, answer=answer)
@@ -66,7 +64,7 @@ def bench_sharing(
         best: tuple[float, float] | None = None
         if any(micro_batch.prompts is not None for micro_batch in shared.micro_batches[0]):
             _seconds(model, shared)
-            runs = [(_seconds(model, plain), _seconds(model, shared)) for _ in range(repeats)]
+            runs = [(_seconds(model, plain), _seconds(model, shared)) for _ in range(REPEATS)]
             best = (min(run[0] for run in runs), min(run[1] for run in runs))
         figures.append(
             SharingFigure(

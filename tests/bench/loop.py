@@ -110,9 +110,8 @@ async def run_steps(
     steps: int,
     on_step: Callable[[StepReport], Awaitable[None]],
     on_group: Callable[[Group], Group] = lambda group: group,
-    stop: StopFlag | None = None,
 ) -> None:
-    """Run so many steps of the loop, which saves nothing; `on_step` is told of each, and `stop` ends it before."""
+    """Run so many steps of the loop, which saves nothing; `on_step` is called after each."""
     limit = Deadline(seconds=rl.timeout_s, setting="rl.timeout_s")
 
     async def nothing(told: object) -> None: ...
@@ -131,7 +130,7 @@ async def run_steps(
             save=nothing,
             on_fault=nothing,
         ),
-        waits=Waits(stage="bench", stop=stop or StopFlag(), limit=limit, push_limit=lambda nbytes: limit),
+        waits=Waits(stage="bench", stop=StopFlag(), limit=limit, push_limit=lambda nbytes: limit),
     )
     await loop.run(1, steps)
 

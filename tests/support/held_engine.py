@@ -14,8 +14,8 @@ Said = dict[tuple[int, ...], Completion]
 """The whole turn that follows each prompt."""
 
 
-def said_in(trajectory: Trajectory, *, finished: bool = True) -> Said:
-    """The turns of an episode, by the ids that the engine saw before each; of the last, whether it ended itself."""
+def said_in(trajectory: Trajectory) -> Said:
+    """The turns of an episode, by the ids that the engine saw before each."""
     said: Said = {}
     seen: tuple[int, ...] = ()
     for turn in trajectory.turns:
@@ -25,7 +25,7 @@ def said_in(trajectory: Trajectory, *, finished: bool = True) -> Said:
             logprobs_T=tuple(turn.logprobs_T.tolist()),
             versions_T=tuple(turn.versions_T.tolist()),
             forced_T=tuple(turn.forced_T.tolist()),
-            finished=finished or turn is not trajectory.turns[-1],
+            finished=True,
             experts=turn.experts,
         )
         seen = (*seen, *tokens_of(turn.sampled_ids))

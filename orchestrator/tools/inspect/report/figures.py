@@ -16,6 +16,7 @@ from temper.orchestrator.evaluation.budget_curve import BudgetPoint
 from temper.orchestrator.evaluation.intervals import accuracy_interval
 from temper.orchestrator.evaluation.record import RunRecord
 from temper.orchestrator.run.folder import evaluations_of
+from temper.orchestrator.run.progress import ACCURACY
 from temper.orchestrator.tools.inspect.report.stage_figures import STAGE_FIGURES, Curve
 
 COLOURS = ("#2f6fde", "#e0782f", "#2a9d6f", "#b04fc4", "#c43d4b", "#7a7f87", "#8a6d3b", "#159aa8")
@@ -38,7 +39,6 @@ STYLE = {
     "ytick.color": INK,
     "legend.frameon": False,
 }
-ACCURACY = "/avg_at_k"
 SIZE = (5.6, 2.9)
 WIDE = (11.6, 3.1)
 COLUMNS = 4

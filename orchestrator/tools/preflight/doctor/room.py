@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from temper.orchestrator.cluster.hardware import Hardware
+from temper.orchestrator.cluster.node_facts import SHM
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import require_disk
 from temper.orchestrator.run.checkpoint import size_of
@@ -21,7 +22,6 @@ from temper.orchestrator.tools.preflight.plan.limits import (
     shm_limit,
     size,
 )
-from temper.orchestrator.tools.preflight.plan.plan import SHM
 from temper.orchestrator.tools.preflight.plan.planner import Planner
 from temper.rollout.weights.host_memory import available_bytes
 

@@ -15,6 +15,7 @@ from temper.envs.source import data_of
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.shape import ModelShape, read_shape
 from temper.orchestrator.cluster.hardware import Hardware, Machine, this_machine
+from temper.orchestrator.cluster.node_facts import SHM
 from temper.orchestrator.cluster.placement import Wanted
 from temper.orchestrator.pipeline.config import Config, settled_config, unsettled_config
 from temper.orchestrator.pipeline.data_files import has_files, is_whole
@@ -24,7 +25,6 @@ from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site
 from temper.orchestrator.tools.preflight.plan.model import planned_model
-from temper.orchestrator.tools.preflight.plan.plan import SHM
 from temper.orchestrator.tools.preflight.plan.planner import Planner
 
 

@@ -9,6 +9,7 @@ from textwrap import wrap
 
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.hardware import GIB, ask_hardware
+from temper.orchestrator.cluster.node_facts import SHM
 from temper.orchestrator.config.text import resolved
 from temper.orchestrator.pipeline.config import Config, given_text, make_config
 from temper.orchestrator.pipeline.profiles.settled import (
@@ -29,7 +30,6 @@ from temper.orchestrator.tools.preflight.plan.model import PlannedModel, planned
 from temper.orchestrator.tools.preflight.plan.planner import Planner
 from temper.orchestrator.tools.preflight.plan.step_time import StepTime
 
-SHM = Path("/dev/shm")
 SUMS = {
     "model": ("checkpoint_bytes",),
     "rank": ("states", "peak"),

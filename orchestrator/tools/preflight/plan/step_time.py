@@ -18,11 +18,11 @@ from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Card
 from temper.orchestrator.tools.preflight.plan.memory.engine_memory import EngineMemory
 from temper.orchestrator.tools.preflight.plan.memory.host_memory import PushPlan
+from temper.orchestrator.tools.preflight.plan.memory.layers import FLOAT32
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel
 from temper.orchestrator.tools.preflight.plan.work import Work
 from temper.rollout.engines.config import EngineConfig
 
-FLOAT32 = 4
 DENSE, EXPERTS = 0.3, 0.1
 """Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5
 on 8 H100s (2026). The other is assumed."""

@@ -41,8 +41,8 @@ CPU = torch.device("cpu")
 Shapes = dict[str, tuple[int, ...]]
 
 
-def manifest_of(shapes: Shapes, *, dtype: str = "bfloat16") -> WeightManifest:
-    return WeightManifest.of(shapes, dtype=dtype, transport="broadcast", version=1)
+def manifest_of(shapes: Shapes) -> WeightManifest:
+    return WeightManifest.of(shapes, dtype="bfloat16", transport="broadcast", version=1)
 
 
 def test_buckets_hold_whole_tensors_in_their_order_and_few_more_bytes_than_they_may() -> None:

@@ -8,10 +8,10 @@ which has pages of its own for a sequence (`vllm/v1/core/kv_cache_utils.py`, `vl
 
 from dataclasses import dataclass
 
+from temper.orchestrator.tools.preflight.plan.memory.layers import FLOAT32
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel
 from temper.rollout.engines.config import EngineConfig
 
-FLOAT32 = 4
 BLOCK_GPU, BLOCK_CPU = 16, 128
 """Tokens of a page where there is nothing but attention."""
 NEAR = 1.5

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from temper.orchestrator.cluster.transport_choice import Choice, Ground, choose
 from temper.orchestrator.tools.preflight.plan.memory.engine_memory import EngineMemory
+from temper.orchestrator.tools.preflight.plan.memory.layers import FLOAT32
 from temper.orchestrator.tools.preflight.plan.memory.rank_memory import RankMemory
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel
 from temper.rollout.weights.transports import COPIES, CUDA_IPC, SHARED_MEMORY, is_lasting
 
-FLOAT32 = 4
 STORE_SHARE = 0.3
 """Share of main memory that Ray's object store has unless it is told, in /dev/shm where that has as much."""
 STORE_MOST = 200_000_000_000
@@ -90,12 +90,12 @@ class PushPlan:
     copies_on_device: int
     """Those that rank 0 keeps on its GPU."""
     lacks: str
-    """Why it has no room, or does not reach the engines, with what would help; empty where it does."""
+    """Why it has no room or does not reach the engines, with the remedy. Empty if it works."""
 
 
 def push_plan(wanted: str, ground: Ground, *, nbytes: int, adapters: int = 0) -> PushPlan:
-    """Return what pushes of so many bytes travel by where `learner.transport` is `wanted`; `adapters` are the bytes of those
-    that could travel without the rest, 0 where there are none.
+    """Return the transport of pushes of `nbytes` if `learner.transport` is `wanted`. `adapters` are the bytes of adapters that
+    can travel alone, or 0.
     """
     lacks = ""
     try:
@@ -116,7 +116,7 @@ def push_plan(wanted: str, ground: Ground, *, nbytes: int, adapters: int = 0) ->
 
 
 def _anyway(wanted: str, ground: Ground) -> Choice:
-    """Return what it would be with room for anything, or what was asked for where that reaches no engine."""
+    """Return the choice with unlimited room, or the wanted transport if that reaches no engine."""
     try:
         return choose(wanted, ground, nbytes=0)
     except ValueError:

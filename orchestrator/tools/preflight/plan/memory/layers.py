@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 FLOAT32 = 4
+"""Bytes of a number."""
 SCAN_KEPT = 3
 """Float32 matrices of a chunk by itself that the scan on a CPU keeps for each head: gaps, their exponentials, scores."""
 

@@ -9,9 +9,9 @@ copy of the weights of its own. That is what a rank's tensors were measured to b
 from dataclasses import dataclass
 
 from temper.learner.config import LearnerConfig, OptimConfig
+from temper.orchestrator.tools.preflight.plan.memory.layers import FLOAT32
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel
 
-FLOAT32 = 4
 MOMENTS = 8
 """Bytes of AdamW's two moments."""
 BUCKET = 500_000_000

@@ -71,14 +71,14 @@ def test_a_run_that_was_killed_or_works_is_sound_at_every_point(tmp_path: Path, 
     assert findings(folder) == []
 
 
-def ledger_line(event: str, nth: int = 0) -> Callable[[RunDir], int]:
+def ledger_line(event: str) -> Callable[[RunDir], int]:
     """The line of an event in step 18 or later, when nothing that follows is cut back."""
 
     def find(folder: RunDir) -> int:
         lines = rows(folder.ledger)
         start = first(folder.ledger, event="step", step=17)
         found = [n for n, row in enumerate(lines, 1) if n > start and row["event"] == event]
-        return found[nth]
+        return found[0]
 
     return find
 
