@@ -34,7 +34,7 @@ class RankHandle:
 
     @property
     def place(self) -> Place | None:
-        """Where it runs; None until it does."""
+        """Where it runs, or None before it runs."""
         return self._process.place
 
     async def ready(self) -> None:
@@ -63,7 +63,7 @@ class RankHandle:
         return await self._process.call("holding")
 
     async def put(self, shares: Sequence[BatchShare]) -> Shares:
-        """Copy the rank's shares to where it reads them; returns what `train` takes."""
+        """Copy the shares of the rank to where it reads them. Return the argument of `train`."""
         return await self._process.put(list(shares))
 
     async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]:

@@ -29,7 +29,7 @@ class LearnerDied(ProcessDied):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """What a process says of itself. One that is stuck either does not answer, or is busy and long quiet.
+    """The state that a process reports. One that is stuck either does not answer, or is busy and long quiet.
 
     `progress` counts its beats, `doing` is its longest task ("" if it is idle), `quiet_s` the
     seconds since its last beat while it is busy, 0 if it is idle. `tokens` counts the tokens that its engine has sampled.
@@ -80,7 +80,7 @@ class Heart:
             yield item
 
     def pulse(self) -> Pulse:
-        """Say how it stands."""
+        """Return its present state."""
         busy = list(self._busy.values())
         return Pulse(
             progress=self._progress,
@@ -171,11 +171,11 @@ class Process(Protocol):
         ...
 
     def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[object]:
-        """Call a method; what is returned can be given to other processes before it is there."""
+        """Call a method. Its awaitable result can be passed to other processes before it is ready."""
         ...
 
     async def put(self, data: object) -> object:
-        """Copy data to where the process reads it; what is returned stands for it in a call."""
+        """Copy data to where the process reads it. Return a reference that replaces the data in a call."""
         ...
 
     async def host(self) -> str:

@@ -9,7 +9,7 @@ from temper.envs.core.thinking_mode import UNLIMITED, Thinking
 Credit = Literal["all", "fraction"]
 """What a program is worth that passes some of its tests: nothing, or their share."""
 DEFAULT_TURNS = 4
-"""Most turns of an episode with tools, where neither the run nor the environment says otherwise."""
+"""Most turns of an episode with tools, if neither the run nor the environment sets another limit."""
 THREADS = 256
 """Steps of an environment that a rollout worker runs at once, where the run sets no other number."""
 

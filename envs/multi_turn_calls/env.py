@@ -141,12 +141,12 @@ def _definition(package: Path | None) -> EnvDefinition:
 
 
 def fault_of(*, wanted: Sequence[str], seen: Sequence[str], differing: Sequence[str]) -> str:
-    """Return what is wrong at the end of a user's turn with gold calls; empty if nothing is.
+    """Return the mistake at the end of a user's turn with gold calls, or an empty text.
 
     The rule is that of the leaderboard's `multi_turn_checker`. A turn without gold calls is not looked at: the next one shows
     the state that its calls left.
-    `wanted` is what the gold calls of this turn returned, `seen` what all the model's calls did until now, in this turn and
-    those before it, `differing` the attributes of the simulators that are others than after the gold calls.
+    `wanted` are the results of the gold calls of this turn. `seen` are the results of all calls of the model up to now, in
+    this turn and earlier ones. `differing` are the attributes of the simulators that differ from those after the gold calls.
     """
     if differing:
         return f"{', '.join(differing)} not as wanted"

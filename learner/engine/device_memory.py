@@ -1,9 +1,9 @@
 """A model under training whose tensors give up their device for a while: their contents lie in main memory meanwhile.
 
 DeepSpeed has such calls (`offload_states`, `reload_states`), but not for every learner here: at stage 3 only for its own
-FusedAdam, at stage 0 and for bfloat16 at stage 1 not at all, and below stage 3 not for frozen weights, such as those that
-adapters stand beside. So storages are moved, whoever has them: a tensor, its views, and whatever shares its memory keep their
-places and are whole again after.
+FusedAdam, at stage 0 and for bfloat16 at stage 1 not at all, and below stage 3 not for frozen weights, such as those under
+adapters. So this module moves storages: a tensor, its views and all tensors that share its memory keep their places and are
+whole again afterwards.
 """
 
 from collections.abc import Iterable, Iterator
@@ -68,7 +68,7 @@ def nbytes(memory: Iterable[torch.UntypedStorage]) -> int:
 
 
 def device_bytes() -> int | None:
-    """Return what all processes have taken of this one's GPU; None on a CPU."""
+    """Return the bytes that all processes use on the GPU of this one, or None on a CPU."""
     if not torch.cuda.is_available():
         return None
     free, total = torch.cuda.mem_get_info()

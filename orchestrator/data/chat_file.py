@@ -38,7 +38,7 @@ def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
 
 
 def spoken(message: Message, *, thoughts: bool, name: str = "an assistant's message") -> Message:
-    """Return an assistant's message; what stands in its content before the closing tag becomes its thought.
+    """Return an assistant's message. The part of its content before the closing tag becomes its thought.
 
     Without `thoughts` the model knows no tags: they are plain text. Raise `ValueError` for a thought that is not opened
     and closed once, or that the model's template would leave out, and for a message that says nothing.
@@ -110,7 +110,7 @@ def _is_tagged(text: str) -> bool:
 
 
 def _read(text: str) -> Any:
-    """Return what a JSON text says, None where it is none."""
+    """Return the value of a JSON text, or None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -56,7 +56,7 @@ class EpochBatches(Generic[T]):
     """Batches of items in an order shuffled anew in each epoch; batch `step` depends on the seed and the step only."""
 
     def __init__(self, count: int, make: Callable[[Position], T], *, batch_size: int, seed: str) -> None:
-        """Take from `make` what stands at a position; `count` is the number of items."""
+        """Make each of the `count` items from its position by `make`."""
         self._make = make
         self._batch_size = batch_size
         self._epochs = Epochs(count, seed=seed)

@@ -107,8 +107,8 @@ class RejectionSampledData:
     Rejection-sampling fine-tuning (RFT; Yuan et al., "Scaling Relationship on Learning Mathematical Reasoning with Large
     Language Models", 2023), one round of expert iteration.
 
-    Batch `step` depends on the seed and the step only. Ids are those that the engine saw and sampled; a thought that is
-    cut ends as a rollout under its budget would end it, and what was said after it follows. An answer without a thought,
+    Batch `step` depends on the seed and the step only. Ids are those that the engine saw and sampled. A thought
+    that is cut ends as in a rollout under its budget, and the answer follows. An answer without a thought,
     one whose prompt can't announce the budget, and one that would be over `max_tokens` stay whole.
     """
 
@@ -176,7 +176,7 @@ class RejectionSampledData:
     def _prompt(self, answer: SelfAnswer, budget: int) -> tuple[int, ...] | None:
         """Return the prompt under a budget: as the engine saw it, or where budgets are announced with the announcement.
 
-        None where it can't be announced, since the environment added messages of its own to the task's.
+        None if it can't be announced, because the environment added messages to those of the task.
         """
         seen = tokens_of(answer.turns[0].context_ids)
         if not self._thought.announce:

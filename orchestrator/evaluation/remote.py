@@ -39,7 +39,7 @@ class KeptAnswers:
     """
 
     def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
-        """Read what is there already. Raise `ValueError` where that was asked otherwise than `asked` says, or can't be read."""
+        """Read the answers in the file. Raise `ValueError` if it has other settings than `asked`, or can't be read."""
         self._path = path
         rows = parsed_lines(path.read_text(encoding="utf-8"), path, json.loads) if path.exists() else []
         if rows:
@@ -54,7 +54,7 @@ class KeptAnswers:
         return len(self._groups)
 
     def of(self, ticket: Ticket) -> Group | None:
-        """Return the answers to a ticket's task that are there; None where that is to be asked."""
+        """Return the answers to a ticket's task, or None if it has to be asked."""
         row = self._groups.get(ticket.number)
         if row is None or row["content"] != content_key(ticket.task):
             return None

@@ -34,11 +34,11 @@ class Learner(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """What a stage does with the groups and the steps of its loop.
+    """The calls by which a stage handles the groups and the steps of its loop.
 
-    `on_group` watches a finished group and returns it with the rewards that depend on the whole group; `on_step` writes
-    metrics, and `save` a checkpoint after the steps that have one: the buffer's state is whole when they run. `on_fault`
-    learns what ends the loop, a stop or a fault, while the groups in flight are still there.
+    `on_group` watches a finished group and returns it with the rewards that depend on the whole group. `on_step` writes
+    metrics. `save` writes a checkpoint after the steps that have one. The buffer's state is whole when these two run.
+    `on_fault` gets the stop or the fault that ends the loop, while the groups in flight are still there.
     """
 
     make_batches: Callable[[list[Group]], list[TrainBatch]]
@@ -51,7 +51,7 @@ class Hooks:
 
 
 class Evaluations:
-    """Evaluations of the weights between steps, beside the loop. This one makes none; whoever does overrides all of it."""
+    """Evaluations of the weights between steps, concurrent with the loop. This class makes none; a subclass overrides it."""
 
     def begin(self, step: int, version: WeightVersion) -> None:
         """Begin an evaluation of the weights after a step, which are served as `version`, where one is due."""
@@ -60,7 +60,7 @@ class Evaluations:
         """Wait until the engines may be given groups to train on, and may sleep after those."""
 
     async def finished(self) -> None:
-        """Wait until no evaluation is under way; raise what one failed with."""
+        """Wait until no evaluation is under way. Raise the error of one that failed."""
 
     def last_sign(self) -> float:
         """Return when an evaluation got on last, on the monotonic clock."""

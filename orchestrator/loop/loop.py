@@ -13,17 +13,18 @@
                           |                          v
                           +-- buffer.release <- rollouts.load_weights --> evaluations.begin: held-out tasks, on the same engines
 
-Who waits for whom: `produce` waits for a free slot, `learn` waits for finished groups, a push waits for the load of the one
-before it, and for the evaluation of the weights that it replaces, where there is one; nothing else waits. Capacity is
-`(max_lag + 1) * groups_per_step` slots, or fewer with `over_sampling`, each held until the engines serve the weights it
-trained. With `max_lag = 0` the two alternate, which is synchronous training; with 1 or more, generation goes on while the
-learner works and while weights are swapped under the running requests: a group that is not ready is left to a later step, as
-long as it is not due. The learner goes on to the next step while the engines load a push that lasts (`Push.lasts`); for any
-other, and with `max_lag = 0`, it waits.
-Where the two share their devices they work in shifts (`orchestrator/loop/interfaces.py`), which `max_lag = 0` alone allows.
+Who waits for whom: `produce` waits for a free slot. `learn` waits for finished groups. A push waits for the load of the push
+before it, and for a running evaluation of the weights that it replaces. Nothing else waits.
 
-No fault of the sampling side costs what was learnt: one of `produce` is seen at the next wait for groups, one of a push there
-or after the step was reported that is learnt meanwhile, and `on_fault` saves before the groups in flight are given up.
+There are `(max_lag + 1) * groups_per_step` slots, or fewer with `over_sampling`. Each is held until the engines serve the
+weights that it trained. With `max_lag = 0` the two sides alternate, which is synchronous training. With 1 or more, generation
+continues while the learner works and while weights are swapped under the running requests. A group that is not ready is left
+to a later step until it is due. The learner starts the next step while the engines load a push that lasts (`Push.lasts`). It
+waits for any other push, and always with `max_lag = 0`. If the two share devices, they work in shifts
+(`orchestrator/loop/interfaces.py`), which need `max_lag = 0`.
+
+No fault of the sampling side loses an update. A fault of `produce` is raised at the next wait for groups. A fault of a push is
+raised there too, or after the report of the step that is learnt meanwhile. `on_fault` saves before the groups in flight end.
 """
 
 import asyncio

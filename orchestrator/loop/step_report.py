@@ -1,4 +1,4 @@
-"""What a step did, and where its time went: the loop is always in one phase, so that the phases add up to the step."""
+"""The counts and the seconds of a step. The loop is always in exactly one phase, so the phases add up to the step."""
 
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -46,11 +46,11 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What one step did, and where its time went.
+    """The counts and the seconds of one step.
 
-    `version` was the learner's when it took the groups, and `left_over` others were in flight then, which go on into a later
-    step. `pushed_bytes` is what a push carried, `pushed_share` that as a share of the whole weights; both are 0 where none was
-    made. `load_s` are the seconds in which the engines loaded a push, the last one that they had loaded by then.
+    The learner had `version` when it took the groups. `left_over` other groups were in flight then and continue into a later
+    step. `pushed_bytes` are the bytes of a push, `pushed_share` their share of the whole weights. Both are 0 without a push.
+    `load_s` are the seconds in which the engines loaded a push, the last one that they had loaded by then.
     """
 
     step: int

@@ -216,13 +216,13 @@ class FailureWatch:
         }
 
     def restore(self, state: dict[str, list[dict[str, Any]]]) -> None:
-        """Go on counting after what `state` returned."""
+        """Resume counting from the state that `state` returned."""
         for env, groups in state.items():
             counted = ((one["played"], tuple(failure_from_json(data) for data in one["failures"])) for one in groups)
             self._windows[env] = _Window(groups=deque(counted))
 
     def add(self, group: Group) -> None:
-        """Count a group; raise `TooManyFailures` past the share, once the environment has played enough episodes to tell."""
+        """Count a group. Raise `TooManyFailures` above the share, once the environment has played enough episodes."""
         env = group.ticket.task.env.name
         window = self._windows.setdefault(env, _Window())
         window.add(group)

@@ -95,7 +95,7 @@ def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, say: Calla
 
 
 def tell_note(tracker: Tracker, folder: RunDir, *, say: Callable[[str], None]) -> None:
-    """Tell what the run says of itself; `say` gets why it can't, as where a file of an evaluation can't be read."""
+    """Send the description of the run. If that fails, `say` gets the reason, such as an unreadable file of an evaluation."""
     try:
         note = run_note(folder)
     except Exception as error:  # a description must not end the run
@@ -128,7 +128,7 @@ def _rows_name(one: StageInstance) -> str:
 
 
 def _data(one: StageInstance, config: Config, known: dict[str, str]) -> Iterator[DataSet]:
-    """Yield what a stage reads: rows of its own, else an environment each; `known` has files' content by their settings."""
+    """Yield the data of a stage: its own rows, else one set per environment. `known` has the content of files by setting."""
     settings = config.settings(one)
     if (own := one.stage.data(settings)) is not None:
         source, content = _source(own), _content(known, f"{one.name}.data") or _content(known, f"{one.stage.name}.data")
@@ -170,7 +170,7 @@ def _content(known: dict[str, str], setting: str) -> list[str]:
 
 
 def _digest(*parts: object) -> str:
-    """Return what tells data apart: where it is from, its content, which part of it, the seed by which it is drawn."""
+    """Return a digest that identifies data by its source, content, part and seed."""
     return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:LONGEST_DIGEST]
 
 
@@ -188,7 +188,7 @@ SHOWN = (
     ("rl.optim.learning_rate", "learning rate of rl"),
     ("sft.optim.learning_rate", "learning rate of sft"),
 )
-"""The settings that are told, and what they are called; one that a run does not have is left out."""
+"""The settings in the description, each with its label. A setting that a run does not have is left out."""
 
 
 def run_note(folder: RunDir) -> str:

@@ -156,7 +156,7 @@ TRUNCATED = "truncated"
 
 
 async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str) -> list[TokenRecord]:
-    """Return what the ranks keep of the last step; nothing where they have died or hang, which whoever calls next is told."""
+    """Return the records of the last step from the ranks. If they died or hang, return none: the next call raises."""
     if learner.stuck:
         return []
     asking: Awaitable[list[TokenRecord]] = learner.token_records()
@@ -169,9 +169,9 @@ async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str)
 def training_rows(
     groups: list[Group], records: list[TokenRecord], *, version: WeightVersion, mask_truncated: bool
 ) -> list[dict[str, Any] | None]:
-    """Return for each trajectory with a score what was made of it; None where there is no record of it.
+    """Return the record of each trajectory that has a score, or None if it has no record.
 
-    `version` is that of the weights that were trained.
+    `version` is the version of the trained weights.
     """
     by_place = {record.place: record.as_json() for record in records}
     rows: list[dict[str, Any] | None] = []

@@ -131,7 +131,7 @@ class UnsentRows:
 
 
 def _read(record: Path) -> dict[str, Any]:
-    """Return what a record knows; one in another format stands for lines that the file no longer has."""
+    """Return the content of a record. A record in another format counts as lines that the file no longer has."""
     text = record.read_text(encoding="utf-8") if record.exists() else ""
     if not text.strip():
         return NOTHING

@@ -66,8 +66,8 @@ SoFar = Callable[[str], Completion | None]
 class Episode:
     """One episode: what it plays, its answered turns, and the turn that it is in.
 
-    `name` is that of its turns at the engine, `sampling` how they are drawn. `begun` is what there is of it from a process
-    before, until the environment is where it was; `carried` says what became of that.
+    The engine knows its turns by `name` and draws them by `sampling`. `begun` has the part that an earlier process sampled,
+    until the environment has caught up. `carried` is the outcome of that.
     """
 
     task: Task
@@ -125,7 +125,7 @@ class Episode:
         self.context = self.before = self.said = None
 
     def so_far(self, of_engine: SoFar) -> BegunEpisode | None:
-        """Return what another process needs to go on; None where nothing was sampled yet."""
+        """Return the data that another process needs to continue, or None if nothing was sampled yet."""
         if self.begun is not None:
             return self.begun
         turn = None

@@ -165,7 +165,7 @@ class BegunGroups:
         return BegunGroups(self._rows.values(), note=self._note)
 
     def take(self, ticket: Ticket) -> BegunGroup | None:
-        """Return what there is of a ticket's group, once; None where it begins anew."""
+        """Return the sampled part of a ticket's group, once, or None if it begins anew."""
         row = self._rows.pop(ticket.number, None)
         if row is None:
             return None

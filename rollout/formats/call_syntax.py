@@ -43,7 +43,7 @@ def properties_of(tools: Sequence[Tool], name: str) -> Mapping[str, Any]:
 def typed(text: str, schema: Any) -> Any:
     """Return the value that a text stands for: of the first type of its schema that it can be, else the text itself.
 
-    Without a schema it is what it says as JSON, and a text where it says nothing.
+    Without a schema it is parsed as JSON. If that fails, it is a text.
     """
     kinds = _kinds(schema)
     for kind in kinds or ("null", "boolean", "number", "object", "array", "text"):

@@ -6,7 +6,7 @@ The turns of gpt-oss (OpenAI's Harmony format): messages on the channels analysi
     <|start|>assistant to=functions.NAME<|channel|>commentary json<|message|>{ARGUMENTS}<|call|>
 
 The prompt has written the first `<|start|>assistant`; `<|return|>` and `<|call|>` end a turn, `<|end|>` a message in it. A
-call may name who it is for before its channel or behind it. What is said to the user beside calls stands on commentary.
+call may name who it is for before its channel or behind it. Text for the user in such a turn is on commentary.
 """
 
 import re

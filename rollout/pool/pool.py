@@ -281,7 +281,7 @@ def _failed(ticket: Ticket, samples: int, deaths: Sequence[WorkerDied]) -> Group
 
 
 async def _newest(known: Iterable[BegunGroup], workers: Sequence[WorkerHandle]) -> list[BegunGroup]:
-    """Return the groups, each as its worker knows it; as it was `known` where no worker says anything of it.
+    """Return the groups, each as its worker reports it, or as it was `known` if no worker does.
 
     A worker that has died or does not answer in time is left out.
     """

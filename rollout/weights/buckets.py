@@ -181,8 +181,8 @@ def load_buckets(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketWays:
-    """Where engines join: the store of rank 0, and how many ranks send, each in a group of its own on that store; and how large
-    a bucket is at the most.
+    """How engines join: the store of rank 0, the number of ranks that send, each in a separate group on that store, and the
+    size limit of a bucket.
     """
 
     rendezvous: GroupMember

@@ -122,7 +122,7 @@ def origin(key: str, file: ResolvedFile) -> str:
 
 
 def _layer(key: str, file: ResolvedFile) -> str:
-    """Return the name of what gives a key above the file; "" where nothing does."""
+    """Return the name of the override that sets a key, or ""."""
     return next((name for name, given in reversed(file.layers) if stands(given, key)), "")
 
 
@@ -141,7 +141,7 @@ def _shared_origin(key: str, file: ResolvedFile) -> str:
 
 
 def stands(given: object, key: str) -> bool:
-    """Return whether a value is given under a dotted key, null too; a text in place of a section gives what is in it."""
+    """Return whether a dotted key has a value, null included. A text in place of a section sets all its keys."""
     value: Any = given
     for word in key.split("."):
         if isinstance(value, str):

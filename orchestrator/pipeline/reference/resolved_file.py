@@ -29,13 +29,13 @@ class ResolvedFile:
 
     path: Path
     layers: tuple[tuple[str, Given], ...]
-    """What each override gives, with the name of the file that it is, or of the command line; later ones win."""
+    """The values of each override, with the name of its file or of the command line. Later ones win."""
     given: Given
     """What it gives, with the overrides."""
     whole: Given
     """The same with what the profile chooses, and with the settings of standard sets."""
     note: str
-    """What a run would have beside it, in words; "" where that is all."""
+    """A note on values that only a run would add, or ""."""
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -56,8 +56,8 @@ class ResolvedFile:
 
 
 def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> ResolvedFile:
-    """Return a file, or the `config.yaml` of a run's folder, with all that a run would have; unless it `settles` without what
-    the profile chooses, for which cluster and model are looked at.
+    """Return a file, or the `config.yaml` of a run's folder, with all settings of a run. Without `settles` the choices of the
+    profile, which need the cluster and the model, are left out.
 
     The profile chooses for the model too: where that would have to be downloaded nothing is chosen, which `note` says.
     Secrets that were blanked stay so.
@@ -80,7 +80,7 @@ def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> Resolv
 def resolved_yaml(file: ResolvedFile) -> str:
     """Return all that a run would have as YAML without secrets, which can be run.
 
-    Raise `ValueError` where a run would refuse it, and where what it would have is not known without the model.
+    Raise `ValueError` if a run would refuse it, or if its settings are unknown without the model.
     """
     require_secrets(file.given, file.path)
     if file.note:
@@ -96,9 +96,9 @@ def _model_to_download(given: Given) -> str:
 
 
 NONE = "-"
-"""Stands for what one of the two has not."""
+"""Shown for a value that one of the two lacks."""
 THERE = "there"
-"""Stands for an environment that only one of the two has."""
+"""Shown for an environment that only one of the two has."""
 Row = tuple[str, str, str, str]
 """A key, its value in the first and in the second configuration, and what its change is."""
 
@@ -117,7 +117,7 @@ def differences(first: ResolvedFile, second: ResolvedFile) -> list[str]:
 
 
 def difference_rows(first: ResolvedFile, second: ResolvedFile) -> list[Row]:
-    """Return each setting that differs; of an instance of a stage where the settings of its stage don't say it already.
+    """Return each setting that differs. For an instance of a stage, omit differences that its stage has already.
 
     An environment that only one has is one line, and an instance that only one has none, which `stages` tells. The record of
     what a profile chose is left out: the settings that were chosen are compared.

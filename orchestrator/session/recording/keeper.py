@@ -11,7 +11,7 @@ from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.recording.batch import StepBatch, write_batch
 
 NAMED = re.compile(r".+-\d+")
-"""What a batch is called; what else lies there is not ours."""
+"""The name of a batch. Other files in the folder are left alone."""
 
 
 def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
@@ -57,7 +57,7 @@ class BatchKeeper:
     """Records the first steps after each checkpoint, and removes those whose checkpoint is gone."""
 
     def __init__(self, folder: RunDir, stage: str, *, count: int, after: int) -> None:
-        """Record `count` steps after each checkpoint; the stage goes on from that of step `after`, 0 for its beginning."""
+        """Record `count` steps after each checkpoint. The stage resumes from step `after`, 0 for its beginning."""
         self._folder = folder
         self._stage = stage
         self._count = count

@@ -22,7 +22,7 @@ class StageFigures:
 
     curves: tuple[Curve, ...] = ()
     rewards: str | None = None
-    """What is said of the figure of its rewards by environment; None where it has none."""
+    """The caption of the figure of its rewards by environment, or None if it has no such figure."""
 
 
 STAGE_FIGURES = {

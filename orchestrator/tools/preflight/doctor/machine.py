@@ -70,7 +70,7 @@ def installed() -> dict[str, str]:
 
 
 def _same(locked: str, found: str) -> bool:
-    """Say whether it is the same version; a build such as +cpu counts where the lock names one."""
+    """Return whether the versions are equal. A build such as +cpu counts only if the lock file names one."""
     wanted, there = Version(locked), Version(found)
     return wanted == there if wanted.local else wanted.public == there.public
 
@@ -128,7 +128,7 @@ def tried(max_level: int = MAX_LEVEL) -> Isolation:
 
 
 def check_isolation(isolation: Isolation, *, least: int, programs: bool) -> Finding:
-    """Say whether a sandbox isolates enough; `programs` where environments run what the model writes."""
+    """Check whether a sandbox isolates enough. `programs` is true if environments run programs of the model."""
     level = isolation.level
     if level < least:
         said = f"level {level} of {MAX_LEVEL}, and sandbox.min_level={least}"

@@ -1,5 +1,4 @@
-"""Where series bend, in series whose bends are known; and what `temper debug explain` says of a folder whose metrics
-are known."""
+"""Bends of series whose bends are known, and `temper debug explain` on a folder whose metrics are known."""
 
 import json
 import math
