@@ -1,6 +1,7 @@
 """The page docs/recipes.md, made of the configurations' heads and of what `temper doctor --plan` says of them.
 
-.venv/bin/python tests/support/recipe_pages.py writes it. The facts of a recipe stand in its head alone, as comments:
+Write it by `PYTHONPATH=tests .venv/bin/python tests/support/recipe_pages.py`.
+The facts of a recipe stand in its head alone, as comments:
 `badge:` (`planned for HARDWARE`, or `run DATE on HARDWARE: PLACE`, a heading with a picture and a table of its results, or `run
 DATE on HARDWARE, without a curve: PLACE` where there is a table alone), what it is, and `Change first:`.
 Plans read the models' `config.json` as `public_models` has them, so that no network is needed.
@@ -64,7 +65,7 @@ start. The lengths of answers decide the seconds most, and are assumed: half of 
 before, between and after steps, are not counted in the hours ([planning.md](planning.md)). The seconds of supervised steps are
 not worked out, nor those of CPUs.
 
-This page is written by `.venv/bin/python tests/support/recipe_pages.py` from the heads of the files and their plans.
+`PYTHONPATH=tests .venv/bin/python tests/support/recipe_pages.py` writes this page from the heads of the files and their plans.
 """
 
 

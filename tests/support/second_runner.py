@@ -1,4 +1,6 @@
-"""Limits of thoughts and a push in vLLM's second model runner without a GPU: `python tests/support/second_runner.py MODEL`.
+"""Limits of thoughts and a push in vLLM's second model runner without a GPU.
+
+Run it by `PYTHONPATH=tests python tests/support/second_runner.py MODEL`.
 
 Its kernels are run by Triton's interpreter (`TRITON_INTERPRET=1`), which vLLM's CPU build takes for a compiler where it is
 registered as one. That is as slow as can be, and the same Python, the same order of calls and the same numbers.
