@@ -39,6 +39,11 @@ class UnsentRows:
         """The number of rows that were sent."""
         return int(self._known["sent"])
 
+    @property
+    def known(self) -> dict[str, Any]:
+        """The content of the record."""
+        return dict(self._known)
+
     def is_cut(self) -> bool:
         """Return whether a line that was offered is in the file no more."""
         self._follow()

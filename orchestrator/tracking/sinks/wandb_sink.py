@@ -19,6 +19,7 @@ os.environ |= {"WANDB_ERROR_REPORTING": "false", "DO_NOT_TRACK": "true"}  # W&B 
 os.environ.pop("WANDB_SERVICE", None)  # the process of another program, which could not be ended
 import wandb
 
+from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.evaluation_table import table_of
 from temper.orchestrator.tracking.remembered import Remembered, remember, remembered
@@ -52,7 +53,9 @@ class WandbSink(Place):
         run, self._run = self._run, None
         if run is not None:
             run.finish(exit_code=EXIT[Ended.KILLED])
+            self._begun(self._known()).unlink(missing_ok=True)
         known = self._known()
+        self._take_back(known)
         unsent = self._unsent(known)
         if unsent.is_cut():
             unsent.close()
@@ -60,6 +63,8 @@ class WandbSink(Place):
             known = self._known()
             unsent = self._unsent(known)
         self._next = unsent.sent
+        if not self.run.uploads:
+            write_json(self._begun(known), {"records": self._records(known), "sent": unsent.known})
         self._run = wandb.init(
             project=self.run.project,
             entity=self.run.entity,
@@ -115,6 +120,7 @@ class WandbSink(Place):
         """End the run. The rest, if W&B does not take all in time, lies in the record."""
         try:
             self._run.finish(exit_code=EXIT[ended])
+            self._begun(self._known()).unlink(missing_ok=True)
         except TimeoutError:
             folder = Path(self._run.dir).parent
             self.say(f"tracking: W&B did not take all in {END_S:.0f} s; `wandb sync {folder}` uploads the rest")
@@ -135,6 +141,26 @@ class WandbSink(Place):
 
     def _unsent(self, known: Remembered) -> UnsentRows:
         return UnsentRows(self.run.metrics, self.run.memory / f"{known.run_id}.sent")
+
+    def _begun(self, known: Remembered) -> Path:
+        """Return the file that says what W&B had before a record that is not finished."""
+        return self.run.memory / f"{known.run_id}.begun"
+
+    def _records(self, known: Remembered) -> list[str]:
+        return sorted(one.name for one in self.run.memory.glob(f"wandb/offline-run-*-{known.run_id}"))
+
+    def _take_back(self, known: Remembered) -> None:
+        """Delete the record of a process that was killed: W&B writes in blocks, so it may lack rows, which are unsent again."""
+        path = self._begun(known)
+        if not path.exists():
+            return
+        begun = json.loads(path.read_text(encoding="utf-8"))
+        left = [self.run.memory / "wandb" / name for name in self._records(known) if name not in begun["records"]]
+        if left and not any(list(folder.glob("*.wandb.synced")) for folder in left):
+            write_json(self.run.memory / f"{known.run_id}.sent", begun["sent"])
+            for folder in left:
+                shutil.rmtree(folder)
+        path.unlink()
 
     def _forget(self, known: Remembered) -> None:
         """Give the run another id; delete the records of this one that were not uploaded."""

@@ -168,6 +168,26 @@ def test_w_and_b_has_configuration_description_files_and_tables_and_goes_on_afte
     assert [row["item"]["x"] for row in _shown(newest)] == [3.0]
 
 
+@needs_both
+def test_the_record_of_a_killed_process_is_written_again(tmp_path: Path) -> None:
+    from temper.orchestrator.tracking.sinks.wandb_sink import WandbSink
+
+    run = sink_run(tmp_path, "wandb")
+    run.memory.mkdir(parents=True)
+    sink = WandbSink(run, say=print)
+    known = sink._known()
+    records = [f"offline-run-{number}-{known.run_id}" for number in (1, 2)]
+    for name in records:
+        (run.memory / "wandb" / name).mkdir(parents=True)
+    sent = {"sent": 2, "offered": 2, "digest": "d"}
+    write_json(run.memory / f"{known.run_id}.sent", sent | {"sent": 9})
+    write_json(run.memory / f"{known.run_id}.begun", {"records": records[:1], "sent": sent})
+    sink._take_back(known)
+    assert sink._records(known) == records[:1]
+    assert sent_rows(tmp_path, "wandb") == 2
+    assert not list(run.memory.glob("*.begun"))
+
+
 def _shown(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of a record, whose metric is called `x` here."""
     rows = of_type(records, "history")
