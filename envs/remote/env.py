@@ -28,8 +28,7 @@ from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from temper.envs.remote.client import Server, Session
-from temper.envs.remote.responses_api import ResponseTurn, response
-from temper.envs.remote.rows import PARAMS, load
+from temper.envs.remote.responses_api import PARAMS, ResponseTurn, load, response
 from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
 
