@@ -29,12 +29,12 @@ def content_key(task: Task) -> str:
 
 
 def data_of(env: BoundEnv) -> list[DataConfig]:
-    """Return the data of an environment: that of its tasks, and that of evaluation, as far as it has them."""
+    """Return the data of an environment: of its tasks and of its evaluation, if it has them."""
     return [data for data in (env.config.data, env.config.eval_data) if data is not None]
 
 
 def holds(env: BoundEnv, split: str) -> DataConfig | None:
-    """Return the data that holds the rows of a split; None where its tasks are generated."""
+    """Return the data with the rows of a split, or None if its tasks are generated."""
     if split == "heldout" and env.config.eval_data is not None:
         return env.config.eval_data
     return env.config.data

@@ -172,7 +172,7 @@ class WeightSender:
 class SegmentSender:
     """Writes versions of one model's weights into segments, or of its adapters beside weights that are written once.
 
-    `shapes` are those of the tensors by their checkpoint names; `dtype` is the type on the wire. With `base_shapes` the tensors
+    `shapes` has the shapes of tensors by checkpoint name. `dtype` is the type on the wire. With `base_shapes` the tensors
     are adapters to weights of these shapes, each of which counts `scale` times.
     """
 

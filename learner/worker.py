@@ -247,7 +247,7 @@ class TrainerWorker:
         return self.pushes.publish(version, self._loaded())
 
     def why_merged(self) -> str:
-        """Return why pushes carry adapters merged into the weights; empty where adapters travel alone. See `WeightSender`."""
+        """Return why pushes carry adapters merged into the weights, or "" if adapters travel alone. See `WeightSender`."""
         return self.pushes.why_merged(self._loaded())
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:

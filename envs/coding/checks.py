@@ -1,8 +1,8 @@
 """Checks of a program, each side in a sandbox of its own: the check in one, a fresh process of the program in another.
 
-What crosses between them is handed on here without being looked at, in the forms of `temper.envs.sandbox.border`; expected
-values stay with the check. A check that fails before it has asked for anything fails on its own account, whatever the
-program is: a GraderError. From then on the program may have had a hand in it, so that it is never an error of ours.
+Values cross between them unread, in the forms of `temper.envs.sandbox.border`. Expected values stay with the check. If a check
+fails before its first request, the fault is its own, whatever the program is: a GraderError. After that the program may be the
+cause, so it is never an error of ours.
 """
 
 import re

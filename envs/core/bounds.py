@@ -14,7 +14,7 @@ class SettingError(ValueError):
         super().__init__(message or f"{key}={'null' if value is None else value}: {remedy}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return what another process needs to make it again."""
+        """Return the arguments with which another process makes it again."""
         return partial(type(self), message=str(self)), (self.key, self.value, self.remedy)
 
 

@@ -61,7 +61,7 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """Return the failure that an exception is; a kind of an environment's own is counted as the environment's."""
+    """Return the failure of an exception. An unknown kind counts as `environment`."""
     kind = error.kind if isinstance(error, EnvError) else EnvError.kind
     known = next((one for one in FailureKind if one.value == kind), FailureKind.ENVIRONMENT)
     return Failure(kind=known, message=in_words(error))

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
 STACKS_SIGNAL = signal.SIGUSR2
-"""What makes a process that called `show_stacks_on_signal` write its stacks to its standard error."""
+"""The signal on which a process that called `show_stacks_on_signal` writes its stacks to standard error."""
 STDERR = 2
 
 
@@ -24,7 +24,7 @@ class WorkerDied(ProcessDied):
 
 
 class LearnerDied(ProcessDied):
-    """A rank of the learner died, and with it what the ranks had begun together."""
+    """A rank of the learner died. The step that the ranks had begun together is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Pulse:
 
 
 class Heart:
-    """Counts what a worker gets done. May be used from any thread; nothing in it waits."""
+    """Counts the progress of a worker. Any thread may use it, and no call waits."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -185,7 +185,7 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
     async def close(self) -> None:
-        """Let the object close what it holds, then end the process."""
+        """Let the object close its resources, then end the process."""
         ...
 
 

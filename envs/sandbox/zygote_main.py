@@ -6,7 +6,7 @@ with descriptors (the program's channel, its input and output), `{"reap": pid}` 
 It ends when the control socket closes or its parent is gone (polled: PDEATHSIG would fire when the *thread* that started
 it ends).
 
-What a forked process takes and answers is told in `temper.envs.sandbox.runner`.
+`temper.envs.sandbox.runner` defines the messages of a forked process.
 """
 
 import builtins

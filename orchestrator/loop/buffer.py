@@ -53,7 +53,7 @@ class Totals:
 
 
 class TicketLedger:
-    """Is told each change of a ticket, in order; this one keeps nothing."""
+    """Gets each change of a ticket, in order. This class keeps nothing."""
 
     def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None: ...
 
@@ -87,7 +87,7 @@ MISSING = (SlotState.MAKING, SlotState.GENERATING)
 class Slot:
     """A place for one group, from its admission to the release of the step that trained it.
 
-    A group stands in a slot that is still `GENERATING` where earlier groups decide whether it is dropped.
+    A finished group waits in a slot that is still `GENERATING` if earlier groups decide whether it is dropped.
     """
 
     number: int

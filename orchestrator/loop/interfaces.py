@@ -72,7 +72,7 @@ class Evaluations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """What lies on the devices in one shift: of the engines weights and cache, of the learner weights and states.
+    """The contents of the devices in one shift: weights and cache of the engines, weights and states of the learner.
 
     sampling    the engines have weights and cache there, the learner has nothing
     learning    the learner has weights and states there, the engines have nothing; a checkpoint is saved in this shift too
@@ -97,4 +97,4 @@ class Shifts:
     """Asked before each part of a step. This one lets all have their devices for themselves, all the time."""
 
     async def begin(self, shift: Shift) -> None:
-        """Begin a shift, where it is not that shift already; the one before is over."""
+        """Begin a shift, which ends the one before. In that shift already, do nothing."""

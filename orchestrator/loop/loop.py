@@ -197,7 +197,7 @@ class Loop:
         return max(self.buffer.last_sign(), self.evaluations.last_sign(), self._push.last_sign())
 
     async def _take(self, producer: asyncio.Task[None]) -> list[Group]:
-        """Wait for the groups of a step. Raise what ended the producer where they will never come."""
+        """Wait for the groups of a step. If the producer ended before they came, raise its error."""
         taking, loading = asyncio.create_task(self.buffer.take(self.version.learnt)), self._push.loading
         waits: set[asyncio.Task[Any]] = {taking, producer} | ({loading} if loading is not None else set())
         try:

@@ -43,7 +43,7 @@ class Finding:
         return {"level": self.level.value} | {name: blanked(text) for name, text in parts.items()}
 
     def print(self, console: Console, *, width: int = 14) -> None:
-        """Print it as a line, and the remedy as a second one; `width` is that of the column `where`."""
+        """Print it as a line, and the remedy as a second one. The column `where` has `width` characters."""
         line = self.to_json()
         mark = "FAILURE" if self.level is Level.FAILURE else self.level.value
         where = f"{line['where']:<{width - 1}} "

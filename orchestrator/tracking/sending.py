@@ -30,7 +30,7 @@ class Place:
     """One run in one place. Every call may block and may raise, and is repeated then."""
 
     where = ""
-    """Where people find the run; known once it is connected."""
+    """The address of the run. It is known once the tracker is connected."""
 
     @property
     def is_new(self) -> bool:
@@ -70,7 +70,7 @@ class Place:
         """Tell the checkpoint that the run has left, if the place has a page for it."""
 
     def finish_batch(self, *, complete: bool, last: bool) -> None:
-        """Do the rest after the rows; `complete` says whether all calls have been made, `last` whether the run ends."""
+        """Do the rest after the rows. `complete`: all calls have been made. `last`: the run ends."""
 
     def end(self, ended: Ended) -> None:
         """Mark the run as ended and wait, within a deadline, for the rest."""
@@ -129,7 +129,7 @@ class SendingTracker:
         self._told.put(("the model", lambda place: place.register(path, facts)))
 
     def close(self, ended: Ended, *, timeout_s: float | None = None) -> None:
-        """Send the rest for at most `timeout_s` seconds, then say what was not delivered."""
+        """Send the rest for at most `timeout_s` seconds, then report undelivered rows and files."""
         timeout_s = self._close_s if timeout_s is None else timeout_s
         self._ended = ended
         self._closing.set()

@@ -38,9 +38,9 @@ SPACES: Final = tuple(chr(code).encode() for code in range(0x3001) if chr(code).
 class LimitTables:
     """The rule over tokens. `_S`: one entry per state; `_V`: one per token; `_F`: one per token of a closing.
 
-    `opening_SV` says how far a turn is in opening its thought, `opened` is the state behind it. `closing_SV` says how much of
-    the closing stands at a turn's end: a closing whose thought ends there begins at `roots`, one for each that there is.
-    `forced_SF` are the first `forced_S` tokens of what is then inserted.
+    `opening_SV` tracks how much of the opening of a thought a turn has; `opened` is the state behind it. `closing_SV` tracks
+    how much of a closing ends the turn; each closing begins at its state in `roots`. `forced_SF` are the first `forced_S`
+    tokens of the text that is then inserted.
     """
 
     opening_SV: Steps
@@ -84,7 +84,7 @@ def limit_tables(tokenizer: PreTrainedTokenizerBase, tags: Sequence[ThoughtTags]
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase, size: int) -> list[bytes]:
-    """Return what each of `size` tokens writes behind others; nothing for those that the tokenizer does not know."""
+    """Return the bytes that each of `size` tokens writes behind others. Unknown tokens have none."""
     (before, *_) = tokenizer("a", add_special_tokens=False)["input_ids"]
     known = min(size, len(tokenizer))
     skipped = len(str(tokenizer.decode([before], skip_special_tokens=False)))

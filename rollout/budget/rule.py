@@ -233,7 +233,7 @@ BUDGET, GRACE, BEGUN, CLOSING = "thinking_budget", "thinking_grace", "thinking_b
 
 
 class RefusedRequest(ValueError):
-    """A request that is not answered, the status that says so, and the key at fault where one is."""
+    """A request that is not answered, with its status and the key at fault, if there is one."""
 
     def __init__(
         self, message: str, *, status: HTTPStatus = HTTPStatus.BAD_REQUEST, parameter: str | None = None

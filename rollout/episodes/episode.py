@@ -59,7 +59,7 @@ LIMITS = {
 }
 """Where an episode was cut off, in words."""
 SoFar = Callable[[str], Completion | None]
-"""Tells what the engine has sampled for the call of this name."""
+"""Returns the tokens that the engine has sampled for the call of this name."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -106,7 +106,7 @@ class Episode:
         return self.earlier + self.watch.times
 
     def go_on(self, begun: BegunEpisode) -> None:
-        """Take up what was begun: its environment is where it was."""
+        """Continue a begun episode, whose environment has caught up."""
         self.turns.extend(begun.turns)
         self.earlier_s, self.earlier = begun.seconds, begun.times
         if begun.turn is not None:
@@ -385,7 +385,7 @@ class Attempt:
     def __init__(
         self, ticket: Ticket, runner: EpisodeRunner, *, attempt: int, seeds: Sequence[int], begun: BegunGroup | None
     ) -> None:
-        """There are as many episodes as seeds; what was begun beyond them is left out."""
+        """Make an episode for each seed. Begun episodes beyond them are left out."""
         self._ticket = ticket
         self._runner = runner
         self._attempt = attempt

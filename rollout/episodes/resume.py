@@ -23,9 +23,9 @@ from temper.rollout.trajectory_json import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunTurn:
-    """A turn that the environment has not answered yet: the ids that were new to the engine, and what was sampled since.
+    """A turn that the environment has not answered yet: the ids that were new to the engine, and the sampled tokens.
 
-    `whole` says that nothing is left to be sampled; until then `said.finished` means nothing.
+    If `whole`, nothing is left to be sampled. Before that, `said.finished` has no meaning.
     """
 
     context_ids: tuple[int, ...]
@@ -35,9 +35,9 @@ class BegunTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunEpisode:
-    """An episode in flight: its answered turns, with what the environment said to each, and the turn that it is in.
+    """An episode in flight: its answered turns, with the answers of the environment, and its present turn.
 
-    `seconds` and `times` are what it took so far, as those of a `Trajectory`.
+    `seconds` and `times` are those up to now, as in a `Trajectory`.
     """
 
     turns: tuple[Turn, ...]
@@ -153,10 +153,10 @@ Row = dict[str, Any]
 
 
 class BegunGroups:
-    """Groups that go on where they were, until they are handed out."""
+    """Groups that resume from their sampled part, until they are handed out."""
 
     def __init__(self, rows: Iterable[Row] = (), *, note: Callable[[str], None]) -> None:
-        """`note` tells people of a group that can't go on."""
+        """`note` reports a group that can't resume."""
         self._rows = {int(row["ticket"]): row for row in rows}
         self._note = note
 

@@ -29,7 +29,7 @@ ANSWER_S = 20.0
 MOST_DEATHS = 3
 """Deaths of workers that a ticket may meet: its group fails at the last one, as its task may be the cause."""
 Spawn = Callable[[int], WorkerHandle]
-"""Makes the worker of a slot, by its number; what takes time is left to `WorkerHandle.placed` and `start`."""
+"""Makes the worker of a slot, by its number. `WorkerHandle.placed` and `start` do the slow part."""
 
 OnReissue = Callable[[int, str], None]
 

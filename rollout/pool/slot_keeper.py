@@ -35,8 +35,8 @@ class WorkerState(Enum):
 
 @dataclass(eq=False, kw_only=True, slots=True)
 class WorkerSlot:
-    """One of the pool's places. `served` says whether a worker of it ever did; `streak` counts the groups in a row that brought
-    no answer for reasons outside the model.
+    """One of the pool's places. `served` is true once a worker of it has served. `streak` counts the groups in a row that
+    brought no answer for reasons outside the model.
     """
 
     number: int
@@ -60,7 +60,7 @@ class WorkerSlot:
         self._weigh()
 
     def end(self, worker: WorkerHandle, death: WorkerDied) -> None:
-        """Take no more from a worker that died, or is taken for dead; nothing where another one has its place already."""
+        """Accept no more results from a worker that died or counts as dead. Do nothing if it was replaced already."""
         if self.worker is worker and not self.over.is_set():
             self.death = death
             if self.state is not WorkerState.DRAINING:

@@ -23,7 +23,7 @@ class WorkerHandle:
 
     @property
     def place(self) -> Place | None:
-        """Where it runs; None until it does."""
+        """Where it runs, or None before it runs."""
         return self._process.place
 
     async def placed(self) -> None:
@@ -39,7 +39,7 @@ class WorkerHandle:
         await self._process.call("died")
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
-        """Return the group; a call that is given up ends in the process too, else it would run beside the next one."""
+        """Return the group. A cancelled call ends in the process too, or it would run along with the next one."""
         return await self._process.call("run_group", ticket, samples, attempt, begun, cancels=True)
 
     async def groups_in_flight(self) -> list[BegunGroup]:

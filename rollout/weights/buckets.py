@@ -296,8 +296,8 @@ class BucketReceiver:
     ) -> None:
         """Take a push, and have its tensors loaded bucket by bucket. `member` is this process's number in each group.
 
-        Raises `ValueError` where a bucket was damaged, and `RuntimeError` where another process of a group is missing: part
-        of the weights is loaded then, and the push has to come again.
+        Raises `ValueError` if a bucket was damaged, and `RuntimeError` if another process of a group is missing. Then only
+        part of the weights is loaded, and the push must be repeated.
         """
         try:
             if self._ways != ways:

@@ -52,7 +52,7 @@ class Delivery:
     async def deliver(
         self, manifest: WeightManifest, takers: Sequence[EngineEnd], *, limit_s: float, whole: bool = False
     ) -> list[WeightVersion | WorkerDied]:
-        """Bring a push to all engines at once, whole to one that lacks the weights of adapters; returns what each confirms.
+        """Bring a push to all engines at once, whole to one that lacks the weights of adapters. Return the version of each.
 
         If a worker died meanwhile, its result is its death. The same holds for one that has not confirmed `limit_s`
         seconds after the sender did its part, or offered the whole weights that were asked for. To those that live and have

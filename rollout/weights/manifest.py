@@ -21,7 +21,7 @@ ALIGNMENT = 64
 FOOTER_BYTES = 64
 """What follows the tensors of a segment: which version they are."""
 DOWN, UP = ".lora_A", ".lora_B"
-"""What follows the name of a weight in those of its adapter's two matrices: A, with a row for each rank, and B."""
+"""The ends of the names of an adapter's two matrices: A, with a row for each rank, and B."""
 WireDtype = Literal["float32", "bfloat16", "float16"]
 """The types in which weights travel."""
 
@@ -43,8 +43,8 @@ class Adapted:
 class WeightManifest:
     """One push: the transport that brings it, its version, and name, dtype, shape and offset of each tensor of the segment.
 
-    `names` are those of a saved Hugging Face checkpoint. `nbytes` is the size of the whole segment and `checksum` that
-    of its tensors; it is empty if each bucket has its own. If the tensors are adapters, `adapted` says to what.
+    `names` are those of a saved Hugging Face checkpoint. `nbytes` is the size of the whole segment. `checksum`
+    covers its tensors, and is empty if each bucket has one. If the tensors are adapters, `adapted` describes their weights.
     """
 
     transport: str
@@ -174,7 +174,7 @@ def wire_dtype(name: str) -> torch.dtype:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalWeights:
-    """A whole segment on this host: its path, under which every process here can map it, and what it holds.
+    """A whole segment on this host: its path, under which every process here can map it, and its manifest.
 
     Adapters lie beside the segment of their `base`.
     """
@@ -219,7 +219,7 @@ def contents(segment: torch.Tensor) -> torch.Tensor:
 
 
 def write_footer(segment: torch.Tensor, *, version: int, checksum: str) -> None:
-    """Say what the segment holds."""
+    """Write the version and the checksum behind the tensors of a segment."""
     said = version.to_bytes(8, "little") + bytes.fromhex(checksum)
     segment[-FOOTER_BYTES:] = torch.frombuffer(bytearray(said.ljust(FOOTER_BYTES, b"\0")), dtype=torch.uint8)
 
@@ -255,7 +255,7 @@ def tensors(segment: torch.Tensor, manifest: WeightManifest) -> list[tuple[str, 
 
 
 def tensor_view(segment: torch.Tensor, *, dtype: torch.dtype, shape: tuple[int, ...], offset: int) -> torch.Tensor:
-    """Return the tensor that lies at `offset` bytes of a segment; it shares its memory."""
+    """Return the tensor at `offset` bytes of a segment, whose memory it shares."""
     nbytes = prod(shape) * dtype.itemsize
     return segment[offset : offset + nbytes].view(dtype).view(shape)
 
@@ -265,8 +265,8 @@ def read_weights(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield name and tensor of each weight of a push. Those with an adapter are summed on `device`, where they are.
 
-    The others are views of a segment. Raises `ValueError` where a segment does not hold what was verified, or, once all
-    is read, no longer.
+    The others are views of a segment. Raises `ValueError` if a segment differs from the verified one, or if it changed
+    while it was read.
     """
     adapted, base = weights.manifest.adapted, weights.base
     assert (adapted is None) == (base is None), "adapters come beside weights"

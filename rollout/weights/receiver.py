@@ -36,7 +36,7 @@ class SegmentReceiver:
         self._memory: HostMemory | None = None
 
     def receive(self, manifest: WeightManifest, offer: object) -> LocalWeights:
-        """Take what is offered, and verify it. Raises `ValueError` if it is not what was sent."""
+        """Take the offered weights, and verify them. Raises `ValueError` if it is not what was sent."""
         if isinstance(offer, str):
             path, segment = offer, map_segment(offer, nbytes=manifest.nbytes, mapped=self._mapped)
         else:
@@ -71,10 +71,10 @@ class WeightReceiver:
         self._base: LocalWeights | None = None
 
     def receive(self, manifest: WeightManifest, offer: object) -> LocalWeights:
-        """Take what is offered, and verify it.
+        """Take the offered weights, and verify them.
 
-        Raises `WholeWeightsNeeded` for adapters alone to weights that are not held, and `ValueError` if what arrived is not
-        what was sent.
+        Raises `WholeWeightsNeeded` for adapters to weights that are not here, and `ValueError` if they were damaged on the
+        way.
         """
         adapted = manifest.adapted
         if adapted is None:

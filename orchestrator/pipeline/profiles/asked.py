@@ -225,7 +225,7 @@ def place_of(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) -> 
 
 
 def name_of(hardware: Hardware) -> ProfileName:
-    """Return the profile of what a cluster has: that of its smallest GPU, cpu without any."""
+    """Return the profile of a cluster by its smallest GPU, or cpu if it has none."""
     if not hardware.gpus:
         return "cpu"
     fitting = [name for name, gib in GPU_GIB.items() if hardware.gpu_gib >= gib * (1 - LACKING)]

@@ -34,7 +34,7 @@ def choose_processes(asked: ProfiledSettings, place: Place) -> None:
 def _on_gpus(asked: ProfiledSettings, place: Place) -> None:
     """Share the GPUs: half of them learn and the others sample where a run does both, each with its own.
 
-    Ranks are a power of two; where a rank and an engine share a GPU there are as many of both.
+    Ranks are a power of two. If ranks and engines share GPUs, there are as many of both.
     """
     total, weights = place.hardware.gpus, 2 * place.shape.parameters
     most = 1 if place.shared else place.hardware.gpus_together
@@ -70,7 +70,7 @@ def _sharing(asked: ProfiledSettings, ranks: int) -> int:
 
 
 def _on_cpus(asked: ProfiledSettings, place: Place) -> None:
-    """Share the cores: all of them learn where nothing is sampled meanwhile, and half of them where something is."""
+    """Share the cores: half of them learn while engines sample, else all of them."""
     cores = place.hardware.cpus
     ranks, workers = asked.take("learner.ranks", 1), asked.take("rollout.workers", 1)
     processes = workers * int(asked.value("rollout.engine.tensor_parallel"))
@@ -96,7 +96,7 @@ def _threads(cores: int, place: Place) -> int:
 STATES_FILL = 0.6
 """Share of a rank's memory that weights, gradients and the optimiser's state may take."""
 WEIGHTS, GRADIENTS, MOMENTS = 2, 4, 12
-"""Bytes a parameter: in bfloat16; in float32; the float32 weights and AdamW's two moments."""
+"""Bytes a parameter: weights in bfloat16, gradients in float32, and float32 weights with AdamW's two moments."""
 KEPT, KEPT_RECOMPUTED = 34, 2
 """Bytes that a block keeps of each entry of a token's hidden state for the backward pass, and where it is computed again."""
 LOGITS_SHARE = 0.06
@@ -136,7 +136,7 @@ def _precision(asked: ProfiledSettings, place: Place) -> None:
 
 
 def _partitioning(asked: ProfiledSettings, place: Place) -> None:
-    """Choose the lowest ZeRO stage whose states fit; the optimiser's in main memory where none does."""
+    """Choose the lowest ZeRO stage whose states fit. If none does, move the optimiser's state to main memory."""
     if not asked.value("learner.bf16"):
         return
     ranks, room = int(asked.value("learner.ranks")), STATES_FILL * place.gpu_bytes
@@ -149,7 +149,7 @@ def _partitioning(asked: ProfiledSettings, place: Place) -> None:
 
 
 def state_bytes(asked: ProfiledSettings, place: Place, *, stage: int) -> float:
-    """Return what a rank keeps of weights, gradients and the optimiser's state; of adapters only the frozen weights count."""
+    """Return a rank's bytes of weights, gradients and optimiser state. With adapters only the frozen weights count."""
     count, ranks = place.shape.parameters, int(asked.value("learner.ranks"))
     if asked.value("learner.lora.rank"):
         return WEIGHTS * count / (ranks if stage == 3 else 1)
@@ -189,9 +189,9 @@ def _rates(asked: ProfiledSettings, place: Place) -> None:
 ENGINE_SHARE = 0.9
 """Share of a GPU's memory that an engine takes which has it to itself."""
 SHARED_SHARE = 0.85
-"""The same where a rank lies beside it, which keeps some memory in the engine's turn too."""
+"""The same if a rank shares the GPU, since it keeps some memory in the engine's shift too."""
 OVERHEAD = 2 * 2**30
-"""Bytes of an engine beside weights, states, keys and values: graphs, and what a pass computes."""
+"""Bytes of an engine in addition to weights, states, keys and values: graphs, and the values of a pass."""
 LARGE_GIB = 44
 """Memory of a GPU from which on episodes are `LONGER`: that of one of 48, as it is counted."""
 SHORTER, LONGER = 8192, 16384
@@ -203,7 +203,7 @@ GPU_EPISODE_S, GPU_START_S = 300.0, 1200.0
 
 
 def choose_limits(asked: ProfiledSettings, place: Place) -> None:
-    """Choose the tokens of a turn and of an episode; the engine's longest sequence is that of an episode."""
+    """Choose the tokens of a turn and of an episode. The engine's longest sequence is an episode."""
     total = int(usual_value("rollout.limits.total_tokens"))
     if place.gpu:
         room = SHORTER if place.hardware.gpu_gib < LARGE_GIB else LONGER
@@ -237,7 +237,7 @@ def _engine(asked: ProfiledSettings, place: Place, *, total: int) -> None:
 
 
 def _deadlines(asked: ProfiledSettings, place: Place, *, total: int) -> None:
-    """Choose deadlines: an episode's by its length, those of whoever waits for it above that."""
+    """Choose deadlines: an episode's by its length, and longer ones for those that wait for it."""
     least = float(usual_value("rollout.limits.timeout_s")) if not place.gpu else GPU_EPISODE_S
     episode = asked.take("rollout.limits.timeout_s", max(least, float(round(total / SLOW))))
     stalled = float(usual_value("supervision.stalled_s"))

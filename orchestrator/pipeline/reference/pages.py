@@ -59,7 +59,7 @@ def _table(alike: list[Setting]) -> str:
 
 
 def _read_by(sections: Iterable[str]) -> str:
-    """Return who reads one of these sections; those of stages are each read by its own."""
+    """Return the readers of these sections, in words. Only its stage reads the section of a stage."""
     readers = dict.fromkeys(name for section in sections for name in readers_in_words(section or "name").split(", "))
     return ", ".join(readers)
 

@@ -120,7 +120,7 @@ class _Audit:
         return lives
 
     def _check_checkpoint(self, stage: str, step: int, path: Path) -> LoopState | None:
-        """Check a checkpoint alone; return its state, None without one and for that of another run."""
+        """Check a checkpoint alone. Return its state, or None if it has none or belongs to another run."""
         try:
             verify(path)
         except (DamagedCheckpointError, FileNotFoundError) as error:

@@ -85,7 +85,7 @@ def ask(
 ) -> Answered:
     """Start an engine, sample answers of at most `tokens` tokens, which `end` ends, score them and end it.
 
-    Raise whatever vLLM raises; it waits for as long as vLLM does.
+    Raise the errors of vLLM. It waits as long as vLLM does.
     """
     shown = progress or Progress(stream=io.StringIO())
     return asyncio.run(_ask(model, setup, prompts, tokens=tokens, end=end, progress=shown))

@@ -23,7 +23,7 @@ VERDICTS = {
 
 
 def print_replay(found: Replay, console: Console) -> None:
-    """Print what was trained again and what differs."""
+    """Print the steps that were trained again and the differences."""
     for name, (then, now) in found.packages.items():
         say(console, f"recorded with {name} {then}, and here is {now}: last digits may differ")
     for one in found.compared:

@@ -73,9 +73,7 @@ def _look(check: Check, subject: Subject, found: list[Finding]) -> None:
 
 
 def of_error(error: BaseException, *, remedy: str) -> Finding:
-    """Return the failure that an exception describes. Our messages end with the remedy, behind a semicolon; `remedy` is that of
-    other messages.
-    """
+    """Return the failure of an exception. Our messages end with a remedy, behind a semicolon. Others get `remedy`."""
     text = " ".join(str(error).split()) or repr(error)
     if not isinstance(error, ValueError | OSError | RuntimeError | EnvError):
         return failure(f"{type(error).__name__}: {text}", remedy)

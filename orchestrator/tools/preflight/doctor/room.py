@@ -103,7 +103,7 @@ def check_shm(free: int) -> Finding:
 
 
 def look_at_room(subject: Subject) -> Iterator[Finding]:
-    """Compare what is free with what checkpoints take."""
+    """Compare the free disk with the size of checkpoints."""
     folder, free = subject.folder, shutil.disk_usage(subject.folder).free
     if subject.given is None:
         yield ok(f"{folder} has {free / GB:.1f} GB free")
