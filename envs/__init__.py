@@ -14,6 +14,7 @@ From the bottom up; each room imports itself and those above it in this list, an
     catalog       the environments by id
     binding       an environment under the name and with the settings that a run gives to it
     source        where a run's tasks come from: generated, or rows of data
+    all_tasks     the tasks of the commands that need no run
     registration  the environments by gymnasium's ids
     play          one episode of one environment; `playback` plays given turns
 """

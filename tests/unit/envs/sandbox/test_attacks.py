@@ -1,4 +1,4 @@
-"""The conformance test of the sandbox: every attack, at level 3 and at level 2, judged from outside."""
+"""Every attack on the sandbox, at level 3 and at level 2, judged from outside."""
 
 from collections.abc import Iterator
 from contextlib import closing

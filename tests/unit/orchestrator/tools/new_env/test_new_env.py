@@ -1,4 +1,4 @@
-"""`new-env`: what it writes passes its own tests, envcheck and the checks of a run, in a folder of the user's own."""
+"""`temper env new`: the package passes its own tests, `temper env check` and the checks of a run, in a folder of the user."""
 
 import shlex
 import subprocess

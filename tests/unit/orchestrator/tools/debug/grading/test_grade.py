@@ -1,4 +1,4 @@
-"""`grade`: given responses are scored in their order, by processes that may die, and nothing is lost."""
+"""`temper env grade`: given responses are scored in their order, by processes that may die, and nothing is lost."""
 
 import json
 import multiprocessing

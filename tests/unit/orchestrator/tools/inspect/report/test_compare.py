@@ -1,4 +1,4 @@
-"""`compare`: groups of runs against each other, over run folders written by hand."""
+"""`temper report --compare`: groups of runs against each other, over run folders written by hand."""
 
 import json
 import subprocess
