@@ -16,11 +16,15 @@ ARGUMENTS = [
     f"rl.steps={STEPS}",
     "stages=[init,rl]",
     "envs.coin.share=4",
-    *[f"envs.{how}={{kind: faulty_env, thinking: false, options: {{how: {how}}}}}" for how in WAYS if how != "judges"],
+    *[
+        f"envs.{how}={{kind: support.faulty_env, thinking: false, options: {{how: {how}}}}}"
+        for how in WAYS
+        if how != "judges"
+    ],
     f"rollout.limits.timeout_s={TIMEOUT_S}",
     "rollout.retries=0",
     "rl.max_failures=1.0",
-    "rl.loss.surrogate=faulty_loss.nan_once",
+    "rl.loss.surrogate=support.faulty_loss.nan_once",
 ]
 
 

@@ -21,7 +21,7 @@ TINY = """
 stages: [init, sft, eval, rl]
 seed: 7
 envs:
-  coin: {kind: faulty_env, thinking: false}
+  coin: {kind: support.faulty_env, thinking: false}
 model: {fresh: {pattern: M-*-, hidden_size: 64, intermediate_size: 128, attention_heads: 2, key_value_heads: 1}}
 learner: {threads: 1, threads_beside: 1, micro_batch_tokens: 2048}
 sft: {steps: 6, batch_size: 16, checkpoint_every: 2}

@@ -62,7 +62,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 
 ENVIRONMENT = EnvDefinition(
     id="faulty_env",
-    entry_point="faulty_env:FaultyEnv",
+    entry_point="support.faulty_env:FaultyEnv",
     generate=generate,
     demonstrate=demonstrate,
     gold=lambda task: [task.spec["answer"]],

@@ -53,7 +53,7 @@ def test_what_is_a_fault_of_this_program_is_raised_whole() -> None:
         exit_status(raising(AssertionError("one too many")))
 
 
-@pytest.mark.parametrize("command", [["regrade", "FOLDER"], ["new-env", "mine_too"]])
+@pytest.mark.parametrize("command", [["env", "regrade", "FOLDER"], ["env", "new", "mine_too"]])
 def test_commands_without_a_run_end_so_too(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -224,7 +224,15 @@ def test_what_is_no_request_is_refused_and_taken_away(tmp_path: Path, text: str)
 
 
 @pytest.mark.parametrize(
-    "command", [["status"], ["view"], ["explain"], ["replay"], ["audit"], ["scale", "--rollout-workers=2"]]
+    "command",
+    [
+        ["status"],
+        ["view"],
+        ["debug", "explain"],
+        ["debug", "replay"],
+        ["debug", "audit"],
+        ["scale", "--rollout-workers=2"],
+    ],
 )
 def test_a_folder_that_is_no_run_is_told_with_the_runs_that_are_there(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -190,13 +190,13 @@ def test_the_learner_waits_for_an_engine_that_starts(tmp_path: Path) -> None:
             return confirmed
 
     first = SharingWorker(device, name="w")
-    shared = Shared(tmp_path / "t", workers=[first, Slow(device, name="w2")], shift_s=0.1)
+    shared = Shared(tmp_path / "t", workers=[first, Slow(device, name="w2")], shift_s=0.5)
 
     async def work() -> None:
         first.kill()
         await settle()
         shift = asyncio.create_task(shared.shifts.begin(LEARNING))
-        await asyncio.sleep(0.4)  # beyond the deadline of a shift: a start has its own
+        await asyncio.sleep(1.0)  # beyond the deadline of a shift: a start has its own
         assert not shift.done()
         assert device.said[-1] == "w2 starts"
         started.set()
@@ -232,7 +232,7 @@ def test_an_engine_that_does_not_fall_asleep_is_as_good_as_dead(tmp_path: Path) 
 def test_a_turn_that_never_begins_ends_the_run_and_names_its_deadline(tmp_path: Path) -> None:
     device = Device()
     worker = SharingWorker(device)
-    shared = Shared(tmp_path / "t", workers=[worker], shift_s=0.1)
+    shared = Shared(tmp_path / "t", workers=[worker], shift_s=0.5)
 
     async def work() -> None:
         worker.shifts.clear()

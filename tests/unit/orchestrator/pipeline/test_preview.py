@@ -71,7 +71,7 @@ def test_a_run_that_goes_on_is_told_with_what_is_done_and_what_changed(tmp_path:
 
 
 def test_what_a_start_refuses_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rl", str(DEMO), f"runs_dir={tmp_path}/runs", "--dry-run"]) == 2
+    assert main(["run", str(DEMO), "--stage", "rl", f"runs_dir={tmp_path}/runs", "--dry-run"]) == 2
     assert "has no model yet" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
@@ -114,13 +114,13 @@ def test_an_evaluation_is_told_of_and_leaves_nothing(tmp_path: Path, capsys: pyt
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize("command", ["eval", "fork", "plan", "run"])
+@pytest.mark.parametrize("command", ["eval", "fork", "doctor --plan", "run"])
 def test_an_option_that_is_none_is_refused_with_the_usage_of_its_command(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ["runs/demo", "--from", "rl", "name=x"] if command == "fork" else [str(DEMO)]
     with pytest.raises(SystemExit) as ended:
-        main([command, *given, "--no-such"])
+        main([*command.split(), *given, "--no-such"])
     assert ended.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith(f"usage: temper {command} ")

@@ -73,7 +73,10 @@ def test_the_page_says_why_a_reward_and_its_command_earns_the_same_again(
     assert row["reward"] == 1.0 - number
     command = page.locator("#answer .command pre").inner_text()
     program, *arguments = shlex.split(command)
-    assert (program, arguments) == ("temper", ["regrade", str(run.trajectory_file("rl", 10)), "--row", str(number)])
+    assert (program, arguments) == (
+        "temper",
+        ["env", "regrade", str(run.trajectory_file("rl", 10)), "--row", str(number)],
+    )
     assert main(arguments) == 0
     again = json.loads(capsys.readouterr().out)
     assert (again["reward"], again["detail"], again["agrees"]) == (row["reward"], row["detail"], True)

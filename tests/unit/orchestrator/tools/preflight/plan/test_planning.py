@@ -266,7 +266,7 @@ def test_a_model_of_no_known_class_is_refused_and_its_code_is_not_run(tmp_path: 
 def test_the_command_prints_a_page_or_json_and_fails_where_a_limit_would_be_hit(
     nano: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ["plan", str(EIGHT), nano, "--gpus", "8xH100-80G"]
+    given = ["doctor", "--plan", str(EIGHT), nano, "--gpus", "8xH100-80G"]
     assert main(given) == 0
     assert "8,888,227,328 parameters" in capsys.readouterr().out
     assert main([*given, "--json", "rollout.engine.gpu_memory_utilization=0.2"]) == 1

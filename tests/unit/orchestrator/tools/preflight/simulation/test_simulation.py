@@ -229,7 +229,7 @@ GPUS = ("configs/scaling.yaml", "--gpus", "8xH100-80G")
 
 
 def test_the_command_prints_every_case(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["simulate", *GPUS, "--engines", "2,4", "--max-lag", "0,1", "--steps", "3", "--grow", "--json"]
+    given = ["doctor", "--simulate", *GPUS, "--engines", "2,4", "--max-lag", "0,1", "--steps", "3", "--grow", "--json"]
     assert main([*given, "rl.groups_per_step=8", "rl.group_size=4"]) == 0
     cases = {(case["engines"], case["max_lag"]): case for case in json.loads(capsys.readouterr().out)["cases"]}
     assert list(cases) == [(2, 0), (2, 1), (4, 0), (4, 1)]
