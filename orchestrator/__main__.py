@@ -6,29 +6,20 @@ import tomllib
 from functools import partial
 from typing import TYPE_CHECKING
 
-from temper.orchestrator.cli.audit_command import add_audit_command
-from temper.orchestrator.cli.compare_command import add_compare_command
 from temper.orchestrator.cli.config_command import add_config_command
-from temper.orchestrator.cli.doctor_command import add_doctor_command
+from temper.orchestrator.cli.debug_commands import add_debug_commands
+from temper.orchestrator.cli.doctor_commands import add_doctor_commands
 from temper.orchestrator.cli.env_commands import add_env_commands
-from temper.orchestrator.cli.eval_command import is_override
-from temper.orchestrator.cli.exit_status import exit_status
-from temper.orchestrator.cli.explain_command import add_explain_command
-from temper.orchestrator.cli.new_env_command import add_new_env_command
-from temper.orchestrator.cli.parity_command import add_parity_command
-from temper.orchestrator.cli.plan_command import add_plan_command
-from temper.orchestrator.cli.presets_command import add_presets_command
-from temper.orchestrator.cli.regrade_command import add_regrade_command
-from temper.orchestrator.cli.replay_command import add_replay_command
-from temper.orchestrator.cli.run_arguments import add_run_commands
+from temper.orchestrator.cli.eval_command import add_eval_command, is_override
+from temper.orchestrator.cli.exit_status import ends_unread, exit_status
+from temper.orchestrator.cli.look_commands import add_look_commands
+from temper.orchestrator.cli.run_commands import add_run_commands
 from temper.orchestrator.cli.serve_command import add_serve_command
-from temper.orchestrator.cli.simulate_command import add_simulate_command
-from temper.orchestrator.cli.status_command import add_status_commands
-from temper.orchestrator.cli.ui_command import add_ui_command
-from temper.orchestrator.cli.unread_output import ends_unread
-from temper.orchestrator.cli.view_command import add_view_command
 from temper.orchestrator.cluster.module_search import module_folder, search_last
 from temper.orchestrator.cluster.this_machine import ROOT
+
+if TYPE_CHECKING:
+    from temper.orchestrator.cli.arguments import Commands
 
 GROUPS = {
     "train and evaluate": ("run", "eval", "fork", "submit", "serve"),
@@ -64,8 +55,6 @@ is trained, on which data, by which loss is what the run is: fork it, or choose 
 A stage may stand twice in `stages`: the second `rl` is rl-2, and `- rl: {name: rl_tools, steps: 100}` has settings of its
 own. The command line gives these as rl-2.steps=100 or rl_tools.steps=100, and rl.steps is for all of them.
 """
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 TWO_WORDS = ("report --compare", "doctor --plan", "doctor --simulate")
 """Commands that the first word's own parser does not read."""
 
@@ -86,25 +75,15 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"%(prog)s {version()}")
     commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     add_run_commands(commands)
+    add_eval_command(commands)
     add_serve_command(commands)
-    add_status_commands(commands)
-    add_compare_command(commands)
-    add_view_command(commands)
-    add_ui_command(commands)
+    add_look_commands(commands)
     add_config_command(commands)
-    add_doctor_command(commands)
-    add_plan_command(commands)
-    add_simulate_command(commands)
+    add_doctor_commands(commands)
     env = _add_group(commands, "env", "check, write and list environments, and grade answers by them")
     add_env_commands(env)
-    add_new_env_command(env)
-    add_presets_command(env)
-    add_regrade_command(env)
     debug = _add_group(commands, "debug", "find out why a run, or a model in it, does as it does")
-    add_parity_command(debug)
-    add_replay_command(debug)
-    add_audit_command(debug)
-    add_explain_command(debug)
+    add_debug_commands(debug)
     for command in (*commands.choices.values(), *env.choices.values(), *debug.choices.values()):
         command.set_defaults(parser=command)
     texts = {one.dest: one.help for one in commands._choices_actions}

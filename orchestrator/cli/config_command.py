@@ -3,8 +3,12 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from temper.orchestrator.cli.named_model import path_of_run
+from temper.orchestrator.cli.arguments import add_command, add_config_or_run, path_of_run
+
+if TYPE_CHECKING:
+    from temper.orchestrator.cli.arguments import Commands
 
 TEXT = "explain the settings, show what a configuration comes to, compare two"
 EPILOG = """examples:
@@ -22,26 +26,19 @@ first line of a file names the schema: `# yaml-language-server: $schema=settings
 """
 
 
-def add_config_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
-    raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser("config", help=TEXT, description=TEXT, epilog=EPILOG, formatter_class=raw)
-    file = "a YAML file, or a run's folder or name"
-    command.add_argument("config", nargs="?", type=path_of_run, metavar="FILE", help=file)
-    command.add_argument(
-        "overrides", nargs="*", metavar="FILE|key=value", help="more files and settings over those of FILE"
-    )
+def add_config_command(commands: "Commands") -> None:
+    """Add the command to the parser."""
+    command = add_command(commands, "config", _execute, TEXT, epilog=EPILOG)
+    add_config_or_run(command)
     what = command.add_mutually_exclusive_group(required=True)
     what.add_argument("--explain", metavar="KEY", help="explain a setting, such as rl.max_lag, or a section")
     what.add_argument("--resolved", action="store_true", help="print all that a run of FILE would have, as YAML")
     what.add_argument("--diff", nargs=2, type=path_of_run, metavar=("A", "B"), help="say in which settings two differ")
     what.add_argument("--schema", action="store_true", help="print the JSON schema by which editors complete and check")
     what.add_argument("--reference", action="store_true", help="print docs/settings.md, the page of all settings")
-    command.set_defaults(execute=_execute)
 
 
 def _execute(given: argparse.Namespace) -> int:
-    # Imported here: the settings stand beside what they configure, which takes 10 s to import.
     from temper.orchestrator.pipeline.reference.explained import explain
     from temper.orchestrator.pipeline.reference.pages import editor_schema, settings_page
     from temper.orchestrator.pipeline.reference.resolved_file import differences, resolve, resolved_yaml

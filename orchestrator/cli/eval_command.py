@@ -2,12 +2,16 @@
 
 import argparse
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from temper.orchestrator.cli.env_lines import env_lines
-from temper.orchestrator.cli.screen_options import add_dry_run, add_screen_options, set_log_level
+from temper.orchestrator.cli.arguments import add_command, add_screen_options, set_log_level
+from temper.orchestrator.cli.env_commands import env_lines
 from temper.orchestrator.config.schema import DATA_OPTION
 from temper.orchestrator.config.text import is_file
+from temper.orchestrator.stages.registry import HELP
+
+if TYPE_CHECKING:
+    from temper.orchestrator.cli.arguments import Commands
 
 DESCRIPTION = """evaluate a model on tasks with known answers
 
@@ -71,12 +75,10 @@ SETTING = re.compile(r"[\w-]+(\.[\w*-]+)*=")
 """How an argument begins that is a setting."""
 
 
-def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", *, text: str) -> None:
-    """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
-    raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser(
-        "eval", help=text, description=DESCRIPTION, epilog=EPILOG + env_lines(), formatter_class=raw
-    )
+def add_eval_command(commands: "Commands") -> None:
+    """Add the command to the parser."""
+    epilog = EPILOG + env_lines()
+    command = add_command(commands, "eval", _execute, HELP["eval"], epilog=epilog, description=DESCRIPTION)
     command.add_argument("what", nargs="?", metavar="WHAT", help="see above")
     command.add_argument("overrides", nargs="*", metavar="key=value", help="settings, as in a configuration")
     tasks = command.add_argument_group("tasks")
@@ -128,9 +130,7 @@ def add_eval_command(commands: "argparse._SubParsersAction[argparse.ArgumentPars
         metavar="NAME",
         help=f"environment variable with the server's key (default: {KEY_VARIABLE})",
     )
-    add_dry_run(command)
     add_screen_options(command)
-    command.set_defaults(execute=_execute)
 
 
 def _add(group: Any, options: dict[str, tuple[type, str, str]]) -> None:
@@ -168,12 +168,12 @@ def read_escapes(text: str) -> str:
 
 
 def presets(given: argparse.Namespace) -> dict[str, str | None]:
-    """Return the standard sets that are named, each with its data where some is. Raise `ValueError` where that is unclear."""
+    """Return the standard sets that are named, with their data. Raise `ValueError` for one that is named twice."""
     return _named("preset", given.preset)
 
 
 def environments(given: argparse.Namespace) -> dict[str, str | None]:
-    """Return the environments that are named, each with its data where some is. Raise `ValueError` where that is unclear."""
+    """Return the environments that are named, with their data. Raise `ValueError` for `--data` without its environment."""
     found = _named("env", given.env)
     if given.data is not None:
         if len(found) != 1 or None not in found.values():
@@ -185,7 +185,6 @@ def environments(given: argparse.Namespace) -> dict[str, str | None]:
 
 
 def _named(option: str, texts: list[str]) -> dict[str, str | None]:
-    """Return what an option names, each with the data behind its equals sign."""
     found: dict[str, str | None] = {}
     for text in texts:
         name, _, data = text.partition("=")
@@ -232,7 +231,6 @@ def _execute(given: argparse.Namespace) -> int:
         raise ValueError("name what is to be evaluated: a YAML file, a model or a run; or a server with --url")
     require_read(given)
     set_log_level(given.log_level)
-    # Imported here: Ray, MLflow and transformers take 10 s to import, and --help needs none of them.
     from temper.orchestrator.cli.run_eval import run_eval
 
-    return run_eval(given, told=told(given), envs=environments(given), presets=presets(given))
+    return run_eval(given)

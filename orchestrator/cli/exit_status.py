@@ -1,9 +1,14 @@
-"""What the end of a command's work is to the shell: a status, and a line of what was wrong in place of a traceback."""
+"""The end of a command: an exit status, and a line on the error in place of a traceback.
 
+`temper ... | head` ends quietly, as other commands of a shell do.
+"""
+
+import os
+import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from temper.orchestrator.cli.unread_output import is_unread
 from temper.orchestrator.loop.deadline import STOPPED, StuckError
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError
 from temper.orchestrator.run.redaction import blanked
@@ -15,6 +20,8 @@ MISTAKE = 2
 """Exit status of a mistake in the input."""
 GAVE_UP = 3
 """Exit status of a run in which something hung, or died more often than it may."""
+UNREAD = 141
+"""Exit status of a command whose output was not read to its end: a shell's number for a process that SIGPIPE ended."""
 
 
 def exit_status(work: Callable[[], int]) -> int:
@@ -37,11 +44,40 @@ def exit_status(work: Callable[[], int]) -> int:
         if is_unread():
             raise
         _tell_fault(error)
-        return FAULT
     except (DamagedCheckpointError, OSError, RuntimeError) as error:
         _tell_fault(error)
-        return FAULT
+    return FAULT
 
 
 def _tell_fault(error: Exception) -> None:
     print(f"fault: {type(error).__name__}: {blanked(str(error))}", file=sys.stderr)
+
+
+def is_unread() -> bool:
+    """Return whether standard output is a pipe that nobody reads any more."""
+    poll = select.poll()
+    poll.register(1, 0)  # an error is told without being asked for
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+@contextmanager
+def ends_unread() -> Iterator[None]:
+    """End the command with the status `UNREAD` where it writes, or has yet to write, what nobody reads.
+
+    A `BrokenPipeError` of anything but standard output is raised as it is.
+    """
+    try:
+        try:
+            yield
+        finally:
+            print(end="", flush=True)
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):  # rich's, which has left standard output already
+            raise
+        raise SystemExit(UNREAD) from None
+    except BrokenPipeError:
+        if not is_unread():
+            raise
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # what lies in buffers goes there when Python ends
+        os.dup2(nowhere, 1)
+        raise SystemExit(UNREAD) from None

@@ -1,34 +1,136 @@
-"""The commands that take a run's configuration."""
+"""The commands that take a run's configuration: `run`, `report`, `submit` and `fork`."""
 
 import argparse
 import asyncio
+import json
 import sys
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
-from temper.orchestrator.cli.dry_run import show_dry_run
-from temper.orchestrator.cli.screen_options import require_dry_run, set_log_level
-from temper.orchestrator.cli.submit import submit
-from temper.orchestrator.pipeline.config import given_text, settled_config, unsettled_config
-from temper.orchestrator.pipeline.fork import fork
-from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
-from temper.orchestrator.pipeline.runner import run_pipeline
-from temper.orchestrator.tools.preflight.doctor.checks import start_notes
+from temper.orchestrator.cli.arguments import (
+    add_command,
+    add_config,
+    add_json,
+    add_screen_options,
+    path_of_run,
+    set_log_level,
+)
+from temper.orchestrator.stages.registry import HELP
+
+if TYPE_CHECKING:
+    from temper.orchestrator.cli.arguments import Commands
+    from temper.orchestrator.pipeline.config import Config
+    from temper.orchestrator.pipeline.preview import Preview
+
+RUN_EPILOG = """examples:
+  temper {name} configs/demo.yaml
+  temper {name} configs/demo.yaml --dry-run                           what it would do; nothing is started or written
+  temper {name} configs/demo.yaml name=mine seed=2 {more}
+  temper {name} configs/demo.yaml longer.yaml gpu.yaml seed=2         files lie over one another, the last one wins
+  temper {name} configs/demo.yaml envs.math.data=gsm8k_train.jsonl    relative paths are those of the current folder
+
+{what}A file that lies over another gives only what it changes: mappings are merged, lists (such as stages) replaced.
+"""
+CONTINUES = """The run lives in runs/NAME/. The same command continues it after Ctrl-C or a fault, and skips what is done.
+"""
+COMPARES = """`temper report --compare` compares two evaluations, or groups of runs.
+"""
+SUBMIT_EPILOG = """examples:
+  temper submit configs/demo.yaml                                     on a cluster of this machine, which ends with the job
+  temper submit configs/demo.yaml --address http://127.0.0.1:8265 runs_dir=/shared/runs
+
+Ctrl-C stops the job, which saves before; the same command continues it. What must lie where is said in docs/clusters.md.
+"""
+FORK_EPILOG = """examples:
+  temper fork runs/demo --from rl/25 name=slow rl.optim.learning_rate=1e-5
+  temper fork runs/demo --from rl/25 name=slow --dry-run              what it would do; nothing is started or written
+  temper fork runs/demo --from sft name=dpo 'stages=[init,sft,dpo,eval]' dpo.data=pairs.jsonl
+
+The new run has the settings of the old one with key=value on top. It begins with a copy of the checkpoint, which is
+verified first, and runs the stages that are left; `temper run runs/NAME/config.yaml` continues it. The
+stage of the checkpoint goes on, with its optimiser, where its steps are more than those of the checkpoint; with as many
+the next stage begins. Data, environments, seed and loss may change; the model may not, nor what the optimiser's state
+belongs to (its kind, adapters, frozen parameters) where the stage goes on. manifest.json, metrics.jsonl, the tracker and
+the report say where the run comes from.
+"""
+OVER = "what lies over it, the last one wins: more YAML files, settings such as rl.optim.learning_rate=1e-4"
+NOTHING = "nothing was started, written or downloaded (--dry-run)"
 
 
-def execute(given: argparse.Namespace) -> int:
-    """Run one command; returns its exit status. Raise `ValueError` or `FileNotFoundError` for a mistake in the input."""
-    require_dry_run(given)
+def add_run_commands(commands: "Commands") -> None:
+    """Add the commands to the parser."""
+    text = "all stages that the configuration lists, in order, or one of them"
+    epilog = RUN_EPILOG.format(name="run", more="rl.steps=50", what=CONTINUES)
+    run = add_command(commands, "run", _execute, text, epilog=epilog)
+    add_config(run, over=OVER)
+    stages = "; ".join(f"{name}: {text}" for name, text in HELP.items())
+    run.add_argument(
+        "--stage", choices=list(HELP), metavar="STAGE", help=f"only its first instance that is left ({stages})"
+    )
+    epilog = RUN_EPILOG.format(name="report", more="runs_dir=mine", what=COMPARES)
+    report = add_command(commands, "report", _execute, HELP["report"], epilog=epilog)
+    add_config(report, over=OVER)
+    report.set_defaults(stage="report")
+    text = "submit a run to a Ray cluster and follow its log"
+    submit = add_command(commands, "submit", _submit, text, epilog=SUBMIT_EPILOG)
+    add_config(submit, over=OVER)
+    submit.add_argument("--address", help="the cluster's job server; without it a local cluster is started")
+    text = "begin a new run at a checkpoint of another one"
+    described = "Begin a new run at a checkpoint of another one."
+    fork = add_command(commands, "fork", _execute, text, epilog=FORK_EPILOG, description=described)
+    fork.add_argument(
+        "source", type=path_of_run, metavar="RUN", help="the other run, by its folder, such as runs/demo, or its name"
+    )
+    fork.add_argument(
+        "--from", dest="at", required=True, metavar="STAGE[/STEP]", help="its checkpoint, e.g. rl/150; rl is the newest"
+    )
+    settings = "the new run's name=, and settings that shall be others"
+    fork.add_argument("overrides", nargs="+", metavar="FILE|key=value", help=settings)
+    fork.set_defaults(stage=None)
+    for command in (run, report, fork):
+        add_json(command, "with --dry-run: as one JSON object")
+        add_screen_options(command)
+
+
+def _execute(given: argparse.Namespace) -> int:
+    from temper.orchestrator.pipeline.config import given_text, settled_config
+    from temper.orchestrator.pipeline.fork import fork
+    from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
+    from temper.orchestrator.pipeline.runner import run_pipeline
+    from temper.orchestrator.tools.preflight.doctor.checks import start_notes
+
+    if given.json and not given.dry_run:
+        raise ValueError("--json is for --dry-run; `temper status RUN --json` tells of a run at work")
     set_log_level(given.log_level)
-    if given.command == "fork" and given.dry_run:
+    forks = given.command == "fork"
+    if given.dry_run and forks:
         return show_dry_run(*preview_of_fork(given.source, given.at, given.overrides), given)
-    if given.command == "fork":
+    if given.dry_run:
+        return show_dry_run(*preview_of(given_text(given.config, given.overrides), only=given.stage), given)
+    if forks:
         config = fork(given.source, given.at, given.overrides)
         print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
-        return asyncio.run(run_pipeline(config, quiet=given.quiet, notes=start_notes(config)))
-    if given.command == "submit":
-        unsettled_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
-        return submit(given.config, given.overrides, given.address)
-    only = given.stage
-    if given.dry_run:
-        return show_dry_run(*preview_of(given_text(given.config, given.overrides), only=only), given)
-    config = settled_config(given.config, given.overrides)
-    return asyncio.run(run_pipeline(config, only=only, quiet=given.quiet, notes=start_notes(config)))
+    else:
+        config = settled_config(given.config, given.overrides)
+    return asyncio.run(run_pipeline(config, only=given.stage, quiet=given.quiet, notes=start_notes(config)))
+
+
+def show_dry_run(preview: "Preview", config: "Config | None", given: argparse.Namespace) -> int:
+    """Print a preview as text or JSON, after the findings of the quick checks; return the exit status.
+
+    `config` is None if the profile can't choose here: then only the machine is checked.
+    """
+    from temper.orchestrator.pipeline.preview import lines
+    from temper.orchestrator.tools.preflight.doctor.checks import start_notes
+
+    preview = replace(preview, notes=(*start_notes(config), *preview.notes))
+    print(json.dumps(asdict(preview), default=str, indent=1) if given.json else "\n".join([*lines(preview), NOTHING]))
+    return 0
+
+
+def _submit(given: argparse.Namespace) -> int:
+    from temper.orchestrator.cli.submit import submit
+    from temper.orchestrator.pipeline.config import unsettled_config
+
+    unsettled_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
+    return submit(given.config, given.overrides, given.address)

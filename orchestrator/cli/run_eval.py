@@ -4,20 +4,18 @@ import argparse
 import asyncio
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from temper.orchestrator.cli.dry_run import show_dry_run
-from temper.orchestrator.cli.eval_command import KEY_VARIABLE
-from temper.orchestrator.cli.named_model import RUNS, newest_model, run_folder
-from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.cli.arguments import RUNS, model_source, newest_model, run_folder
+from temper.orchestrator.cli.eval_command import KEY_VARIABLE, environments, presets, told
+from temper.orchestrator.cli.run_commands import show_dry_run
 from temper.orchestrator.config.text import is_file, merged, overridden, read_text
 from temper.orchestrator.evaluation.remote import evaluate_server
 from temper.orchestrator.evaluation.table import result_lines
 from temper.orchestrator.pipeline.config import Config, make_config
 from temper.orchestrator.pipeline.eval_config import (
     PATIENT,
+    Asked,
     Given,
     answer_limit,
     asked_for,
@@ -34,58 +32,52 @@ from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.preflight.doctor.checks import start_notes
 from temper.rollout.remote.server import ChatServer
 
-Envs = Mapping[str, str | None]
 
-
-def run_eval(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> int:
-    """Evaluate what the command line names, and show the results; returns the exit status.
-
-    `envs` and `presets` are the environments and standard sets that are asked, with data where some is named.
+def run_eval(given: argparse.Namespace) -> int:
+    """Evaluate what the command line names, show the results, and return the exit status.
 
     Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
     """
+    asked = _asked(given)
     file = Path(given.what) if given.what is not None and is_file(given.what) else None
     if given.url is not None:
         if given.what is not None and file is None:
             raise ValueError(
                 f"{given.what} beside --url must be a YAML file, whose tasks are asked; the model is --model"
             )
-        return _of_server(
-            given, PATIENT if file is None else read_text(file, []), told=told, envs=envs, presets=presets
-        )
+        return _of_server(given, PATIENT if file is None else read_text(file, []), asked)
     if file is None:
-        return _through_pipeline(_asked(given, told=told, envs=envs, presets=presets), given)
-    if envs or presets:
+        return _through_pipeline(_of_model_or_run(given, asked), given)
+    if asked.envs or asked.presets:
         raise ValueError(
-            f"--{'env' if envs else 'preset'} beside {file}: a run is evaluated in its own environments; name the run itself "
-            f"for others, or its model"
+            f"--{'env' if asked.envs else 'preset'} beside {file}: a run is evaluated in its own environments; name the run "
+            f"itself for others, or its model"
         )
     named = {} if given.name is None else {"name": given.name}
-    found = merged(read_text(file, []), told) | named
+    found = merged(read_text(file, []), asked.told) | named
     return _through_pipeline(overridden(found, given.overrides), given, only="eval")
 
 
-def config_of(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> Config:
+def config_of(given: argparse.Namespace) -> Config:
     """Return the configuration of an evaluation of a model or a run."""
-    return make_config(settled(_asked(given, told=told, envs=envs, presets=presets)))
+    return make_config(settled(_of_model_or_run(given, _asked(given))))
 
 
-def _asked(given: argparse.Namespace, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> Given:
+def _asked(given: argparse.Namespace) -> Asked:
+    return Asked(told=told(given), envs=environments(given), presets=presets(given))
+
+
+def _of_model_or_run(given: argparse.Namespace, asked: Asked) -> Given:
     runs_dir = given.runs_dir or RUNS
-    folder = run_folder(given.what, runs_dir)
-    if folder is not None and not (Path(given.what) / "config.json").is_file():
+    if (folder := run_folder(given.what, runs_dir)) is not None:
         base, label = of_run(folder, newest_model(folder).resolve()), label_of(folder)
     else:
-        source = ModelSource(path=given.what)
-        if not (source.on_hub or (source.place / "config.json").is_file()):
-            raise FileNotFoundError(
-                f"{given.what} is no YAML file, no model directory (it has no config.json), no run in {runs_dir} and no "
-                f"name on the hub"
-            )
+        kinds = f"no YAML file, no model directory (it has no config.json), no run in {runs_dir}"
+        source = model_source(given.what, kinds=kinds)
         base, label = of_model(source), slug(given.what if source.on_hub else source.folder.name)
         longest, own = base["rollout"]["limits"]["turn_tokens"], overridden({}, given.overrides)
-        base = merged(base, answer_limit(presets, envs=envs, given=own, longest=longest))
-    found = asked_for(base, told, label=label, envs=envs, presets=presets)
+        base = merged(base, answer_limit(asked, given=own, longest=longest))
+    found = asked_for(base, asked, label=label)
     found |= {"name": given.name or fresh_name(label), "runs_dir": runs_dir}
     return overridden(found, given.overrides)
 
@@ -103,14 +95,12 @@ def _through_pipeline(wanted: Given, given: argparse.Namespace, *, only: str | N
     return status
 
 
-def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any], envs: Envs, presets: Envs) -> int:
-    """Evaluate a model behind a server; `base` is a configuration whose environments and settings it is asked with."""
+def _of_server(given: argparse.Namespace, base: Given, asked: Asked) -> int:
+    """Evaluate a model behind a server with the environments and settings of the configuration `base`."""
     label = slug(given.model or given.url.split("://")[-1].split("/")[0])
-    limit = answer_limit(presets, envs=envs, given=overridden(base, given.overrides))
-    found = asked_for(merged(base, limit), told, label=label, envs=envs, presets=presets)
-    found |= {"name": given.name or fresh_name(label)} | (
-        {} if given.runs_dir is None else {"runs_dir": given.runs_dir}
-    )
+    limit = answer_limit(asked, given=overridden(base, given.overrides))
+    places = {} if given.runs_dir is None else {"runs_dir": given.runs_dir}
+    found = asked_for(merged(base, limit), asked, label=label) | {"name": given.name or fresh_name(label)} | places
     options = {"concurrency": given.concurrency, "timeout_s": given.timeout, "retries": given.request_retries}
     server = ChatServer(
         url=given.url,
@@ -119,8 +109,8 @@ def _of_server(given: argparse.Namespace, base: Given, *, told: Mapping[str, Any
     )
     config = make_config(overridden(found, given.overrides))
     settings = config.settings(config.instances[-1])
-    asked = evaluate_server(config, settings, server, model=given.model, label=label, quiet=given.quiet or given.json)
-    show(asyncio.run(asked), as_json=given.json)
+    answers = evaluate_server(config, settings, server, model=given.model, label=label, quiet=given.quiet or given.json)
+    show(asyncio.run(answers), as_json=given.json)
     return 0
 
 

@@ -11,12 +11,11 @@ from typing import Any
 from rich.console import Console
 from transformers import PreTrainedTokenizerBase
 
-from temper.orchestrator.cli.named_model import RUNS, newest_model, run_folder
+from temper.orchestrator.cli.arguments import RUNS, model_source, newest_model, run_folder
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.text import merged, overridden
 from temper.orchestrator.pipeline.config import Config, make_config
-from temper.orchestrator.pipeline.eval_config import of_model, of_run, with_envs
+from temper.orchestrator.pipeline.eval_config import Asked, of_model, of_run, with_envs
 from temper.orchestrator.pipeline.profiles.settled import settled
 from temper.orchestrator.run.driver import noise_to
 from temper.orchestrator.run.folder import write_json
@@ -35,10 +34,7 @@ WIDTH = 130
 
 
 def run_parity(given: argparse.Namespace) -> int:
-    """Compare, print the tables, and return the exit status.
-
-    Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
-    """
+    """Compare, print the tables, and return the exit status. Raise `ValueError` or `FileNotFoundError` for wrong input."""
     config = config_of(given)
     assert config.model.source is not None
     model = config.model.source.folder
@@ -84,22 +80,16 @@ def _compared(given: argparse.Namespace, setup: Setup, model: Path, prompts: lis
 
 
 def config_of(given: argparse.Namespace) -> Config:
-    """Return the configuration that the model is run with: that of its run, else what the profile chooses, and the settings
-    that are given over it.
-    """
-    folder = run_folder(given.model, RUNS)
-    if folder is not None and not (Path(given.model) / "config.json").is_file():
+    """Return the configuration of the model's run, else what the profile chooses, with the given settings over it."""
+    if (folder := run_folder(given.model, RUNS)) is not None:
         base = of_run(folder, newest_model(folder).resolve())
     else:
-        source = ModelSource(path=given.model)
-        if not (source.on_hub or (source.place / "config.json").is_file()):
-            raise FileNotFoundError(
-                f"{given.model} is no model directory (it has no config.json), no run in {RUNS} and no name on the hub"
-            )
+        kinds = f"no model directory (it has no config.json), no run in {RUNS}"
+        source = model_source(given.model, kinds=kinds)
         base = merged(of_model(source), {"envs": {"math": {}}, "stages": ["init", "rl"]})
     if given.env is not None:
         name, _, data = given.env.partition("=")
-        base = with_envs(base, {name: data or None}, {})
+        base = with_envs(base, Asked(told={}, envs={name: data or None}, presets={}))
     found: dict[str, Any] = {"name": "parity-of-a-model"} | base
     return make_config(settled(overridden(found, given.overrides)))
 

@@ -6,12 +6,15 @@ import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from temper.envs.remote.client import is_loopback
-from temper.orchestrator.cli.named_model import model_directory, path_of_run
+from temper.orchestrator.cli.arguments import add_command, model_directory, path_of_run
+
+if TYPE_CHECKING:
+    from temper.orchestrator.cli.arguments import Commands
 
 OPTIONS: dict[str, tuple[type, str, str]] = {
     "host": (str, "ADDRESS", "where to listen; 127.0.0.1, this machine alone"),
@@ -48,16 +51,12 @@ clients give the key that VLLM_API_KEY holds here, where it is set; without one 
 """
 
 
-def add_serve_command(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to the parser; it sets `execute`, which takes the parsed arguments and gives the status."""
+def add_serve_command(commands: "Commands") -> None:
+    """Add the command to the parser."""
     text = "serve a model to OpenAI clients, with thinking budgets"
-    raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser("serve", help=text, description=text, epilog=EPILOG, formatter_class=raw)
-    command.add_argument(
-        "model",
-        type=path_of_run,
-        help="a model directory, a name on the hub, or a run by folder or name: its newest model",
-    )
+    command = add_command(commands, "serve", _serve, text, epilog=EPILOG)
+    model = "a model directory, a name on the hub, or a run by folder or name: its newest model"
+    command.add_argument("model", type=path_of_run, help=model)
     for name, (kind, shown, explained) in (OPTIONS | THOUGHT_OPTIONS).items():
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
@@ -67,7 +66,6 @@ def add_serve_command(commands: "argparse._SubParsersAction[argparse.ArgumentPar
         "answer prompts of one text or of token ids too (/v1/completions); they can forge turns: for trusted clients"
     )
     command.add_argument("--raw-prompts", action="store_true", help=answered)
-    command.set_defaults(execute=_serve)
 
 
 def run_thought(given: Path) -> dict[str, Any]:
@@ -107,8 +105,7 @@ def _serve(given: argparse.Namespace) -> int:
 
 
 def _serve_model(model: Path, given: argparse.Namespace) -> int:
-    # Imported here: vLLM takes 10 s to import, no other command needs it in this process, and it reads its environment
-    # while it is imported.
+    # vLLM reads its environment while it is imported.
     from temper.rollout.engines.vllm_settings import prepare_environment
 
     prepare_environment()

@@ -1,7 +1,8 @@
-"""The configuration of an evaluation that no YAML file describes: made of a model or a run, and of what was asked for."""
+"""The configuration of an evaluation that no YAML file describes: of a model or a run, with what the command line asks."""
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,6 @@ from temper.orchestrator.tracking.metric_names import SYSTEM
 
 Given = dict[str, Any]
 """A configuration as a YAML file would have it."""
-Named = Mapping[str, str | None]
-"""What is asked by name, with the data that is named for it."""
 LONGEST = 8192
 """Most tokens of an episode where nobody says otherwise, in a model that takes as many."""
 EPISODE_S = 900.0
@@ -36,6 +35,15 @@ LIMITS = (
     "rollout.limits.total_tokens",
 )
 """Settings by which the user limits answers: they override a standard set's limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a command line asks: settings, and environments and standard sets by name, with the data that is named for each."""
+
+    told: Mapping[str, Any]
+    envs: Mapping[str, str | None]
+    presets: Mapping[str, str | None]
 
 
 def of_model(source: ModelSource) -> Given:
@@ -62,60 +70,54 @@ def slug(text: str) -> str:
     return f"model-{name}" if name in (*KNOWN, *HELP, "metrics", "start", SYSTEM) else name
 
 
-def asked_for(given: Given, told: Mapping[str, Any], *, label: str, envs: Named, presets: Named) -> Given:
-    """Return a configuration with what was asked for: settings, environments and standard sets, a stage `eval` of that label.
+def asked_for(given: Given, asked: Asked, *, label: str) -> Given:
+    """Return a configuration with what is asked and a stage `eval` of that label, without the settings of other stages.
 
-    Nothing is left of how other stages train. Raise `ValueError` where nothing is named that would be asked.
+    Raise `ValueError` if no tasks are named.
     """
-    asked = with_envs({key: value for key, value in given.items() if key in (*SHARED, "eval")}, envs, presets)
-    if not asked.get("envs"):
+    whole = with_envs({key: value for key, value in given.items() if key in (*SHARED, "eval")}, asked)
+    if not whole.get("envs"):
         raise ValueError(
             "name what is asked: a standard set, for example --preset gsm8k, or an environment with --env, for example "
             "--env math --data gsm8k_test.jsonl"
         )
-    return merged(asked, told) | {"stages": ["init", {"eval": {"name": label}}]}
+    return merged(whole, asked.told) | {"stages": ["init", {"eval": {"name": label}}]}
 
 
-def answer_limit(presets: Named, *, envs: Named, given: Given, longest: int | None = None) -> Given:
-    """Return the longest answer that these standard sets name, at most `longest` tokens, as a configuration has it.
+def answer_limit(asked: Asked, *, given: Given, longest: int | None = None) -> Given:
+    """Return the longest answer that the standard sets name, at most `longest` tokens, as a configuration has it.
 
     Return nothing if environments are asked too, or if the user's settings `given` limit answers or thoughts themselves.
     """
-    if not presets or envs or any(found(given, key) is not None for key in LIMITS):
+    if not asked.presets or asked.envs or any(found(given, key) is not None for key in LIMITS):
         return {}
-    tokens = max(preset_of(name).tokens for name in presets)
+    tokens = max(preset_of(name).tokens for name in asked.presets)
     return {"eval": {"sampling": {"max_tokens": tokens if longest is None else min(tokens, longest)}}}
 
 
-def with_envs(given: Given, envs: Named, presets: Named) -> Given:
-    """Return a configuration with these alone, environments in the settings that it has for them; with none it stays.
+def with_envs(given: Given, asked: Asked) -> Given:
+    """Return a configuration with the environments and sets that are asked alone; with none asked it stays.
 
     All rows of the data are asked, and as many generated tasks as is usual. Raise `ValueError` for a set that has the name of
     one of the environments.
     """
-    if not (envs or presets):
+    if not (asked.envs or asked.presets):
         return given
-    if both := sorted(envs.keys() & presets.keys()):
+    if both := sorted(asked.envs.keys() & asked.presets.keys()):
         raise ValueError(f"--env {both[0]} and --preset {both[0]} would be asked under one name; leave one of them out")
     known = given.get("envs") or {}
-    chosen = {
-        name: {**(known.get(name) or {}), **({} if data is None else {"eval_data": data_of(data)})}
-        for name, data in envs.items()
-    }
-    for name, data in presets.items():
-        chosen[name] = {"preset": name} | ({} if data is None else {"eval_data": _parts_of(data)})
+    chosen = {name: (known.get(name) or {}) | _eval_data(data) for name, data in asked.envs.items()}
+    for data in filter(None, asked.envs.values()):
+        data_option(data)  # says what is wrong with it; of a standard set a part may be given
+    chosen |= {name: {"preset": name} | _eval_data(data) for name, data in asked.presets.items()}
     return merged(given | {"envs": chosen}, {"eval": {"tasks": None}})
 
 
-def data_of(text: str) -> Any:
-    """Return data as a configuration has it: a path or a name, or a mapping in YAML. Raise `ValueError` for a bad one."""
-    data_option(text)  # says what is wrong with it
-    return _parts_of(text)
-
-
-def _parts_of(text: str) -> Any:
-    """Return what is given over the data of a standard set: a path or a name, or a mapping in YAML."""
-    return parsed(text) if text.lstrip().startswith("{") else text
+def _eval_data(text: str | None) -> Given:
+    """Return data that is named, a path, a name on the hub or a mapping in YAML, as the setting of an environment."""
+    if text is None:
+        return {}
+    return {"eval_data": parsed(text) if text.lstrip().startswith("{") else text}
 
 
 def fresh_name(label: str) -> str:

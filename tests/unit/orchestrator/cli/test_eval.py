@@ -13,9 +13,9 @@ from support.chat_server import KEY, Body, ChatServerDouble, told
 from temper.envs.data.config import DataConfig
 from temper.envs.presets.catalog import PRESETS
 from temper.orchestrator.__main__ import main, parser
-from temper.orchestrator.cli.compare_command import parse_groups
-from temper.orchestrator.cli.eval_command import environments, presets, read_escapes
+from temper.orchestrator.cli.eval_command import environments, read_escapes
 from temper.orchestrator.cli.eval_command import told as said_of_settings
+from temper.orchestrator.cli.look_commands import parse_groups
 from temper.orchestrator.cli.run_eval import config_of
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.evaluation.exam import EvalConfig
@@ -33,7 +33,7 @@ def given(*arguments: str) -> argparse.Namespace:
 def config(*arguments: str) -> Config:
     """The configuration that a command makes of a model or a run."""
     command = given(*arguments)
-    return config_of(command, told=said_of_settings(command), envs=environments(command), presets=presets(command))
+    return config_of(command)
 
 
 def of_eval(made: Config) -> EvalConfig:

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.cli import status_command
+from temper.orchestrator.cli import look_commands
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.session.status import (
@@ -179,7 +179,7 @@ def test_a_request_for_workers_is_taken_once(tmp_path: Path, capsys: pytest.Capt
 def test_a_request_that_nobody_takes_is_withdrawn_and_says_what_the_run_was_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(status_command, "ANSWER_S", 0.3)
+    monkeypatch.setattr(look_commands, "ANSWER_S", 0.3)
     folder = RunDir(tmp_path / "job")
     folder.open()
     scale = ["scale", str(folder.root), "--rollout-workers", "3"]
@@ -188,7 +188,7 @@ def test_a_request_that_nobody_takes_is_withdrawn_and_says_what_the_run_was_at(
     replace(STATUS, step=60, time=time.time() - 5).write(folder.root)
     assert main(scale) == 2
     assert re.search(r"and was at step 60 of 60 of rl [5-9] s ago", capsys.readouterr().err)
-    monkeypatch.setattr(status_command, "ANSWER_S", 20.0)
+    monkeypatch.setattr(look_commands, "ANSWER_S", 20.0)
     ends = threading.Thread(target=close_when_asked, args=(folder,))
     ends.start()
     assert main(scale) == 2

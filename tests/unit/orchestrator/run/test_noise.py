@@ -7,7 +7,7 @@ from pathlib import Path
 PROGRAM = """
 import logging, os, subprocess, sys, warnings
 from pathlib import Path
-from temper.orchestrator.cli.screen_options import set_log_level
+from temper.orchestrator.cli.arguments import set_log_level
 from temper.orchestrator.run.driver import noise_to, warnings_to
 
 set_log_level(sys.argv[2] if len(sys.argv) > 2 else None)

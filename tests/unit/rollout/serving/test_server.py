@@ -23,7 +23,7 @@ from support.chat_server import ChatServerDouble
 
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.cli.named_model import model_directory
+from temper.orchestrator.cli.arguments import model_directory
 from temper.orchestrator.cli.serve_command import require_key
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags

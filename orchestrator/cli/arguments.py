@@ -1,0 +1,147 @@
+"""The arguments that several commands share, and the models and runs that they name.
+
+A command sets `execute`, which takes the parsed arguments and returns the exit status. It imports there what takes seconds.
+"""
+
+import argparse
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.run.driver import OURS, VLLM_LEVEL
+from temper.orchestrator.run.folder import RunDir
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+RUNS = "runs"
+"""Where runs lie that no configuration places."""
+LEFT = ("config.yaml", "manifest.json", "metrics.jsonl", "status.json", "trajectories", "eval")
+"""What tells the folder of a run, or of an evaluation, from others."""
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def add_command(
+    commands: "Commands",
+    name: str,
+    execute: Callable[[argparse.Namespace], int],
+    text: str,
+    *,
+    epilog: str,
+    description: str | None = None,
+) -> argparse.ArgumentParser:
+    """Add a command whose help shows examples."""
+    raw = argparse.RawDescriptionHelpFormatter
+    command = commands.add_parser(name, help=text, description=description or text, epilog=epilog, formatter_class=raw)
+    command.set_defaults(execute=execute)
+    return command
+
+
+def add_run(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run", type=path_of_run, metavar="RUN", help="a run's folder, such as runs/demo, or its name")
+
+
+def add_config(command: argparse.ArgumentParser, *, over: str = "what lies over it, the last one wins") -> None:
+    """Add FILE and what lies over it."""
+    command.add_argument("config", type=Path, metavar="FILE", help="a YAML file; see configs/")
+    command.add_argument("overrides", nargs="*", default=[], metavar="FILE|key=value", help=over)
+
+
+def add_config_or_run(command: argparse.ArgumentParser, *, without: str = "") -> None:
+    """Add FILE, which may be a run or left out, and what lies over it."""
+    file = f"a YAML file, or a run's folder or name{without}"
+    command.add_argument("config", nargs="?", type=path_of_run, metavar="FILE", help=file)
+    over = "more files and settings over those of FILE"
+    command.add_argument("overrides", nargs="*", metavar="FILE|key=value", help=over)
+
+
+def add_json(command: argparse.ArgumentParser, text: str = "as one JSON object") -> None:
+    command.add_argument("--json", action="store_true", help=text)
+
+
+def add_screen_options(command: argparse.ArgumentParser) -> None:
+    """Add what a command that runs stages shows, and with `--dry-run` what it would do."""
+    command.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check all that a start checks, plan, say what would run and go on; nothing is started, written or downloaded",
+    )
+    screen = command.add_argument_group("what is shown")
+    screen.add_argument(
+        "--quiet", action="store_true", help="show faults alone; progress goes into runs/NAME/logs/driver.log"
+    )
+    screen.add_argument(
+        "--log-level",
+        choices=LEVELS,
+        help="what Python's loggers write to runs/NAME/logs/driver.log and vLLM to its own log (default: warning, error)",
+    )
+
+
+def set_log_level(level: str | None) -> None:
+    """Let the loggers of this process, and vLLM in its workers, write what is of this level or above it.
+
+    What our own modules warn of is for people, whatever the level.
+    """
+    if level is None:
+        return
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if level == "error":
+        logging.getLogger(OURS).setLevel(logging.WARNING)
+    os.environ[VLLM_LEVEL] = level.upper()
+
+
+def path_of_run(text: str) -> Path:
+    """Return the path of an argument, or that of the run of this name in `RUNS` if nothing lies at the path."""
+    named = Path(RUNS) / text
+    return named if named.is_dir() and not Path(text).exists() else Path(text)
+
+
+def run_folder(given: str, runs_dir: str) -> Path | None:
+    """Return the folder of a run by its folder or its name in `runs_dir`; None for a model directory and for no run."""
+    places = (Path(given), Path(runs_dir) / given)
+    found = next((place for place in places if (place / "manifest.json").is_file()), None)
+    return None if (Path(given) / "config.json").is_file() else found
+
+
+def require_run(folder: Path) -> RunDir:
+    """Return the run in a folder. Raise `FileNotFoundError`, with the runs that there are, if none has left anything."""
+    if any((folder / name).exists() for name in LEFT):
+        return RunDir(folder)
+    there = sorted(path.parent.name for path in Path(RUNS).glob("*/config.yaml"))
+    has = f"in {RUNS}/ are {', '.join(there)}" if there else f"in {RUNS}/ of the current folder are none"
+    raise FileNotFoundError(f"{folder} is no run's folder; give a run's folder or its name: {has}")
+
+
+def newest_model(folder: Path) -> Path:
+    """Return the newest model of a run. Raise `FileNotFoundError` if it has none yet."""
+    newest = RunDir(folder).state().model
+    if newest is None:
+        raise FileNotFoundError(f"the run in {folder} has no model yet; run its stage init")
+    return folder / newest
+
+
+def model_source(given: str, *, kinds: str) -> ModelSource:
+    """Return a model directory or a name on the hub. Raise `FileNotFoundError` if it is neither, nor one of `kinds`."""
+    source = ModelSource(path=given)
+    if not (source.on_hub or (source.place / "config.json").is_file()):
+        raise FileNotFoundError(f"{given} is {kinds} and no name on the hub")
+    return source
+
+
+def model_directory(given: Path) -> Path:
+    """Return a model directory, the folder of a name on the hub, or the newest model of a run's folder.
+
+    Raise `FileNotFoundError` for anything else.
+    """
+    if (given / "config.json").is_file():
+        return given
+    if (source := ModelSource(path=str(given))).on_hub:
+        return source.folder
+    if not (given / "manifest.json").is_file():
+        raise FileNotFoundError(
+            f"{given} is no model directory (it has no config.json) and no run's folder (it has no manifest.json)"
+        )
+    return newest_model(given)
