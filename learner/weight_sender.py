@@ -349,7 +349,11 @@ class BucketSender:
 
         Raises `NoLongerHeld` like `offer`, and `RuntimeError` if an engine is missing for the seconds of the group.
         """
-        manifest = require_held(self._last, version)
+        try:
+            manifest = require_held(self._last, version)
+        except NoLongerHeld:
+            self.close()  # engines that have the offer notice it there
+            raise
         ways, left = self._agreed(), iter(gathered)
         try:
             number = sender_of(self._rank, ranks=self._ranks, senders=ways.senders)
@@ -359,7 +363,7 @@ class BucketSender:
             for _ in left:
                 continue  # gathering may be collective
         except RuntimeError:
-            self._met, self._ways = None, None  # nobody meets there again
+            self.close()  # nobody meets there again
             self._buffers = Buffers(self._device)  # one may still be on its way
             for _ in left:
                 continue  # the other ranks continue with it

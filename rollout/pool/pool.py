@@ -252,10 +252,14 @@ class RolloutPool:
         wanted: Served,
         give: Callable[[Sequence[WorkerHandle | Newcomer]], Awaitable[Sequence[WeightVersion | BaseException]]],
     ) -> WeightVersion:
-        """Give weights to all workers. Those that die meanwhile are followed by others, which take them before they serve."""
+        """Give weights to all workers. Those that die meanwhile are followed by others, which take them before they serve.
+
+        A worker that is being given weights by itself takes these after those. Of a broadcast it takes the next one: the
+        sender would wait for it, and it for the sender.
+        """
         async with self._weights.lock:
             self._weights.now = wanted
-            slots = [slot for slot in self._slots if slot.takes_weights]
+            slots = [slot for slot in self._slots if slot.takes_weights and (wanted.lasts or slot.given is None)]
             workers = [slot.worker for slot in slots]
             outcomes = await give([slot.taker for slot in slots]) if slots else []
             confirmed = self._without_dead(slots, workers, outcomes)

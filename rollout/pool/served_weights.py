@@ -20,6 +20,11 @@ class Served:
     model: Path | None = None
     push: Push | None = None
 
+    @property
+    def lasts(self) -> bool:
+        """Whether a worker may take them later than others do."""
+        return self.push is None or self.push.lasts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Newcomer:
@@ -27,6 +32,11 @@ class Newcomer:
 
     worker: WorkerHandle
     given: asyncio.Task[None]
+
+    @property
+    def name(self) -> str:
+        """The name of the worker."""
+        return self.worker.name
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
         """See `EngineEnd.load_weights`."""

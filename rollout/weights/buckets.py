@@ -208,7 +208,7 @@ class BucketWays:
         if member:
             group.join(device)
             return group
-        each = 2 * group.member.limit()  # to connect, and for the first broadcast
+        each = 2 * group.member.limit()  # longer than one takes: one that fails ends the wait of the next
         met = b""
         try:
             if sender:

@@ -1,16 +1,25 @@
 """How a push gets from the learner to the engines: offered by its rank 0, sent by whoever sends by its transport."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from temper.envs.core.clock import loop_time
 from temper.envs.core.errors import in_words
 from temper.envs.core.member import ProcessDied, WorkerDied
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
+from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest, WholeWeightsNeeded
+from temper.rollout.weights.process_group import ALONE_S, SLOWEST
 from temper.rollout.weights.transports import Audience, is_lasting
 
+LOG = logging.getLogger(__name__)
+NAMED_AFTER_S = 10.0
+"""Seconds between two warnings that name the engines that a push waits for."""
+LIMITED_BY = "; the limit is rollout.engine.push_timeout_s"
+AFTER_SENDER_S = 15.0
+"""Seconds that engines have, beyond those of a broadcast, to notice that the sender has failed."""
 Offered = Awaitable[object]
 """An offer on its way, with which an engine gets at a push: nobody between the two ends looks into it, or waits for it."""
 
@@ -34,6 +43,9 @@ class LearnerEnd(Protocol):
 class EngineEnd(Protocol):
     """A rollout worker, wherever it runs."""
 
+    @property
+    def name(self) -> str: ...
+
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
         """Serve a push by its offer, as engine `number` of the audience; returns the version that the engine confirms."""
         ...
@@ -55,8 +67,9 @@ class Delivery:
         """Bring a push to all engines at once, whole to one that lacks the weights of adapters. Return the version of each.
 
         If a worker died meanwhile, its result is its death. The same holds for one that has not confirmed `limit_s`
-        seconds after the sender did its part, or offered the whole weights that were asked for. To those that live and have
-        not got it the push is delivered once more, whole: it was damaged, or came by way of the one that died. One that fails
+        seconds after the sender did its part, or offered the whole weights that were asked for, and earlier if the sender
+        failed (`_limit_s`). To those that live and have not got it the push is delivered once more, whole: it was damaged, or
+        came by way of the one that died. A push that is no longer held is not repeated. One that fails
         again while others have it counts as dead, and is to be replaced. Raises an error that all repeat, and
         `ProcessDied` if the sender died. With `whole` nobody is given adapters alone.
         """
@@ -102,16 +115,23 @@ class Delivery:
 
         offer(whole=whole)  # the sender does one thing at a time, and sending may wait for engines that have the offer
         loads = [asyncio.ensure_future(load(number, taker)) for number, taker in enumerate(takers)]
+        sending, began = asyncio.ensure_future(self._sender.send(manifest.version)), loop_time()
+        waited = [("the learner", sending), *((taker.name, one) for taker, one in zip(takers, loads, strict=True))]
+        naming = asyncio.create_task(name_waited(f"weight version {manifest.version}", waited))
         try:
-            (sent,) = await asyncio.gather(self._sender.send(manifest.version), return_exceptions=True)
+            (sent,) = await asyncio.gather(sending, return_exceptions=True)
+            if sent is not None:
+                limit_s = min(limit_s, _limit_s(manifest, spent_s=loop_time() - began))
             await asyncio.wait(loads, timeout=limit_s)  # the offer is there: from now on an engine's delay is its own
             if len(offers) > 1 and not all(one.done() for one in loads):  # whole weights were asked for meanwhile
                 # The sender may be at its next step, and offers them after it. It has when it answers this.
                 await asyncio.gather(self._sender.send(manifest.version), return_exceptions=True)
                 await asyncio.wait(loads, timeout=limit_s)
-            found = [_outcome(one, version=manifest.version, limit_s=limit_s) for one in loads]
+            late = f"did not take weight version {manifest.version} within {limit_s:.0f} s"
+            late += f" after the sender failed: {in_words(sent)}" if isinstance(sent, Exception) else LIMITED_BY
+            found = [one.exception() or one.result() if one.done() else WorkerDied(late) for one in loads]
         finally:
-            for one in loads:
+            for one in (naming, *loads):
                 one.cancel()
         fine = not any(isinstance(outcome, BaseException) for outcome in found)
         if sent is not None or not fine:
@@ -129,18 +149,21 @@ class Delivery:
         return self._audience
 
 
-def _outcome(load: asyncio.Future[WeightVersion], *, version: int, limit_s: float) -> WeightVersion | BaseException:
-    """Return the version that an engine confirms, or the error of its load, or its death if it is not done."""
-    if load.done():
-        return load.exception() or load.result()
-    return WorkerDied(
-        f"did not take weight version {version} within {limit_s:.0f} s; the limit is rollout.engine.push_timeout_s"
-    )
-
-
 def _failed(outcome: WeightVersion | BaseException) -> bool:
     """Return whether an engine that lives did not get the push."""
-    return not isinstance(outcome, WeightVersion | WorkerDied)
+    return not isinstance(outcome, WeightVersion | WorkerDied | NoLongerHeld)
+
+
+def _limit_s(manifest: WeightManifest, *, spent_s: float) -> float:
+    """Return how many seconds engines have after the sender failed: in a broadcast each waits for the others by itself."""
+    return max(AFTER_SENDER_S, ALONE_S + manifest.whole_bytes / SLOWEST + AFTER_SENDER_S - spent_s)
+
+
+async def name_waited(what: str, waited: Sequence[tuple[str, asyncio.Future[Any]]]) -> None:
+    """Warn every `NAMED_AFTER_S` seconds, until cancelled, that `what` waits for those that are not done, by their names."""
+    while True:
+        await asyncio.sleep(NAMED_AFTER_S)
+        LOG.warning("%s waits for %s", what, ", ".join(name for name, one in waited if not one.done()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 import psutil
@@ -16,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 ALONE_S = 40.0
+LEAST = timedelta(seconds=1)
 SLOWEST = 100e6
 """How long a process waits for the others, to meet and for a broadcast, whose bytes may each second be so few: far less than an
 engine has for a push. Where one dies, others may be waiting for its neighbours, which never hear of it."""
@@ -59,7 +61,12 @@ class ProcessGroup:
 
         Raises `RuntimeError` if one of them is missing for the limit of the group.
         """
-        self.begin(torch.zeros(1, dtype=torch.uint8, device=device))()  # NCCL connects in the first broadcast only
+        limit, began = self.member.limit(), monotonic()
+        self._group = self._join(device)
+        left = max(limit - timedelta(seconds=monotonic() - began), LEAST)
+        self._begin(
+            torch.zeros(1, dtype=torch.uint8, device=device), left
+        )()  # NCCL connects in the first broadcast only
 
     def begin(self, segment: torch.Tensor) -> Callable[[], None]:
         """Begin to send the segment's bytes from rank 0, or to receive them into it; returns what waits until that is done.
@@ -67,9 +74,11 @@ class ProcessGroup:
         Every process gives the same size. Both raise `RuntimeError` where one of them dies, or is missing for the limit of
         these bytes: nobody meets in the group again then.
         """
-        limit = self.member.limit(segment.numel())
         if self._group is None:
             self._group = self._join(segment.device)
+        return self._begin(segment, self.member.limit(segment.numel()))
+
+    def _begin(self, segment: torch.Tensor, limit: timedelta) -> Callable[[], None]:
         options = dist.BroadcastOptions()
         options.rootRank = 0
         options.timeout = limit

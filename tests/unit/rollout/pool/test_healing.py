@@ -314,6 +314,26 @@ def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_given_it_
     assert run(work()) == (["start newest 1", "push 1", "push 2"], ["start newest 2", "push 2"])
 
 
+def test_a_broadcast_does_not_wait_for_a_newcomer_that_still_waits_for_the_one_before() -> None:
+    async def work() -> tuple[list[tuple[str, int]], list[str]]:
+        first, newcomer = Worker(), Worker()
+        pool = await pool_of([first, Worker()], newcomers=[newcomer])
+        await pool.load_weights(empty_push(1, nbytes=64, transport="broadcast"))
+        newcomer.loads.clear()
+        first.kill()
+        await settle()
+        await pool.load_weights(empty_push(2, nbytes=64, transport="broadcast"))
+        before = states(pool)
+        newcomer.loads.set()
+        await settle()
+        assert states(pool) == [("serving", 1), ("serving", 0)]
+        return before, newcomer.did
+
+    before, did = run(work())
+    assert before == [("starting", 1), ("serving", 0)]
+    assert did == ["start newest 1", "push 1", "push 2"]
+
+
 class StartsLate(Worker):
     """A worker that starts once it may."""
 

@@ -136,7 +136,8 @@ def test_the_rest_is_received_after_a_bucket_that_a_model_does_not_take_as_other
 class Engine:
     """An engine that keeps what it loads. The first pushes that it takes are damaged on their way, as many as are `damaged`."""
 
-    def __init__(self, *, damaged: int = 0) -> None:
+    def __init__(self, *, damaged: int = 0, name: str = "engine") -> None:
+        self.name = name
         self.receiver = BucketReceiver()
         self.weights: Weights = {}
         self.damaged = damaged
@@ -252,6 +253,55 @@ def test_a_push_that_was_damaged_on_its_way_to_one_engine_comes_again_to_that_on
         assert "push again" in str(death)
 
     asyncio.run(work())
+
+
+class HangingEngine(Engine):
+    """An engine that never joins."""
+
+    async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
+        return await asyncio.Future()
+
+
+def test_an_engine_that_never_joins_is_named_and_holds_up_the_others_for_a_limited_time(
+    sender: BucketSender, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("temper.rollout.weights.process_group.ALONE_S", 2.0)
+    monkeypatch.setattr("temper.rollout.weights.delivery.ALONE_S", 2.0)
+    monkeypatch.setattr("temper.rollout.weights.delivery.AFTER_SENDER_S", 1.0)
+    monkeypatch.setattr("temper.rollout.weights.delivery.NAMED_AFTER_S", 2.5)
+    good = Engine(name="good")
+
+    async def work() -> list[WeightVersion | WorkerDied]:
+        ways, manifest, _ = delivery(sender, version=1)
+        return await ways.deliver(manifest, [good, HangingEngine(name="hanging")], limit_s=100.0)
+
+    began = monotonic()
+    taken, death = asyncio.run(work())
+    assert monotonic() - began < 20
+    assert taken == WeightVersion(step=1)
+    assert isinstance(death, WorkerDied)
+    assert same(good.weights, nudged(weights(seed=0), count=1))
+    assert "weight version 1 waits for hanging" in caplog.text
+
+
+def test_engines_of_a_push_that_the_learner_gives_up_do_not_wait_for_it(sender: BucketSender) -> None:
+    manifest, engine, failed = sender.push(1), BucketReceiver(), list[Exception]()
+    ways = sender.offer(1, whole=True, audience=HERE)
+
+    def receive() -> None:
+        try:
+            engine.receive(manifest, ways, print, member=1, device=CPU)
+        except RuntimeError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    sleep(1.0)  # it waits for the sender by then
+    sender.forget()
+    with pytest.raises(NoLongerHeld):
+        sender.send(1, [])
+    thread.join(10)
+    assert failed
 
 
 def test_weights_that_were_trained_on_since_are_not_sent_as_the_version_before(sender: BucketSender) -> None:

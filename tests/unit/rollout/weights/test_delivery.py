@@ -21,6 +21,7 @@ class Engine:
     """A rollout worker that keeps what its engine would read."""
 
     def __init__(self) -> None:
+        self.name = "engine"
         self.receiver = WeightReceiver()
         self.weights: Weights = {}
 
@@ -67,6 +68,7 @@ def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_that_it_l
     class Lacks:
         """An engine without the weights of adapters."""
 
+        name = "lacks"
         refused = False
 
         async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
