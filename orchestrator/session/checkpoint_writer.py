@@ -15,9 +15,8 @@ from temper.orchestrator.session.recording.keeper import make_room
 
 
 def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, say: Callable[[str], None]) -> Path:
-    """Make the folder of the checkpoint of an instance's step (`begin`); recorded batches give room for it, and that is said.
-
-    Raise `OSError` (ENOSPC) where the disk has no room for it even then; they stay.
+    """Make the folder of a checkpoint (`begin`). If the disk is full, recorded batches go first, which `say` reports.
+    Raise `OSError` (ENOSPC) if there is no room even then.
     """
     place = folder.checkpoints(name)
     try:
@@ -43,7 +42,6 @@ class CheckpointWriter:
     """Keeps the writing that is under way. What it fails with is told at once, and raised to the next who waits for it."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        """`say` gets a failure for people."""
         self._say = say
         self._writing: asyncio.Task[None] | None = None
         self._needed = 0
@@ -51,18 +49,18 @@ class CheckpointWriter:
 
     @property
     def needs(self) -> int:
-        """How many bytes the checkpoint that is being written may still take; 0 where there is none."""
+        """Bytes that the checkpoint under way may still take."""
         return 0 if self._writing is None or self._writing.done() else self._needed
 
     def start(self, writing: Coroutine[Any, Any, None], *, what: str, needed: int) -> None:
-        """Write beside the loop; `writing` has a deadline of its own and takes up to `needed` bytes, `what` names it."""
+        """Write concurrently with the loop. `writing` has its own deadline and takes up to `needed` bytes; `what` names it."""
         assert self._writing is None, "wait for the one before"
         self._needed, self._kept = needed, False
         self._writing = asyncio.create_task(writing)
         self._writing.add_done_callback(lambda task: self._tell(task, what))
 
     def keep(self) -> None:
-        """Take note that what is being written needs the ranks no more: from now on it is waited for, not given up."""
+        """Note that the writing needs the ranks no more: from now on it is waited for, not given up."""
         self._kept = True
 
     def _tell(self, task: asyncio.Task[None], what: str) -> None:
@@ -77,16 +75,15 @@ class CheckpointWriter:
             self.raise_failed()
 
     def raise_failed(self) -> None:
-        """Raise what the writing failed with, if it has ended so by now."""
+        """Raise the error of a writing that has failed by now."""
         if self._writing is not None and self._writing.done():
             ended, self._writing = self._writing, None
             ended.result()
 
     async def let_go(self, *, at_most_s: float | None = None) -> None:
-        """Wait until nothing is being written, or give up then what the ranks write; a failure was told, and is not raised.
+        """Wait until nothing is being written, or give up what the ranks write. A failure is not raised.
 
-        What is committed in a thread ends within its own deadline, and would otherwise come to its place behind the back of
-        who reads the newest checkpoint meanwhile.
+        A commit in a thread is waited for: it would otherwise appear behind the back of a reader of the newest checkpoint.
         """
         if self._writing is not None:
             _, late = await asyncio.wait({self._writing}, timeout=at_most_s)
@@ -98,10 +95,9 @@ class CheckpointWriter:
 
 
 def scores(rows: Callable[[str], Iterable[MetricsRow]], name: str, config: CheckpointConfig) -> dict[int, float]:
-    """Return how good the model was at each step of an instance `name`: the higher, the better. `rows` gives those of a name.
+    """Return the score of an instance's checkpoints by step; higher is better. `rows` returns the rows of a name.
 
-    A metric of the steps is averaged over some of them, one of the evaluations between them counts as it is. Steps that did
-    not measure `config.best`, or as no finite number, have no score.
+    A metric of steps is a mean over some of them, one of evaluations counts as it is. Steps without a finite value are left out.
     """
     if config.best is None:
         return {}

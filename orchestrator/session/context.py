@@ -39,7 +39,6 @@ class RunContext:
 
     @property
     def model_dir(self) -> Path:
-        """The newest model of the run."""
         model = self.folder.state().model
         if model is None:
             raise ValueError(f"{self.folder.root} has no model yet; run the stage `init` first")
@@ -47,11 +46,10 @@ class RunContext:
 
     @property
     def version(self) -> WeightVersion:
-        """The newest weight version."""
         return WeightVersion(step=self.folder.state().version)
 
     def cut_back(self, name: str, step: int) -> None:
-        """Forget what an instance measured and recorded beyond a step, which it will do again, and evaluations from then."""
+        """Forget the records of an instance beyond a step, which it will make again, and evaluations from then."""
         files = [self.folder.step_evaluations(name), self.folder.batch_files(name)]
         for each in (name, evaluations_of(name)):
             self.metrics.truncate(each, step)
@@ -69,9 +67,9 @@ class RunContext:
         leave: int = 0,
         training: Iterable[Training | None] = (),
     ) -> None:
-        """Write a file of trajectories, which is for people: where it can't be written that is told, and the run goes on.
+        """Write a file of trajectories. If that fails, say so and continue.
 
-        `leave` is how many bytes of the disk a checkpoint needs, which comes first; `training` as in `write_groups`.
+        `leave` are the bytes of the disk kept for a checkpoint; `training` as in `write_groups`.
         """
         try:
             await in_thread(partial(write_groups, path, groups, leave=leave, training=training))
@@ -82,7 +80,7 @@ class RunContext:
             self.metrics.event(name, step, UNWRITTEN, {path.name: why})
 
     async def record_batch(self, keeper: BatchKeeper, batch: StepBatch, *, leave: int) -> None:
-        """Record a batch, so that its step can be trained again: where that fails it is told, and the run goes on."""
+        """Record a batch, so that its step can be trained again. If that fails, say so and continue."""
         try:
             await in_thread(partial(keeper.keep, batch, leave=leave))
         except OSError as error:
@@ -94,7 +92,7 @@ class RunContext:
             self.metrics.event(batch.stage, batch.step, UNWRITTEN, {name: why})
 
     async def keep_printed(self) -> None:
-        """Copy what engines and ranks have printed into the run's folder; what goes wrong with it is told."""
+        """Copy the output of engines and ranks into the run's folder."""
         if self.printed is None:
             return
         try:
@@ -106,19 +104,18 @@ class RunContext:
             self.progress.note(f"what engines and ranks printed: {why}")
 
     def log(self, name: str, step: int, metrics: dict[str, float]) -> None:
-        """Log one step's metrics of an instance: to `metrics.jsonl`, which the tracker reads, and to the screen."""
+        """Log one step's metrics to `metrics.jsonl`, which the tracker reads, and to the screen."""
         self.metrics.append(name, step, metrics)
         self.progress.update(step, metrics)
 
     def alarm(self, name: str, step: int, what: dict[str, str]) -> None:
-        """Tell which numbers of an instance left their bands in a step, or came back, where there are any."""
+        """Report which numbers left their bands in a step, or came back."""
         if what:
             self.metrics.event(name, step, ALARM, what)
             for setting, text in what.items():
                 self.progress.note(f"{name} step {step}: {setting}: {text}")
 
     def rows(self, name: str) -> list[MetricsRow]:
-        """Return what an instance has measured, by step."""
         return step_rows(read_metrics(self.folder.metrics), name)
 
 

@@ -51,7 +51,7 @@ class Examination:
 
 
 def examine(pid: int, spy: Path = PY_SPY) -> Examination:
-    """Look at a process and its children; `spy` is what reads their stacks from outside."""
+    """Look at a process and its children; `spy` reads their stacks from outside."""
     try:
         root = psutil.Process(pid)
         tree = [root, *root.children(recursive=True)]
@@ -67,7 +67,7 @@ def examine(pid: int, spy: Path = PY_SPY) -> Examination:
 
 
 def outputs(pid: int) -> list[Path]:
-    """Return the files that a process of this machine writes its standard output and its standard error to."""
+    """Return the files of standard output and standard error of a process of this machine."""
     found = []
     for number in OUTPUTS:
         with contextlib.suppress(OSError):  # ended, or another user's
@@ -78,12 +78,10 @@ def outputs(pid: int) -> list[Path]:
 
 
 def tails(paths: Iterable[Path]) -> list[str]:
-    """Return the end of each of these files, each once."""
     return [f"== the end of {path}\n{_tail(path)}" for path in dict.fromkeys(paths)]
 
 
 def end(processes: Sequence[ProcessKey]) -> None:
-    """Kill these processes, as far as they are still there."""
     for key in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(key.pid)
@@ -111,7 +109,7 @@ def _look(process: psutil.Process, spy: Path) -> str:
 
 
 def _stacks(process: psutil.Process, spy: Path, *, stopped: bool) -> str:
-    """Return the stacks as py-spy reads them; where it may not, have the process write them into its own log."""
+    """Return the stacks as py-spy reads them; if it may not, have the process write them into its own log."""
     command = [str(spy), "dump", "--nonblocking", "--pid", str(process.pid)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=STACKS_S, check=False)
@@ -168,13 +166,12 @@ class FaultDiagnosis:
 
     @property
     def line(self) -> str:
-        """The fault in one line."""
         place = "" if self.place is None else f" ({self.place})"
         return f"{self.who}{place} {self.kind}: {self.what}"
 
 
 async def diagnose(member: Member, what: str, *, kind: FaultKind, pulse: Pulse | None = None) -> FaultDiagnosis:
-    """Look at a process, on its own node; one that can't be looked at is diagnosed all the same. `pulse` is its last one."""
+    """Look at a process, on its own node. One that can't be examined is diagnosed all the same. `pulse` is its last one."""
     place = member.place
     if place is None:
         return FaultDiagnosis(who=member.name, kind=kind, what=what, evidence="it has no process yet")
@@ -202,7 +199,7 @@ class FaultFolder:
         """How many faults there are. Kept, so that nobody who shows it waits for a disk."""
 
     def write(self, diagnosis: FaultDiagnosis, *, stage: str, step: int, groups: Sequence[str] = ()) -> Path:
-        """Write a fault that came after a step of a stage, in the middle of these groups; returns its file."""
+        """Write a fault that came after a step of a stage, in the middle of these groups; return its file."""
         self._root.mkdir(parents=True, exist_ok=True)
         path = self._root / f"{self.count + 1:03}-{re.sub('[^a-z0-9]+', '-', diagnosis.who.lower())}.txt"
         pulse = diagnosis.pulse

@@ -35,9 +35,7 @@ class Engines:
         supervision: RunSupervision | None = None,
         shifts: Shifts | None = None,
     ) -> None:
-        """`beside` starts what takes as long, at the same time; it is told who asks. `supervision` records deaths. `shifts` are
-        those with the learner, where the two share their devices.
-        """
+        """`beside` starts the learner at the same time. `supervision` records deaths. `shifts` are those with the learner."""
         self._run = run
         self._shifts = shifts or Shifts()
         self._beside = beside
@@ -49,10 +47,7 @@ class Engines:
         self.pool: RolloutPool | None = None
 
     async def serving(self, model: Path, *, who: str) -> RolloutPool:
-        """Return the workers, serving `model`: started on it, or told to read it. `who` asks, in messages.
-
-        Raise `DamagedCheckpointError` where it is a model of the run that is not as it was saved.
-        """
+        """Return the workers, serving `model`; `who` asks, in messages. Raise `DamagedCheckpointError` for a damaged one."""
         await in_thread(self._run.folder.verified, model)
         await self._shifts.begin(SAMPLING)
         if self.pool is None:
@@ -64,33 +59,31 @@ class Engines:
         return self.pool
 
     def forget(self) -> None:
-        """Take note that pushes of a stage that begins again are to be undone: the model asked for next, with which it
-        begins, is read again, as the version that it had."""
+        """Undo the pushes of a stage that begins again: the model asked for next is read again, as the version that it had."""
         self._served, self._undoing = None, True
 
     def hold(self, model: Path) -> None:
-        """Take note that the weights of `model` were pushed to the engines."""
+        """Note that the weights of `model` were pushed to the engines."""
         self._served = model
         if self.pool is not None:
             self.pool.hold(model)
 
     def members(self) -> list[MemberNow]:
-        """Return what each worker does; nothing before they start."""
         pool = self.pool or self._starting
         return [] if pool is None else pool.members()
 
     def healed(self) -> float:
-        """Return when a worker took the place of another one last, on the monotonic clock; see `RolloutPool.healed`."""
+        """Return when a worker was replaced last, on the monotonic clock; see `RolloutPool.healed`."""
         return 0.0 if self.pool is None else self.pool.healed()
 
     def resize(self, workers: int) -> bool:
-        """Have so many workers from now on; returns False where there are none yet."""
+        """Change the number of workers; return False if there are none yet."""
         if self.pool is not None:
             self.pool.resize(workers)
         return self.pool is not None
 
     async def close(self) -> None:
-        """Stop the workers, and remove what those that were killed have left on this machine."""
+        """Stop the workers, and remove the files of killed ones on this machine."""
         if self.pool is not None:
             await self.pool.close()
         await in_thread(remove_abandoned)
@@ -165,9 +158,6 @@ class Engines:
         await within(limit, reading, stage=who, waiting_for=f"the engines to read {model}")
 
     def push_limit(self, nbytes: int) -> Deadline:
-        """Return the deadline of a push of so many bytes, which is delivered twice where it has to be.
-
-        An engine that does not load it has the deadline of one delivery: it is replaced before the run gives up.
-        """
+        """Return the deadline of a push, delivered twice at the most. An engine has half of it, and is replaced then."""
         seconds = DELIVERIES * self._run.config.rollout.engine.push_deadline_s(nbytes)
         return Deadline(seconds=seconds, setting="rollout.engine.push_timeout_s")

@@ -30,7 +30,7 @@ class Run(RunContext):
         stop: StopFlag,
         will_train: bool,
     ) -> None:
-        """`will_train` says whether the ranks will be needed, which then start beside the engines."""
+        """`will_train` says whether the ranks will be needed, which then start together with the engines."""
         super().__init__(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
         self.shifts: Shifts = Shifts()
         if config.placement == "shared":
@@ -43,7 +43,7 @@ class Run(RunContext):
         self.engines = Engines(self, beside=beside, supervision=self.supervision, shifts=self.shifts)
 
     async def close(self) -> None:
-        """Stop engines, learner and cluster. What fails with one of them is told, and keeps nothing else from its end."""
+        """Stop engines, learner and cluster. An error of one does not stop the end of the others."""
         closing = self.trainer.close(), self.engines.close()
         for error in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(error, Exception):

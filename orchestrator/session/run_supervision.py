@@ -55,12 +55,10 @@ class EvaluationView:
     began: float = field(default_factory=time.monotonic)
 
     def add(self, group: Group) -> None:
-        """Count the answers to a task."""
         self.answered += 1
         self.count.add(group)
 
     def status(self) -> EvaluationStatus:
-        """Return how far it is."""
         age_s = round(time.monotonic() - self.began, 1)
         return EvaluationStatus(name=self.name, answered=self.answered, tasks=self.tasks, age_s=age_s)
 
@@ -71,7 +69,7 @@ class RunSupervision:
     def __init__(
         self, run: RunContext, *, members: Callable[[], Sequence[MemberNow]], resize: Callable[[int], bool]
     ) -> None:
-        """`members` gives them as they are now; `resize` asks for so many rollout workers, False where there are none."""
+        """`resize` asks for a number of rollout workers, and returns False if there are none."""
         self._run = run
         self._members = members
         self._resize = resize
@@ -88,9 +86,9 @@ class RunSupervision:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        """Watch during the block. If the block waited too long for something, the state of all processes is recorded.
+        """Watch during the block. If the block gets stuck, the state of all processes is recorded.
 
-        Raise `RuntimeError` in place of a run that nobody would watch any more.
+        Raise `RuntimeError` if the supervision itself fails twice: nobody would find hung processes.
         """
         (self._run.folder.root / SCALE_FILE).unlink(missing_ok=True)  # asked of a run before
         watching, block = asyncio.create_task(self._supervisor.run()), asyncio.current_task()
@@ -122,7 +120,7 @@ class RunSupervision:
                 self._files.cancel()
 
     async def once(self) -> None:
-        """Look at all processes and write the status, as is done every `supervision.pulse_s` while it watches."""
+        """Look at all processes and write the status once."""
         await self._supervisor.once()
 
     def shows(self, loop: LoopView) -> None:
@@ -131,7 +129,7 @@ class RunSupervision:
 
     @asynccontextmanager
     async def evaluating(self, name: str, *, tasks: int, samples: int) -> AsyncIterator[EvaluationView]:
-        """Show an evaluation of so many tasks during the block, which adds the groups of answers to the given count."""
+        """Show an evaluation during the block, which adds its groups to the view."""
         async with self.sampling(f"evaluation of {name}", asked=tasks * samples) as count:
             self._evaluation = view = EvaluationView(name=name, tasks=tasks, count=count)
             try:
@@ -143,17 +141,16 @@ class RunSupervision:
     async def sampling(
         self, name: str, *, asked: int, look: Callable[[SamplingCount], bool] = lambda count: True
     ) -> AsyncIterator[SamplingCount]:
-        """Show during the block how many of so many answers are finished. `look` is as in `sampling_shown`, of this count."""
+        """Show during the block how many answers are finished. `look` is as in `sampling_shown`, of this count."""
         count = SamplingCount(name, asked=asked, tokens=self._supervisor.tokens)
         async with sampling_shown(self._run.progress, count, look=lambda: look(count)):
             yield count
 
     async def examine_starting(self, what: str) -> None:
-        """Record how those stand that have not started, where the run waited too long for them; none is ended."""
+        """Record the state of processes that have not started in time; none is ended."""
         await self._supervisor.examine([one.member for one in self._members() if not one.watched], what)
 
     async def end_starting(self, member: Member, what: str) -> None:
-        """Look at a process that did not start in time, and end it."""
         await self._supervisor.end_starting(member, what)
 
     def died(self, who: str, error: Exception) -> None:
@@ -161,12 +158,11 @@ class RunSupervision:
         self._supervisor.died(who, error)
 
     def healed(self, who: str, what: str, *, after: tuple[str, int] | None = None) -> None:
-        """Record that a process has a successor, which goes on after a step of a stage, by default the last one."""
+        """Record that a process has a successor, which continues after a step of a stage, by default the last one."""
         self._event(HEALED, {"who": who, "what": what}, after=after)
         self._run.progress.note(f"{who} {what}")
 
     def status(self) -> RunStatus:
-        """Return the state of the run now."""
         view, loop, members = self._run.progress.current, self._loop, self._members()
         loop = loop if loop is not None and view is not None and loop.stage == view.name else None
         workers = {number: one.name for one in members for number in one.tickets}
@@ -236,12 +232,12 @@ class RunSupervision:
         self._copy_printed()
 
     def _copy_printed(self) -> None:
-        """Have what was printed copied at once, as the driver may not live to its end; not twice at the same time."""
+        """Copy the output of workers at once, as the driver may not live to its end; not twice at the same time."""
         if self._run.printed is not None and (self._copying is None or self._copying.done()):
             self._copying = asyncio.create_task(self._run.keep_printed())
 
     def _event(self, kind: str, what: dict[str, str], *, after: tuple[str, int] | None = None) -> None:
-        """Add an event, after the last step by default. That it can't be written ends the run elsewhere, not the watch."""
+        """Add an event, after the last step by default. An unwritable file ends the run elsewhere, not the watch."""
         stage, step = after or self._stage_and_step()
         try:
             self._run.metrics.event(stage, step, kind, what)
@@ -249,12 +245,11 @@ class RunSupervision:
             self._run.progress.note(f"metrics.jsonl lacks an event {kind}: {error}")
 
     def _stage_and_step(self) -> tuple[str, int]:
-        """Return the stage that is under way, and its last step."""
         view = self._run.progress.current
         return ("start", 0) if view is None else (view.name, view.step)
 
     async def _looked(self) -> None:
-        """Have the status written and requests read, beside the watch: a disk that hangs must not hold it up."""
+        """Write the status and read requests beside the watch: a disk that hangs must not hold it up."""
         if self._files is not None:
             if not self._files.done():
                 return
@@ -267,7 +262,7 @@ class RunSupervision:
         return take_request(self._run.folder.root)
 
     def _told(self, files: "asyncio.Task[int | None]") -> None:
-        """Hand on a request for another number of workers, and say once why files can't be written or read."""
+        """Handle a request for another number of workers, and say once why files can't be written or read."""
         try:
             wanted = files.result()
         except (OSError, ValueError) as error:

@@ -31,7 +31,6 @@ class SharedShifts(Shifts):
         learner: Callable[[], TrainerGroup | None],
         pool: Callable[[], RolloutPool | None],
     ) -> None:
-        """`learner` and `pool` give those that there are by now."""
         self._run = run
         self._learner = learner
         self._pool = pool
@@ -39,9 +38,9 @@ class SharedShifts(Shifts):
         self._now: tuple[Shift, TrainerGroup | None, RolloutPool | None] | None = None
 
     async def begin(self, shift: Shift) -> None:
-        """See `Shifts.begin`. Raise `StuckError` where that takes too long, and `LearnerDied` where a rank died.
+        """See `Shifts.begin`. Raise `StuckError` if that takes too long, and `LearnerDied` if a rank died.
 
-        An engine that does not fall asleep or wake in its time is taken for dead, and replaced in the next shift of sampling.
+        An engine that does not change in its time counts as dead, and is replaced in the next shift of sampling.
         """
         learner, pool = self._learner(), self._pool()
         if self._now == (shift, learner, pool):
@@ -84,9 +83,9 @@ class SharedShifts(Shifts):
     async def _log(
         self, shift: Shift, learner: TrainerGroup | None, pool: RolloutPool | None, *, seconds: float
     ) -> None:
-        """Add a line on who has what now. That it can't be written is told, and the run goes on.
+        """Add a line on what each process has now. If it can't be written, the run continues.
 
-        An engine or a rank that does not say what it has ends the stage as any that does not answer.
+        An engine or a rank that does not answer ends the stage.
         """
         held: dict[str, Holding] = {}
         for asked in (learner, pool):

@@ -77,14 +77,14 @@ class RunStatus:
     host: str | None = None
 
     def write(self, folder: Path) -> None:
-        """Replace the status of a run's folder. It need not outlast a machine, so nothing waits for the disk."""
+        """Replace the status of a run's folder. It need not survive a power cut, so nothing waits for the disk."""
         temporary = folder / f"{STATUS_FILE}.tmp"
         temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
         os.replace(temporary, folder / STATUS_FILE)
 
 
 def read_status(folder: Path) -> RunStatus | None:
-    """Return the last status that a run wrote; None where it has not written any. Raise `ValueError` where it is none."""
+    """Return the last status that a run wrote; None without one. Raise `ValueError` for another file."""
     try:
         data: dict[str, Any] = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
         members = tuple(MemberStatus(**one | {"tickets": tuple(one["tickets"])}) for one in data["members"])
@@ -104,16 +104,13 @@ TAKEN = ".taken"
 
 
 def ask_for_workers(folder: Path, workers: int) -> Path:
-    """Leave the request; returns its file, which is gone once the driver has read it."""
+    """Write the request; return its file, which is gone once the driver has read it."""
     write_json(folder / SCALE_FILE, {"rollout_workers": workers})
     return folder / SCALE_FILE
 
 
 def take_request(folder: Path) -> int | None:
-    """Return how many rollout workers are asked for, once; None where nobody asks.
-
-    Raise `ValueError` for what is no request.
-    """
+    """Return how many rollout workers are asked for, once; None without a request. Raise `ValueError` for another file."""
     path, taken = folder / SCALE_FILE, folder / f"{SCALE_FILE}{TAKEN}"
     try:
         os.replace(path, taken)

@@ -25,7 +25,7 @@ AWAKE_PULSES = 2.0
 class AwakeClock:
     """Counts the seconds in which this process was awake.
 
-    Where it was stopped, asleep or starved itself, the silence of others says nothing: such a pause counts as `most_s`.
+    If it was stopped or starved itself, the silence of others says nothing: such a pause counts as `most_s`.
     """
 
     def __init__(self, most_s: float, clock: Callable[[], float] = monotonic) -> None:
@@ -58,7 +58,7 @@ class Watch:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing goes on about it. Raises what its end failed with."""
+        """Whether nobody looks at it or ends it now. Raise the error of its end."""
         if self.ending is None or not self.ending.done():
             return self.ending is None
         self.ending.result()
@@ -66,12 +66,11 @@ class Watch:
 
     @property
     def has_failed(self) -> bool:
-        """Whether the look at it, or its end, raised an error."""
         ending = self.ending
         return ending is not None and ending.done() and not ending.cancelled() and ending.exception() is not None
 
     def tick(self, now: float, config: SupervisionConfig) -> str | None:
-        """Take the answer if there is one, ask again, and return what is wrong, with the setting that says so."""
+        """Take the answer if there is one, ask again, and return what is wrong, with the setting of its limit."""
         self._take(now)
         self._ask()
         silent, stalled = now - self.answered, now - self._moved
@@ -82,19 +81,18 @@ class Watch:
         return None
 
     async def is_well(self, now: Callable[[], float], config: SupervisionConfig) -> bool:
-        """Ask once more, wait for the answer as long as between two looks, and return whether nothing is wrong any more."""
+        """Ask once more, wait `pulse_s` for the answer, and return whether nothing is wrong any more."""
         self._take(now())
         await asyncio.wait({self._ask()}, timeout=config.pulse_s)
         return self.tick(now(), config) is None
 
     def close(self) -> None:
-        """Ask no more."""
         for task in (self._asking, self.ending):
             if task is not None:
                 task.cancel()
 
     def _ask(self) -> "asyncio.Task[Pulse]":
-        """Return the question that is open, a new one where the last was answered."""
+        """Return the open question, a new one if the last was answered."""
         if self._asking is None:
             self._asking = asyncio.create_task(self._pulse())
         return self._asking
@@ -131,7 +129,7 @@ class Supervisor:
         on_look: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`members` are those that serve now; `on_fault` records what was found, `on_look` is done after each look."""
+        """`members` are those that serve now; `on_fault` records a finding, `on_look` is called after each look."""
         self._config = config
         self._members = members
         self._on_fault = on_fault
@@ -140,7 +138,7 @@ class Supervisor:
         self._watches: dict[int, Watch] = {}  # by identity: a newcomer may have the name of the dead one
 
     async def run(self) -> None:
-        """Watch until cancelled. Record its own first error as a fault and watch on. Raise the second one."""
+        """Watch until cancelled. Record its own first error as a fault and continue. Raise the second one."""
         failed = False
         try:
             while True:
@@ -157,7 +155,6 @@ class Supervisor:
                 watch.close()
 
     async def once(self) -> None:
-        """Look at all members, and do what is done after each look."""
         self.look()
         await self._on_look()
 
@@ -181,7 +178,7 @@ class Supervisor:
         self._on_fault(FaultDiagnosis(who="the supervision", kind="failed", what=repr(error), evidence=evidence))
 
     def died(self, who: str, error: Exception) -> None:
-        """Record the death of a member, or of all that belong to it; that of one that was ended here is known."""
+        """Record the death of a member, or of all that belong to it; one that was ended here is known."""
         watches = [w for w in self._watches.values() if w.member.name == who or w.member.name.startswith(f"{who}'s ")]
         if any(watch.ending for watch in watches):
             return
@@ -191,11 +188,11 @@ class Supervisor:
         self._on_fault(FaultDiagnosis(who=who, kind="died", what=str(error), evidence=evidence))
 
     async def examine_all(self, what: str) -> None:
-        """Record how all members stand, where the run itself waited too long for something; none is ended."""
+        """Record the state of all members after a wait of the run itself; none is ended."""
         await self.examine([watch.member for watch in self._watches.values()], what)
 
     async def examine(self, members: Sequence[Member], what: str) -> None:
-        """Record likewise how some processes stand, which need not be members yet."""
+        """Record the state of processes, which need not be members yet."""
         looks = (diagnose(member, what, kind="looked at", pulse=self._pulse_of(member)) for member in members)
         for diagnosis in await asyncio.gather(*looks):
             self._on_fault(diagnosis)
@@ -208,7 +205,6 @@ class Supervisor:
         await asyncio.wait({watch.ending})
 
     def watch_of(self, member: Member) -> Watch | None:
-        """Return what is known of a member."""
         return self._watches.get(id(member))
 
     def tokens(self) -> int:
@@ -220,11 +216,9 @@ class Supervisor:
         return None if watch is None else watch.pulse
 
     def silent_s(self, watch: Watch) -> float:
-        """Return the seconds since a member answered last."""
         return self._clock.now() - watch.answered
 
     async def _end_stuck(self, watch: Watch, breach: str) -> None:
-        """Look at a member that is stuck, and end it where it still is after that."""
         found = await diagnose(watch.member, breach, kind="hung", pulse=watch.pulse)
         if await watch.is_well(self._clock.now, self._config):
             what = f"{breach}; it answers and gets on again, and is left alone"

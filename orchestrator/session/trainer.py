@@ -47,7 +47,6 @@ class Trainer:
     """Trains the instances of stages one after the other. `name` is that of an instance, of its files and in messages."""
 
     def __init__(self, run: RunContext, *, shifts: Shifts | None = None) -> None:
-        """`shifts` are those with the engines, where the two share their devices."""
         self._run = run
         self._shifts = shifts or Shifts()
         self._limits = run.config.deadlines
@@ -65,7 +64,6 @@ class Trainer:
         self._turn_ends: dict[str, str] = {}
 
     def members(self) -> list[MemberNow]:
-        """Return what each rank does; nothing before they have started."""
         return [] if self.learner is None else self.learner.members(restarts=self.renewals)
 
     def batch_builder(self) -> BatchBuilder:
@@ -94,10 +92,7 @@ class Trainer:
         return await within(self._limits.start(), asking, stage=name, waiting_for=waiting_for)
 
     async def _transport(self, bundles: Bundles) -> str:
-        """Return what pushes travel by on the cluster as it is now, and say so where that is news.
-
-        Raise `ValueError` where that does not reach the engines, or has no room.
-        """
+        """Return the transport of pushes on the cluster as it is now. Raise `ValueError` if it can't reach the engines."""
         learner, (memory, _) = self._run.config.learner, await bundles.at_first_rank(available_bytes)
         ground = await in_thread(partial(Ground.of_cluster, gpus=bundles.gpus, shared=bundles.shared, memory=memory))
         parameters = await in_thread(require_whole, self._run.model_dir)
@@ -107,10 +102,7 @@ class Trainer:
         return choice.transport
 
     async def renew(self, death: LearnerDied) -> None:
-        """End all ranks after the death of one; others start for the next instance that asks.
-
-        Raise `TooManyRestarts` where that happened too often.
-        """
+        """End all ranks after the death of one; others start for the next instance. Raise `TooManyRestarts` at the limit."""
         await self.let_go()
         if self.learner is not None:
             self.learner.kill()
@@ -130,8 +122,8 @@ class Trainer:
     ) -> tuple[TrainerGroup, int]:
         """Return the ranks, ready to train the instance `name` of a stage, and the step that it did last (0 for none).
 
-        Raise `DamagedCheckpointError` where what it would begin with is not as it was saved.
-        A loss that compares with frozen weights takes those of `teacher`, without one those that the stage began with.
+        A loss with frozen weights takes those of `teacher`, else those that the stage began with.
+        Raise `DamagedCheckpointError` for a damaged model or checkpoint.
         """
         learner, config = await self.start(name), self._run.config.learner
         await self.written()
@@ -156,7 +148,6 @@ class Trainer:
         return learner, 0 if checkpoint is None else step_of(checkpoint)
 
     async def _say_adapters(self, learner: TrainerGroup, name: str) -> None:
-        """Say whether pushes carry adapters alone, where that is news."""
         why = await self._answer(learner.why_merged(), name)
         news = (
             f"pushes carry adapters merged into the weights: {why}"
@@ -166,7 +157,7 @@ class Trainer:
         self._tell("adapters", news)
 
     def _tell(self, what: str, news: str) -> None:
-        """Say how something travels where that is news."""
+        """Say how something travels if that is news."""
         if self._told.get(what) != news:
             self._run.progress.note(news)
             self._told[what] = news
@@ -177,16 +168,14 @@ class Trainer:
         return self._run.model_dir if began is None else self._run.folder.root / began
 
     async def _read(self, reading: Awaitable[None], directory: Path, name: str) -> None:
-        """Wait for the learner to read a model or a checkpoint, as long as its bytes may take."""
         limit = self._limits.files(size_of(directory))
         await within(limit, reading, stage=name, waiting_for=f"the learner to read {directory}")
 
     async def save(self, name: str, step: int, files: dict[str, str]) -> None:
-        """Copy the learner's state, which is committed as checkpoint `step` of an instance while the learner goes on.
+        """Copy the learner's state, which is committed as checkpoint `step` while the learner continues (`written`).
 
-        `files` are further text files by name. See `written`. Raise what the writing of the checkpoint before failed with,
-        and `OSError` naming the place and the size where the disk is full, even without recorded batches; earlier checkpoints
-        stay.
+        `files` are further text files by name. Raise the error of the checkpoint before, and `OSError` if the disk is full even
+        without recorded batches; earlier checkpoints stay.
         """
         assert self.learner is not None
         began = monotonic()
@@ -215,16 +204,16 @@ class Trainer:
         self._writer.start(waiting, what=what, needed=needed)
 
     def reserved(self, folder: Path) -> int:
-        """Return how many bytes of a folder's disk are kept for the checkpoint that is being written, or else the next."""
+        """Return the bytes of a folder's disk that are kept for the checkpoint under way, or else the next."""
         place = self._run.folder.root / "checkpoints"
         if folder.stat().st_dev != (place if place.exists() else self._run.folder.root).stat().st_dev:
             return 0
         return self._writer.needs or self._next_bytes
 
     async def save_before_end(self, name: str, fault: Exception, save: Callable[[], Awaitable[None]]) -> None:
-        """Save what was learnt before `fault`, which may be a stop, ends an instance, where the ranks are able to.
+        """Save before `fault`, which may be a stop, ends an instance, if the ranks are able to.
 
-        What goes wrong with it is told and does not hide the fault; after a stop it is the fault.
+        An error of it does not hide the fault; after a stop it is the fault.
         """
         if isinstance(fault, LearnerDied) or self.learner is None or self.learner.stuck:
             return
@@ -250,7 +239,6 @@ class Trainer:
         await in_thread(partial(_commit, directory, files, needed=needed, retention=retention))
 
     def _retention(self, name: str) -> Retention:
-        """Return which checkpoints of an instance are kept beside the newest one."""
         config = self._run.config.checkpoints
         found = scores(self._run.rows, name, config)
         if config.best and not found and name not in self._unscored:
@@ -259,15 +247,14 @@ class Trainer:
         return Retention(last=config.keep, scores=found)
 
     async def written(self) -> None:
-        """Wait until the last checkpoint is committed; raise what that failed with. To be called before any is read."""
+        """Wait until the last checkpoint is committed; raise its error. To be called before any is read."""
         await self._writer.written()
 
     def raise_failed(self) -> None:
-        """Raise what the writing of the last checkpoint failed with, if it has by now."""
         self._writer.raise_failed()
 
     async def let_go(self) -> None:
-        """Wait like `written`, and raise nothing: the ranks are to be ended, and a failure was told."""
+        """Wait like `written`, and raise nothing: the ranks are to be ended."""
         stuck = self.learner is not None and self.learner.stuck
         await self._writer.let_go(at_most_s=STUCK_S if stuck else None)
 

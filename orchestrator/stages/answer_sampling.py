@@ -48,10 +48,9 @@ async def sample_once(
     lines: Callable[[Draw, Group], list[str]],
     wanted: str,
 ) -> Path:
-    """Return the file of what the run's newest model answers, with the `lines` of each group; made where there is none yet.
+    """Return the file with the `lines` of each group of answers of the run's newest model; made if there is none yet.
 
-    `wanted` says what a line holds. Raise `ValueError` where there is none,
-    `TooManyFailures` where too many answers fail outside the model.
+    `wanted` names a line. Raise `ValueError` if there is none, `TooManyFailures` if too many answers fail outside the model.
     """
     name = instance.name
     path = run.folder.sampled(name)
@@ -92,7 +91,7 @@ async def sample_once(
 def require_own_answers(stage: str, sampling: Sampling, *, samples: int) -> None:
     """Raise `ValueError` for sampling of which nothing can be learnt by imitating answers or telling them apart.
 
-    Nothing of the distribution that they are drawn from is trained on, so that it may be truncated.
+    Their distribution is not trained on, so it may be truncated.
     """
     if sampling.greedy and samples > 1:
         raise ValueError(

@@ -55,7 +55,7 @@ class DistillConfig(LoopConfig):
                 raise ValueError(f"distill.loss.{name}={value}: the teacher stands in its place; leave it out")
 
     def teacher_dir(self) -> Path:
-        """Return where the teacher lies. Raise `ValueError` where none is named."""
+        """Return the folder of the teacher. Raise `ValueError` without one."""
         if self.teacher is None:
             raise ValueError(
                 "the stage distill needs distill.teacher: a model directory with the model's own tokenizer"
@@ -64,7 +64,6 @@ class DistillConfig(LoopConfig):
 
 
 async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) -> Path:
-    """Train for `config.steps`; returns the checkpoint of the last step."""
     buffer = partial(
         Buffer,
         groups_per_step=config.groups_per_step,
@@ -79,7 +78,7 @@ async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) 
 
 
 def known_ids(model_dir: Path) -> int:
-    """Return how many ids a model directory's model knows, which may be more than its tokenizer has."""
+    """Return how many ids a model knows, which may be more than its tokenizer has."""
     config = transformers.AutoConfig.from_pretrained(model_dir, trust_remote_code=False)
     count: int = config.get_text_config(decoder=True).vocab_size
     return count
@@ -88,9 +87,9 @@ def known_ids(model_dir: Path) -> int:
 def check_teacher(
     teacher: Path, *, student: str, tokenizer: PreTrainedTokenizerBase, ids: int, shared_prompts: bool
 ) -> None:
-    """Raise `FileNotFoundError` or `ValueError` where a teacher can't judge what a student says, token by token.
+    """Raise `FileNotFoundError` or `ValueError` if a teacher can't judge a student token by token.
 
-    `student` names it in messages; it may say any of `ids`, which may be more than its tokenizer has.
+    `student` names it in messages; it may sample any of `ids`, which may be more than its tokenizer has.
     """
     try:
         require_whole(teacher)
@@ -114,7 +113,6 @@ def check_teacher(
 
 
 def _check(config: DistillConfig, start: StartCheck) -> None:
-    """Raise `FileNotFoundError` or `ValueError` where the teacher can't judge the run's model, or data is malformed."""
     source = start.config.model.source
     student = None if source is None else source.folder
     check_teacher(
@@ -128,9 +126,7 @@ def _check(config: DistillConfig, start: StartCheck) -> None:
 
 
 def _require_teacher(config: DistillConfig) -> None:
-    """Raise `ValueError` or `FileNotFoundError` where no teacher is named, or the folder is none. One on the hub is looked for
-    when a run begins: its configuration can be planned and read without it.
-    """
+    """Raise `ValueError` or `FileNotFoundError` for a missing teacher. One on the hub is looked for when a run begins."""
     if config.teacher is None or not config.teacher.on_hub:
         config.teacher_dir()
 

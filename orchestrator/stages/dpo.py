@@ -78,12 +78,11 @@ class DpoConfig:
 
     @property
     def loss(self) -> LossConfig:
-        """What the learner minimises."""
         return LossConfig(objective="dpo", beta=self.beta)
 
 
 async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
-    """Sample where that is needed and not done, then train for `config.steps`; returns the checkpoint of the last step."""
+    """Sample if that is not done, then train for `config.steps`; return the checkpoint of the last step."""
     pairs = await _pairs(run, config, instance)
     builder = run.trainer.batch_builder()
     return await train_supervised(
@@ -97,10 +96,7 @@ async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
 
 
 def read_pairs_of_data(config: DpoConfig, intake: RowIntake, *, seed: int) -> PreferenceFile:
-    """Read the rows of `data`, or the first of streamed ones.
-
-    Raise `FileNotFoundError`, or `ValueError` with its place for a row that can't be trained on.
-    """
+    """Read the rows of `data`, or the first of streamed ones. Raise `FileNotFoundError`, or `ValueError` for a bad row."""
     assert config.data is not None
     return PreferenceFile(config.data, intake, on_error=config.on_error, seed=f"{seed}/dpo")
 

@@ -24,14 +24,13 @@ from temper.rollout.trajectory import Group
 
 
 async def run_eval(run: Run, config: EvalConfig, instance: StageInstance) -> None:
-    """Evaluate the newest model and give the results to the tracker."""
     run.tracker.artifact(await evaluate(run, config, instance))
 
 
 async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Path:
-    """Evaluate the newest model; writes `eval/<label>.json` and its trajectories, returns the former.
+    """Evaluate the newest model; write `eval/<label>.json`, which is returned, and its trajectories.
 
-    The label is the name of the instance, of `eval-rl` what it evaluates.
+    The label is the name of the instance, without `eval-`.
     """
     state, label = run.folder.state(), instance.name.removeprefix("eval-")
     if config.has_curve:  # the command of this stage may ask for what no stage of the list does
@@ -81,7 +80,7 @@ def next_order(folder: Path, label: str) -> int:
 
 
 def curve_metrics(curves: dict[str, list[BudgetPoint]]) -> dict[str, float]:
-    """Return the numbers of every point that go to the tracker; lengths are those of an episode."""
+    """Return the metrics of every point; lengths are those of an episode."""
     return {
         f"{env}/thinking/{point.label}/{name}": value
         for env, points in curves.items()

@@ -13,7 +13,7 @@ from temper.rollout.weights.weight_files import require_whole
 
 
 async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
-    """Take the model, or make it; returns where it lies."""
+    """Take the model, or make it; return its folder."""
     if (source := run.config.model.source) is not None:
         model = await in_thread(lambda: source.folder)
         await in_thread(require_whole, model)
@@ -26,7 +26,6 @@ async def run_init(run: Run, settings: None, instance: StageInstance) -> Path:
 
 
 async def _declared(run: Run, model: Path, instance: StageInstance) -> Path:
-    """Take a model with what the configuration says of its turns; returns where that lies."""
     directory = begin(run.folder.checkpoints(instance.name), 0, needed_bytes=0)
     await in_thread(partial(write_declared, model, directory, run.config.model.declared()))
     return await in_thread(commit, directory)

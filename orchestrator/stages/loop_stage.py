@@ -92,7 +92,7 @@ class LoopStage:
         self._alarms: dict[str, str] = {}  # of that step
 
     async def run(self) -> Path:
-        """Train for the configured steps; returns the checkpoint of the last one."""
+        """Train for the configured steps; return the checkpoint of the last one."""
         run, config = self._run, self._config
         self._learner, self._done = await run.trainer.begin(
             self._stage,
@@ -131,7 +131,6 @@ class LoopStage:
         return model
 
     def _loop_of(self, pool: RolloutPool, learner: TrainerGroup) -> Loop:
-        """Return the loop over the buffer of this stage."""
         run, config = self._run, self._config
         return Loop(
             rollouts=pool,
@@ -204,7 +203,7 @@ class LoopStage:
         self._bands.check(step)
 
     async def _record(self, report: StepReport) -> None:
-        """Record the batch of a step, by which it can be trained again, where it is due and was not recorded yet."""
+        """Record the batch of a step if it is due and not recorded yet."""
         if not self._keeper.due(report.step) or self._run.folder.batch_file(self._stage, report.step).exists():
             return
         records = await records_of_step(self._learner, limit=self._limit, stage=self._stage)
@@ -221,7 +220,7 @@ class LoopStage:
         await self._run.record_batch(self._keeper, batch, leave=self._run.trainer.reserved(self._run.folder.batches))
 
     async def _write_trajectories(self, report: StepReport) -> None:
-        """Write the trajectories of a step where they are due and not written yet."""
+        """Write the trajectories of a step if they are due and not written yet."""
         path = self._run.folder.trajectory_file(self._stage, report.step)
         due = report.step % self._run.config.checkpoints.trajectories_every == 0 or report.step == self._config.steps
         if (due or report.learner["skipped"] > 0 or self._alarms) and not path.exists():
@@ -240,7 +239,7 @@ class LoopStage:
                 await self._write_trajectories(self._report)
 
     async def _save_last(self) -> None:
-        """Save after the last step, whose batch is recorded first; what goes wrong with that only is told."""
+        """Save after the last step, whose batch is recorded first."""
         try:
             if self._report is not None:
                 await self._record(self._report)
@@ -273,14 +272,14 @@ class LoopStage:
         self._keeper.saved(step)
 
     async def _running(self) -> list[BegunGroup]:
-        """Return what there is of the groups in flight; at lag 0 nothing, as sampling again repeats what was sampled."""
+        """Return the groups in flight; at lag 0 none, as sampling again repeats them."""
         if self._config.max_lag == 0:
             return []
         asking = self._loop.rollouts.groups_in_flight()
         return await within(self._limit, asking, stage=self._stage, waiting_for="the episodes in flight")
 
     def _saved(self, checkpoint: Path) -> SavedLoop | None:
-        """Read what the checkpoint says of the loop, and go back to its version; None where no step is done."""
+        """Read the loop's state of the checkpoint, and go back to its version; None before the first step."""
         if not self._done:
             return None
         saved = read_loop(checkpoint)
@@ -288,7 +287,7 @@ class LoopStage:
         return saved
 
     async def _restore(self, saved: SavedLoop | None) -> None:
-        """Go on as the checkpoint says, with ledger, metrics and trajectories cut back to it."""
+        """Continue from the checkpoint, with ledger, metrics and trajectories cut back to it."""
         cut = partial(self._ledger.cut, 0 if saved is None else saved.state.ledger_rows)
         missing = await self._beside("the ledger to be cut back", cut)
         self._run.cut_back(self._stage, self._done)  # at once: an audit meanwhile finds steps that only one of both has
@@ -322,11 +321,10 @@ class LoopStage:
             self._bands.add(row.values)
 
     async def _made_again(self, group: SavedGroup) -> HeldGroup:
-        """Return a group of a checkpoint, whose task is made again from its draw."""
         draw = group.draw
         name = f"task {draw.index} of {draw.env} to be made again"
         return group.with_task(await self._beside(name, partial(self._mixture.task, draw)))
 
     async def _beside(self, what: str, function: Callable[[], T]) -> T:
-        """Run a function in a thread, within the deadline of the stage's waits; `what` is waited for."""
+        """Run a function in a thread, within the deadline of the stage's waits; `what` names it."""
         return await within(self._limit, in_thread(function), stage=self._stage, waiting_for=what)

@@ -16,7 +16,6 @@ from temper.rollout.trajectory import Group
 
 
 async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
-    """Train for `config.steps`; returns the checkpoint of the last step."""
     buffer = partial(
         Buffer,
         groups_per_step=config.groups_per_step,
@@ -32,7 +31,7 @@ async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
 
 
 def teaches(group: Group, *, kind: str) -> bool:
-    """Return whether the rewards of a group, as its answers earned them before shaping, teach anything by this advantage.
+    """Return whether the rewards of a group before shaping teach anything by this advantage.
 
     Groups are filtered before the penalty for length: Yu et al., "DAPO", section 3.2, 2025.
     """

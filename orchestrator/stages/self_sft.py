@@ -62,7 +62,7 @@ class SelfSftConfig:
 
 
 async def run_self_sft(run: Run, config: SelfSftConfig, instance: StageInstance) -> Path:
-    """Sample where that is not done, then train for `config.steps`; returns the checkpoint of the last step."""
+    """Sample if that is not done, then train for `config.steps`; return the checkpoint of the last step."""
     mixture = await in_thread(instance.mixture, run.config, config.shares)
     path = await sample_once(run, config, mixture, instance=instance, lines=answer_lines, wanted="right answers")
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought

@@ -47,28 +47,24 @@ class SftConfig:
 
     @property
     def usual(self) -> bool:
-        """Whether nobody says what is done to the thoughts of demonstrations."""
+        """Whether the configuration leaves the thoughts of demonstrations to the default."""
         return self.data is None and self.thoughts.thinking is None
 
     def modes(self, *, left_out: bool) -> SftDataConfig:
-        """Return what is done to the thoughts of the stage's samples; `left_out` says whether the model can leave them out."""
+        """Return the modes of the stage's samples; `left_out` says whether the model can leave thoughts out."""
         if not self.usual:
             return self.thoughts
         return replace(self.thoughts, thinking=DEMONSTRATED if left_out else replace(DEMONSTRATED, no_thought=0.0))
 
 
 async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
-    """Train for `config.steps`; returns the checkpoint of the last step."""
     data = await run.stop.wait_or(in_thread(_data, run, config, instance))
     batch = sequence_batches(run, data.batch)
     return await train_supervised(run, instance.name, config, batch, sequences=config.batch_size)
 
 
 def read_chats(config: SftConfig, intake: RowIntake, *, seed: int) -> ChatFile:
-    """Read the rows of `data`, or the first of streamed ones.
-
-    Raise `FileNotFoundError`, or `ValueError` with its place for a row that can't be trained on.
-    """
+    """Read the rows of `data`, or the first of streamed ones. Raise `FileNotFoundError`, or `ValueError` for a bad row."""
     assert config.data is not None
     return ChatFile(config.data, intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
 

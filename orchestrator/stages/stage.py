@@ -52,7 +52,7 @@ class StartCheck:
         return open_mixture(self.config.environments, shares, split="train", seed=self.config.seed)
 
     def loop_tasks(self, config: LoopConfig) -> None:
-        """Open what a stage that runs the loop asks: training tasks, and held-out ones where it evaluates between steps."""
+        """Open the training tasks of a loop, and held-out ones if it evaluates between steps."""
         self.training_tasks(config.shares)
         if config.eval_every:
             heldout_tasks(self.config, 1)
@@ -90,12 +90,10 @@ class Stage(Generic[S]):
 
     @property
     def trains(self) -> bool:
-        """Whether it makes a new model of the newest one."""
         return self.role is Role.TRAIN
 
     @property
     def makes(self) -> bool:
-        """Whether it leaves a model."""
         return self.role in (Role.BEGIN, Role.TRAIN)
 
     def takes_tasks(self, settings: S) -> bool:
@@ -116,25 +114,22 @@ class StageInstance:
     """Of an evaluation that has no name of its own: the instance whose model it evaluates."""
 
     def mixture(self, config: RunConfig, shares: dict[str, float], thinking: ThinkingMix | None = None) -> Mixture:
-        """Open the mixture over the training tasks with the shares and modes of thinking of this instance."""
         return open_mixture(config.environments, shares, split="train", seed=self.seed(config.seed), thinking=thinking)
 
     def seed(self, seed: int) -> int:
-        """Derive its seed from the run's: a further instance of the same stage sees other tasks in another order."""
+        """Derive its seed from the run's: a further instance of a stage sees other tasks in another order."""
         if self.name == self.stage.name:
             return seed
         return int.from_bytes(hashlib.sha256(f"{seed}/{self.name}".encode()).digest()[:6], "big")
 
     @property
     def first_ticket(self) -> int:
-        """Where the tickets of its episodes begin."""
         assert self.stage.first_ticket is not None, f"the stage {self.stage.name} declares no first_ticket"
         return self.stage.first_ticket
 
 
 @cache
 def all_stages() -> dict[str, Stage[Any]]:
-    """Return the stages by name, in the order of the registry."""
     stages = {name: _declared(name) for name in HELP}
     tickets = [stage.first_ticket for stage in stages.values() if stage.first_ticket is not None]
     assert len(set(tickets)) == len(tickets), f"two stages have the same first_ticket: {sorted(tickets)}"

@@ -21,10 +21,10 @@ from temper.rollout.trajectory import Carried, Group, WeightVersion, well_formed
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
-    """Return flat metrics of a step: the learner's, where its time went, staleness, and each environment's rewards.
+    """Return flat metrics of a step: the learner's, times, staleness, and each environment's rewards.
 
-    An environment's measures are over every group that was answered: those trained on alone, which are neither all right
-    nor all wrong, would show a reward near the middle whatever the model can do. `reward_trained` is over those.
+    An environment's measures are over every answered group: those trained on, which are neither all right nor all wrong, would
+    show a reward near the middle whatever the model can do. `reward_trained` is over those.
     """
     trajectories = [t for group in report.groups for t in group.trajectories]
     everything = [*report.groups, *report.dropped.groups]
@@ -59,7 +59,7 @@ def step_metrics(report: StepReport) -> dict[str, float]:
 
 
 def _staleness(report: StepReport) -> dict[str, float]:
-    """Return how many versions the groups of a step were behind their admission, and their tokens behind what sampled them.
+    """Return the lags of groups behind their admission, and of tokens behind the version that sampled them.
 
     A partial answer has tokens of several versions.
     """
@@ -81,7 +81,6 @@ def _staleness(report: StepReport) -> dict[str, float]:
 
 
 def _of_all_groups(groups: list[Group]) -> dict[str, float]:
-    """Return the share of answers that were cut off, and of groups whose rewards differ before shaping."""
     answered = [group for group in groups if group.trajectories]
     if not answered:
         return {}
@@ -97,7 +96,7 @@ def _buffer_metrics(occupancy: Occupancy) -> dict[str, float]:
 
 
 def _episode_metrics(groups: list[Group]) -> dict[str, float]:
-    """Return the mean seconds of an episode, failed ones included, by what it waited for; they add up to `episode/s`."""
+    """Return the mean seconds of an episode, failed ones included, by cause; they add up to `episode/s`."""
     episodes = [t for group in groups for t in (*group.trajectories, *group.failed)]
     seconds = fmean(t.seconds for t in episodes)
     by_wait = {
@@ -156,7 +155,7 @@ TRUNCATED = "truncated"
 
 
 async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str) -> list[TokenRecord]:
-    """Return the records of the last step from the ranks. If they died or hang, return none: the next call raises."""
+    """Return the records of the last step; [] if the ranks died or hang, as the next call raises."""
     if learner.stuck:
         return []
     asking: Awaitable[list[TokenRecord]] = learner.token_records()
@@ -169,10 +168,7 @@ async def records_of_step(learner: TrainerGroup, *, limit: Deadline, stage: str)
 def training_rows(
     groups: list[Group], records: list[TokenRecord], *, version: WeightVersion, mask_truncated: bool
 ) -> list[dict[str, Any] | None]:
-    """Return the record of each trajectory that has a score, or None if it has no record.
-
-    `version` is the version of the trained weights.
-    """
+    """Return the record of each trajectory with a score, or None; `version` is that of the trained weights."""
     by_place = {record.place: record.as_json() for record in records}
     rows: list[dict[str, Any] | None] = []
     for place, trajectory in enumerate(t for group in groups for t in group.trajectories):

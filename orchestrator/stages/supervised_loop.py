@@ -28,7 +28,6 @@ LEFT_OUT = "data/left_out"
 
 
 def sequence_batches(run: Run, sequences: Callable[[int], list[TrainingSample]]) -> Callable[[int], TrainBatch]:
-    """Return the batches of the steps whose sequences a function gives, for the run's learner."""
     builder = run.trainer.batch_builder()
     return lambda step: builder.of_samples(sequences(step))
 
@@ -42,9 +41,9 @@ async def train_supervised(
     sequences: int,
     loss: LossConfig = NLL,
 ) -> Path:
-    """Train on `batch(step)` for the steps of `config`, from where it was interrupted; returns the last step's checkpoint.
+    """Train on `batch(step)` for the steps of `config`, from where it was interrupted; return the last step's checkpoint.
 
-    `name` is that of the instance. A batch with fewer than `sequences` is trained as it is, and what is missing is counted.
+    `name` is that of the instance. A batch with fewer than `sequences` is trained as it is, and the missing are counted.
     """
     steps = config.steps
     learner, done = await run.trainer.begin(name, optim=config.optim, loss=loss, steps=steps, beside_engines=False)
@@ -81,7 +80,7 @@ class _SupervisedLoop:
         self._done = self._learning = done  # the same but in the middle of a step
 
     async def run(self) -> None:
-        """Make the steps; what was learnt is saved where a stop or a fault comes between two of them."""
+        """Make the steps; save before a stop or a fault between two of them."""
         self._skips.restore(skipped_steps(await in_thread(self._run.rows, self._name)))
         try:
             for step in range(self._done + 1, self._config.steps + 1):
@@ -121,13 +120,13 @@ class _SupervisedLoop:
 def row_intake(
     config: Supervised, name: str, tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig, *, longest: int | None
 ) -> RowIntake:
-    """Return the intake of a stage's rows for a model with this tokenizer, up to `longest` if no setting limits them."""
+    """Return the intake of a stage's rows, up to `longest` if no setting limits them."""
     setting, max_tokens = limit_name(name, config.max_tokens), config.max_tokens or longest
     return RowIntake(DialogueTokenizer.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
 
 
 def tell_data(run: Run, name: str, source: str, counts: Mapping[str, int], *, drawn: int) -> None:
-    """Say what a stage trains on, once in the metrics file too; `drawn` is how many samples all its steps draw."""
+    """Report the data of a stage, once in the metrics file too; `drawn` is how many samples all its steps draw."""
     if not counts:  # rows that are read as they are needed
         run.progress.note(f"{name}: rows are read as they are needed, from {source}")
         return
@@ -137,7 +136,6 @@ def tell_data(run: Run, name: str, source: str, counts: Mapping[str, int], *, dr
 
 
 def _tell_left_out(run: Run, name: str, *, sequences: int) -> None:
-    """Say at the end of a stage how many sequences its batches lacked."""
     rows = [row for row in read_metrics(run.folder.metrics) if row.stage == name]
     left_out = round(sum(row.values.get(LEFT_OUT, 0.0) for row in rows))
     if left_out:
@@ -146,7 +144,6 @@ def _tell_left_out(run: Run, name: str, *, sequences: int) -> None:
 
 
 def _tell_once(run: Run, name: str, step: int, what: dict[str, Any]) -> None:
-    """Log an event, where a run that goes on has not told the same before."""
     event = {"kind": "data", "what": what}
     if not any((row.stage, row.event) == (name, event) for row in read_metrics(run.folder.metrics)):
         run.metrics.event(name, step, "data", what)
@@ -168,7 +165,6 @@ class _Ahead:
         return batch
 
     def close(self) -> None:
-        """Give the batch up that is built ahead."""
         if self._next is not None:
             self._next[1].cancel()
 

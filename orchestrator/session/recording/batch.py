@@ -57,7 +57,6 @@ class TrainedWith:
 
     @classmethod
     def of(cls, stage: LoopConfig, builder: BatchBuilder) -> "TrainedWith":
-        """Take the settings of a stage, and of the learner whose batches the builder makes."""
         return cls(
             learner=builder.config,
             optim=stage.optim,
@@ -71,26 +70,22 @@ class TrainedWith:
 
     @property
     def builder(self) -> BatchBuilder:
-        """What makes the batches."""
         return BatchBuilder(config=self.learner, pad_id=self.pad_id)
 
     @property
     def threads(self) -> int:
-        """CPU threads of a rank."""
         return self.learner.threads_beside if self.beside_engines else self.learner.threads
 
     @property
     def total_updates(self) -> int:
-        """Updates of the whole stage."""
         return self.steps * self.updates_per_step * self.epochs
 
     def as_json(self) -> dict[str, Any]:
-        """Return the settings as plain JSON data."""
         return asdict(self)
 
 
 def trained_with_from_json(data: dict[str, Any]) -> TrainedWith:
-    """Return what `as_json` gave. Raise `ValueError` for a setting that there is none, or a value that is wrong."""
+    """Return the settings of a head. Raise `ValueError` for an unknown setting or a wrong value."""
     found = typed(TrainedWith, data)
     assert isinstance(found, TrainedWith)
     return found
@@ -102,11 +97,10 @@ COMPUTED_BY = ("torch", "transformers", "deepspeed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepBatch:
-    """Step `step` of the instance `stage`. `version` is that of the weights that were trained.
+    """Step `step` of the instance `stage`, with `version` of the weights that were trained.
 
-    Of a group that was read back, tasks, texts and verdicts are not there; all that training reads of it is. `records` are
-    those of the answers with a trained token, in the order of `TokenRecord.place`. `teacher` is the model of a loss that
-    compares with one. `packages` are the versions by which it was computed, and the machine's kind.
+    A group that was read back has no tasks, texts and verdicts, but all that training reads. `records` are those of the
+    answers with a trained token, in the order of `TokenRecord.place`. `packages` are the versions that computed it.
     """
 
     stage: str
@@ -125,7 +119,7 @@ class StepBatch:
 
     @property
     def rows(self) -> list[int]:
-        """The row of each answer with a score in the step's file of trajectories, which has the failed ones too."""
+        """The row of each answer with a score in the step's file of trajectories, which has failed ones too."""
         rows: list[int] = []
         first = 0
         for group in self.groups:
@@ -136,7 +130,6 @@ class StepBatch:
 
 @cache
 def packages_here() -> dict[str, str]:
-    """Return the versions of the packages that compute here, and the kind of the machine."""
     return {name: version(name) for name in COMPUTED_BY} | {"machine": platform.machine()}
 
 
@@ -149,7 +142,7 @@ HEAD = "head"
 
 
 def head_of(file: Any) -> dict[str, Any]:
-    """Return the head of an open file of safetensors. Raise `ValueError` where it is of a format that is not read."""
+    """Return the head of an open file of safetensors. Raise `ValueError` for another format."""
     head: dict[str, Any] = json.loads(zlib.decompress(file.get_tensor(HEAD).tobytes()))
     if head["format"] not in READ:
         raise ValueError(f"it has format {head['format']}, and this version of Temper reads format {FORMAT}")
@@ -171,10 +164,7 @@ TYPES: dict[str, type[np.generic]] = {
 
 
 def write_batch(path: Path, batch: StepBatch, *, leave: int = 0) -> int:
-    """Write a batch, whole or not at all; returns its bytes.
-
-    Raise `OSError` where it can't be written, or fewer than `leave` bytes of the disk would be left.
-    """
+    """Write a batch, whole or not at all; return its bytes. Raise `OSError` if fewer than `leave` bytes would be left."""
     arrays: Arrays = {name: [] for name in TYPES}
     head = {
         "format": FORMAT,
@@ -206,7 +196,7 @@ def write_batch(path: Path, batch: StepBatch, *, leave: int = 0) -> int:
 
 
 def read_batch(path: Path) -> StepBatch:
-    """Return what `write_batch` wrote. Raise `ValueError`, with the file, where it is damaged or of another format."""
+    """Read a batch. Raise `ValueError`, with the file, if it is damaged or of another format."""
     try:
         with safe_open(path, framework="numpy") as file:
             head = head_of(file)
@@ -232,7 +222,7 @@ def read_batch(path: Path) -> StepBatch:
 
 
 def _packed_experts(experts: NDArray[Any]) -> NDArray[Any]:
-    """Return expert choices, of which -1 is none, as bytes where they are low enough."""
+    """Return expert choices, of which -1 is none, as bytes if they are low enough."""
     low = experts.size and experts.min() >= -1 and experts.max() < np.iinfo(np.uint8).max
     return (experts + 1).astype(np.uint8) if low else experts
 
@@ -245,7 +235,7 @@ class _Parts:
         self._at = dict.fromkeys(arrays, 0)
 
     def next(self, name: str, count: int) -> NDArray[Any]:
-        """Return the next so many entries of an array. Raise `ValueError` where there are fewer."""
+        """Return the next entries of an array. Raise `ValueError` if there are fewer."""
         at = self._at[name]
         found = self._arrays[name][at : at + count]
         if len(found) < count:
@@ -254,7 +244,6 @@ class _Parts:
         return found
 
     def require_read(self) -> None:
-        """Raise `ValueError` where something is left."""
         for name, array in self._arrays.items():
             if self._at[name] != len(array):
                 raise ValueError(f"{name} has {len(array)} entries, of which {self._at[name]} belong to answers")

@@ -15,10 +15,10 @@ NAMED = re.compile(r".+-\d+")
 
 
 def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
-    """Remove recorded batches until the disk of `place` has `needed` bytes free; returns those that were removed.
+    """Remove recorded batches until the disk of `place` has `needed` bytes free; return them.
 
     The oldest go first; of those after one checkpoint the last steps, since a step is replayed by all before it. None is
-    removed where that would not be enough, or they lie on another disk.
+    removed if that is not enough, or if they are on another disk.
     """
     lacking = needed - shutil.disk_usage(place).free
     files = {path: path.stat() for path in folder.batches.glob("*.safetensors") if NAMED.fullmatch(path.stem)}
@@ -37,7 +37,7 @@ def make_room(folder: RunDir, place: Path, *, needed: int) -> list[Path]:
 
 
 def _in_turn(folder: RunDir, written: dict[Path, float]) -> Iterator[Path]:
-    """Yield batches, each with the time at which it was written, in the order in which they may go."""
+    """Yield batches, with the times at which they were written, in the order of removal."""
     chains = []
     for stage, own in groupby(sorted(written, key=_named), key=lambda path: _named(path)[0]):
         bases = [0, *steps(folder.checkpoints(stage))]
@@ -48,7 +48,6 @@ def _in_turn(folder: RunDir, written: dict[Path, float]) -> Iterator[Path]:
 
 
 def _named(path: Path) -> tuple[str, int]:
-    """Return the instance and the step of a batch."""
     stage, _, step = path.stem.rpartition("-")
     return stage, int(step)
 
@@ -65,16 +64,16 @@ class BatchKeeper:
         self._lacks = False
 
     def saved(self, step: int) -> None:
-        """Learn that there will be a checkpoint of this step."""
+        """Note that there will be a checkpoint of this step."""
         self._base, self._lacks = step, False
 
     def due(self, step: int) -> bool:
-        """Return whether the batch of a step is to be recorded: without one before it no later one is of use."""
+        """Return whether to record the batch of a step: without the one before it no later one is of use."""
         return not self._lacks and 0 < step - self._base <= self._count
 
     def keep(self, batch: StepBatch, *, leave: int = 0) -> None:
-        """Write a batch, and remove before and after those that no checkpoint needs any more. Raise `OSError` where it can't
-        be written or would leave fewer than `leave` bytes; nothing is due then before the next checkpoint.
+        """Write a batch, and remove those that no checkpoint needs. Raise `OSError` if it can't be written or would leave fewer
+        than `leave` bytes; then nothing is due before the next checkpoint.
         """
         self._lacks = True
         self.remove_old()
@@ -85,7 +84,7 @@ class BatchKeeper:
         self._lacks = False
 
     def remove_old(self) -> None:
-        """Remove the batches that no checkpoint needs any more. One that is being written counts as there."""
+        """Remove the batches that no checkpoint needs. One that is being written counts as there."""
         bases = {0, self._base, *steps(self._folder.checkpoints(self._stage))}
         for step, path in self._folder.batch_files(self._stage).items():
             if not any(base < step <= base + self._count for base in bases):
