@@ -81,10 +81,7 @@ def add_screen_options(command: argparse.ArgumentParser) -> None:
 
 
 def set_log_level(level: str | None) -> None:
-    """Let the loggers of this process, and vLLM in its workers, write what is of this level or above it.
-
-    What our own modules warn of is for people, whatever the level.
-    """
+    """Set the level of the loggers of this process, and of vLLM in its workers. Our own warnings are always shown."""
     if level is None:
         return
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -132,10 +129,7 @@ def model_source(given: str, *, kinds: str) -> ModelSource:
 
 
 def model_directory(given: Path) -> Path:
-    """Return a model directory, the folder of a name on the hub, or the newest model of a run's folder.
-
-    Raise `FileNotFoundError` for anything else.
-    """
+    """Return a model directory, the folder of a name on the hub, or a run's newest model. Raise `FileNotFoundError`."""
     if (given / "config.json").is_file():
         return given
     if (source := ModelSource(path=str(given))).on_hub:

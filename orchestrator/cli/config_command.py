@@ -60,10 +60,7 @@ def _execute(given: argparse.Namespace) -> int:
 
 
 def _files(given: argparse.Namespace) -> tuple[Path | None, list[str]]:
-    """Return FILE and what lies over it, wherever FILE stands.
-
-    Raise `ValueError` where it is missing, or given where none is looked at.
-    """
+    """Return FILE and what lies over it. Raise `ValueError` if it is missing, or given to an option that takes none."""
     named = [] if given.config is None else [str(given.config)]
     words = [*named, *given.overrides]
     if words and not (given.resolved or given.explain):

@@ -139,10 +139,7 @@ def _add(group: Any, options: dict[str, tuple[type, str, str]]) -> None:
 
 
 def told(given: argparse.Namespace) -> dict[str, Any]:
-    """Return what the options say of the settings `eval` and `seed`, in the form of a configuration.
-
-    Raise `ValueError` where they contradict each other.
-    """
+    """Return the settings `eval` and `seed` of the options, as a configuration. Raise `ValueError` for contradictions."""
     sampling = {name: value for name in SAMPLING if (value := vars(given)[name]) is not None}
     if given.greedy and sampling.setdefault("temperature", 0.0) != 0:
         raise ValueError(f"--greedy with --temperature {given.temperature}: give one of them")
@@ -157,10 +154,7 @@ def told(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def read_escapes(text: str) -> str:
-    r"""Return what a shell can't well say: `\n`, `\t`, `\r`, `\\` and `\xNN`, `\uNNNN` as what they mean.
-
-    Raise `ValueError` for a broken one.
-    """
+    r"""Return a text with its escapes read: `\n`, `\t`, `\xNN` and the like. Raise `ValueError` for a broken one."""
     try:
         return text.encode("latin-1", "backslashreplace").decode("unicode_escape")
     except UnicodeDecodeError as error:
@@ -195,12 +189,11 @@ def _named(option: str, texts: list[str]) -> dict[str, str | None]:
 
 
 def is_override(text: str) -> bool:
-    """Return whether an argument gives a setting, or names a file of settings."""
     return SETTING.match(text) is not None or is_file(text)
 
 
 def require_read(given: argparse.Namespace) -> None:
-    """Raise `ValueError` for an option or a setting that this way of evaluating would not read."""
+    """Raise `ValueError` for an option or a setting that this way of evaluating does not read."""
     if given.url is None:
         if unread := [f"--{name.replace('_', '-')}" for name in OF_SERVERS if vars(given)[name] is not None]:
             raise ValueError(f"{', '.join(unread)} without --url: only a model behind a server is asked so")

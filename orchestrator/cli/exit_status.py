@@ -25,9 +25,9 @@ UNREAD = 141
 
 
 def exit_status(work: Callable[[], int]) -> int:
-    """Return the exit status of a command's work: its own, or that of a mistake, a fault or an interrupt, which is told.
+    """Return the exit status of a command's work, and print a mistake, a fault or an interrupt.
 
-    Output that nobody reads on is left to `ends_unread`; what else is raised is a fault of this program.
+    Unread output is left to `ends_unread`; any other error is a fault of this program.
     """
     try:
         return work()
@@ -54,7 +54,6 @@ def _tell_fault(error: Exception) -> None:
 
 
 def is_unread() -> bool:
-    """Return whether standard output is a pipe that nobody reads any more."""
     poll = select.poll()
     poll.register(1, 0)  # an error is told without being asked for
     return any(event & select.POLLERR for _, event in poll.poll(0))
@@ -62,10 +61,7 @@ def is_unread() -> bool:
 
 @contextmanager
 def ends_unread() -> Iterator[None]:
-    """End the command with the status `UNREAD` where it writes, or has yet to write, what nobody reads.
-
-    A `BrokenPipeError` of anything but standard output is raised as it is.
-    """
+    """End the command with `UNREAD` if nobody reads its output. Raise a `BrokenPipeError` of anything but standard output."""
     try:
         try:
             yield

@@ -116,7 +116,7 @@ def _execute(given: argparse.Namespace) -> int:
 
 
 def show_dry_run(preview: "Preview", config: "Config | None", given: argparse.Namespace) -> int:
-    """Print a preview as text or JSON, after the findings of the quick checks; return the exit status.
+    """Print a preview, after the findings of the quick checks; return the exit status.
 
     `config` is None if the profile can't choose here: then only the machine is checked.
     """

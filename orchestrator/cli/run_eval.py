@@ -34,10 +34,7 @@ from temper.rollout.remote.server import ChatServer
 
 
 def run_eval(given: argparse.Namespace) -> int:
-    """Evaluate what the command line names, show the results, and return the exit status.
-
-    Raise `ValueError` or `FileNotFoundError` for a mistake in the input.
-    """
+    """Evaluate, show the results, and return the exit status. Raise `ValueError` or `FileNotFoundError` for wrong input."""
     asked = _asked(given)
     file = Path(given.what) if given.what is not None and is_file(given.what) else None
     if given.url is not None:
@@ -115,6 +112,5 @@ def _of_server(given: argparse.Namespace, base: Given, asked: Asked) -> int:
 
 
 def show(path: Path, *, as_json: bool = False) -> None:
-    """Print a result as a short table and where it lies, or its file as it is."""
     text = path.read_text(encoding="utf-8")
     print(*([text] if as_json else [*result_lines(json.loads(text)), str(path)]), sep="\n")

@@ -47,7 +47,6 @@ def run_parity(given: argparse.Namespace) -> int:
 
 
 def _shown(given: argparse.Namespace, found: Comparison, setup: Setup) -> int:
-    """Print a comparison, write it if asked, and return the exit status."""
     data = to_json(found, setup, model=given.model)
     if given.out is not None:
         given.out.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +62,6 @@ def _shown(given: argparse.Namespace, found: Comparison, setup: Setup) -> int:
 
 
 def _compared(given: argparse.Namespace, setup: Setup, model: Path, prompts: list[Prompt], *, end: int) -> Comparison:
-    """Compare with the output of libraries in a file, and the progress on the screen."""
     with os.fdopen(os.dup(2), "w", buffering=1, encoding="utf-8") as screen:
 
         def tell(text: str) -> None:

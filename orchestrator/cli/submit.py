@@ -67,10 +67,7 @@ def run_job(address: str, command: str, runtime_env: dict[str, Any]) -> int:
 
 
 def remote_command(config: Path, overrides: list[str]) -> list[str]:
-    """Return the command of a run in a copy of this checkout on another machine.
-
-    Raise `ValueError` for a file or folder that would not be there, or would end with the copy.
-    """
+    """Return the command of a run in a copy of this checkout. Raise `ValueError` for a file that would not be there."""
     made = unsettled_config(config, overrides)
     if not Path(made.runs_dir).is_absolute():
         raise ValueError(

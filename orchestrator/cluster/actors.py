@@ -27,11 +27,10 @@ DEATHS = (RayActorError, OutOfMemoryError, NodeDiedError)
 
 
 async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied], cancels: bool = False) -> Any:
-    """Return what an actor answers. Raises `died` with the actor's name where its process has ended, or where it says that
-    it can't go on, `RuntimeError` where it has ended by what its constructor raised, and `ProcessDied` where another one
-    died that should have made what this one was given.
+    """Return an actor's answer. Raise `died` with its name if its process has ended, or if it can't continue.
 
-    With `cancels` the call ends in the actor too where the wait for it is cancelled.
+    Raise `RuntimeError` if its constructor failed, and `ProcessDied` if another process died that had to give it something.
+    With `cancels`, cancelling the wait cancels the call in the actor too.
     """
     try:
         return await call
@@ -51,10 +50,6 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
         raise died(f"{name} died ({' '.join(str(error).split())})") from error
 
 
-def _nothing() -> None:
-    """Do nothing at the end of an actor."""
-
-
 class ActorProcess:
     """An actor of Ray as a `Process`. Its death is raised as `died`, with its name."""
 
@@ -65,7 +60,7 @@ class ActorProcess:
         name: str,
         died: type[ProcessDied],
         groups: Mapping[str, str] = NO_GROUPS,
-        on_end: Callable[[], None] = _nothing,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         """`groups` are the concurrency groups of methods that have one; `on_end` is called when it was ended from here."""
         self._actor, self._name, self._died = actor, name, died
@@ -81,7 +76,6 @@ class ActorProcess:
     async def call(
         self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
     ) -> Any:
-        """See `Process.call`."""
         return await self._answer(self.begin(method, *args, named=named), cancels=cancels)
 
     def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[Any]:
@@ -104,7 +98,6 @@ class ActorProcess:
         return address
 
     def kill(self) -> None:
-        """See `Process.kill`."""
         ray.kill(self._actor)
         self._on_end()
 
@@ -120,7 +113,7 @@ class ActorProcess:
 
 
 async def living_nodes(*, hosts: bool = False) -> list[str]:
-    """Return the ids of the nodes that live; with `hosts` without those that offer no CPU and no GPU, such as a mere head.
+    """Return the ids of the living nodes; with `hosts` without those that offer no CPU and no GPU, such as a mere head.
 
     Raise `RuntimeError` if the cluster does not answer within `NODES_S` seconds.
     """
@@ -138,9 +131,9 @@ def _introduce(_actor: object) -> tuple[int, str, str]:
 
 
 async def at_place(place: Place, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-    """Run a plain function on the node of a process, that of the driver in a thread; return or raise what it does.
+    """Run a plain function on the node of a process, that of the driver in a thread; return or raise its result.
 
-    Raise `RuntimeError` where the cluster has lost the node, or loses it. The caller sets the deadline.
+    Raise `RuntimeError` if the cluster loses the node. The caller sets the deadline.
     """
     if place.node is None:
         return await in_thread(function, *args)
@@ -148,9 +141,9 @@ async def at_place(place: Place, function: Callable[[*Arguments], T], *args: *Ar
 
 
 async def at_node(node: str, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-    """Run a plain function in a process on a node; return what it does.
+    """Run a plain function in a process on a node; return its result. Raise `RuntimeError` with its error.
 
-    Raise `RuntimeError` with what it raises, or where the cluster has lost the node. The caller sets the deadline.
+    The caller sets the deadline.
     """
     if node not in await living_nodes():
         raise RuntimeError(f"the cluster has lost node {node[:8]}")

@@ -43,7 +43,6 @@ class Bundle:
     """Whether the group has this bundle alone, and goes with its process."""
 
     def options(self) -> dict[str, Any]:
-        """Return what Ray is told of an actor in it."""
         there = PlacementGroupSchedulingStrategy(self.group, self.number)
         return {"num_cpus": 0, "num_gpus": self.gpus, "scheduling_strategy": there}
 
@@ -70,7 +69,6 @@ class Bundles:
 
     @property
     def has_engines(self) -> bool:
-        """Whether engines were wanted."""
         return self._wanted.engines > 0
 
     @property
@@ -80,7 +78,6 @@ class Bundles:
 
     @property
     def shared(self) -> bool:
-        """Whether ranks and engines share their devices."""
         return self._wanted.shared
 
     async def ready(self) -> None:
@@ -93,9 +90,9 @@ class Bundles:
             await self._engines.ready()
 
     async def ranks(self) -> list[tuple[Bundle, Node]]:
-        """Return the bundle of each rank, and where it lies: those of a machine follow each other, the driver's first.
+        """Return the bundle of each rank, and its node: those of a machine follow each other, the driver's first.
 
-        Waits while one has no machine that answers: one that was lost a moment ago still counts as there.
+        Wait while a node does not answer: one that was lost a moment ago still counts as there.
         """
         assert self._ranks is not None
         names = await _nodes(self._ranks)
@@ -142,12 +139,10 @@ class Bundles:
         return Bundle(group=group, number=number, gpus=share if self._on_gpus else 0)
 
     def _need(self, gpus: int = 1) -> dict[str, float]:
-        """Return what Ray is to reserve for so many GPUs."""
         return {"GPU": float(gpus)} if self._on_gpus else {"CPU": SOME_CPU}
 
 
 def wanted_by(config: RunConfig, *, trains: bool = True, plays: bool = True) -> Wanted:
-    """Return what a run places whose stages train, or generate, or both."""
     return Wanted(
         ranks=config.learner.ranks * trains,
         engines=config.rollout.workers * plays,
@@ -157,10 +152,9 @@ def wanted_by(config: RunConfig, *, trains: bool = True, plays: bool = True) -> 
 
 
 async def reserve(wanted: Wanted) -> Bundles:
-    """Reserve what a run wants. Raise `NoRoomError` with what is wanted and what there is where the cluster lacks it.
+    """Reserve what a run wants. The only GPU of a cluster is given in halves to a rank and an engine.
 
-    That is said at once, or where others have it, after the seconds that the processes of a run before may take to go. The
-    only GPU of a cluster is given in halves to a rank and an engine.
+    Raise `NoRoomError` at once if the cluster is too small, or after `ROOM_S` seconds if others use it.
     """
     found = cluster_nodes()
     wanted = wanted.on(found)
@@ -205,7 +199,6 @@ async def _answer(names: set[str]) -> bool:
 
 
 def cluster_nodes() -> list[Node]:
-    """Return the nodes of the cluster as they are now."""
     free = available_resources_per_node()
     return [
         Node(

@@ -54,7 +54,6 @@ class Hardware:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs there are."""
         return sum(machine.gpus for machine in self.machines)
 
     @property
@@ -91,9 +90,9 @@ class Hardware:
 
 
 def ask_hardware() -> Hardware:
-    """Return what the cluster has that RAY_ADDRESS names, each machine asked; without the variable it is this machine.
+    """Return the hardware of the cluster that RAY_ADDRESS names; without the variable of this machine.
 
-    Raise `TimeoutError` where a machine does not answer.
+    Raise `TimeoutError` if a machine does not answer.
     """
     if "RAY_ADDRESS" not in os.environ:
         return Hardware(machines=(this_machine(),))
@@ -135,7 +134,6 @@ def with_gpus(machine: Machine, count: int) -> Machine:
 
 
 def this_machine() -> Machine:
-    """Return what this machine has, and this process may use of it."""
     sizes = _gpu_sizes()
     return Machine(
         gpus=len(sizes), gpu_gib=min(sizes, default=0.0), memory_gib=available_bytes()[1] / GIB, cpus=_cores()
@@ -143,10 +141,9 @@ def this_machine() -> Machine:
 
 
 def _gpu_sizes() -> list[float]:
-    """Return the memory of each GPU in GiB, of those that CUDA_VISIBLE_DEVICES leaves; none where torch is a build for CPUs.
+    """Return the memory in GiB of each GPU that CUDA_VISIBLE_DEVICES leaves; none if torch is a build for CPUs.
 
-    nvidia-smi says it, and where a container has none a process of its own: torch takes memory of a GPU for as long as its
-    process lives.
+    Without nvidia-smi a process of its own asks torch, which keeps memory of a GPU for as long as its process lives.
     """
     if torch.version.cuda is None:
         return []
@@ -158,10 +155,7 @@ def _gpu_sizes() -> list[float]:
 
 
 def told_by_torch() -> list[float]:
-    """Return the memory in GiB of each GPU that this process may use; none where torch finds none.
-
-    Raise `RuntimeError` with what torch says where it fails.
-    """
+    """Return the memory in GiB of each GPU that this process may use. Raise `RuntimeError` with torch's error."""
     command = (sys.executable, "-P", "-c", TORCH)
     told = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
     if told.returncode:
@@ -184,7 +178,6 @@ def chosen_of(gpus: list[T], chosen: str | None) -> list[T]:
 
 
 def _cores() -> int:
-    """Return the cores that this process may use."""
     cores = len(os.sched_getaffinity(0))
     file = GROUPS / "cpu.max"
     words = file.read_text(encoding="ascii").split() if file.is_file() else []

@@ -28,7 +28,6 @@ def search_last(folder: str) -> None:
 
 
 def search_as_driver() -> None:
-    """Find modules in a worker of Ray as its driver does."""
     search_last(os.environ[FOLDER])
 
 

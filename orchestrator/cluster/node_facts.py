@@ -62,7 +62,6 @@ class NodeSeen:
 
 
 def node_facts() -> NodeFacts:
-    """Return what this node has."""
     disk = shutil.disk_usage(tempfile.gettempdir())
     return NodeFacts(
         versions={"Python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
@@ -114,9 +113,9 @@ def reach(address: str, port: int) -> str:
 
 
 def ask_nodes() -> list[NodeSeen]:
-    """Return what each node of the cluster says that RAY_ADDRESS names, the driver's own first.
+    """Return the facts of each node of the cluster that RAY_ADDRESS names, the driver's own first.
 
-    Raise `ConnectionError` or `RuntimeError` where it can't be joined.
+    Raise `ConnectionError` or `RuntimeError` if it can't be joined.
     """
     with joined():
         here = ray.get_runtime_context().get_node_id()
@@ -149,7 +148,7 @@ def _on(node: str, function: Callable[..., Any], *arguments: Any) -> "ray.Object
 
 
 def _all(calls: dict[str, "ray.ObjectRef[Any]"], limit_s: float) -> dict[str, Any]:
-    """Return what each node answers, or as text why it did not."""
+    """Return each node's answer, or the reason for its silence as text."""
     ray.wait(list(calls.values()), num_returns=len(calls), timeout=limit_s)
     return {node: _answer(call, limit_s) for node, call in calls.items()}
 

@@ -36,12 +36,10 @@ class Wanted:
         )
 
     def __bool__(self) -> bool:
-        """Return whether there is anything to place."""
         return self.ranks + self.engines > 0
 
     @property
     def gpus(self) -> int:
-        """How many GPUs that takes."""
         if self.shared:
             return max(self.ranks, self.engines)
         return self.ranks + self.engines * self.processes
@@ -58,7 +56,6 @@ class Wanted:
         return replace(self, shared=True) if alone else self
 
     def __str__(self) -> str:
-        """Return what is wanted, for people."""
         if self.shared:
             return f"{_counted(self.gpus, 'GPU')}, each for a rank and an engine"
         each = f" with {self.processes} GPUs of one machine each" if self.processes > 1 else ""

@@ -20,13 +20,11 @@ STOP_S = 60.0
 
 
 def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
-    """Join the cluster that RAY_ADDRESS names, or start a private one on this machine.
+    """Join the cluster that RAY_ADDRESS names, or start a private one on this machine; return the logs of its workers here.
 
-    `slots` is how many actors the run needs. They ask for no CPU of Ray's own accounting, so that a laptop's two cores
-    hold them all; their threads are set in the configuration instead. A cluster that is started here asks for a token,
-    which Ray makes by default: some of its ports listen on every interface.
-
-    Returns what its workers on this machine print; None where this process was a member before.
+    The `slots` actors of the run ask for none of Ray's CPUs, so that two cores hold them all; the configuration sets their
+    threads. A cluster that is started here asks for a token: some of its ports listen on every interface. Return None in a
+    process that was a member before.
     """
     if ray.is_initialized():
         return None
@@ -57,17 +55,14 @@ def asks_for_no_token() -> bool:
 
 
 def _vllm_level() -> dict[str, str]:
-    """Return how much vLLM is to log in workers, as the nodes of a cluster have variables of their own.
-
-    Nothing where a submitted job says so itself: Ray refuses to start where it is told twice.
-    """
+    """Return the variables of vLLM's log level for workers; none if a submitted job has them, which Ray refuses twice."""
     job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
     told = (job.get("runtime_env") or {}).get("env_vars") or {}
     return {name: os.environ[name] for name in {VLLM_LEVEL} & os.environ.keys() - told.keys()}
 
 
 def stop_ray() -> None:
-    """Leave the cluster. One that was started here ends with all its processes. After `STOP_S` seconds nothing waits for it."""
+    """Leave the cluster. One that was started here ends with all its processes. Nothing waits longer than `STOP_S` seconds."""
     if ray.is_initialized():
         leaving = threading.Thread(target=ray.shutdown, daemon=True)
         leaving.start()

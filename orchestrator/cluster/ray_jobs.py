@@ -33,10 +33,9 @@ UNANSWERED = 5
 
 @contextmanager
 def local_head() -> Iterator[str]:
-    """Run a Ray head in the block, and yield the address of its job server.
+    """Run a Ray head in the block, and yield the address of its job server. It asks for a token.
 
-    It ends with this process, also if this process is killed, and asks for a token. Its files end with it. Raise
-    `RuntimeError` with its output if it does not start.
+    It ends with this process, also if this process is killed. Raise `RuntimeError` with its output if it does not start.
     """
     port, dashboard, agent = free_ports(3)
     folder = tempfile.mkdtemp(prefix="temper-ray-")

@@ -30,12 +30,10 @@ def make_rollout_pool(
     healing: Healing | None = None,
     newest: Callable[[], Path] | None = None,
 ) -> RolloutPool:
-    """Return a pool of workers, which its `start` starts: every engine on a model directory, whose weights count as `version`.
+    """Return a pool of workers in `bundles`, each with an engine on a model directory that counts as `version`.
 
-    Each is placed in its bundle of `bundles`. With `record_experts` the engines record the experts that they choose; those that
-    `sleeps` says may give their devices to the learner for a while. `healing` says how dead workers are replaced, and `newest`
-    which model of the same shape there is by then. The start raises `ValueError` where experts can't be recorded, and
-    `TooManyRestarts` where workers die before they serve.
+    Engines that `sleeps` says may give their devices to the learner. `newest` returns the model that a new worker reads. Its
+    `start` raises `ValueError` if experts can't be recorded, and `TooManyRestarts` if workers die before they serve.
     """
     actor = ray.remote(max_restarts=0)(RolloutWorker)
 

@@ -23,9 +23,9 @@ class SessionLogs:
     job: str = "*"
 
     def keep(self, into: Path) -> str:
-        """Copy what was printed, the newest files first, within the bounds above; return what went wrong, or "".
+        """Copy the logs, the newest first, within the bounds above; return the reason of a failure, or "".
 
-        Needs the folder above `into`. Names are new in each session, so that a run that goes on keeps those of before.
+        Names are new in each session, so that a continued run keeps those of before.
         """
         deadline, copied = time.monotonic() + COPY_S, 0
         try:
@@ -43,7 +43,7 @@ class SessionLogs:
 
 
 def _newest_first(files: Iterable[Path]) -> list[Path]:
-    """Return files that have anything in them."""
+    """Return files that are not empty."""
     known = [(file.stat(), file) for file in files]
     return [file for stat, file in sorted(known, key=lambda one: -one[0].st_mtime) if stat.st_size]
 
@@ -66,7 +66,6 @@ def _copy_end(source: Path, target: Path) -> int:
 
 
 def _remove_old(folder: Path) -> None:
-    """Remove the oldest files beyond what is kept in all."""
     size = 0
     for file in _newest_first(folder.glob("worker-*")):
         size += file.stat().st_size

@@ -24,7 +24,7 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine_processes: int) -> TrainerGroup:
     """Start one actor per rank in its bundle, and wait until they have joined each other at the first one's address.
 
-    `engine_processes` is how many an engine has. Where a machine was lost they wait until all bundles have one again.
+    If a machine was lost they wait until all bundles have one again.
     """
     from temper.learner.worker import TrainerWorker  # takes seconds, and most commands start no ranks
 
@@ -44,16 +44,14 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
 
 
 def rank_handle(actor: Any, *, number: int) -> RankHandle:
-    """Return the handle of a rank that is an actor of Ray."""
     name = f"the learner's rank {number}"
     return RankHandle(ActorProcess(actor, name=name, died=LearnerDied, groups=GROUPS), number=number)
 
 
 def allocator_options(config: LearnerConfig, *, on_gpus: bool) -> dict[str, Any]:
-    """Return the options of Ray by which torch's memory of a rank's GPU grows in segments, and so does not fragment.
+    """Return the options of Ray by which torch's memory of a rank's GPU grows in segments, against fragmentation.
 
-    Passes differ in shape. Other processes open such segments slowly, so ranks that push by `cuda_ipc` have none. A variable
-    that the user has set stays.
+    Other processes open such segments slowly, so ranks that push by `cuda_ipc` have none. A variable of the user stays.
     """
     if not on_gpus or config.transport == CUDA_IPC or any(name in os.environ for name in ALLOCATOR):
         return {}

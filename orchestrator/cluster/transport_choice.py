@@ -12,9 +12,8 @@ STORE = "object_store_memory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What a run's processes stand on: how many machines may hold them, how many GPUs they have, whether learner and engines
-    share their devices, and in bytes the main memory that the machine of rank 0 can give and the smallest object store of
-    Ray's.
+    """The processes' ground: machines that may hold them, their GPUs, whether learner and engines share these, and in bytes the
+    main memory of rank 0's machine and the smallest object store of Ray's.
     """
 
     machines: int
@@ -48,7 +47,7 @@ class Choice:
 def choose(wanted: str, ground: Ground, *, nbytes: int) -> Choice:
     """Return what pushes of `nbytes` bytes travel by if `learner.transport` is `wanted`.
 
-    Raises `ValueError` if it does not reach the engines on this ground, or finds no room there.
+    Raise `ValueError` if it does not reach the engines on this ground, or finds no room there.
     """
     if wanted == AUTO:
         choice = _by_ground(ground)

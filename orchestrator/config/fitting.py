@@ -77,8 +77,7 @@ def fit_supervised(part: Supervised, config: RunConfig, name: str) -> None:
 
 
 def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
-    """Raise `ValueError` if budgets do not fit into episodes or answers are fewer than ranks, or as `fit_training` and
-    `require_trust_region`."""
+    """Raise `ValueError` for budgets larger than episodes and for fewer answers than ranks, or as `fit_training`."""
     fit_training(part, config, name)
     require_trust_region(part, name)
     require_room(part.thinking.largest_budget if part.thinking.budget else None, config.rollout)
@@ -128,7 +127,6 @@ def require_room(budget: int | None, rollout: RolloutConfig, sampling: Sampling 
 
 
 def fit_own_answers(part: OwnAnswers, config: RunConfig, name: str) -> None:
-    """Raise `ValueError` as `fit_supervised` and `require_drawn`."""
     fit_supervised(part, config, name)
     require_drawn(name, part.sampling, config.rollout)
 
@@ -144,7 +142,6 @@ def require_drawn(name: str, sampling: Sampling, rollout: RolloutConfig) -> None
 
 
 def lengths(part: Supervised) -> dict[str, int | None]:
-    """Return what every supervised stage counts: null is no limit."""
     return {
         "steps": part.steps,
         "batch_size": part.batch_size,
@@ -154,7 +151,6 @@ def lengths(part: Supervised) -> dict[str, int | None]:
 
 
 def require_at_least_1(stage: str, counts: Mapping[str, int | None]) -> None:
-    """Raise `ValueError` for a count below 1."""
     for name, count in counts.items():
         if count is not None and count < 1:
             or_null = ", or null" if name == "max_tokens" else ""

@@ -131,10 +131,10 @@ class LoopConfig:
     def _check_sampling(self) -> None:
         """Raise `ValueError` for sampling from which nothing can be learnt by ratios of probabilities.
 
-        Of a truncated distribution mu is normalised over the tokens that are left, another set for each token and policy, while
-        pi has all of them: pi / mu is not 1 where both are the same model, and what pi gives to the rest is never seen. It
-        would have to be trained under the masks of the sampling (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open
-        Large Language Models", "Keep Sampling Mask", 2025), which are as large as the vocabulary for each token.
+        A truncated distribution mu is normalised over other tokens than pi, so pi
+        mu is not 1 for equal models. It would have to
+        be trained under the masks of the sampling (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language
+        Models", "Keep Sampling Mask", 2025), which are as large as the vocabulary for each token.
         """
         sampling, setting = self.sampling, f"{self.stage}.sampling"
         if sampling.truncates:
@@ -156,7 +156,6 @@ class LoopConfig:
 
     @property
     def updates(self) -> int:
-        """Optimiser steps of a step."""
         return self.updates_per_step * self.epochs
 
     @property
@@ -167,7 +166,6 @@ class LoopConfig:
 
     @property
     def answers_per_step(self) -> int:
-        """Answers that are trained on in a step."""
         return self.groups_per_step * self.group_size
 
 

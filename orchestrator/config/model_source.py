@@ -39,25 +39,20 @@ class ModelSource:
 
     @property
     def on_hub(self) -> bool:
-        """Whether it is a name on the hub."""
         return names_hub(self.path)
 
     @property
     def is_here(self) -> bool:
-        """Whether it can be read without a download: its configuration is on this machine, or it is no name on the hub."""
+        """Whether it needs no download: its configuration is on this machine, or it is no name on the hub."""
         return not self.on_hub or in_cache(self.path, file=FILES[0], revision=self.revision)
 
     @property
     def place(self) -> Path:
-        """Where it lies if it is on this machine."""
         return Path(self.path).expanduser().resolve()
 
     @property
     def folder(self) -> Path:
-        """Where it lies, downloaded into the hub's cache where it has to be.
-
-        Raise `FileNotFoundError` or `ValueError` where it can't be had.
-        """
+        """Its folder, downloaded if it has to be. Raise `FileNotFoundError` or `ValueError` if that is not possible."""
         if self.on_hub:
             return snapshot(self.path, kind="model", revision=self.revision, patterns=FILES, without=NOT_FILES).folder
         if self.revision is not None:

@@ -110,7 +110,6 @@ class ModelConfig:
 
     @property
     def declares(self) -> bool:
-        """Whether it says how the model writes its turns."""
         return bool(self.chat_template or self.end_of_turn or self.thought_tags or self.tool_calls)
 
     def declared(self) -> DeclaredTurns:
@@ -223,17 +222,14 @@ class RunConfig:
 
     @cached_property
     def environments(self) -> dict[str, BoundEnv]:
-        """The environments, bound to what the run says of them."""
         return bind_all(self.envs)
 
     @property
     def actors(self) -> int:
-        """How many processes generate and train, each with a GPU or half of one where there are GPUs."""
         return self.rollout.processes + self.learner.ranks
 
 
 def require_name(name: str) -> None:
-    """Raise `ValueError` where a name would not be that of a folder inside of another one."""
     if not name or name in (".", "..") or any(mark in name for mark in ("/", "\\", "\0")) or name != name.strip():
         raise ValueError(
             f"name={name!r} must be a plain folder name, such as demo-2: no path, no separator, not . or .."

@@ -35,7 +35,7 @@ Shape = Literal["one", "maybe", "each"]
 def typed(schema: Any, given: Mapping[str, Any], *, under: str = "") -> Any:
     """Return the object of a dataclass, or of an instance's class, with the given settings over its values.
 
-    Raise `SettingError`, with the key below `under`, for a setting that is unknown or wrong.
+    Raise `SettingError`, with the key below `under`, for an unknown or wrong setting.
     """
     config, values = (schema, _defaults(schema)) if isinstance(schema, type) else (type(schema), asdict(schema))
     plain = resolved(complete(config, given, values, under=under), under=under)
@@ -62,8 +62,7 @@ def values(schema: type, given: Mapping[str, Any]) -> dict[str, Any]:
 def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, *, under: str = "") -> dict[str, Any]:
     """Return the given settings over `values`, else over the defaults: all keys of each section, shorthands spelled out.
 
-    Unknown keys are kept, and those of `REMOVED` left out. Raise `SettingError`, with the key below `under`, for a value in
-    place of a section, a list or a mapping.
+    Unknown keys stay, those of `REMOVED` go. Raise `SettingError` for a value in place of a section, a list or a mapping.
     """
     if not isinstance(given, Mapping):
         raise SettingError(under.removesuffix(".") or "a configuration", given, "must be settings, each with its key")
@@ -77,7 +76,6 @@ def complete(config: type, given: Any, values: Mapping[str, Any] | None = None, 
 
 
 def _completed(hint: Any, value: Any, below: Any, key: str) -> Any:
-    """Return the value of one setting, complete, over the value `below`."""
     part, shape = part_of(hint)
     if part is not None and shape != "each" and isinstance(value, str) and "SHORTHAND" in vars(part):
         value = {vars(part)["SHORTHAND"]: value}
@@ -158,7 +156,6 @@ def _default(each: Any) -> Any:
 
 
 def _defaults(config: type) -> dict[str, Any]:
-    """Return the defaults of a dataclass as plain data, without the required settings."""
     found = {each.name: _default(each) for each in fields(config)}
     return {
         name: asdict(one) if is_dataclass(one) and not isinstance(one, type) else one

@@ -16,15 +16,13 @@ SHIPPED = Path(__file__).resolve().parents[2] / "configs"
 
 
 def is_file(text: str) -> bool:
-    """Return whether an argument names a YAML file, and is no setting."""
     return "=" not in text and Path(text).suffix in (".yaml", ".yml")
 
 
 def read_text(path: Path, overrides: list[str]) -> Any:
-    """Return what a YAML file gives, with further files and `key=value` overrides on top, unchecked.
+    """Return the settings of a YAML file, with further files and `key=value` overrides on top, unchecked.
 
-    Raise `FileNotFoundError` for a missing file and `ValueError` for what is not YAML, not an override, or a secret
-    that was blanked.
+    Raise `FileNotFoundError`, and `ValueError` for wrong YAML, a wrong override, or a blanked secret.
     """
     given = layered(path, overrides)
     require_secrets(given, path)
@@ -46,10 +44,7 @@ def require_secrets(given: Any, path: Path) -> None:
 
 
 def overridden(given: Any, overrides: list[str]) -> Any:
-    """Return a configuration with YAML files and `key=value` overrides on top, each over those before it, unchecked.
-
-    Of a file's settings those win that it gives: mappings are merged, lists replaced. Raise as `read_text` does.
-    """
+    """Return a configuration with YAML files and `key=value` overrides on top, unchecked. Raise as `read_text`."""
     for override in overrides:
         if "=" not in override and not is_file(override):
             raise ValueError(
@@ -63,7 +58,7 @@ def overridden(given: Any, overrides: list[str]) -> Any:
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any], *, place: str = "") -> dict[str, Any]:
-    """Return nested settings merged, the second winning: mappings are merged, all else is replaced.
+    """Return nested settings merged: mappings are merged, all else is replaced by `over`.
 
     Raise `ValueError`, with the key below `place`, for settings over a section that is given as that of another key.
     """
@@ -79,7 +74,6 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], *, place: str = ""
 
 
 def _loaded(path: Path) -> dict[str, Any]:
-    """Return the settings of a YAML file."""
     if not path.is_file():
         raise FileNotFoundError(f"no configuration file {path}; shipped ones are in {SHIPPED}")
     try:
@@ -92,7 +86,6 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 
 def _of_command_line(texts: list[str]) -> dict[str, Any]:
-    """Return the settings of some `key=value`. Raise `ValueError` with the one that can't be read."""
     given = OmegaConf.create()
     for text in texts:
         try:
@@ -129,7 +122,6 @@ def resolved(given: Mapping[str, Any], *, under: str = "") -> dict[str, Any]:
 
 
 def write_text(config: Any, path: Path) -> None:
-    """Write a configuration as YAML, without its secrets."""
     path.write_text(yaml_text(config), encoding="utf-8")
 
 
@@ -139,12 +131,11 @@ def yaml_text(config: Any) -> str:
 
 
 def written(path: Path, key: str) -> Any:
-    """Return the value that a file of `write_text` has under a dotted key; None where it has none."""
+    """Return the value that a file of `write_text` has under a dotted key; None if it has none."""
     return OmegaConf.select(OmegaConf.load(path), key)
 
 
 def flat_text(config: Any, *, under: str = "") -> dict[str, str]:
-    """Return a configuration as `dotted.key: value`, without its secrets."""
     return dict(_flatten(_redacted(config), under))
 
 

@@ -100,7 +100,6 @@ class Slot:
 
     @property
     def label(self) -> str:
-        """What it is called in messages."""
         if self.ticket is None:
             return f"the making of task {self.draw.index} of {self.draw.env}"
         return f"#{self.number} {self.ticket.task.label}"
@@ -130,9 +129,7 @@ class Occupancy:
 
 
 class HeldSlots:
-    """The slots that are held, in the order of admission, with what they do counted: a change costs the same however many there
-    are. States change here alone.
-    """
+    """The held slots in the order of admission, with counts by state, so that no change costs more with more slots."""
 
     def __init__(self, slots: Iterable[Slot] = ()) -> None:
         self._by_number: dict[int, Slot] = {}
@@ -154,7 +151,6 @@ class HeldSlots:
         return self._by_number[number]
 
     def add(self, slot: Slot) -> None:
-        """Hold a slot, which comes after all others."""
         self._by_number[slot.number] = slot
         self.counts[slot.state] += 1
         if slot.state in MISSING:
@@ -164,7 +160,6 @@ class HeldSlots:
                 self._undecided.add(slot.number)
 
     def enter(self, slot: Slot, state: SlotState) -> None:
-        """Let a slot do something else."""
         if slot.state in MISSING and state not in MISSING:
             self._found(slot)
         self.counts[slot.state] -= 1
@@ -177,14 +172,12 @@ class HeldSlots:
         self._undecided.add(slot.number)
 
     def remove(self, slot: Slot) -> None:
-        """Free a slot."""
         if slot.state in MISSING:
             self._found(slot)
         self.counts[slot.state] -= 1
         del self._by_number[slot.number]
 
     def in_state(self, state: SlotState) -> list[Slot]:
-        """Return the slots in a state, in their order."""
         return [slot for slot in self if slot.state is state] if self.counts[state] else []
 
     @property
@@ -225,7 +218,6 @@ class Meter:
         self._counted = now
 
     def means(self) -> dict[SlotState, float]:
-        """Return the mean number of slots in each state up to the last count."""
         passed = 0.0 if self._began is None or self._counted is None else self._counted - self._began
         return {state: seconds / passed if passed else 0.0 for state, seconds in self._seconds.items()}
 
@@ -266,7 +258,6 @@ class BufferState:
 
 
 def _fill(slot: Slot, held: HeldGroup) -> None:
-    """Put a finished group into the slot of its ticket."""
     slot.ticket = replace(held.group.ticket, admitted=slot.admitted)
     slot.group = replace(held.group, ticket=slot.ticket)
     slot.state = SlotState.READY if held.held == "ready" else SlotState.GENERATING
@@ -292,7 +283,6 @@ class Buffer:
     ) -> None:
         """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` returns
         whether its rewards teach anything. `overridden` are faults of a turn with their own advantage: a signal too.
-        Answers are drawn by `sampling`; what becomes of each ticket, `ledger` takes down.
         """
         if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
             raise ValueError(
@@ -413,8 +403,7 @@ class Buffer:
             self._slots.enter(slot, SlotState.READY)
 
     async def trained(self, step: int) -> Dropped:
-        """Take note that the learner made its step with what was taken: a checkpoint from now on is without it. Return what was
-        dropped since the step before."""
+        """Note that the learner made its step with what was taken. Return what was dropped since the step before."""
         async with self._changed:
             self._measure()
             for slot in self._taken():
@@ -436,7 +425,6 @@ class Buffer:
             self._changed.notify_all()
 
     def totals(self) -> Totals:
-        """Return what became of all tickets so far."""
         in_flight = sum(not slot.trained for slot in self._slots) + len(self._later)
         return replace(self._totals, in_flight=in_flight)
 
@@ -447,7 +435,6 @@ class Buffer:
         return Occupancy(slots=self.capacity, held=means)
 
     def _measure(self) -> None:
-        """Count the time until now, before something changes."""
         self._meter.count(self._slots.counts, now=self._clock())
 
     def _taken(self) -> list[Slot]:
@@ -499,7 +486,7 @@ class Buffer:
         return f"{len(missing)} groups that are still generated ({shown})"
 
     def state(self) -> BufferState:
-        """Return what a checkpoint holds: every ticket that is not decided yet, and the finished groups."""
+        """Return the state for a checkpoint: every undecided ticket, and the finished groups."""
         tickets, groups, dropped = [], [], self.dropped
         for slot in (slot for slot in self._slots if not slot.trained):
             tickets.append(HeldTicket(number=slot.number, draw=slot.draw, admitted=slot.admitted.step))

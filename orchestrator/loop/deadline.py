@@ -69,7 +69,6 @@ class DeadlineConfig:
         return Deadline(seconds=self.start_s + self._moving(nbytes), setting="deadlines.start_s")
 
     def step(self) -> Deadline:
-        """Return the deadline of a step of a supervised stage."""
         return Deadline(seconds=self.step_s, setting="deadlines.step_s")
 
     def shift(self) -> Deadline:
@@ -77,7 +76,6 @@ class DeadlineConfig:
         return Deadline(seconds=self.shift_s, setting="deadlines.shift_s")
 
     def files(self, nbytes: int) -> Deadline:
-        """Return the deadline of so many bytes to be read or written."""
         return Deadline(seconds=self.files_s + self._moving(nbytes), setting="deadlines.files_s")
 
     def _moving(self, nbytes: int) -> float:
@@ -146,9 +144,9 @@ async def together(awaitables: Iterable[Awaitable[T]]) -> list[T]:
 
 
 async def in_thread(function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-    """Run a function in a thread of its own, beside the event loop; return or raise what it does.
+    """Run a function in a thread of its own, beside the event loop; return or raise its result.
 
-    Nothing waits for a call that was given up: unlike a thread of asyncio's own it does not keep the process from ending.
+    Nothing waits for a call that was given up: unlike asyncio's own threads it does not keep the process from ending.
     """
     return await asyncio.get_running_loop().run_in_executor(THREADS, function, *args)
 
@@ -157,7 +155,6 @@ class _Threads(Executor):
     """Starts a thread for each call."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any) -> "Future[T]":  # type: ignore[override]
-        """Begin a call."""
         future: Future[T] = Future()
         threading.Thread(target=_settle, args=(future, partial(fn, *args)), daemon=True).start()
         return future
@@ -192,7 +189,6 @@ class StopFlag:
         return self._event.is_set()
 
     def check(self) -> None:
-        """Raise `StopRequested` where somebody asked for it."""
         if self._event.is_set():
             raise StopRequested
 

@@ -49,11 +49,9 @@ class Mixture:
 
     @property
     def envs(self) -> list[str]:
-        """The environments that it draws from."""
         return list(self._shares)
 
     def draw(self) -> Draw:
-        """Make the next draw."""
         since = {env: self._counts[env] - self._before[env] for env in self._shares}
         total = sum(since.values()) + 1
         env = max(self._shares, key=lambda name: self._shares[name] * total - since[name])

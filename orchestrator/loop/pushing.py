@@ -20,7 +20,6 @@ class PushInFlight:
         self._loaded_at = 0.0
 
     def begin(self, load: Coroutine[Any, Any, float]) -> None:
-        """Have the engines load a push."""
         self.loading = asyncio.create_task(load)
 
     async def loaded(self) -> None:
@@ -57,7 +56,6 @@ class LaterFault:
             self._fault = self._fault or error
 
     def raise_kept(self) -> None:
-        """Raise the fault that was kept, if there is one."""
         if self._fault is not None:
             raise self._fault
 

@@ -60,10 +60,9 @@ def require_buffer_fits(shaping: ShapingConfig, *, turn_tokens: int) -> None:
 
 
 def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = None) -> Group:
-    """Add the rewards for length to a group, each as a part of its own; none where nothing is set.
+    """Add the rewards for length to a group, each as a part of its own.
 
-    What is right and what is best is judged by the rewards that the answers earned, before anything was added.
-    `turn_tokens` is the limit of a turn, which the penalty for overlong ones needs.
+    Correctness and rank are judged by the earned rewards, before anything is added. `turn_tokens` is the limit of a turn.
     """
     earned_G = [_reward(trajectory) for trajectory in group.trajectories]
     correct_G = [trajectory.correct for trajectory in group.trajectories]
@@ -84,12 +83,10 @@ def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = Non
 
 
 def earned(reward: float, parts: Mapping[str, float]) -> float:
-    """Return the reward before shaping."""
     return round(reward - sum(parts.get(part, 0.0) for part in SHAPING_PARTS), EARNED_DIGITS)
 
 
 def earned_rewards(group: Group) -> list[float]:
-    """Return the rewards of a group's answers before shaping."""
     return [earned(_reward(trajectory), trajectory.verdict.parts) for trajectory in group.trajectories]
 
 

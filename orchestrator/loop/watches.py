@@ -38,7 +38,6 @@ class Band:
 
     @property
     def is_watched(self) -> bool:
-        """Whether there is a bound."""
         return self.low is not None or self.high is not None
 
     @property
@@ -64,7 +63,6 @@ class BandsConfig:
 
     @property
     def by_name(self) -> dict[str, Band]:
-        """All bands, as `METRICS` names them."""
         return {
             "kl": self.kl,
             "entropy": self.entropy,
@@ -231,7 +229,6 @@ class FailureWatch:
             self._judge(env, window)
 
     async def on(self, answering: Awaitable[Group]) -> Group:
-        """Wait for a group, count it and return it."""
         group = await answering
         self.add(group)
         return group
@@ -263,13 +260,11 @@ class SkipWatch:
     """Counts skipped steps in a row: loss or gradient was not finite, or nothing was left to train on."""
 
     def __init__(self, most: int, *, stage: str) -> None:
-        """`most` is `learner.max_skipped`."""
         self._most = most
         self._stage = stage
         self._skipped: list[int] = []
 
     def restore(self, steps: Iterable[tuple[int, bool]]) -> None:
-        """Count the steps of a run that goes on, each with whether it was skipped."""
         self._skipped = []
         for step, skipped in steps:
             self._count(step, skipped=skipped)

@@ -49,11 +49,9 @@ class Config(RunConfig):
 
     @cached_property
     def instances(self) -> list[StageInstance]:
-        """What `stages` lists, each with its name."""
         return instances(self.stages)
 
     def section(self, settings: type[S]) -> S:
-        """Return the settings of a stage by their class."""
         return next(part for part in self.sections.values() if type(part) is settings)
 
     def settings(self, instance: StageInstance) -> Any:
@@ -69,13 +67,11 @@ class Config(RunConfig):
             raise ValueError(f"stages, {instance.name}: {error}") from error
 
     def steps(self, of: StageInstance | Stage[Any]) -> int:
-        """Return the steps that a training stage has to do, or an instance of it."""
         settings = self.settings(of) if isinstance(of, StageInstance) else self.sections[of.name]
         steps: int = settings.steps
         return steps
 
     def plays(self, instance: StageInstance) -> bool:
-        """Return whether an instance plays episodes, for which it needs the engines."""
         return instance.stage.plays(self.settings(instance))
 
     def require_stage(self, instance: StageInstance) -> None:
@@ -89,7 +85,6 @@ class Config(RunConfig):
 
 
 def _without_envs(instance: StageInstance, settings: Any) -> str:
-    """Say why a stage needs an environment, and how a run comes by with one or without."""
     one = "name one, for example `envs: {math: {share: 1.0}}`"
     if "data" in vars(settings):
         return f"has no {instance.stage.name}.data: give it rows to train on, or {one}"
@@ -114,27 +109,23 @@ KINDS = kinds(SCHEMA)
 def load_config(path: Path, overrides: list[str]) -> Config:
     """Return the configuration of a YAML file with `key=value` overrides on top.
 
-    Raise `FileNotFoundError` for a missing file and `ValueError`, with the key, the value and what would be right, for
-    anything else.
+    Raise `FileNotFoundError` for a missing file, and `ValueError` with key, value and remedy for anything else.
     """
     return make_config(read_text(path, overrides))
 
 
 def settled_config(path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = ask_hardware) -> Config:
-    """Return the same with what its profile chooses for the hardware and the model: what is to be run. Raises likewise."""
+    """Return the same with the choices of its profile for the hardware and the model: the configuration of a run."""
     return make_config(settled(given_text(path, overrides), ask=ask))
 
 
 def unsettled_config(path: Path, overrides: list[str]) -> Config:
-    """Return the configuration as far as it is known without the cluster, whose profile chooses what is not given.
-
-    The longest sequence counts as long as the limits that are given, since it will be. Raises as `load_config`.
-    """
+    """Return the same without the profile's choices, which need the cluster. Raise as `load_config`."""
     return unsettled(given_text(path, overrides))
 
 
 def unsettled(given: dict[str, Any]) -> Config:
-    """Return the same of plain data, as a YAML file would have it. Raise `ValueError` as above."""
+    """Return the same of plain data. The longest sequence is as long as the given limits."""
     longest = "rollout.engine.max_model_len"
     limit = found(given, "rollout.limits.total_tokens")
     if limit is not None and found(given, longest) is None:
@@ -143,10 +134,7 @@ def unsettled(given: dict[str, Any]) -> Config:
 
 
 def given_text(path: Path, overrides: list[str]) -> dict[str, Any]:
-    """Return what a YAML file gives, with overrides on top, unchecked: settings of an instance in its entry of `stages`.
-
-    Raise as `read_text`.
-    """
+    """Return the settings of a YAML file with overrides on top, unchecked, those of an instance in its entry of `stages`."""
     given: dict[str, Any] = _by_instance(read_text(path, overrides))
     return given
 
@@ -158,7 +146,7 @@ def shown_text(path: Path, overrides: list[str]) -> dict[str, Any]:
 
 
 def make_config(given: Any) -> Config:
-    """Return the configuration that plain data describes, as a YAML file would have it. Raises `ValueError` as above."""
+    """Return the configuration of plain data, as a YAML file would have it. Raise `ValueError` as `load_config`."""
     parts = vars(typed(SCHEMA, with_presets(_by_instance(given))))
     sections = {name: part for name, part in parts.items() if name not in SHARED}
     return Config(**{name: parts[name] for name in SHARED}, sections=sections)
@@ -170,10 +158,7 @@ def save_config(config: Config, path: Path) -> None:
 
 
 def flat_config(config: Config) -> dict[str, str]:
-    """Return the configuration as `dotted.key: value` without its secrets, for the tracker and for comparison.
-
-    Instances of stages stand under their names.
-    """
+    """Return the configuration as `dotted.key: value` without its secrets; instances of stages have their names."""
     flat = flat_text(as_file(config)) | {"stages": ", ".join(instance.name for instance in config.instances)}
     for instance in config.instances:
         if instance.given or (instance.stage.trains and instance.name != instance.stage.name):
@@ -188,7 +173,7 @@ def as_file(config: Config) -> Any:
 
 
 def with_presets(given: Any) -> Any:
-    """Return what was given, with the settings of the standard sets that environments are."""
+    """Return the settings with those of the standard sets that environments are."""
     envs = given.get("envs")
     if not isinstance(envs, Mapping):
         return given
@@ -196,9 +181,9 @@ def with_presets(given: Any) -> Any:
 
 
 def _by_instance(given: Any) -> Any:
-    """Return what was given, with what stands under the name of an instance moved into its entry of `stages`.
+    """Return the settings with those under the name of an instance moved into its entry of `stages`.
 
-    Raise `ValueError` where something stands in place of a section, a list or a mapping: what follows goes by these.
+    Raise `ValueError` for a value in place of a section, a list or a mapping.
     """
     complete(SCHEMA, given)
     others = {key: value for key, value in given.items() if key not in KNOWN}

@@ -37,7 +37,6 @@ def fingerprint_now(config: Config, folder: RunDir, *, reads: bool = True) -> di
 
 
 def changes(config: Config, before: dict[str, str], now: dict[str, str]) -> dict[Kind, Changes]:
-    """Return what differs, by kind."""
     stages = {one.name: one.stage.name for one in config.instances}
     found: dict[Kind, Changes] = {kind: {} for kind in Kind}
     for key in sorted(before | now):
@@ -52,10 +51,10 @@ def _kind(key: str, stages: dict[str, str]) -> Kind:
 
 
 def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> dict[Kind, Changes]:
-    """Return what differs, by kind, from what a run went on with last; nothing of a new run.
+    """Return the changes by kind since the run's last start; none of a new run.
 
-    What nothing was trained with may change: the settings of a stage that has no checkpoint, and all others of a run that
-    has none. Files may be gone where nothing ahead `reads` any. Raise `ValueError` with what would make another run.
+    Settings may change if nothing was trained with them: those of a stage without a checkpoint, and all others of a run without
+    one. Files may be gone if nothing ahead `reads` any. Raise `ValueError` for changes that make another run.
     """
     state = folder.state()
     if not state.fingerprint:
@@ -73,10 +72,10 @@ def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> di
 
 
 def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) -> None:
-    """Record a new run's configuration, or check that a continued one may go on with this one, and record what changed.
+    """Record the configuration of a run, and the changes since its last start. Raise `ValueError` as `allowed_changes`.
 
-    Answers that a stage without a checkpoint trains on are sampled anew where what changed concerns them; a run without
-    any checkpoint begins anew. Raise `ValueError` as `allowed_changes` does.
+    Answers that a stage without a checkpoint trains on are sampled anew if the changes concern them; a run without any
+    checkpoint begins anew.
     """
     state = folder.state()
     now = fingerprint_now(config, folder, reads=reads)
@@ -115,7 +114,7 @@ def recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dic
 
 
 def _begins_anew(found: dict[Kind, Changes], config: Config, state: RunState, trained: Iterable[str]) -> bool:
-    """Return whether nothing that was done holds any more: what changed is no setting of a stage, and nothing was trained."""
+    """Return whether all progress is void: a setting of no stage changed, and nothing was trained."""
     return not trained and any(not _of_a_stage(key, config, state) for key in found[Kind.IDENTITY])
 
 
@@ -127,7 +126,6 @@ def _of_a_stage(key: str, config: Config, state: RunState) -> bool:
 
 
 def _forget_answers(found: dict[Kind, Changes], folder: RunDir, trained: Iterable[str]) -> None:
-    """Remove what was sampled with other settings for stages that were not trained on it yet."""
     for name in folder.state().stages:
         if name not in trained and samples_anew(name, found):
             folder.sampled(name).unlink(missing_ok=True)
@@ -142,7 +140,6 @@ def samples_anew(name: str, found: dict[Kind, Changes]) -> bool:
 def _is_fixed(
     key: str, change: tuple[str | None, str | None], config: Config, state: RunState, trained: Iterable[str]
 ) -> bool:
-    """Return whether something was trained with this setting."""
     owner = key.partition(".")[0]
     stage = _of_a_stage(key, config, state)
     if not (owner in trained if stage else trained):
@@ -158,7 +155,7 @@ def _needs_no_more(key: str, state: RunState, reads: bool, same_model: bool) -> 
 
 
 def _afresh(folder: RunDir) -> RunState:
-    """Return a state without progress, where nothing was trained: what was made with other settings is removed."""
+    """Return a state without progress, and remove what was made with other settings."""
     state = folder.state()
     for name in state.began:
         folder.sampled(name).unlink(missing_ok=True)

@@ -21,9 +21,9 @@ WEIGHTS = (".safetensors", ".bin", ".pt")
 
 
 def content(config: Config) -> dict[str, str]:
-    """Return size and SHA-256 of what the settings name as files, by their dotted names; of what is on the hub its commit.
+    """Return size and SHA-256 of the files that settings name, by dotted names; of data on the hub its commit.
 
-    Of a model directory it is the hash of what describes it, and the sizes of its weights: these may be hundreds of GB.
+    Of a model directory it is the hash of its description, and the sizes of its weights: these may be hundreds of GB.
     """
     found = {key: _described(path, beside) for key, path, beside in _options(config)}
     for key, model in _models(config):
@@ -51,7 +51,6 @@ def to_download(config: Config) -> list[str]:
 
 
 def is_whole(model: ModelSource) -> bool:
-    """Return whether all files of a model are on this machine."""
     try:
         with cache_alone():
             require_whole(model.folder)
@@ -61,7 +60,6 @@ def is_whole(model: ModelSource) -> bool:
 
 
 def has_files(data: DataConfig) -> bool:
-    """Return whether the files of data are on this machine."""
     try:
         with cache_alone():
             data_files(data)
@@ -71,7 +69,6 @@ def has_files(data: DataConfig) -> bool:
 
 
 def _models(config: Config) -> Iterator[tuple[str, ModelSource]]:
-    """Yield the settings that name models."""
     if config.model.source is not None:
         yield "model", config.model.source
     for name, stage, part in _parts(config):
@@ -93,8 +90,7 @@ def _data(config: Config) -> Iterator[tuple[str, DataConfig, tuple[str, ...]]]:
 def _options(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
     """Yield the options of environments that name a file or a folder, each with the names of the files that belong to it.
 
-    Of a folder only these belong to the run: else it may be one that the environment writes to, or the option a word that a
-    folder has as its name.
+    Of a folder only these belong to the run: the environment may write to it, or the option may be a word with such a name.
     """
     for name, bound in config.environments.items():
         companions = bound.definition.companions
@@ -107,14 +103,12 @@ def _options(config: Config) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
 
 
 def _parts(config: Config) -> Iterator[tuple[str, Stage[Any], Any]]:
-    """Yield the stages with their settings, and the instances that train with theirs, each by its name."""
     parts = {name: (all_stages()[name], part) for name, part in config.sections.items()}
     parts |= {one.name: (one.stage, config.settings(one)) for one in config.instances if one.stage.trains}
     yield from ((name, stage, part) for name, (stage, part) in parts.items())
 
 
 def _commit(model: ModelSource) -> str:
-    """Return the commit of a model on the hub, which is downloaded where it has to be."""
     try:
         return model.folder.name
     except FileNotFoundError:  # said where it is read, if it ever is
@@ -129,7 +123,6 @@ def _data_commit(data: DataConfig) -> str:
 
 
 def _rows(data: DataConfig, beside: tuple[str, ...]) -> str:
-    """Describe a file of rows, or all files of the folder."""
     path = Path(data.path).expanduser()
     if not path.is_dir():
         return _described(path, beside)

@@ -47,7 +47,7 @@ class Asked:
 
 
 def of_model(source: ModelSource) -> Given:
-    """Return what a model alone says: how long its episodes may be. Raises as `ModelSource.folder`."""
+    """Return the settings that follow from a model alone: the lengths of its episodes. Raise as `ModelSource.folder`."""
     longest = min(longest_sequence(source.folder) or LONGEST, LONGEST)
     limits = {"turn_tokens": longest, "total_tokens": longest}
     return merged(PATIENT, {"model": {"path": source.path}, "rollout": {"limits": limits}})
@@ -60,7 +60,6 @@ def of_run(folder: Path, model: Path) -> Given:
 
 
 def label_of(folder: Path) -> str:
-    """Return a name for a run's newest model."""
     return slug(f"{folder.resolve().name}-{RunDir(folder).state().label}")
 
 
@@ -71,10 +70,7 @@ def slug(text: str) -> str:
 
 
 def asked_for(given: Given, asked: Asked, *, label: str) -> Given:
-    """Return a configuration with what is asked and a stage `eval` of that label, without the settings of other stages.
-
-    Raise `ValueError` if no tasks are named.
-    """
+    """Return a configuration with a stage `eval` of that label. Raise `ValueError` if no tasks are asked."""
     whole = with_envs({key: value for key, value in given.items() if key in (*SHARED, "eval")}, asked)
     if not whole.get("envs"):
         raise ValueError(
@@ -85,7 +81,7 @@ def asked_for(given: Given, asked: Asked, *, label: str) -> Given:
 
 
 def answer_limit(asked: Asked, *, given: Given, longest: int | None = None) -> Given:
-    """Return the longest answer that the standard sets name, at most `longest` tokens, as a configuration has it.
+    """Return the longest answer of the standard sets, at most `longest` tokens, as a configuration.
 
     Return nothing if environments are asked too, or if the user's settings `given` limit answers or thoughts themselves.
     """
@@ -98,8 +94,7 @@ def answer_limit(asked: Asked, *, given: Given, longest: int | None = None) -> G
 def with_envs(given: Given, asked: Asked) -> Given:
     """Return a configuration with the environments and sets that are asked alone; with none asked it stays.
 
-    All rows of the data are asked, and as many generated tasks as is usual. Raise `ValueError` for a set that has the name of
-    one of the environments.
+    All rows of the data are asked. Raise `ValueError` for a set with the name of one of the environments.
     """
     if not (asked.envs or asked.presets):
         return given
@@ -121,5 +116,4 @@ def _eval_data(text: str | None) -> Given:
 
 
 def fresh_name(label: str) -> str:
-    """Return a name for the folder of an evaluation: what it is of, and when it began."""
     return f"eval-{label}-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"

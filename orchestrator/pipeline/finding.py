@@ -34,7 +34,6 @@ class Finding:
 
     @property
     def line(self) -> str:
-        """All of it as one line."""
         return f"{self.level.value}: {self.where}: {self.what}" + (f"; {self.remedy}" if self.remedy else "")
 
     def to_json(self) -> dict[str, str]:
@@ -43,7 +42,7 @@ class Finding:
         return {"level": self.level.value} | {name: blanked(text) for name, text in parts.items()}
 
     def print(self, console: Console, *, width: int = 14) -> None:
-        """Print it as a line, and the remedy as a second one. The column `where` has `width` characters."""
+        """Print a line, and the remedy as a second one. The column `where` has `width` characters."""
         line = self.to_json()
         mark = "FAILURE" if self.level is Level.FAILURE else self.level.value
         where = f"{line['where']:<{width - 1}} "
@@ -53,15 +52,12 @@ class Finding:
 
 
 def ok(what: str) -> Finding:
-    """Return that there is nothing to do."""
     return Finding(level=Level.OK, what=what)
 
 
 def warning(what: str, remedy: str) -> Finding:
-    """Return a fault with which a run can continue."""
     return Finding(level=Level.WARNING, what=what, remedy=remedy)
 
 
 def failure(what: str, remedy: str) -> Finding:
-    """Return a fault by which a run would fail."""
     return Finding(level=Level.FAILURE, what=what, remedy=remedy)

@@ -40,21 +40,18 @@ class Fork:
 
     @property
     def step(self) -> int:
-        """The step of the checkpoint."""
         return step_of(self.checkpoint)
 
     @property
     def goes_on(self) -> bool:
-        """Whether the stage of the checkpoint has more steps than that."""
         return self.config.steps(self.instance) > self.step
 
     @property
     def keeps_answers(self) -> bool:
-        """Whether answers that were sampled for it would be sampled so now."""
         return not samples_anew(self.instance.name, self.found)
 
     def state(self, model: str) -> RunState:
-        """Return how far the new run is at its start, whose newest model is that of the checkpoint, at this place."""
+        """Return the state of the new run at its start, with its newest model at this place."""
         given = self.source.state()
         before, name = self.before(), self.instance.name
         done = {one: given.done[one] for one in before}
@@ -75,7 +72,6 @@ class Fork:
         )
 
     def before(self) -> list[str]:
-        """Return the stages that the source had done before this one, in order."""
         order = list(self.source.state().done)
         return order[: order.index(self.instance.name)] if self.instance.name in order else order
 
@@ -83,10 +79,9 @@ class Fork:
 def fork(source: Path, at: str, overrides: list[str]) -> Config:
     """Make the folder of a run that begins at checkpoint `at`, `rl/150` or `rl` for the newest, of the run in `source`.
 
-    It has the source's settings, with overrides on top, of which `name` must be one. The stage goes on from there where
-    `steps` says so, with its optimiser, else the next stage begins with this model. Answers that it trains on are sampled
-    anew, by this model, where what they are sampled with changed. The ledger of its stages goes along up to there.
-    Returns the new configuration. Raise as `checked_fork`.
+    It has the source's settings with overrides, which give a `name`. The stage of the checkpoint continues if `steps` is more,
+    else the next stage begins with this model. Answers are sampled anew if their settings changed. The ledger is copied up to
+    there. Raise as `checked_fork`.
     """
     made = checked_fork(source, at, overrides)
     _make(made)
@@ -104,7 +99,7 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
 def checked_fork(source: Path, at: str, overrides: list[str]) -> Fork:
     """Return the run that `fork` would make; nothing is written.
 
-    Raise `FileNotFoundError`, `ValueError`, and `DamagedCheckpointError` where the checkpoint is not as it was saved.
+    Raise `FileNotFoundError`, `ValueError`, and `DamagedCheckpointError` for a damaged checkpoint.
     """
     if not (source / "config.yaml").is_file() or not (source / "manifest.json").is_file():
         raise FileNotFoundError(f"{source} is not the folder of a run: it has no config.yaml and manifest.json")
@@ -136,7 +131,6 @@ def _checkpoint(given: RunDir, at: str) -> Path:
 
 
 def _instance(config: Config, checkpoint: Path, state: RunState) -> StageInstance:
-    """Return the instance that the checkpoint is of, as the new configuration lists it."""
     name, step = checkpoint.parent.name, step_of(checkpoint)
     found = next((one for one in config.instances if one.name == name), None)
     if found is None or found.stage.name != state.stages[name]:
@@ -153,7 +147,6 @@ def _instance(config: Config, checkpoint: Path, state: RunState) -> StageInstanc
 
 
 def _check_changes(config: Config, instance: StageInstance, step: int, found: dict[Kind, Changes]) -> None:
-    """Raise `ValueError` for a change of what the checkpoint settles."""
     goes_on = config.steps(instance) > step
     optimiser = tuple(f"{instance.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
     for key, (before, now) in found[Kind.IDENTITY].items():
@@ -167,7 +160,6 @@ def _check_changes(config: Config, instance: StageInstance, step: int, found: di
 
 
 def _make(made: Fork) -> None:
-    """Make the folder of the new run: the checkpoint, what its stage began with, and what was done before."""
     given, target, name = made.source, made.target, made.instance.name
     state, before = given.state(), made.before()
     target.open()
@@ -195,7 +187,7 @@ def _evaluates(stage: str) -> bool:
 def _copied(checkpoint: Path, given: RunDir, target: RunDir, *, keeps_answers: bool) -> Path:
     """Copy a checkpoint and the model that its stage began with, which the copy names at its new place.
 
-    Without `keeps_answers` the groups that wait in it are sampled again by their tickets: the settings would make others.
+    Without `keeps_answers` the groups that wait in it are sampled again by their tickets.
     """
     facts = CheckpointFacts.read(checkpoint)
     start = (checkpoint.parent / facts.start).resolve()

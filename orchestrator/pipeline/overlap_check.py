@@ -29,14 +29,14 @@ class _Training:
 
 
 def overlaps_of(config: Config, folder: RunDir) -> list[EvaluationOverlap]:
-    """Return what `known_overlaps` does of what a run goes on with, and write it into its folder."""
+    """Return `known_overlaps` of a run's folder, and write them into it."""
     found = known_overlaps(config, folder, folder.state().fingerprint)
     write_overlaps(folder.root, found)
     return found
 
 
 def known_overlaps(config: Config, folder: RunDir, fingerprint: Mapping[str, str]) -> list[EvaluationOverlap]:
-    """Return what `find_overlaps` does, from a run's folder where it was found for these settings and files."""
+    """Return the overlaps in a run's folder if they are of these settings and files, else `find_overlaps`."""
     of, known = digest(fingerprint), read_overlaps(folder.root)
     if known and all(one.of == of for one in known):
         return known
@@ -44,9 +44,9 @@ def known_overlaps(config: Config, folder: RunDir, fingerprint: Mapping[str, str
 
 
 def find_overlaps(config: Config, *, most_words: int = MOST_WORDS) -> list[EvaluationOverlap]:
-    """Return the overlap of each environment's evaluation prompts with training prompts, where both are rows of data.
+    """Return the overlap of each environment's evaluation prompts with training prompts, if both are rows of data.
 
-    They are compared with all training prompts, up to so many words of them.
+    At most `most_words` words of training prompts are compared.
     """
     training = list(_training(config))
     held = {name: env for name, env in config.environments.items() if holds(env, "heldout") is not None}
@@ -69,10 +69,7 @@ def find_overlaps(config: Config, *, most_words: int = MOST_WORDS) -> list[Evalu
 def _compare(
     training: Sequence[_Training], indices: Mapping[str, OverlapIndex], left_out: Counter[str], *, left: int
 ) -> bool:
-    """Compare training prompts with every index, up to `left` words; returns whether all were.
-
-    Count by environment those it leaves out.
-    """
+    """Compare up to `left` words of training prompts with every index; return whether all were. Count those left out."""
     for one in training:
         for prompt in one.prompts:
             if left <= 0:
@@ -86,7 +83,6 @@ def _compare(
 
 
 def _training(config: Config) -> Iterator[_Training]:
-    """Yield the training prompts of each environment and stage that has rows of data."""
     for name, env in config.environments.items():
         if (data := env.config.data) is not None:
             rows = (prompt_text(each.task.messages) for each in row_tasks(env, data) if not each.heldout)

@@ -27,7 +27,6 @@ class EvaluationOverlap:
 
     @property
     def note(self) -> str:
-        """What is found, as a line for people."""
         found = self.found
         compared = f"{found.training}{'' if found.all_compared else ' (no more were compared)'} training prompts"
         return (
@@ -39,12 +38,11 @@ class EvaluationOverlap:
 
 
 def write_overlaps(folder: Path, overlaps: Sequence[EvaluationOverlap]) -> None:
-    """Write what was found into a run's folder."""
     write_json(folder / FILE, [asdict(overlap) for overlap in overlaps])
 
 
 def read_overlaps(folder: Path) -> list[EvaluationOverlap]:
-    """Read what was found; nothing of a run whose evaluation prompts are generated."""
+    """Read the overlaps; [] of a run whose evaluation prompts are generated."""
     path = folder / FILE
     if not path.is_file():
         return []

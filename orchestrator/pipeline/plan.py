@@ -47,7 +47,6 @@ def instances(stages: list[Any]) -> list[StageInstance]:
 
 
 def single_instance(stage: Stage[Any], *, about: str | None = None) -> StageInstance:
-    """Return the instance that the command of a stage means where the list names none."""
     return StageInstance(stage=stage, name=_usual_name(stage, about), given={}, about=about)
 
 
@@ -70,7 +69,6 @@ def with_settings(stages: list[Any], given: Mapping[str, Any]) -> tuple[list[Any
 
 
 def _entry(entry: Any) -> tuple[Stage[Any], Mapping[str, Any]]:
-    """Return stage and settings of an entry, which is a name or a mapping of one name to settings."""
     if isinstance(entry, Mapping) and len(entry) == 1:
         ((stage, given),) = entry.items()
         given = {} if given is None else given
@@ -85,7 +83,7 @@ def _entry(entry: Any) -> tuple[Stage[Any], Mapping[str, Any]]:
 
 
 def free_name(name: str, taken: set[str]) -> str:
-    """Return the name, with a number where it is taken."""
+    """Return the name, with a number if it is taken."""
     return next(one for one in _numbered(name) if one not in taken)
 
 
@@ -119,9 +117,9 @@ class Plan:
 
 
 def plan(listed: Sequence[StageInstance], state: RunState, *, steps: dict[str, int]) -> Plan:
-    """Return the instances that are still to run, in order. `steps` are those that the configuration wants of each one.
+    """Return the instances that are still to run, in order. `steps` are the configured ones of each.
 
-    Raise `ValueError` with the reason where the list can't be continued.
+    Raise `ValueError` if the list can't be continued.
     """
     done = _still_done(listed, state, steps)
     _check_same(listed, state)
@@ -147,9 +145,9 @@ def plan(listed: Sequence[StageInstance], state: RunState, *, steps: dict[str, i
 
 
 def single(stage: Stage[Any], listed: Sequence[StageInstance], state: RunState, *, steps: dict[str, int]) -> Plan:
-    """Return what the command of a stage does: its first instance that is not done, to evaluate or report in any case.
+    """Return the plan of a single stage: its first instance that is left; an evaluation or report in any case.
 
-    Raise `ValueError` where it can't go on.
+    Raise `ValueError` if it can't continue.
     """
     if stage.role is Role.EVALUATE:
         return Plan(ahead=[single_instance(stage, about=state.label)], notes=[])
@@ -168,9 +166,9 @@ def single(stage: Stage[Any], listed: Sequence[StageInstance], state: RunState, 
 
 
 def _still_done(listed: Sequence[StageInstance], state: RunState, steps: dict[str, int]) -> dict[str, int]:
-    """Return what is done, without the last trained stage where it shall go on, and without what came after it.
+    """Return the stages that are done, without the last trained one if it has more steps now, and those after it.
 
-    Raise `ValueError` where a stage shall go on that others have trained on from.
+    Raise `ValueError` for more steps of a stage that others have trained on from.
     """
     done = dict(state.done)
     for one in listed:
@@ -204,7 +202,6 @@ def _check_order(listed: list[str], done: list[str]) -> None:
 
 
 def _check_begun(training: list[StageInstance], state: RunState) -> None:
-    """Refuse an interrupted stage that would go on from a checkpoint which does not come from the newest model."""
     for place, one in enumerate(training):
         before = state.began.get(one.name)
         if before is None or one.name == state.label:
@@ -222,7 +219,6 @@ def _check_begun(training: list[StageInstance], state: RunState) -> None:
 
 
 def _left_out(listed: Sequence[StageInstance], ahead: list[StageInstance], state: RunState) -> list[str]:
-    """Return a note on stages that are done though the list does not name them, where something goes on from their model."""
     names = {one.name for one in listed}
     missing = [name for name in state.done if name in state.began and name not in names]
     if not missing or not ahead:

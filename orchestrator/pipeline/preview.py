@@ -69,10 +69,7 @@ class NotKnownHereError(Exception):
 
 
 def preview_of(given: Given, *, only: str | None = None) -> tuple[Preview, Config | None]:
-    """Return what a run of a configuration file's content would do, and the whole configuration where it is known here.
-
-    Raise as the run itself would at its start.
-    """
+    """Return the effect of a run of plain data, and its whole configuration if it is known here. Raise as its start would."""
     with cache_alone():
         plain = unsettled(given)
         downloads = to_download(plain)
@@ -84,7 +81,7 @@ def preview_of(given: Given, *, only: str | None = None) -> tuple[Preview, Confi
 
 
 def preview_of_fork(source: Path, at: str, overrides: list[str]) -> tuple[Preview, Config]:
-    """Return what a fork of a run (`checked_fork`) would do, and its configuration. Raise as it would at its start."""
+    """Return the effect of a fork (`checked_fork`), and its configuration. Raise as its start would."""
     with cache_alone():
         made = checked_fork(source, at, overrides)
         state, config, own = made.state(str(made.checkpoint)), made.config, made.instance.name
@@ -97,7 +94,7 @@ def preview_of_fork(source: Path, at: str, overrides: list[str]) -> tuple[Previe
 
 
 def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:
-    """Return what this machine has. Raise `NotKnownHereError` where the run would have a cluster, or a model to download."""
+    """Return this machine's hardware. Raise `NotKnownHereError` for a run with a cluster, or a model to download."""
     goes_by = [f"the model {config.model.path}"] if f"model {config.model.path}" in downloads else []
     goes_by += ["the cluster of RAY_ADDRESS, which is not joined"] if "RAY_ADDRESS" in os.environ else []
     if goes_by:
@@ -106,10 +103,7 @@ def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:
 
 
 def preview(config: Config, *, only: str | None = None, downloads: Sequence[str] = (), unknown: str = "") -> Preview:
-    """Return what a run of all stages, or of the one of this name, would do, with `downloads` and what is `unknown` before it.
-
-    Raise as the run itself would at its start.
-    """
+    """Return the effect of a run of all stages, or of the one of this name. Raise as its start would."""
     ready = prepared(config, only=only, here=not downloads)
     done = ready.folder.state().done if only is None else ()
     trained = [one.name for one in config.instances if one.stage.trains]
@@ -129,7 +123,6 @@ def _preview(
     downloads: Sequence[str],
     unknown: str,
 ) -> Preview:
-    """Return what would become of the stages that are `done` and ahead, with the steps `after` which they go on."""
     names = {one.name for one in ready.ahead}
     past = [one for one in config.instances if one.name not in names and one.name in done]
     stages = [_stage(one, "is done", config, after) for one in past]
@@ -150,7 +143,7 @@ def _preview(
 
 
 def _notes(config: Config, ready: Prepared, *, here: bool, settled: bool) -> list[str]:
-    """Return what the start would say, as far as it can be found with what is here. Raise as the start would."""
+    """Return the notes of the start, as far as they are known here. Raise as the start would."""
     folder = ready.folder
     notes = told(config, {one.stage.name for one in ready.ahead})
     if not here:
@@ -179,7 +172,6 @@ def _stage(one: StageInstance, would: Would, config: Config, after: Mapping[str,
 
 
 def lines(found: Preview) -> list[str]:
-    """Return it for people."""
     said = [f"{found.run}: {'goes on' if found.exists else 'a new run'}", *found.notes]
     said += [f"would be downloaded: {name}" for name in found.downloads]
     said += [f"not known here: {text}" for text in found.unknown]

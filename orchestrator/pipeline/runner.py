@@ -46,14 +46,13 @@ class Prepared:
 
     @property
     def ahead(self) -> list[StageInstance]:
-        """The instances of stages that are still to run, in order."""
         return self.planned.ahead
 
 
 def prepared(config: Config, *, only: str | None = None, here: bool = True) -> Prepared:
-    """Return what is to be done, of all stages or the one of this name; where data and models are `here` to be looked at.
+    """Return the plan of all stages or the one of this name; `here` are data and models that can be looked at.
 
-    Raise `ValueError` where the run can't go on so.
+    Raise `ValueError` if the run can't continue so.
     """
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     state = folder.state()
@@ -67,11 +66,10 @@ def prepared(config: Config, *, only: str | None = None, here: bool = True) -> P
 async def run_pipeline(
     config: Config, *, only: str | None = None, quiet: bool = False, notes: Sequence[str] = ()
 ) -> int:
-    """Run the declared stages, or only the one of this name; returns the exit status.
+    """Run the declared stages, or only the one of this name; return the exit status.
 
-    0 where all is done, 130 where a signal asked to stop (the same command continues). Faults are raised; what can be
-    known at the start is found before a file is written. `notes` are said first. What libraries print goes into the run's log,
-    where it is `quiet` progress too.
+    0 if all is done, 130 after a stop (the same command continues). Faults are raised, those of the start before a file is
+    written. `notes` are shown first. The output of libraries goes into the run's log, `quiet` progress too.
     """
     keep_driver_small()
     ready = prepared(config, only=only)
@@ -100,7 +98,7 @@ async def run_pipeline(
 
 
 def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) -> Plan:
-    """Return what is to be done in a run's folder after what was reached. Raise `ValueError` where that can't be done."""
+    """Return the plan of a run's folder. Raise `ValueError` if it can't be done."""
     trains = [stage for stage in all_stages().values() if stage.trains]  # a command's stage need not be listed
     steps = {stage.name: config.steps(stage) for stage in trains}
     steps |= {one.name: config.steps(one) for one in config.instances if one.stage.trains}
@@ -119,7 +117,6 @@ def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) 
 
 
 async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: list[StageInstance]) -> int:
-    """Run the stages with a tracker that learns how the run ended."""
     tracker = tracker_of(config, folder, say=progress.note)
     stop = StopFlag()
     will_train = any(one.stage.trains for one in ahead)
@@ -150,7 +147,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
 
 
 async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -> None:
-    """Start Ray where a stage needs it, and reserve what its processes take. Raise `NoRoomError` where there is not as much."""
+    """Start Ray if a stage needs it, and reserve what its processes take. Raise `NoRoomError` if it is too small."""
     if wanted := placed(config, ahead):
         logs = start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
         if logs is not None:
@@ -167,13 +164,11 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
 
 
 def placed(config: Config, ahead: list[StageInstance]) -> Wanted:
-    """Return what these stages place: the processes that generate and train."""
     trains, plays = any(one.stage.trains for one in ahead), any(config.plays(one) for one in ahead)
     return wanted_by(config, trains=trains, plays=plays)
 
 
 async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
-    """Run an instance of a stage, whose model becomes the newest one, and record what was done."""
     began = time.monotonic()
     run.progress.note(f"{one.name}: begins")
     _begin(run, one)
@@ -194,9 +189,9 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
 
 
 async def healed(run: Run, one: StageInstance, config: Config) -> Path | None:
-    """Run an instance of a stage; where the learner dies it goes on from its newest checkpoint with new ranks.
+    """Run an instance of a stage. If the learner dies, continue from its newest checkpoint with new ranks.
 
-    The engines stay. Raise `TooManyRestarts` where the learner dies more often than it may.
+    The engines stay. Raise `TooManyRestarts` at the limit.
     """
     while True:
         try:
@@ -212,7 +207,7 @@ async def healed(run: Run, one: StageInstance, config: Config) -> Path | None:
 
 
 def _begin(run: Run, one: StageInstance) -> None:
-    """Record that a stage begins. A training stage that goes on counts as not done, as do all stages after it."""
+    """Record that a stage begins. A training stage that continues counts as not done, as do all stages after it."""
     state, began = run.folder.state(), run.folder.begun()
     done = list(state.done)
     kept = done[: done.index(one.name)] if one.stage.trains and one.name in done else done
@@ -231,7 +226,7 @@ def _begin(run: Run, one: StageInstance) -> None:
 
 
 def finish(run: Run, one: StageInstance, seconds: float, *, wanted: int) -> None:
-    """Record that a stage is done, with as many steps as it has trained, which may be more than are `wanted` by now."""
+    """Record that a stage is done, with the steps that it has trained, which may be more than are `wanted` by now."""
     state = run.folder.state()
     steps = max([wanted, *steps_in(run.folder.checkpoints(one.name))]) if one.stage.trains else 0
     if steps > wanted:

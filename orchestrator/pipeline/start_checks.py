@@ -48,27 +48,22 @@ class Start:
 
     @property
     def plays(self) -> bool:
-        """Whether a stage that is ahead plays episodes."""
         return any(map(self.config.plays, self.ahead))
 
     @cached_property
     def parameters(self) -> int:
-        """Parameters of the model. Raise as `require_whole`."""
         return parameter_count(self.config.model.fresh) if self.model is None else require_whole(self.model)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's tokenizer, with the turns that the configuration declares."""
         return byte_tokenizer() if self.model is None else load_tokenizer(self.model, self.config.model.declared())
 
     @cached_property
     def renderer(self) -> Renderer:
-        """The writer and reader of the model's turns."""
         return Renderer(self.tokenizer, self.config.rollout.thought)
 
     @cached_property
     def longest(self) -> int | None:
-        """Positions that the model's configuration names."""
         return self.config.model.fresh.max_positions if self.model is None else longest_sequence(self.model)
 
 
@@ -77,10 +72,8 @@ def check_before(
 ) -> list[str]:
     """Make all checks, and return their warnings as lines for people.
 
-    `reached` is the newest whole model of the run in the folder `root`, if there is one. Limits and deadlines are checked only
-    if the profile has `settled` them.
-
-    Raise `FileNotFoundError`, `ValueError`, and `OSError` if the disk is too small.
+    `reached` is the newest whole model of the run in the folder `root`. Limits and deadlines are checked if the profile has
+    `settled` them. Raise `FileNotFoundError`, `ValueError`, and `OSError` if the disk is too small.
     """
     check_stages(config, ahead)
     require_usable(config.tracking.also, config.tracking.wandb)
@@ -110,7 +103,6 @@ def check_stages(config: Config, ahead: list[StageInstance]) -> None:
 
 
 def check_entry_points(config: Config) -> None:
-    """Raise `ValueError` if the class of an environment can't be imported."""
     for name, env in config.environments.items():
         try:
             env_class(env.ref)
@@ -149,7 +141,6 @@ def check_format(start: Start) -> Iterator[Finding]:
 
 
 def needs_of(envs: Mapping[str, BoundEnv], *, seed: int, left_out: bool) -> Needs:
-    """Return the needs of environments; `left_out` if stages leave out thoughts."""
     tasks = [task for env in envs.values() for task in _some_tasks(env, seed)]
     return Needs(
         tools=any(task.tools for task in tasks) or any(env.ref.settings.tools for env in envs.values()),
@@ -196,10 +187,7 @@ def check_hangs(start: Start) -> Iterator[Finding]:
 
 
 def check_prompts(start: Start) -> Iterator[Finding]:
-    """Warn of data with prompts that leave no token for an answer: their episodes fail as `prompt_too_long`.
-
-    Raise `ValueError` if `on_error` of such data is raise.
-    """
+    """Warn of data with prompts that leave no token for an answer. Raise `ValueError` if its `on_error` is raise."""
     if not start.plays:
         return
     total = start.config.rollout.limits.total_tokens
@@ -234,7 +222,6 @@ def _short(task: Task, total_tokens: int) -> bool:
 
 
 def check_data(start: Start) -> Iterator[Finding]:
-    """Let each stage check the data that it will read. Raise as the stage does."""
     for one in start.ahead:
         given = StartCheck(config=start.config, name=one.name, tokenizer=start.tokenizer, longest=start.longest)
         one.stage.check(start.config.settings(one), given)
@@ -242,16 +229,12 @@ def check_data(start: Start) -> Iterator[Finding]:
 
 
 def checkpoint_size(learner: LearnerConfig, parameters: int) -> int:
-    """Return the bytes of a checkpoint of a model with so many parameters.
-
-    If a part of it or adapters are trained, only the model counts: their number is known to the model's class alone.
-    """
+    """Return the bytes of a checkpoint. If a part of the model or adapters are trained, only the model counts."""
     trained = 0 if learner.lora.rank or learner.frozen else parameters
     return model_bytes(parameters, bf16=learner.bf16) + state_bytes(trained, bf16=learner.bf16)
 
 
 def require_disk(folder: Path, needed: int, parameters: int) -> None:
-    """Raise `OSError` if the disk of a folder can't hold a checkpoint of `needed` bytes."""
     place = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(place).free
     if free < needed:

@@ -24,7 +24,6 @@ from temper.orchestrator.tracking.tracking_error import first_line
 
 
 def tracker_of(config: Config, folder: RunDir, *, say: Callable[[str], None]) -> Tracker:
-    """Return the tracker of a run, which tells all of its places."""
     own = mlflow_tracker(
         config.name,
         experiment=config.tracking.experiment,
@@ -55,7 +54,6 @@ def stores_by_path(config: Config) -> dict[str, str]:
 
 
 def sink_run(config: Config, folder: RunDir, sink: str) -> SinkRun:
-    """Return what a second place has to know of a run."""
     wandb, trackio = config.tracking.wandb, config.tracking.trackio
     return SinkRun(
         sink=sink,
@@ -70,7 +68,6 @@ def sink_run(config: Config, folder: RunDir, sink: str) -> SinkRun:
 
 
 def trackio_store(config: Config) -> Path:
-    """Return the folder of trackio's store."""
     given = config.tracking.trackio.dir or os.environ.get("TRACKIO_DIR")
     return Path(given).expanduser().absolute() if given else Path(config.runs_dir).absolute() / "trackio"
 
@@ -79,7 +76,7 @@ LONGEST_DIGEST = 36
 
 
 def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, say: Callable[[str], None]) -> None:
-    """Tell all that a run has by now but its metrics: a process that was killed may not have sent it."""
+    """Send all that a run has by now but its metrics: a process that was killed may not have sent it."""
     tracker.params(flat_config(config))
     state = folder.state()
     for one in config.instances:
@@ -95,7 +92,7 @@ def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, say: Calla
 
 
 def tell_note(tracker: Tracker, folder: RunDir, *, say: Callable[[str], None]) -> None:
-    """Send the description of the run. If that fails, `say` gets the reason, such as an unreadable file of an evaluation."""
+    """Send the description of the run. If that fails, `say` gets the reason."""
     try:
         note = run_note(folder)
     except Exception as error:  # a description must not end the run
@@ -107,7 +104,7 @@ def tell_note(tracker: Tracker, folder: RunDir, *, say: Callable[[str], None]) -
 def tell_stage(
     tracker: Tracker, one: StageInstance, config: Config, folder: RunDir, seconds: float | None = None
 ) -> None:
-    """Tell that a stage begins, or is done in so many `seconds`; nothing of one that measures nothing."""
+    """Send that a stage begins, or is done in so many `seconds`; nothing of one that measures nothing."""
     if one.stage.role in (Role.BEGIN, Role.REPORT):
         return
     own = (f"{one.name}.", f"{one.stage.name}.")
@@ -116,14 +113,13 @@ def tell_stage(
 
 
 def tell_model(tracker: Tracker, folder: RunDir) -> None:
-    """Tell which checkpoint a run has left, where it left one."""
     state = folder.state()
     if state.model is not None:
         tracker.model(folder.root / state.model, {"stage": state.label, "weights": str(state.version)})
 
 
 def _rows_name(one: StageInstance) -> str:
-    """Return the name under which an instance has its rows: of an evaluation that is `exam` it is `eval-exam`."""
+    """Return the name of an instance's rows: of an evaluation `exam` it is `eval-exam`."""
     return f"eval-{one.name.removeprefix('eval-')}" if one.stage.role is Role.EVALUATE else one.name
 
 
@@ -170,7 +166,6 @@ def _content(known: dict[str, str], setting: str) -> list[str]:
 
 
 def _digest(*parts: object) -> str:
-    """Return a digest that identifies data by its source, content, part and seed."""
     return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:LONGEST_DIGEST]
 
 
@@ -192,7 +187,6 @@ SHOWN = (
 
 
 def run_note(folder: RunDir) -> str:
-    """Return the note of a run from what its folder holds now."""
     config = yaml.safe_load(folder.config.read_text(encoding="utf-8")) if folder.config.exists() else {}
     state = folder.state()
     evaluations = sorted(read_evaluations(folder.evals), key=lambda one: one.order)
@@ -201,7 +195,6 @@ def run_note(folder: RunDir) -> str:
 
 
 def _results(evaluations: list[Evaluation]) -> str:
-    """Return the accuracy of each environment after each evaluation as a table, and what changed from first to last."""
     if not evaluations:
         return "No evaluation yet."
     envs = sorted({env for one in evaluations for env in one.envs})
@@ -249,7 +242,6 @@ def _more(folder: RunDir) -> str:
 
 
 def _number(value: float, sign: str = "") -> str:
-    """Write a number; a dash where there is none."""
     return f"{value:{sign}.2f}" if math.isfinite(value) else "-"
 
 

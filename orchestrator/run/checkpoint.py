@@ -61,7 +61,6 @@ class Retention:
     scores: Mapping[int, float] = field(default_factory=dict)
 
     def kept(self, whole: Sequence[int]) -> set[int]:
-        """Return which of these steps, in order, are kept."""
         scored = [step for step in whole if step in self.scores]
         best = max(scored, key=lambda step: (self.scores[step], step), default=None)
         return {*whole[-self.last :], *([] if best is None else [best])}
@@ -88,9 +87,9 @@ class DamagedCheckpointError(Exception):
 
 
 def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
-    """Make an empty directory to write the checkpoint of `step` into; finish it with `commit`.
+    """Make an empty directory for the checkpoint of `step`; finish it with `commit`.
 
-    Raise `OSError` (ENOSPC) where the disk has less than `needed_bytes` left, before anything is written.
+    Raise `OSError` (ENOSPC) if the disk has less than `needed_bytes` left, before anything is written.
     """
     stage_dir.mkdir(parents=True, exist_ok=True)
     _finish_interrupted(stage_dir)
@@ -107,7 +106,7 @@ def begin(stage_dir: Path, step: int, *, needed_bytes: int) -> Path:
 def commit(directory: Path, *, texts: Mapping[str, str] = NO_TEXTS, retention: Retention = LAST_TWO) -> Path:
     """Describe the files of a directory from `begin`, flush them to disk, and move it to its place, which is returned.
 
-    `texts` are written beside them by name. Older checkpoints that are not to be kept are removed after that.
+    `texts` are written into it by name. Older checkpoints are removed after that.
     """
     for name, text in texts.items():
         (directory / name).write_text(text, encoding="utf-8")
@@ -125,10 +124,9 @@ def commit(directory: Path, *, texts: Mapping[str, str] = NO_TEXTS, retention: R
 
 @contextmanager
 def discarded_on_failure(directory: Path, *, needed_bytes: int) -> Iterator[None]:
-    """Remove a directory from `begin` where the block, which writes and commits it, fails; older checkpoints stay.
+    """Remove a directory from `begin` if the block, which writes and commits it, fails; older checkpoints stay.
 
-    If the disk was full by then, which libraries report in errors of their own, the error says so: where, how much is
-    needed, how much is free.
+    If the disk was full by then, which libraries report in their own errors, the error says where and how much is needed.
     """
     try:
         yield
@@ -160,7 +158,6 @@ def verify(directory: Path) -> None:
 
 
 def is_whole(directory: Path) -> bool:
-    """Say whether a directory is there and passes `verify`."""
     try:
         verify(directory)
     except DamagedCheckpointError:
@@ -169,7 +166,7 @@ def is_whole(directory: Path) -> bool:
 
 
 def _problem(directory: Path) -> str:
-    """Return what is wrong with a checkpoint; empty where it is whole."""
+    """Return the fault of a checkpoint, or ""."""
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="ascii"))
         expected: dict[str, dict[str, object]] = manifest["files"]
@@ -199,11 +196,10 @@ def steps(stage_dir: Path) -> list[int]:
 
 
 def latest(stage_dir: Path) -> Path | None:
-    """Return the newest whole checkpoint of a stage, or None where the stage has none yet.
+    """Return the newest whole checkpoint of a stage, or None if it has none yet.
 
-    A damaged one is named in a warning and the one before is taken. What was left whole by an interruption is moved in, so
-    only the process that writes checkpoints may ask. Raise `DamagedCheckpointError` where none is whole: starting from
-    scratch would throw away what was trained.
+    A damaged one is named in a warning. An interrupted one that is whole is moved in, so only the process that writes them may
+    ask. Raise `DamagedCheckpointError` if none is whole: starting from scratch would throw away the training.
     """
     problems: list[str] = []
     _finish_interrupted(stage_dir)
@@ -225,17 +221,14 @@ def latest(stage_dir: Path) -> Path | None:
 
 
 def place(stage_dir: Path, step: int) -> Path:
-    """Return where the checkpoint of a step lies."""
     return stage_dir / f"{step:06d}"
 
 
 def size_of(directory: Path) -> int:
-    """Return how many bytes lie in a model directory or a checkpoint."""
     return sum(size for size, _, _ in _facts(directory).values())
 
 
 def step_of(directory: Path) -> int:
-    """Return the step of a checkpoint directory."""
     return int(directory.name)
 
 
@@ -295,7 +288,6 @@ def _facts(directory: Path) -> Facts:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -308,7 +300,6 @@ def _flush(path: Path) -> str:
 
 
 def sync_folder(path: Path) -> None:
-    """Force the names of a folder's files to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -16,9 +16,9 @@ TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
 
 
 def write_declared(source: Path, directory: Path, declared: DeclaredTurns) -> None:
-    """Write the model of `source` into an empty directory, with what is declared of its turns; large files are linked.
+    """Write the model of `source` into an empty directory, with its declared turns; large files are linked.
 
-    Raises `ValueError` where what is declared can't be: an end of a turn that is no token, or not what the template writes.
+    Raise `ValueError` for an end of a turn that is no token, or that the template does not write.
     """
     generation = generation_text(source, load_tokenizer(source, declared))
     for file in sorted(path for path in source.iterdir() if path.is_file()):
@@ -35,7 +35,7 @@ def write_declared(source: Path, directory: Path, declared: DeclaredTurns) -> No
 
 
 def generation_file(model: Path) -> dict[str, str]:
-    """Return by its name the file that tells by what the turns of a model end, to be kept with those made from it."""
+    """Return by its name the file that names the ids by which a model's turns end, to be kept with its checkpoints."""
     return {GENERATION: generation_text(model, load_tokenizer(model))}
 
 

@@ -25,9 +25,9 @@ VLLM_LEVEL = "VLLM_LOGGING_LEVEL"
 
 @contextmanager
 def noise_to(path: Path) -> Iterator[TextIO]:
-    """Append to a file what this process and its children write to standard output and error; give the screen itself.
+    """Append the standard output and error of this process and its children to a file; yield the screen itself.
 
-    It goes by file descriptors, so that it holds for libraries of whatever language.
+    It works by file descriptors, so that it holds for libraries of any language.
     """
     path.parent.mkdir(exist_ok=True)
     _flush()
@@ -69,7 +69,6 @@ class _Saying(logging.Handler):
         self._say = say
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
         self._say(record.getMessage())
 
 
@@ -79,10 +78,7 @@ HEAPS = 2
 
 
 def keep_driver_small() -> None:
-    """Take what lives now out of all later collections, and bound the heaps; to be called once, when all is imported.
-
-    The bound is for heaps that are not there yet, so this comes before threads are started. Without glibc there is none.
-    """
+    """Take what lives now out of later collections, and bound glibc's heaps; once, before threads are started."""
     gc.collect()
     keep_imports()
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:

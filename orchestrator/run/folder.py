@@ -81,16 +81,14 @@ class RunDir:
         return self.root / "trajectories"
 
     def trajectory_file(self, stage: str, step: int) -> Path:
-        """Return the file of the groups that a step of an instance was trained on."""
+        """Return the file of the groups of an instance's step."""
         return self.trajectories / f"{stage}-{step}.jsonl"
 
     def trajectory_files(self, stage: str) -> dict[int, Path]:
-        """Return the trajectory files of an instance by step, in order."""
         return _by_step(self.trajectories, stage, ".jsonl")
 
     def newest_trajectories(self, count: int = 3) -> list[Path]:
-        """Return the files of steps and evaluations that were written last, of all instances, in order: those that go to the
-        trackers with a report, where they are asked for."""
+        """Return the files that were written last, of all instances, in order: a tracker may get them with a report."""
         return self.written_trajectories()[-count:]
 
     def written_trajectories(self) -> list[Path]:
@@ -104,11 +102,9 @@ class RunDir:
         return self.root / "batches"
 
     def batch_file(self, stage: str, step: int) -> Path:
-        """Return the file of the batch that a step of an instance was trained on."""
         return self.batches / f"{stage}-{step}.safetensors"
 
     def batch_files(self, stage: str) -> dict[int, Path]:
-        """Return the files of batches of an instance by step, in order."""
         return _by_step(self.batches, stage, ".safetensors")
 
     @property
@@ -127,15 +123,12 @@ class RunDir:
         return self.root / "eval"
 
     def step_evaluation(self, stage: str, step: int) -> Path:
-        """Return the file of the evaluation of the weights after a step of an instance."""
         return self.evals / "steps" / f"{stage}-{step}.json"
 
     def step_evaluations(self, stage: str) -> dict[int, Path]:
-        """Return the files of the evaluations between the steps of an instance by step, in order."""
         return _by_step(self.evals / "steps", stage, ".json")
 
     def checkpoints(self, stage: str) -> Path:
-        """Return the folder of the checkpoints of an instance of a stage, one folder for each step."""
         return self.root / "checkpoints" / stage
 
     def verified(self, model: Path) -> Path:
@@ -170,7 +163,6 @@ class RunDir:
                 return
 
     def is_held(self) -> bool:
-        """Return whether a driver holds the folder now."""
         try:
             with (self.root / LOCK_FILE).open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -181,7 +173,6 @@ class RunDir:
         return False
 
     def close(self) -> None:
-        """Give the lock back."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -192,7 +183,6 @@ class RunDir:
         return RunState(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else RunState()
 
     def store(self, state: RunState) -> None:
-        """Replace what was reached."""
         write_json(self.root / "manifest.json", asdict(state))
 
 

@@ -58,7 +58,7 @@ class LedgerRow:
 
     @property
     def totals(self) -> Totals:
-        """The totals of a `step` row. Raise `ValueError` where one is missing, as in any other row."""
+        """The totals of a `step` row. Raise `ValueError` for any other row."""
         values = asdict(self)
         missing = [name for name in TOTALS if values[name] is None]
         if missing:
@@ -85,11 +85,9 @@ class Ledger(TicketLedger):
         return rows - self.rows
 
     def sync(self) -> None:
-        """Force what was written to disk."""
         self._file.sync()
 
     def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None:
-        """Write that a ticket was issued for a draw, at a version."""
         self._add("admitted", {"ticket": number, "env": draw.env, "index": draw.index, "version": version.step})
 
     def reissued(self, number: int, *, why: str) -> None:
@@ -97,7 +95,6 @@ class Ledger(TicketLedger):
         self._add("reissued", {"ticket": number, "why": why})
 
     def finished(self, group: Group) -> None:
-        """Write what became of a group's answers."""
         answers, failed = group.trajectories, group.failed
         tokens = sum(answer.sampled_tokens for answer in (*answers, *failed))
         self._add(
@@ -106,11 +103,9 @@ class Ledger(TicketLedger):
         )
 
     def trained(self, ticket: Ticket, *, step: int) -> None:
-        """Write that the learner was trained on a ticket's group."""
         self._add("trained", {"ticket": ticket.number, "step": step})
 
     def dropped(self, number: int, *, why: str) -> None:
-        """Write that a ticket's group is not trained on, although it did not fail."""
         self._add("dropped", {"ticket": number, "why": why})
 
     def failed(self, group: Group) -> None:
@@ -120,11 +115,9 @@ class Ledger(TicketLedger):
         self._add("failed", {"ticket": group.ticket.number, "why": why})
 
     def step(self, step: int, totals: Totals) -> None:
-        """Write the totals after a step."""
         self._add("step", {"step": step} | asdict(totals))
 
     def continued(self, step: int) -> None:
-        """Write that the stage goes on after a step that it had done."""
         self._add("continued", {"step": step})
 
     def _add(self, event: Event, values: dict[str, int | str]) -> None:
@@ -133,9 +126,9 @@ class Ledger(TicketLedger):
         self.rows += 1
 
     def _keep(self, most: float = math.inf) -> None:
-        """Leave the rows of other stages, and of this one the first so many.
+        """Leave the rows of other stages, and of this one the first `most`.
 
-        A long run has millions: they are neither parsed nor held, and mostly it is the end of the file that goes.
+        A long run has millions: they are neither parsed nor held, and mostly the end of the file goes.
         """
         self._file.close()  # it may be replaced
         self.rows = end = 0
@@ -161,9 +154,9 @@ class Ledger(TicketLedger):
 
 
 def copy_ledger(source: Path, target: Path, *, rows: Mapping[str, int | None]) -> None:
-    """Copy the rows of some stages to another run: of each the first so many, or all of them where that is None.
+    """Copy the rows of stages to another run: of each the first so many, or all of them (None).
 
-    Raise `ValueError` with file and line number where a line of the source is no row of a ledger.
+    Raise `ValueError` with file and line number for a line that is no row.
     """
     copied: Counter[str] = Counter()
     kept: list[str] = []
@@ -178,7 +171,6 @@ def copy_ledger(source: Path, target: Path, *, rows: Mapping[str, int | None]) -
 
 
 def _head(stage: str) -> str:
-    """Return what the lines of a stage begin with."""
     return f'{{"stage": {json.dumps(stage)}, '
 
 

@@ -24,7 +24,7 @@ EPISODES_FILE = "episodes.jsonl"
 
 
 def buffer_to_json(state: BufferState) -> dict[str, Any]:
-    """Return all of a buffer's state but the groups as plain JSON data."""
+    """Return a buffer's state without the groups as plain JSON data."""
     return {
         "next_ticket": state.next_ticket,
         "totals": asdict(state.totals),
@@ -48,7 +48,6 @@ def buffer_from_json(data: dict[str, Any], groups: Iterable[HeldGroup]) -> Buffe
 
 
 def held_group_lines(groups: Iterable[HeldGroup]) -> str:
-    """Return groups as lines of JSON."""
     lines = (
         {"held": one.held, "env": one.draw.env, "index": one.draw.index} | group_to_json(one.group) for one in groups
     )
@@ -63,12 +62,10 @@ class SavedGroup:
     data: dict[str, Any]
 
     def with_task(self, task: Task) -> HeldGroup:
-        """Return the group as answers to its task."""
         return HeldGroup(held=self.data["held"], draw=self.draw, group=group_from_json(self.data, task))
 
 
 def saved_groups(lines: str) -> list[SavedGroup]:
-    """Return what `held_group_lines` wrote."""
     rows = (json.loads(line) for line in lines.splitlines())
     return [SavedGroup(draw=Draw(env=row["env"], index=row["index"]), data=row) for row in rows]
 
@@ -86,7 +83,6 @@ class LoopState:
     """How many rows of the stage its ledger had."""
 
     def to_text(self) -> str:
-        """Return what `STATE_FILE` holds."""
         return json.dumps({"format": FORMAT} | asdict(self))
 
 

@@ -34,16 +34,13 @@ class MetricsRow:
 
     @property
     def is_measured(self) -> bool:
-        """Whether it is what a step measured, and no event."""
         return self.event is None
 
     def is_step_of(self, stage: str) -> bool:
-        """Return whether it is what a step of this instance of a stage measured."""
         return self.stage == stage and self.is_measured
 
     @property
     def is_alarm(self) -> bool:
-        """Whether this is an event about what was measured."""
         return self.event is not None and self.event["kind"] == ALARM
 
     @property
@@ -65,7 +62,6 @@ class MetricsRow:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What no other row of measurements has."""
         return self.stage, self.step
 
 
@@ -78,10 +74,7 @@ class MetricsLog:
         self._keep(lambda row: True)
 
     def append(self, stage: str, step: int, metrics: dict[str, float]) -> None:
-        """Add the row of one step, in the place of an earlier one.
-
-        Raise `ValueError` where a metric has the name of a head field.
-        """
+        """Add the row of a step, in place of an earlier one. Raise `ValueError` for a metric with the name of a head field."""
         clash = [name for name in (*HEAD, EVENT) if name in metrics]
         if clash:
             raise ValueError(f"metric {clash[0]!r} has the name of a head field; call it differently")
@@ -102,14 +95,10 @@ class MetricsLog:
         append_line(self._path, _line(stage, step, {EVENT: {"kind": kind, "what": what}}))
 
     def truncate(self, stage: str, after_step: int) -> None:
-        """Forget the rows of `stage` beyond `after_step`: a resumed stage measures those steps again.
-
-        Events stay, but for those about these steps alone.
-        """
+        """Forget the rows of `stage` beyond `after_step`, and events about these steps alone."""
         self._keep(lambda row: row.stage != stage or row.step <= after_step or not row.is_of_its_step)
 
     def sync(self) -> None:
-        """Force what was written to disk."""
         sync(self._path)
 
     def _keep(self, wanted: Callable[[MetricsRow], bool], *, then: str | None = None) -> None:
@@ -128,9 +117,9 @@ def _line(stage: str, step: int, fields: dict[str, Any]) -> str:
 
 
 def read_metrics(path: Path) -> list[MetricsRow]:
-    """Read the rows of a metrics file in order; none where there is no file. A torn last line is left out.
+    """Read the rows of a metrics file in order; [] without a file. A torn last line is left out.
 
-    Raise `ValueError` with file and line number where a line inside the file is no metrics row.
+    Raise `ValueError` with file and line number for a line that is no metrics row.
     """
     if not path.exists():
         return []
@@ -138,12 +127,10 @@ def read_metrics(path: Path) -> list[MetricsRow]:
 
 
 def step_rows(rows: Iterable[MetricsRow], stage: str) -> list[MetricsRow]:
-    """Return those that the steps of an instance of a stage measured."""
     return [row for row in rows if row.is_step_of(stage)]
 
 
 def parse_row(line: str) -> MetricsRow:
-    """Parse the row of one line. Raise `ValueError` where it is none."""
     try:
         fields = json.loads(line)
         stage, step, when = (fields.pop(name) for name in HEAD)

@@ -50,25 +50,21 @@ class StageView:
         self.metrics.update(metrics)
 
     def seconds_left(self, now: float) -> float | None:
-        """Return the steps left times the mean seconds of a step so far; None before there is a mean."""
         if self.first is None or self.step <= self.first:
             return None
         return (self.total - self.step) * (now - self.first_at) / (self.step - self.first)
 
     def rewards(self) -> dict[str, float]:
-        """Return the newest mean reward of each environment."""
         names = [name.split("/") for name in self.metrics]
         envs = [parts[1] for parts in names if len(parts) == 3 and parts[0] == "env" and parts[2] == "reward"]
         return {env: self.metrics[f"env/{env}/reward"] for env in sorted(envs)}
 
     def accuracies(self) -> dict[str, float]:
-        """Return the accuracy on each environment, as an evaluation has them."""
         return {
             name.removesuffix(ACCURACY): self.metrics[name] for name in sorted(self.metrics) if name.endswith(ACCURACY)
         }
 
     def first_of(self, names: tuple[str, ...]) -> float | None:
-        """Return the newest value of the first of these metrics that the stage has."""
         return next((self.metrics[name] for name in names if name in self.metrics), None)
 
 
@@ -132,11 +128,9 @@ class Progress:
 
     @property
     def current(self) -> StageView | None:
-        """The stage that is under way."""
         return self._stage
 
     def update(self, step: int, metrics: dict[str, float]) -> None:
-        """Show that a step of the current stage is done."""
         assert self._stage is not None, "stage() comes before update()"
         now = self._clock()
         self._stage.update(step, metrics, now)
@@ -167,7 +161,6 @@ class Progress:
                 self._stream.flush()
 
     def end_stage(self) -> None:
-        """End the current stage, if there is one: print its last line."""
         self._redraw()
         stage, self._stage = self._stage, None
         if stage is None:
@@ -203,7 +196,6 @@ class Progress:
         return Lines(head, self._numbers(stage), *([Text(f"  {self._sampling}")] if self._sampling else []))
 
     def _numbers(self, stage: StageView) -> RenderableType:
-        """Draw reward bars of the environments, loss and speed, as far as the stage has them."""
         table = Table.grid(padding=(0, 2))
         for env, reward in list(stage.rewards().items())[:SHOWN_ENVS]:
             bar = ProgressBar(total=1.0, completed=min(max(reward, 0.0), 1.0), width=20)
@@ -270,7 +262,6 @@ class SamplingCount:
         self._seen = self._read()
 
     def add(self, group: Group) -> None:
-        """Count the answers of a group as finished."""
         self.finished += len(group.trajectories) + len(group.failed)
         self._of_finished += sum(one.thought_tokens + one.answer_tokens for one in group.trajectories)
 

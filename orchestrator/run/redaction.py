@@ -50,7 +50,6 @@ def is_secret(key: str) -> bool:
 
 
 def blanked(text: str) -> str:
-    """Return a text without what looks like a secret."""
     for shape, instead in SHAPES:
         text = shape.sub(instead, text)
     return text
@@ -72,7 +71,7 @@ def _walked(value: Any, hidden: Callable[[Any], str], *, secret: bool) -> Any:
 
 
 def reference(value: Any) -> str:
-    """Return what a file holds of a secret so that it can be loaded again: the environment variable that has it, if one has.
+    """Return what a file holds in place of a secret: the environment variable with it, if one has it.
 
     The variable's name must be that of a secret too: others may have the same value by chance.
     """
@@ -82,7 +81,6 @@ def reference(value: Any) -> str:
 
 
 def blanks(value: Any, where: str = "") -> list[str]:
-    """Return the dotted keys whose values were blanked."""
     if isinstance(value, dict):
         return [
             key for name, inner in value.items() for key in blanks(inner, f"{where}.{name}" if where else str(name))

@@ -24,9 +24,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 class RowFile:
-    """A file that stays open for many rows: each is one write, and nothing waits for the disk before `sync`. On shared storage
-    each close would.
-    """
+    """A file that stays open for many rows: on shared storage each close waits for the disk."""
 
     def __init__(self, path: Path) -> None:
         """Nobody else writes the file until it is closed. The first row opens it."""
@@ -68,7 +66,6 @@ class RowFile:
 
 
 def sync(path: Path) -> None:
-    """Force to disk what was added, where there is such a file."""
     if path.exists():
         with path.open("rb") as file:
             os.fsync(file.fileno())

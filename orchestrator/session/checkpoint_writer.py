@@ -97,7 +97,7 @@ class CheckpointWriter:
 def scores(rows: Callable[[str], Iterable[MetricsRow]], name: str, config: CheckpointConfig) -> dict[int, float]:
     """Return the score of an instance's checkpoints by step; higher is better. `rows` returns the rows of a name.
 
-    A metric of steps is a mean over some of them, one of evaluations counts as it is. Steps without a finite value are left out.
+    A metric of steps is a mean over some of them, one of evaluations counts as it is. Steps without a finite value have none.
     """
     if config.best is None:
         return {}

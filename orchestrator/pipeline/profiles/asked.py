@@ -25,7 +25,7 @@ Given = dict[str, Any]
 
 @cache
 def usual() -> Given:
-    """Return the settings that a profile may choose, as they are without being told."""
+    """Return the defaults of the settings that a profile may choose."""
     parts: dict[str, Any] = {
         "rollout": RolloutConfig(),
         "learner": LearnerConfig(),
@@ -37,7 +37,7 @@ def usual() -> Given:
 
 
 def found(given: Mapping[str, Any], key: str) -> Any:
-    """Return what stands under a dotted key; None where nothing does."""
+    """Return the value under a dotted key; None if there is none."""
     value: Any = given
     for word in key.split("."):
         value = value.get(word) if isinstance(value, Mapping) else None
@@ -45,12 +45,11 @@ def found(given: Mapping[str, Any], key: str) -> Any:
 
 
 def usual_value(key: str) -> Any:
-    """Return what a setting is without being told; None for one that no profile chooses or goes by."""
+    """Return the default of a setting; None for one that no profile uses."""
     return found(usual(), key)
 
 
 def stages_with(setting: str) -> tuple[str, ...]:
-    """Return the stages that have a setting, such as `timeout_s`."""
     return tuple(name for name in all_stages() if usual_value(f"{name}.{setting}") is not None)
 
 
@@ -87,14 +86,10 @@ class ProfiledSettings:
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """The settings of `CHOSEN` that are not given, as they are now."""
         return {key: self.value(key) for key in CHOSEN if not self.gives(key)}
 
     def take(self, key: str, value: T) -> T:
-        """Choose a value for a setting, unless it is given; returns what it is now.
-
-        What is given in a wrong type is left to the check of the whole configuration.
-        """
+        """Choose a value for a setting, unless it is given; return its value now. A given value of a wrong type is ignored."""
         assert key in CHOSEN, f"{key} is not among the settings that a profile chooses"
         given = found(self._given, key)
         if given is not None:
@@ -103,12 +98,11 @@ class ProfiledSettings:
         return value
 
     def value(self, key: str) -> Any:
-        """Return what a setting is: as given, else as chosen, else as it is without being told."""
+        """Return the value of a setting: given, else chosen, else the default."""
         given, usual = found(self._given, key), usual_value(key)
         return given if given is not None and _alike(given, usual) else self._taken.get(key, usual)
 
     def gives(self, key: str) -> bool:
-        """Return whether the configuration gives a setting."""
         return found(self._given, key) is not None
 
     def gives_all(self) -> bool:
@@ -117,21 +111,16 @@ class ProfiledSettings:
         return all(self.gives(key) for key in CHOSEN if key.partition(".")[0] not in unlisted)
 
     def stages(self) -> list[tuple[Stage[Any], Mapping[str, Any]]]:
-        """Return the stages that the configuration lists, each with the settings of its entry."""
         listed, known = self._given.get("stages"), all_stages()
         if not isinstance(listed, list):
             return [(known[name], {}) for name in usual() if name in known]
         return [(one.stage, one.given) for one in instances(listed)]
 
     def plays(self) -> bool:
-        """Return whether a stage that is listed plays episodes with its settings, for which there must be engines.
-
-        Raise `ValueError` where its settings are none.
-        """
+        """Return whether a listed stage plays episodes, which needs engines. Raise `ValueError` for wrong settings."""
         return any(stage.plays(self._settings(stage, own)) for stage, own in self.stages())
 
     def _settings(self, stage: Stage[Any], own: Mapping[str, Any]) -> Any:
-        """Return the settings of an entry, over those of its stage; None for a stage without any."""
         if stage.settings is None:
             return None
         given = self._given.get(stage.name)
@@ -147,14 +136,12 @@ class ProfiledSettings:
 
 
 def placed(given: Mapping[str, Any], key: str, value: object) -> Given:
-    """Return a configuration with a value under a dotted key."""
     word, _, rest = key.partition(".")
     below = given.get(word)
     return {**given, word: placed(below if isinstance(below, Mapping) else {}, rest, value) if rest else value}
 
 
 def without(given: Mapping[str, Any], key: str) -> Given:
-    """Return a configuration without what stands under a dotted key."""
     word, _, rest = key.partition(".")
     below = given.get(word)
     kept = {name: value for name, value in given.items() if name != word}
@@ -194,12 +181,10 @@ class Place:
 
     @property
     def gpu(self) -> bool:
-        """Whether it runs on GPUs."""
         return self.hardware.gpus > 0
 
     @property
     def toy(self) -> bool:
-        """Whether the model is a small one made here."""
         return self.shape.parameters < TOY
 
     @property
@@ -214,7 +199,6 @@ class Place:
 
 
 def place_of(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) -> Place:
-    """Return what to choose for."""
     return Place(
         hardware=hardware,
         shape=shape,

@@ -32,9 +32,9 @@ def choose_processes(asked: ProfiledSettings, place: Place) -> None:
 
 
 def _on_gpus(asked: ProfiledSettings, place: Place) -> None:
-    """Share the GPUs: half of them learn and the others sample where a run does both, each with its own.
+    """Share the GPUs: half of them learn and the others sample, each with its own. Ranks are a power of two.
 
-    Ranks are a power of two. If ranks and engines share GPUs, there are as many of both.
+    If ranks and engines share GPUs, there are as many of both.
     """
     total, weights = place.hardware.gpus, 2 * place.shape.parameters
     most = 1 if place.shared else place.hardware.gpus_together
@@ -81,9 +81,7 @@ def _on_cpus(asked: ProfiledSettings, place: Place) -> None:
 
 
 def _threads_of_ranks(asked: ProfiledSettings, place: Place, *, together: int) -> int:
-    """Choose the threads of each of so many ranks of a machine: all cores, or half of them while engines generate. Return the
-    latter. On GPUs an offloaded optimiser and copies to main memory use them.
-    """
+    """Choose the threads of each rank of a machine: all cores, or half of them while engines generate. Return the latter."""
     cores = place.hardware.cpus
     asked.take("learner.threads", _threads(cores // together, place))
     return asked.take("learner.threads_beside", _threads(cores // 2 // together, place))
@@ -116,7 +114,6 @@ ADAPTERS = 10
 
 
 def choose_learning(asked: ProfiledSettings, place: Place) -> None:
-    """Choose how the learner computes, and its learning rates."""
     _precision(asked, place)
     if place.gpu:
         _partitioning(asked, place)
@@ -215,7 +212,6 @@ def choose_limits(asked: ProfiledSettings, place: Place) -> None:
 
 
 def choose_sampling(asked: ProfiledSettings, place: Place) -> None:
-    """Choose deadlines, and on GPUs the size of engines and of steps."""
     total = int(asked.value("rollout.limits.total_tokens"))
     _deadlines(asked, place, total=total)
     if place.gpu:

@@ -51,11 +51,10 @@ def settled(
     ask: Callable[[], Hardware] = ask_hardware,
     shape: Callable[[Given], ModelShape] | None = None,
 ) -> Given:
-    """Return a configuration, as a YAML file would have it, with what its profile chooses and with the record of that.
+    """Return a configuration with the choices of its profile, and with the record of them.
 
-    The model's shape is that of its files unless `shape` says it.
-
-    Raise `ValueError` or `FileNotFoundError` where the profile or the model is none.
+    The model's shape is that of its files unless `shape` returns it. Raise `ValueError` or `FileNotFoundError` for a wrong
+    profile or model.
     """
     name = given.get("profile") or "auto"
     if name not in NAMES:
@@ -73,7 +72,7 @@ def settled(
 
 
 def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShape) -> ChosenConfig:
-    """Return what a profile chooses for a configuration on this hardware; auto is that of the hardware."""
+    """Return the choices of a profile on this hardware; auto is that of the hardware."""
     asked = ProfiledSettings(given)
     has = hardware if name in ("auto", name_of(hardware)) else as_named(hardware, name)
     place = place_of(has, shape, asked)
@@ -89,7 +88,7 @@ def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShap
 
 
 def without_chosen(given: Given, own: ChosenConfig) -> Given:
-    """Return a configuration without what was chosen for it before; what differs from that by now was given."""
+    """Return a configuration without earlier choices; what differs from them by now was given."""
     plain = {key: value for key, value in given.items() if key not in ("profile", "chosen")}
     for key, value in own.settings.items():
         if found(plain, key) == value:
@@ -98,7 +97,7 @@ def without_chosen(given: Given, own: ChosenConfig) -> Given:
 
 
 def completed(plain: Given, chosen: ChosenConfig) -> Given:
-    """Return a configuration with what was chosen where it gives nothing, and with the record of it."""
+    """Return a configuration with the choices for what it does not give, and with the record of them."""
     settings = {key: value for key, value in chosen.settings.items() if found(plain, key) is None}
     whole = plain
     for key, value in settings.items():
@@ -107,7 +106,7 @@ def completed(plain: Given, chosen: ChosenConfig) -> Given:
 
 
 def recorded_choice(given: Mapping[str, Any]) -> ChosenConfig | None:
-    """Return what was chosen for the run of this name; None where it has not trained yet, and may still be another."""
+    """Return the choices for the run of this name; None before it has trained, as they may still change."""
     name, runs_dir = given.get("name"), given.get("runs_dir", "runs")
     if not isinstance(name, str) or not isinstance(runs_dir, str):
         return None
@@ -119,13 +118,11 @@ def recorded_choice(given: Mapping[str, Any]) -> ChosenConfig | None:
 
 
 def chosen_in(given: Mapping[str, Any]) -> ChosenConfig:
-    """Return the record of what was chosen that stands in a configuration. Raise `ValueError` where it is none."""
     chosen: ChosenConfig = typed(ChosenConfig, given.get("chosen") or {}, under="chosen.")
     return chosen
 
 
 def model_in(given: Mapping[str, Any]) -> ModelConfig:
-    """Return the settings of the model that stand in a configuration. Raise `ValueError` where they are none."""
     model: ModelConfig = typed(ModelConfig, given.get("model") or {}, under="model.")
     return model
 
@@ -141,10 +138,7 @@ def model_shape(given: Mapping[str, Any]) -> ModelShape:
 
 
 def told(config: RunConfig, stages: Collection[str]) -> list[str]:
-    """Return lines for people: the profile, and by section what it set other than it is without being told.
-
-    Of stages only those in `stages` are told of.
-    """
+    """Return lines for people: the profile, and by section the settings of `stages` and of the run that it changed."""
     chosen = config.chosen
     if chosen.profile == "auto":
         return []

@@ -23,9 +23,9 @@ WIDTH = 120
 
 
 def explain(key: str, path: Path | None, overrides: list[str]) -> list[str]:
-    """Return lines about a setting, or about all settings of a section; with a file about its values there too.
+    """Return lines about a setting or a section; with a file about its values there too.
 
-    Raise `ValueError` with the nearest keys where there is no such setting, and as `resolve` for the file.
+    Raise `ValueError` with the nearest keys for an unknown setting, and as `resolve` for the file.
     """
     return explained(key, None if path is None else resolve(path, overrides, settles=_may_be_chosen(key)))
 
@@ -37,7 +37,6 @@ def _may_be_chosen(key: str) -> bool:
 
 
 def explained(key: str, file: ResolvedFile | None) -> list[str]:
-    """Return the same of a file that is resolved."""
     named = named_setting(key, {} if file is None else {one.name: one.stage.name for one in file.instances})
     setting = named.setting
     if setting.is_section:
@@ -57,7 +56,7 @@ def explained(key: str, file: ResolvedFile | None) -> list[str]:
 
 
 def _values(named: NamedSetting, file: ResolvedFile | None) -> list[str]:
-    """Return what the setting is worth in a file, and where that comes from; of `envs.*` for each environment."""
+    """Return the value of the setting in a file, and its origin; of `envs.*` for each environment."""
     if file is None:
         return []
     keys = [named.key.replace("*", name, 1) for name in file.values["envs"]] if "*" in named.key else [named.key]
@@ -72,7 +71,7 @@ def _values(named: NamedSetting, file: ResolvedFile | None) -> list[str]:
 
 
 def _inside(named: NamedSetting, file: ResolvedFile | None) -> list[str]:
-    """Return a line for each setting of a section: its key, its value, by default or in the file, and what it means."""
+    """Return a line for each setting of a section: key, value and meaning."""
     parts = below(named.setting)
     if not parts:
         return []
@@ -87,7 +86,6 @@ def _inside(named: NamedSetting, file: ResolvedFile | None) -> list[str]:
 
 
 def _value_inside(setting: Setting, key: str, file: ResolvedFile | None) -> str:
-    """Return the value of a setting in a table, on little room."""
     if setting.is_section:
         return "section"
     given = file is not None and stands(file.values, key)
@@ -108,7 +106,6 @@ def _laid_out(name: str, text: str) -> list[str]:
 
 
 def origin(key: str, file: ResolvedFile) -> str:
-    """Return where the value of a key comes from, in words."""
     if above := _layer(key, file):
         return above
     first, _, rest = key.partition(".")
@@ -122,7 +119,6 @@ def origin(key: str, file: ResolvedFile) -> str:
 
 
 def _layer(key: str, file: ResolvedFile) -> str:
-    """Return the name of the override that sets a key, or ""."""
     return next((name for name, given in reversed(file.layers) if stands(given, key)), "")
 
 
@@ -196,13 +192,11 @@ READERS: dict[str, Callable[[Stage[Any]], bool]] = {
 
 
 def readers(key: str) -> list[str]:
-    """Return the names of the stages that read a setting."""
     first = key.partition(".")[0]
     stages = all_stages()
     return [first] if first in stages else [name for name, stage in stages.items() if READERS[first](stage)]
 
 
 def readers_in_words(key: str) -> str:
-    """Return the same for people."""
     names = readers(key)
     return "every stage" if len(names) == len(all_stages()) else ", ".join(names)

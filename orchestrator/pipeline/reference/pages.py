@@ -40,7 +40,6 @@ COLUMNS = "| setting | type | default | unit | change | meaning |\n|---|---|---|
 
 
 def settings_page() -> str:
-    """Return the page."""
     changes = "\n".join(f"- `{kind.value}`: {text}." for kind, text in CHANGES.items())
     settings = list(all_settings().values())
     owners = dict.fromkeys(one.owner for one in settings)
@@ -59,13 +58,11 @@ def _table(alike: list[Setting]) -> str:
 
 
 def _read_by(sections: Iterable[str]) -> str:
-    """Return the readers of these sections, in words. Only its stage reads the section of a stage."""
     readers = dict.fromkeys(name for section in sections for name in readers_in_words(section or "name").split(", "))
     return ", ".join(readers)
 
 
 def _row(places: list[Setting]) -> str:
-    """Return the line of a setting, which may stand in several sections."""
     first = places[0]
     kinds = _by_place([(one, one.kind.value if one.kind is not None else "") for one in places])
     defaults = _by_place([(one, _default(one)) for one in places])
@@ -75,13 +72,12 @@ def _row(places: list[Setting]) -> str:
 
 
 def _default(setting: Setting) -> str:
-    """Return the default for the page, with a mark where the profile may choose another."""
     mark = " or by profile" if setting.key in CHOSEN else ""
     return f"`{setting.default_text}`{mark}" if setting.default_text else ""
 
 
 def _by_place(values: list[tuple[Setting, str]]) -> str:
-    """Return what most sections have, with those that have another value named."""
+    """Return the value of most sections, and the others with their sections."""
     texts = [text for _, text in values]
     usual = max(dict.fromkeys(texts), key=texts.count)
     others = [f"{one.section}: {text}" for one, text in values if text != usual]
@@ -98,7 +94,6 @@ INTERPOLATED: Schema = {"type": "string", "pattern": r"^\$\{.*\}$"}
 
 
 def editor_schema() -> str:
-    """Return the schema as the text of a file."""
     definitions: Schema = adapter(SCHEMA).json_schema(ref_template=REFERENCE)["$defs"]
     for name in definitions:
         alike = [one for one in all_settings().values() if one.owner.__name__ == name]
@@ -133,7 +128,6 @@ def _describe(definition: Schema, settings: list[Setting]) -> None:
 
 
 def _entry(name: str, settings: type | None, definitions: Schema) -> Schema:
-    """Return the schema of an entry of `stages` with settings of its own."""
     own = definitions[settings.__name__]["properties"] if settings is not None else {}
     given = {"name": {"type": "string", "description": "The name of this instance of the stage."}} | {
         setting: {"$ref": f"{_reference(settings)['$ref']}/properties/{setting}"} for setting in own

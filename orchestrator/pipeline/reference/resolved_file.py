@@ -39,29 +39,25 @@ class ResolvedFile:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """All values by key, without secrets; those of an instance of a stage stand under its name too."""
+        """All values by key, without secrets; those of an instance of a stage are under its name too."""
         shared = values(SCHEMA, self.whole)
         own = {one.name: merged(shared.get(one.stage.name, {}), one.given) for one in self.instances}
         return {**shared, **own}
 
     @cached_property
     def instances(self) -> list[StageInstance]:
-        """The stages that it lists, each with its name."""
         return instances(self.given.get("stages") or USUAL_STAGES)
 
     @cached_property
     def chosen(self) -> ChosenConfig:
-        """What the profile chose."""
         return chosen_in(self.whole)
 
 
 def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> ResolvedFile:
-    """Return a file, or the `config.yaml` of a run's folder, with all settings of a run. Without `settles` the choices of the
-    profile, which need the cluster and the model, are left out.
+    """Return a file, or the `config.yaml` of a run's folder, with all settings of a run.
 
-    The profile chooses for the model too: where that would have to be downloaded nothing is chosen, which `note` says.
-    Secrets that were blanked stay so.
-    Raise `FileNotFoundError` or `ValueError` for a file that is none, or of which a key or a type is wrong.
+    The profile chooses if it `settles`; not for a model that would have to be downloaded, which `note` says. Blanked secrets
+    stay. Raise `FileNotFoundError` or `ValueError` for a wrong file, key or type.
     """
     file = path / "config.yaml" if path.is_dir() else path
     given = shown_text(file, overrides)
@@ -78,10 +74,7 @@ def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> Resolv
 
 
 def resolved_yaml(file: ResolvedFile) -> str:
-    """Return all that a run would have as YAML without secrets, which can be run.
-
-    Raise `ValueError` if a run would refuse it, or if its settings are unknown without the model.
-    """
+    """Return the whole configuration as YAML without secrets, which can be run. Raise `ValueError` if a run would refuse it."""
     require_secrets(file.given, file.path)
     if file.note:
         raise ValueError(file.note)
@@ -89,7 +82,6 @@ def resolved_yaml(file: ResolvedFile) -> str:
 
 
 def _model_to_download(given: Given) -> str:
-    """Return the name of the model where it would have to be downloaded, else ""."""
     model = resolved(given).get("model")
     config = model_in({"model": model} if isinstance(model, Mapping) else {})
     return "" if config.source is None or config.source.is_here else config.source.path
@@ -104,7 +96,7 @@ Row = tuple[str, str, str, str]
 
 
 def differences(first: ResolvedFile, second: ResolvedFile) -> list[str]:
-    """Return lines that say what differs, with the kind of each change, and whether the second is another run."""
+    """Return a table of the differences with the kind of each change, and whether the second is another run."""
     rows = difference_rows(first, second)
     if not rows:
         return ["nothing differs"]
@@ -117,10 +109,9 @@ def differences(first: ResolvedFile, second: ResolvedFile) -> list[str]:
 
 
 def difference_rows(first: ResolvedFile, second: ResolvedFile) -> list[Row]:
-    """Return each setting that differs. For an instance of a stage, omit differences that its stage has already.
+    """Return each setting that differs, but for the record of the profile's choices.
 
-    An environment that only one has is one line, and an instance that only one has none, which `stages` tells. The record of
-    what a profile chose is left out: the settings that were chosen are compared.
+    For an instance of a stage, omit differences that its stage has already. An environment that only one has is one line.
     """
     before, after = _comparable(first, second), _comparable(second, first)
     stages = {one.name: one.stage.name for file in (first, second) for one in file.instances}
@@ -143,7 +134,6 @@ def _comparable(file: ResolvedFile, other: ResolvedFile) -> dict[str, str]:
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return nested values by dotted key, each on one line."""
     return dict(_flat(values, ""))
 
 

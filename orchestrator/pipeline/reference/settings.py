@@ -47,12 +47,10 @@ class Setting:
 
     @property
     def section(self) -> str:
-        """The key of its section; "" for the settings of the run."""
         return self.key.rpartition(".")[0]
 
     @property
     def name(self) -> str:
-        """The last word of its key."""
         return self.key.rpartition(".")[2]
 
     @property
@@ -62,7 +60,6 @@ class Setting:
 
     @property
     def type(self) -> str:
-        """Its type in words."""
         return type_in_words(self.hint)
 
     @property
@@ -83,7 +80,6 @@ class NamedSetting:
 
 @cache
 def all_settings() -> dict[str, Setting]:
-    """Return all settings and sections of a run by their dotted keys, in the order of their declaration."""
     return {one.key: one for one in settings_in(SCHEMA)}
 
 
@@ -121,7 +117,7 @@ def _default(each: "Field[Any]") -> Any:
 
 @cache
 def field_texts(config: type) -> dict[str, str]:
-    """Return the text under each field of a dataclass on one line, with those of the classes that it inherits from."""
+    """Return the text under each field of a dataclass on one line, with inherited ones."""
     texts: dict[str, str] = {}
     for base in reversed(config.__mro__):
         written = _source(base) if is_dataclass(base) else None
@@ -140,7 +136,6 @@ def class_text(config: type) -> str:
 
 
 def _source(config: type) -> ast.ClassDef | None:
-    """Return the source of a class; None for a class of `make_dataclass`."""
     tree = _tree(config.__module__) if "__file__" in vars(sys.modules[config.__module__]) else ast.Module([], [])
     return next((one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == config.__name__), None)
 
@@ -151,12 +146,10 @@ def _tree(module: str) -> ast.Module:
 
 
 def value_text(value: Any) -> str:
-    """Return a value as YAML has it on one line."""
     return value if isinstance(value, str) and value.strip() == value != "" else json.dumps(value)
 
 
 def type_in_words(hint: Any) -> str:
-    """Return the type of a field in words."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin is Literal or origin in (Union, UnionType):
         words = list(_choices(hint))
@@ -170,7 +163,6 @@ def type_in_words(hint: Any) -> str:
 
 
 def _choices(hint: Any) -> Iterator[str]:
-    """Yield the alternatives of a type in words."""
     if get_origin(hint) is Literal:
         yield from map(str, get_args(hint))
     elif get_origin(hint) in (Union, UnionType):
@@ -181,7 +173,6 @@ def _choices(hint: Any) -> Iterator[str]:
 
 
 def below(setting: Setting) -> list[Setting]:
-    """Return the settings of a section, without those of its sections; [] for a plain setting."""
     within = f"{setting.key}.*" if setting.shape == "each" else setting.key
     return [one for one in all_settings().values() if one.section == within] if setting.part is not None else []
 
