@@ -15,8 +15,7 @@ from temper.orchestrator.cli.exit_status import ends_unread, exit_status
 from temper.orchestrator.cli.look_commands import add_look_commands
 from temper.orchestrator.cli.run_commands import add_run_commands
 from temper.orchestrator.cli.serve_command import add_serve_command
-from temper.orchestrator.cluster.module_search import module_folder, search_last
-from temper.orchestrator.cluster.this_machine import ROOT
+from temper.orchestrator.cluster.this_machine import ROOT, module_folder, search_last
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands

@@ -21,9 +21,8 @@ from temper.orchestrator.evaluation.exam import EvalConfig, heldout_tasks
 from temper.orchestrator.evaluation.scores import asked_of_envs, env_result, of_env, result_json
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
 from temper.orchestrator.loop.watches import FailureWatch
-from temper.orchestrator.run.folder import RunDir, write_json
+from temper.orchestrator.run.folder import RunDir, append_line, parsed_lines, write_json
 from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
-from temper.orchestrator.run.row_file import append_line, parsed_lines
 from temper.rollout.remote.client import ChatClient
 from temper.rollout.remote.episodes import RemoteEpisodes
 from temper.rollout.remote.server import ChatServer

@@ -21,7 +21,7 @@ was admitted, in capitals once it is ready.
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from time import monotonic
 from typing import Literal
@@ -52,22 +52,9 @@ class Totals:
         return self.issued == self.trained + self.dropped + self.failed + self.in_flight
 
 
-class TicketLedger:
-    """Gets each change of a ticket, in order. This class keeps nothing."""
-
-    def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None: ...
-
-    def reissued(self, number: int, *, why: str) -> None: ...
-
-    def finished(self, group: Group) -> None: ...
-
-    def trained(self, ticket: Ticket, *, step: int) -> None: ...
-
-    def dropped(self, number: int, *, why: str) -> None: ...
-
-    def failed(self, group: Group) -> None: ...
-
-    def step(self, step: int, totals: Totals) -> None: ...
+TicketEvent = Literal["admitted", "reissued", "finished", "trained", "dropped", "failed", "step", "continued"]
+TicketLog = Callable[[TicketEvent, Mapping[str, int | str]], None]
+"""Gets each change of a ticket, in order, as `orchestrator/run/ledger.py` writes it."""
 
 
 class SlotState(Enum):
@@ -263,6 +250,12 @@ def _fill(slot: Slot, held: HeldGroup) -> None:
     slot.state = SlotState.READY if held.held == "ready" else SlotState.GENERATING
 
 
+def _counts(group: Group) -> dict[str, int]:
+    answers, failed = group.trajectories, group.failed
+    tokens = sum(answer.sampled_tokens for answer in (*answers, *failed))
+    return {"answers": len(answers), "failed": len(failed), "tokens": tokens}
+
+
 class Buffer:
     """Slots of groups between admission and release. All methods belong to one event loop."""
 
@@ -278,7 +271,7 @@ class Buffer:
         overridden: Collection[TurnFault] = (),
         sampling: Sampling = PLAIN,
         signal: Callable[[Group], bool] = lambda group: differ(group.rewards_G),
-        ledger: TicketLedger | None = None,
+        ledger: TicketLog = lambda event, values: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` returns
@@ -302,7 +295,7 @@ class Buffer:
         self._later: deque[HeldTicket] = deque()  # of a checkpoint, for which there is no slot yet
         self._next = next_ticket
         self._totals = Totals()  # `in_flight` is counted when they are asked for
-        self._ledger = ledger or TicketLedger()
+        self._ledger = ledger
         self._changed = asyncio.Condition()
         self._put_at = 0.0
         self._clock, self._meter = clock, Meter()
@@ -337,19 +330,20 @@ class Buffer:
         """Return the slot that is handed out next: of a checkpoint, or for a new draw."""
         if self._again:
             slot = self._again.popleft()
-            self._ledger.reissued(slot.number, why="restored")
+            self._ledger("reissued", {"ticket": slot.number, "why": "restored"})
             return slot
         if self._later:
             held = self._later.popleft()
             slot = Slot(number=held.number, draw=held.draw, admitted=version)
             self._slots.add(slot)
-            self._ledger.reissued(slot.number, why="restored")
+            self._ledger("reissued", {"ticket": slot.number, "why": "restored"})
         else:
             slot = Slot(number=self._next, draw=mixture.draw(), admitted=version)
             self._slots.add(slot)
             self._next += 1
             self._totals = replace(self._totals, issued=self._totals.issued + 1)
-            self._ledger.admitted(slot.number, slot.draw, version)  # the last, as it may fail: no task is lost then
+            admitted = {"ticket": slot.number, **asdict(slot.draw), "version": version.step}
+            self._ledger("admitted", admitted)  # the last, as it may fail: no task is lost then
         return slot
 
     async def put(self, group: Group) -> None:
@@ -362,7 +356,7 @@ class Buffer:
         async with self._changed:
             self._measure()
             slot = self._slots[group.ticket.number]
-            self._ledger.finished(group)
+            self._ledger("finished", {"ticket": slot.number, **_counts(group)})
             if len(group.trajectories) < self._fewest:
                 self._fail(slot, group)
             else:
@@ -407,11 +401,10 @@ class Buffer:
         async with self._changed:
             self._measure()
             for slot in self._taken():
-                assert slot.ticket is not None
                 slot.trained = step
                 self._totals = replace(self._totals, trained=self._totals.trained + 1)
-                self._ledger.trained(slot.ticket, step=step)
-            self._ledger.step(step, self.totals())
+                self._ledger("trained", {"ticket": slot.number, "step": step})
+            self._ledger("step", {"step": step} | asdict(self.totals()))
             dropped, self.dropped = self.dropped, Dropped()
             self._decide()
             self._changed.notify_all()
@@ -445,13 +438,15 @@ class Buffer:
         return self._signal(group) or group.has_fault(self._overridden)
 
     def _drop(self, slot: Slot, group: Group) -> None:
-        self._ledger.dropped(slot.number, why="no_signal")
+        self._ledger("dropped", {"ticket": slot.number, "why": "no_signal"})
         self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
         self.dropped.no_signal += 1
         self._set_aside(slot, group)
 
     def _fail(self, slot: Slot, group: Group) -> None:
-        self._ledger.failed(group)
+        kinds = Counter(failure.kind.value for failure in group.failures)
+        why = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+        self._ledger("failed", {"ticket": slot.number, "why": why})
         self._totals = replace(self._totals, failed=self._totals.failed + 1)
         self.dropped.failed += 1
         self._set_aside(slot, group)
@@ -515,7 +510,7 @@ class Buffer:
         groups, draws = [one.group for one in dropped], [one.draw for one in dropped]
         self.dropped = Dropped(no_signal=state.no_signal, failed=state.failed, groups=groups, draws=draws)
         for gone in (ticket for ticket in state.tickets if ticket.draw.env not in envs):
-            self._ledger.dropped(gone.number, why="no_share")
+            self._ledger("dropped", {"ticket": gone.number, "why": "no_share"})
             self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
         kept = [ticket for ticket in state.tickets if ticket.draw.env in envs]
         self._later = deque(kept[self.capacity :])

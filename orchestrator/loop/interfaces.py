@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from temper.learner.batches.micro_batches import TrainBatch
-from temper.orchestrator.loop.step_report import StepReport
+from temper.orchestrator.loop.step import StepReport
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion

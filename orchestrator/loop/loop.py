@@ -46,8 +46,15 @@ from temper.orchestrator.loop.interfaces import (
     Shifts,
 )
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.pushing import LaterFault, PushInFlight, first_error, retrieve_fault
-from temper.orchestrator.loop.step_report import Phase, StepClock, StepReport
+from temper.orchestrator.loop.step import (
+    LaterFault,
+    Phase,
+    PushInFlight,
+    StepClock,
+    StepReport,
+    first_error,
+    retrieve_fault,
+)
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push

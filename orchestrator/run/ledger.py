@@ -18,16 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
-from temper.orchestrator.loop.buffer import TicketLedger, Totals
-from temper.orchestrator.loop.mixture import Draw
-from temper.orchestrator.run.folder import write_whole
-from temper.orchestrator.run.row_file import RowFile, parsed_lines
-from temper.rollout.trajectory import Group, Ticket, WeightVersion
+from temper.orchestrator.loop.buffer import TicketEvent, Totals
+from temper.orchestrator.run.folder import RowFile, parsed_lines, write_whole
 
-Event = Literal["admitted", "reissued", "finished", "trained", "dropped", "failed", "step", "continued"]
-EVENTS: tuple[str, ...] = get_args(Event)
+EVENTS: tuple[str, ...] = get_args(TicketEvent)
 TOTALS = tuple(field.name for field in fields(Totals))
 
 
@@ -39,7 +35,7 @@ class LedgerRow:
     """
 
     stage: str
-    event: Event
+    event: TicketEvent
     time: float
     """Seconds since 1970."""
     ticket: int | None = None
@@ -66,7 +62,7 @@ class LedgerRow:
         return Totals(**{name: values[name] for name in TOTALS})
 
 
-class Ledger(TicketLedger):
+class Ledger:
     """Writes the rows of one stage; the only writer of its file while the stage runs."""
 
     def __init__(self, path: Path, stage: str, *, clock: Callable[[], float] = time.time) -> None:
@@ -87,40 +83,8 @@ class Ledger(TicketLedger):
     def sync(self) -> None:
         self._file.sync()
 
-    def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None:
-        self._add("admitted", {"ticket": number, "env": draw.env, "index": draw.index, "version": version.step})
-
-    def reissued(self, number: int, *, why: str) -> None:
-        """Write that the group of a ticket goes on or is sampled again, after a restart or the death of its worker."""
-        self._add("reissued", {"ticket": number, "why": why})
-
-    def finished(self, group: Group) -> None:
-        answers, failed = group.trajectories, group.failed
-        tokens = sum(answer.sampled_tokens for answer in (*answers, *failed))
-        self._add(
-            "finished",
-            {"ticket": group.ticket.number, "answers": len(answers), "failed": len(failed), "tokens": tokens},
-        )
-
-    def trained(self, ticket: Ticket, *, step: int) -> None:
-        self._add("trained", {"ticket": ticket.number, "step": step})
-
-    def dropped(self, number: int, *, why: str) -> None:
-        self._add("dropped", {"ticket": number, "why": why})
-
-    def failed(self, group: Group) -> None:
-        """Write that too few answers of a group did not fail, with the kinds of failures and how many of each."""
-        kinds = Counter(failure.kind.value for failure in group.failures)
-        why = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
-        self._add("failed", {"ticket": group.ticket.number, "why": why})
-
-    def step(self, step: int, totals: Totals) -> None:
-        self._add("step", {"step": step} | asdict(totals))
-
-    def continued(self, step: int) -> None:
-        self._add("continued", {"step": step})
-
-    def _add(self, event: Event, values: dict[str, int | str]) -> None:
+    def add(self, event: TicketEvent, values: Mapping[str, int | str]) -> None:
+        """Write what happened to a ticket, or the totals after a step."""
         rest: dict[str, int | str | float] = {"event": event, **values, "time": round(self._clock(), 3)}
         self._file.append(_head(self._stage) + json.dumps(rest)[1:])
         self.rows += 1

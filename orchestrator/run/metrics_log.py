@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from temper.orchestrator.run.folder import write_whole
-from temper.orchestrator.run.row_file import append_line, parsed_lines, sync
+from temper.orchestrator.run.folder import append_line, parsed_lines, sync, write_whole
 
 HEAD = ("stage", "step", "time")
 EVENT = "event"

@@ -6,14 +6,13 @@ from functools import partial
 from pathlib import Path
 
 from temper.orchestrator.cluster.bundles import Bundles
-from temper.orchestrator.cluster.session_logs import COPY_S, SessionLogs
+from temper.orchestrator.cluster.ray_cluster import COPY_S, SessionLogs
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.deadline import StopFlag, in_thread
 from temper.orchestrator.run.folder import RunDir, evaluations_of
 from temper.orchestrator.run.metrics_log import ALARM, UNWRITTEN, MetricsLog, MetricsRow, read_metrics, step_rows
 from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.session.recording.batch import StepBatch
-from temper.orchestrator.session.recording.keeper import BatchKeeper
+from temper.orchestrator.session.recording import BatchKeeper, StepBatch
 from temper.orchestrator.tracking.tracker import Tracker
 from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.trajectory_json import Training, write_groups

@@ -8,7 +8,7 @@ from pathlib import Path
 from temper.envs.core.member import MemberNow
 from temper.envs.sandbox.sandbox import MIN_LEVEL
 from temper.orchestrator.cluster.bundles import gpus_taken
-from temper.orchestrator.cluster.rollout_actors import make_rollout_pool
+from temper.orchestrator.cluster.run_actors import make_rollout_pool
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
 from temper.orchestrator.loop.interfaces import SAMPLING, Shifts
 from temper.orchestrator.run.checkpoint import size_of

@@ -22,9 +22,14 @@ from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, positio
 from temper.orchestrator.data.self_answers import pair_lines, read_pairs
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
-from temper.orchestrator.stages.supervised_loop import row_intake, tell_data, train_supervised
+from temper.orchestrator.stages.supervised_loop import (
+    require_own_answers,
+    row_intake,
+    sample_once,
+    tell_data,
+    train_supervised,
+)
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
 

@@ -15,14 +15,14 @@ from temper.orchestrator.loop.buffer import (
     Buffer,
     HeldGroup,
     SlotState,
-    TicketLedger,
+    TicketLog,
     VersionCell,
 )
 from temper.orchestrator.loop.deadline import Deadline, Waits, in_thread, within
 from temper.orchestrator.loop.interfaces import Hooks
 from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.shaping import ShapingConfig, shaped
-from temper.orchestrator.loop.step_report import StepReport
+from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.loop.watches import BandWatch, FailureWatch, SkipWatch
 from temper.orchestrator.run.checkpoint import place
 from temper.orchestrator.run.ledger import Ledger
@@ -40,8 +40,7 @@ from temper.orchestrator.run.loop_state import (
 )
 from temper.orchestrator.run.progress import SamplingCount
 from temper.orchestrator.session.context import skipped_steps
-from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith, packages_here
-from temper.orchestrator.session.recording.keeper import BatchKeeper
+from temper.orchestrator.session.recording import BatchKeeper, StepBatch, TrainedWith, packages_here
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.run_supervision import LoopView
 from temper.orchestrator.stages.stage import StageInstance
@@ -56,7 +55,7 @@ T = TypeVar("T")
 class MakeBuffer(Protocol):
     """Makes the buffer of a stage, which tells a ledger of its tickets."""
 
-    def __call__(self, *, ledger: TicketLedger) -> Buffer: ...
+    def __call__(self, *, ledger: TicketLog) -> Buffer: ...
 
 
 class LoopStage:
@@ -106,7 +105,7 @@ class LoopStage:
         base = place(run.folder.checkpoints(self._stage), self._done) if self._done else run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
         self._ledger = await self._beside("the ledger", partial(Ledger, run.folder.ledger, self._stage))
-        self._buffer = self._make_buffer(ledger=self._ledger)
+        self._buffer = self._make_buffer(ledger=self._ledger.add)
         saved = await self._beside("the state of the loop", partial(self._saved, base))
         pool = await run.engines.serving(base, who=self._stage)
         await self._restore(saved)
@@ -174,7 +173,7 @@ class LoopStage:
 
     def _reissued(self, number: int, why: str) -> None:
         if not is_of_evaluation(number):
-            self._ledger.reissued(number, why=why)
+            self._ledger.add("reissued", {"ticket": number, "why": why})
 
     def _finish(self, group: Group) -> Group:
         self._watch.add(group)
@@ -296,7 +295,7 @@ class LoopStage:
         if missing:
             ledger = self._run.folder.ledger
             self._run.progress.note(f"{self._stage}: {missing} rows of its past are missing in {ledger}")
-        self._ledger.continued(self._done)
+        self._ledger.add("continued", {"step": self._done})
         self._mixture.restore(saved.state.mixture)
         self._watch.restore(saved.state.failures)
         envs = self._mixture.envs

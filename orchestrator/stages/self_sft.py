@@ -16,9 +16,14 @@ from temper.orchestrator.config.fitting import fit_own_answers, lengths, require
 from temper.orchestrator.data.self_answers import RejectionSampledData, answer_lines, read_answers
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages.answer_sampling import require_own_answers, sample_once
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
-from temper.orchestrator.stages.supervised_loop import sequence_batches, tell_data, train_supervised
+from temper.orchestrator.stages.supervised_loop import (
+    require_own_answers,
+    sample_once,
+    sequence_batches,
+    tell_data,
+    train_supervised,
+)
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.sampling import PLAIN, Sampling

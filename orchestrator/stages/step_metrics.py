@@ -15,7 +15,7 @@ from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.loop.buffer import Occupancy
 from temper.orchestrator.loop.deadline import Deadline, within
 from temper.orchestrator.loop.shaping import earned_rewards
-from temper.orchestrator.loop.step_report import StepReport
+from temper.orchestrator.loop.step import StepReport
 from temper.rewards.verdict import Outcome
 from temper.rollout.trajectory import Carried, Group, WeightVersion, well_formed_share
 

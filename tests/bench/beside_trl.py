@@ -43,7 +43,7 @@ from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.step_report import StepReport
+from temper.orchestrator.loop.step import StepReport
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.engine_process import cpu_s
 from temper.rollout.episodes.episode import EpisodeLimits

@@ -27,7 +27,7 @@ from temper.orchestrator.loop.deadline import Deadline, StopFlag, Waits
 from temper.orchestrator.loop.interfaces import Hooks, Rollouts
 from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
-from temper.orchestrator.loop.step_report import StepReport
+from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.pipeline.config import Config, settled_config
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id

@@ -12,8 +12,7 @@ from temper.envs.core.task import Task
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.cluster.bundles import reserve, wanted_by
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
-from temper.orchestrator.cluster.rollout_actors import make_rollout_pool
-from temper.orchestrator.cluster.trainer_actors import start_trainer_group
+from temper.orchestrator.cluster.run_actors import make_rollout_pool, start_trainer_group
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
 from temper.rollout.pool.pool import RolloutPool

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from support.documents import tutorial_block as block
 
-from temper.orchestrator.cluster.module_search import FOLDER, worker_variables
+from temper.orchestrator.cluster.this_machine import FOLDER, worker_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPER = str(ROOT / "requirements" / "temper")
 HOSTILE = ("temper", "random", "yaml", "types", "ray")
 ACTOR = """
 import random, subprocess, sys
-from temper.orchestrator.cluster.module_search import search_last
+from temper.orchestrator.cluster.this_machine import search_last
 search_last(sys.argv[1])
 import ray
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray

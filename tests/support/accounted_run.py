@@ -9,7 +9,7 @@ from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.step_report import StepClock, StepReport
+from temper.orchestrator.loop.step import StepClock, StepReport
 from temper.orchestrator.run.checkpoint import begin, commit, latest, step_of
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.ledger import Ledger
@@ -77,7 +77,7 @@ class Past:
 
     async def _steps(self, until: int) -> None:
         self._metrics, self._ledger = MetricsLog(self.folder.metrics), Ledger(self.folder.ledger, STAGE)
-        self._buffer = Buffer(groups_per_step=3, max_lag=LAG, max_drops=2, ledger=self._ledger)
+        self._buffer = Buffer(groups_per_step=3, max_lag=LAG, max_drops=2, ledger=self._ledger.add)
         newest = latest(self.folder.checkpoints(STAGE))
         first = 1 if newest is None else step_of(newest) + 1
         version = VersionCell(WeightVersion(step=first - 1))
@@ -140,7 +140,7 @@ class Past:
             return
         saved = read_loop(checkpoint)
         self._ledger.cut(saved.state.ledger_rows)
-        self._ledger.continued(step_of(checkpoint))
+        self._ledger.add("continued", {"step": step_of(checkpoint)})
         self._mixture.restore(saved.state.mixture)
         made = [group.with_task(self._mixture.task(group.draw)) for group in saved.groups]
         state = buffer_from_json(saved.state.buffer, made)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from temper.orchestrator.run.folder import whole_lines
 from temper.orchestrator.run.ledger import LedgerRow, parse_row
-from temper.orchestrator.run.row_file import whole_lines
 
 
 def read_ledger(path: Path) -> list[LedgerRow]:

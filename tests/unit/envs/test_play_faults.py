@@ -21,7 +21,7 @@ from temper.envs.source import GeneratedSource
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import samples_from_groups
 from temper.orchestrator.loop.buffer import Dropped, Occupancy
-from temper.orchestrator.loop.step_report import Phase, StepReport, StepTimes
+from temper.orchestrator.loop.step import Phase, StepReport, StepTimes
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion

@@ -9,12 +9,11 @@ from typing import Any, TypeVar
 
 from temper.orchestrator.pipeline.finding import Finding, Level
 from temper.orchestrator.run.checkpoint import TRAJECTORIES_EVERY, DamagedCheckpointError, place, steps, verify
-from temper.orchestrator.run.folder import RunDir, evaluations_of
+from temper.orchestrator.run.folder import RunDir, evaluations_of, whole_lines
 from temper.orchestrator.run.ledger import parse_row as parse_ledger_row
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_state
 from temper.orchestrator.run.metrics_log import UNWRITTEN, MetricsRow
 from temper.orchestrator.run.metrics_log import parse_row as parse_metrics_row
-from temper.orchestrator.run.row_file import whole_lines
 from temper.orchestrator.tools.debug.audit.ticket_lives import StepTickets, TicketLives
 
 T = TypeVar("T")

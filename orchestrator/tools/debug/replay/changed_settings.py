@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from temper.orchestrator.config.text import overridden
 from temper.orchestrator.pipeline.config import KINDS
-from temper.orchestrator.session.recording.batch import TrainedWith, trained_with_from_json
+from temper.orchestrator.session.recording import TrainedWith, trained_with_from_json
 
 OF_PUSHES = ("transport", "wire_dtype")
 OF_THE_STAGE = ("optim", "loss", "steps", "updates_per_step", "epochs")

@@ -11,7 +11,7 @@ from temper.learner.token_records import TokenRecord
 from temper.orchestrator.run.checkpoint import place, steps, verify
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import read_metrics, step_rows
-from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith, packages_here, read_batch
+from temper.orchestrator.session.recording import StepBatch, TrainedWith, packages_here, read_batch
 from temper.orchestrator.tools.debug.replay.chain import Chain, chosen
 from temper.orchestrator.tools.debug.replay.changed_settings import changed
 from temper.orchestrator.tools.debug.replay.tokens import TokensCompared, compared

@@ -15,7 +15,7 @@ from temper.learner.batches.builder import samples_by
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.corrections import LeftOut
 from temper.learner.token_records import TokenRecord
-from temper.orchestrator.session.recording.batch import StepBatch
+from temper.orchestrator.session.recording import StepBatch
 from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes
 
 MEASURES = ("logprob", "advantage", "factor")

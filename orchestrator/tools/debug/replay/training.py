@@ -14,13 +14,13 @@ from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.cluster.bundles import Bundles, reserve
 from temper.orchestrator.cluster.placement import Wanted
 from temper.orchestrator.cluster.ray_cluster import start_ray
-from temper.orchestrator.cluster.trainer_actors import start_trainer_group
+from temper.orchestrator.cluster.run_actors import start_trainer_group
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.config.text import written
 from temper.orchestrator.loop.deadline import Deadline, DeadlineConfig, in_thread, within
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith
+from temper.orchestrator.session.recording import StepBatch, TrainedWith
 from temper.rollout.weights.transports import AUTO
 
 T = TypeVar("T")

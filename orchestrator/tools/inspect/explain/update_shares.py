@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from temper.orchestrator.session.recording.batch import read_batch
+from temper.orchestrator.session.recording import read_batch
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, RecordedFile
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from temper.orchestrator.loop.step_report import Phase
+from temper.orchestrator.loop.step import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from temper.orchestrator.loop.deadline import Deadline, StopFlag, StuckError, Wa
 from temper.orchestrator.loop.interfaces import Hooks
 from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.step_report import StepReport
+from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.tools.preflight.simulation.driver import Driver
 from temper.orchestrator.tools.preflight.simulation.learner import SimulatedLearner
 from temper.orchestrator.tools.preflight.simulation.lengths import LogNormal

@@ -9,7 +9,7 @@ from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayE
 from temper.envs.core.member import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.actors import await_actor, living_nodes
-from temper.orchestrator.cluster.trainer_actors import allocator_options
+from temper.orchestrator.cluster.run_actors import allocator_options
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from temper.orchestrator.cluster import session_logs
-from temper.orchestrator.cluster.session_logs import SessionLogs
+from temper.orchestrator.cluster import ray_cluster
+from temper.orchestrator.cluster.ray_cluster import SessionLogs
 
 
 def printed(folder: Path, name: str, text: str, *, age_s: float = 0.0) -> Path:
@@ -36,8 +36,8 @@ def test_what_workers_of_the_job_printed_is_copied_and_again_as_it_grows(tmp_pat
 
 
 def test_of_long_files_the_end_is_kept_and_of_many_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_logs, "FILE_BYTES", 10)
-    monkeypatch.setattr(session_logs, "FOLDER_BYTES", 250 + 2 * len(str(tmp_path)))
+    monkeypatch.setattr(ray_cluster, "FILE_BYTES", 10)
+    monkeypatch.setattr(ray_cluster, "FOLDER_BYTES", 250 + 2 * len(str(tmp_path)))
     logs, into = tmp_path / "logs", tmp_path / "ray"
     for number in range(5):
         printed(logs, f"worker-{number}-01-1.out", "x" * 90 + f"the end {number}\n", age_s=number)
@@ -53,7 +53,7 @@ def test_what_can_not_be_copied_is_told_and_time_is_bounded(tmp_path: Path, monk
     printed(logs, "worker-a-01-1.out", "x")
     assert "No such file or directory" in SessionLogs(folder=logs).keep(tmp_path / "gone" / "ray")
     assert SessionLogs(folder=tmp_path / "never").keep(tmp_path / "ray") == ""
-    monkeypatch.setattr(session_logs, "COPY_S", -1.0)
+    monkeypatch.setattr(ray_cluster, "COPY_S", -1.0)
     assert "not all of" in SessionLogs(folder=logs).keep(tmp_path / "ray")
 
 

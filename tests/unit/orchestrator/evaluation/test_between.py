@@ -25,15 +25,15 @@ from temper.orchestrator.loop.deadline import Deadline, StopFlag, StopRequested,
 from temper.orchestrator.loop.interfaces import Evaluations, Shift, Shifts
 from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.step_report import StepReport
+from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.loop.watches import TooManyFailures
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.checkpoint import CheckpointConfig
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
 from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.session.checkpoint_writer import scores
 from temper.orchestrator.session.run import Run
+from temper.orchestrator.session.trainer import scores
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker

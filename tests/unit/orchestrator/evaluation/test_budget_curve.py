@@ -36,9 +36,9 @@ from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages import eval as eval_stage
 from temper.orchestrator.stages import self_sft
-from temper.orchestrator.stages.answer_sampling import sample_once
 from temper.orchestrator.stages.eval import evaluate, next_order
 from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.orchestrator.tracking.tracker import Trackers
 from temper.rewards.verdict import CORRECT, Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks

@@ -4,24 +4,26 @@ import asyncio
 import itertools
 import json
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
 import pytest
 
+from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.loop.buffer import (
     Buffer,
     BufferState,
     Occupancy,
     SlotState,
-    TicketLedger,
+    TicketEvent,
     Totals,
     VersionCell,
 )
-from temper.orchestrator.loop.mixture import Draw, Mixture
-from temper.orchestrator.loop.step_report import Phase, StepReport, StepTimes
+from temper.orchestrator.loop.mixture import Mixture
+from temper.orchestrator.loop.step import Phase, StepReport, StepTimes
 from temper.orchestrator.run.loop_state import buffer_from_json, buffer_to_json, held_group_lines, saved_groups
 from temper.orchestrator.stages.rl import teaches
 from temper.orchestrator.stages.step_metrics import step_metrics
@@ -418,17 +420,35 @@ def test_shares_that_change_hold_from_there_on_and_no_task_comes_again() -> None
     assert len(set(drawn)) == len(drawn)
 
 
-class FullLedger(TicketLedger):
-    """A ledger that has room for three tickets."""
+def test_the_ledger_gets_what_became_of_answers() -> None:
+    rows: list[dict[str, int | str]] = []
 
-    def admitted(self, number: int, draw: Draw, version: WeightVersion) -> None:
-        if number == 3:
-            raise OSError(f"no room for ticket {number}")
+    async def work() -> None:
+        buffer = Buffer(groups_per_step=1, max_lag=1, max_drops=0, ledger=lambda event, row: rows.append({**row}))
+        version = VersionCell(WeightVersion(step=0))
+        first, second = [await buffer.admit(mixture(), version) for _ in range(2)]
+        failure = Failure(kind=FailureKind.TIMEOUT, message="too slow")
+        failed = Trajectory(task=first.task, turns=(), stop=Stop.FAILURE, failure=failure)
+        await buffer.put(Group(ticket=first, trajectories=(), failed=(failed, failed)))
+        await buffer.put(group(second, [0.0, 1.0]))
+
+    asyncio.run(work())
+    assert rows[2:] == [
+        {"ticket": 0, "answers": 0, "failed": 2, "tokens": 0},
+        {"ticket": 0, "why": "timeout 2"},
+        {"ticket": 1, "answers": 2, "failed": 0, "tokens": 0},
+    ]
+
+
+def full_ledger(event: TicketEvent, values: Mapping[str, int | str]) -> None:
+    """A ledger that has room for three tickets."""
+    if (event, values["ticket"]) == ("admitted", 3):
+        raise OSError("no room for ticket 3")
 
 
 def test_a_task_whose_ticket_could_not_be_written_down_is_in_the_checkpoint_before_the_end() -> None:
     async def work() -> BufferState:
-        buffer, source = Buffer(groups_per_step=4, max_lag=0, max_drops=0, ledger=FullLedger()), mixture()
+        buffer, source = Buffer(groups_per_step=4, max_lag=0, max_drops=0, ledger=full_ledger), mixture()
         version = VersionCell(WeightVersion(step=0))
         for _ in range(3):
             await buffer.admit(source, version)

@@ -25,7 +25,7 @@ from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, StuckError
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.step_report import Phase, StepReport
+from temper.orchestrator.loop.step import Phase, StepReport
 from temper.orchestrator.loop.watches import NothingTrained
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
@@ -35,10 +35,10 @@ from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.stages import rl, self_sft
-from temper.orchestrator.stages.answer_sampling import sample_once
 from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.stages.self_sft import SelfSftConfig
 from temper.orchestrator.stages.step_metrics import step_metrics
+from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks

@@ -20,7 +20,7 @@ from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.deadline import StopFlag, StuckError
 from temper.orchestrator.loop.interfaces import LEARNING, PUSHING, SAMPLING
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.step_report import StepReport
+from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.progress import Progress

@@ -204,7 +204,7 @@ def test_a_fork_takes_the_ledger_of_its_stages_along_and_groups_that_its_setting
     for name, rows in (("distill", 1), ("rl", 5)):
         ledger = Ledger(folder.ledger, name)
         for number in range(rows):
-            ledger.dropped(number, why="no_signal")
+            ledger.add("dropped", {"ticket": number, "why": "no_signal"})
     directory = begin(folder.checkpoints("rl"), 150, needed_bytes=0)
     shutil.copytree(folder.checkpoints("rl") / "000150", directory, dirs_exist_ok=True)
     state = LoopState(buffer={}, mixture={}, failures={}, version=150, ledger_rows=3)

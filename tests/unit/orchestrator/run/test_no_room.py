@@ -61,10 +61,10 @@ def test_a_row_of_metrics_stands_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_row_of_the_ledger_stands_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger(path, "rl")
-    ledger.finished(group(1))
+    ledger.add("finished", {"ticket": 1})
     with no_file_above(path.stat().st_size + 10), pytest.raises(OSError, match=r"ledger\.jsonl"):
-        ledger.finished(group(2))
-    ledger.finished(group(3))
+        ledger.add("finished", {"ticket": 2})
+    ledger.add("finished", {"ticket": 3})
     assert [row.ticket for row in read_ledger(path)] == [1, 3]
     assert ledger.rows == 2
 
@@ -72,15 +72,15 @@ def test_a_row_of_the_ledger_stands_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_the_file_of_the_ledger_stays_open_until_it_is_cut(tmp_path: Path) -> None:
     path, moved = tmp_path / "ledger.jsonl", tmp_path / "moved.jsonl"
     ledger = Ledger(path, "rl")
-    ledger.finished(group(1))
+    ledger.add("finished", {"ticket": 1})
     path.rename(moved)
-    ledger.finished(group(2))
+    ledger.add("finished", {"ticket": 2})
     ledger.sync()
     assert not path.exists()
     assert [row.ticket for row in read_ledger(moved)] == [1, 2]
     moved.rename(path)
     ledger.cut(1)
-    ledger.finished(group(3))
+    ledger.add("finished", {"ticket": 3})
     assert [row.ticket for row in read_ledger(path)] == [1, 3]
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from temper.orchestrator.session.checkpoint_writer import CheckpointWriter
+from temper.orchestrator.session.trainer import CheckpointWriter
 
 
 @pytest.mark.parametrize("committing", [False, True])

@@ -15,9 +15,9 @@ from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages import self_sft
-from temper.orchestrator.stages.answer_sampling import sample_once
 from temper.orchestrator.stages.eval import evaluate
 from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Group, Ticket
 

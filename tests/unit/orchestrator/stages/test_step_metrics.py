@@ -6,7 +6,7 @@ from support.metric_names import unexplained
 
 from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.loop.buffer import Dropped, Occupancy
-from temper.orchestrator.loop.step_report import Phase, StepReport, StepTimes
+from temper.orchestrator.loop.step import Phase, StepReport, StepTimes
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rewards.verdict import Verdict
 from temper.rollout.engines.protocol import EngineStats

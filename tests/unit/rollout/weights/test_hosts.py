@@ -25,8 +25,8 @@ from temper.learner.weight_sender import BucketSender, SegmentSender
 from temper.orchestrator.cluster.actors import ActorProcess, at_place
 from temper.orchestrator.cluster.bundles import cluster_nodes, gpus_taken, reserve
 from temper.orchestrator.cluster.placement import NoRoomError, Wanted
+from temper.orchestrator.cluster.run_actors import rank_handle, start_trainer_group
 from temper.orchestrator.cluster.this_machine import IMPORTS
-from temper.orchestrator.cluster.trainer_actors import rank_handle, start_trainer_group
 from temper.orchestrator.loop.deadline import Deadline, StuckError, within
 from temper.orchestrator.session.diagnosis import diagnose
 from temper.rollout.episodes.resume import BegunGroup

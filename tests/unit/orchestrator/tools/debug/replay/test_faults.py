@@ -27,9 +27,8 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.loop.deadline import DeadlineConfig, StuckError
 from temper.orchestrator.run.checkpoint import place, size_of, steps
 from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.session.recording import BatchKeeper, StepBatch, read_batch, write_batch
 from temper.orchestrator.session.recording import keeper as keeping
-from temper.orchestrator.session.recording.batch import StepBatch, read_batch, write_batch
-from temper.orchestrator.session.recording.keeper import BatchKeeper
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.tools.debug.replay import answer
 from temper.orchestrator.tools.debug.replay.page import print_replay
@@ -177,7 +176,7 @@ def test_expert_choices_take_a_byte_each_where_they_fit(run: RunDir, tmp_path: P
 def test_a_batch_of_the_first_format_is_read(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = with_experts(read_batch(run.batch_file("rl", 1)), 128)
     path = tmp_path / "a.safetensors"
-    monkeypatch.setattr("temper.orchestrator.session.recording.batch.FORMAT", 1)
+    monkeypatch.setattr("temper.orchestrator.session.recording.FORMAT", 1)
     write_batch(path, batch)
     arrays = load_file(path)
     save_file(arrays | {"experts": arrays["experts"].astype(np.int16) - 1}, path)

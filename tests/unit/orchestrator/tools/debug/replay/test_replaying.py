@@ -23,8 +23,7 @@ from temper.learner.models.layer_types import types_of_tensors
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session.recording.batch import read_batch, write_batch
-from temper.orchestrator.session.recording.keeper import BatchKeeper
+from temper.orchestrator.session.recording import BatchKeeper, read_batch, write_batch
 from temper.orchestrator.tools.debug.replay.answer import replayed
 from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
 from temper.orchestrator.tools.debug.replay.page import print_replay

@@ -14,7 +14,7 @@ from temper.learner.token_records import TokenRecord
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.session.recording.batch import StepBatch, TrainedWith, write_batch
+from temper.orchestrator.session.recording import StepBatch, TrainedWith, write_batch
 from temper.orchestrator.tools.inspect.explain.bends import bends_of
 from temper.orchestrator.tools.inspect.explain.explanation import explain
 from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, update_sum, update_sum_of

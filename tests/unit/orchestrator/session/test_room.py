@@ -9,8 +9,8 @@ import pytest
 from support.small_disk import SmallDisks
 
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session.checkpoint_writer import begin_with_room
-from temper.orchestrator.session.recording.keeper import make_room
+from temper.orchestrator.session.recording import make_room
+from temper.orchestrator.session.trainer import begin_with_room
 
 PAGE = 4096
 BATCH = 10 * PAGE

@@ -1,19 +1,59 @@
-"""The learner's ranks as actors of Ray, and the group of them that a run starts."""
+"""The processes of a run as actors of Ray: the pool of rollout workers, and the group of the learner's ranks."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
 
-from temper.envs.core.member import LearnerDied
+from temper.envs.core.member import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.learner.trainer_group import RankHandle, TrainerGroup
 from temper.orchestrator.cluster.actors import ActorProcess, at_node, ended_on_failure
 from temper.orchestrator.cluster.bundles import Bundles
 from temper.orchestrator.cluster.placement import Node
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
+from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
+from temper.rollout.pool.pool import RolloutPool
+from temper.rollout.pool.served_weights import ServedWeights
+from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.pool.worker_handle import WorkerHandle
+from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.transports import CUDA_IPC
+
+CONCURRENT_CALLS = 4096
+
+
+def make_rollout_pool(
+    config: RolloutConfig,
+    *,
+    bundles: Bundles,
+    model_dir: Path,
+    version: WeightVersion,
+    seed: int,
+    record_experts: bool = False,
+    sleeps: bool = False,
+    healing: Healing | None = None,
+    newest: Callable[[], Path] | None = None,
+) -> RolloutPool:
+    """Return a pool of workers in `bundles`, each with an engine on a model directory that counts as `version`.
+
+    Engines that `sleeps` says may give their devices to the learner. `newest` returns the model that a new worker reads. Its
+    `start` raises `ValueError` if experts can't be recorded, and `TooManyRestarts` if workers die before they serve.
+    """
+    actor = ray.remote(max_restarts=0)(RolloutWorker)
+
+    def spawn(number: int) -> WorkerHandle:
+        bundle = bundles.engine(number)
+        options = bundle.options() | {"max_concurrency": CONCURRENT_CALLS}
+        started = actor.options(**options).remote(config, seed=seed)
+        process = ActorProcess(started, name=f"rollout worker {number}", died=WorkerDied, on_end=bundle.free)
+        return WorkerHandle(process, number=number, record_experts=record_experts, sleeps=sleeps)
+
+    weights = ServedWeights(model_dir, version, push_s=config.engine.push_deadline_s, newest=newest)
+    return RolloutPool(spawn, workers=config.workers, weights=weights, retries=config.retries, healing=healing)
+
 
 GROUPS = {"pulse": "health", "write": "files"}
 """The calls with a thread each: a rank answers them while its other thread computes."""
