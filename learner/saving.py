@@ -80,7 +80,6 @@ def has_room(nbytes: int) -> bool:
 
 
 def random_file(rank: int) -> str:
-    """Return the name of the file with a rank's random states."""
     return f"rng-{rank}.safetensors"
 
 

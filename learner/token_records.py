@@ -75,7 +75,6 @@ def records_of(micro_batch: MicroBatch, terms: TokenTerms) -> list[TokenRecord]:
 
 
 def _rounded(values_T: Floats, digits: int = DIGITS) -> list[float | None]:
-    """Return values as JSON has them; what is not finite is null."""
     return [round(value, digits) if math.isfinite(value) else None for value in values_T.tolist()]
 
 

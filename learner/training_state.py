@@ -36,9 +36,7 @@ class CheckpointFacts:
 
     @classmethod
     def read(cls, checkpoint: Path) -> "CheckpointFacts":
-        """Return the facts of a checkpoint."""
         return cls(**json.loads((checkpoint / FACTS).read_text(encoding="ascii")))
 
     def write(self, checkpoint: Path) -> None:
-        """Write the facts into a checkpoint, which has its folder for the state."""
         (checkpoint / FACTS).write_text(json.dumps(asdict(self)), encoding="ascii")

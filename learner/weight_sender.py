@@ -11,6 +11,7 @@ from temper.envs.core.member import Heart
 from temper.learner.config import LearnerConfig
 from temper.rollout.weights.buckets import BUCKET_BYTES, BucketWays, Buffers, buckets_of, send_buckets
 from temper.rollout.weights.checksum import tensor_checksum
+from temper.rollout.weights.host_memory import give_back
 from temper.rollout.weights.manifest import (
     DOWN,
     UP,
@@ -29,7 +30,6 @@ from temper.rollout.weights.manifest import (
 )
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connected, open_store
 from temper.rollout.weights.receiver import WithBase
-from temper.rollout.weights.spare_memory import give_back
 from temper.rollout.weights.transports import (
     BROADCAST,
     COPIES,
@@ -132,7 +132,6 @@ class WeightSender:
                 self._sender.send(version, self._heart.for_each(engine.checkpoint_parameters()))
 
     def forget(self) -> None:
-        """Take note that the model is about to change."""
         if isinstance(self._sender, BucketSender):
             self._sender.forget()
 
@@ -197,12 +196,10 @@ class SegmentSender:
 
     @property
     def adapts(self) -> bool:
-        """Whether it sends adapters."""
         return self._bases is not None
 
     @property
     def nbytes(self) -> int:
-        """The size of a segment."""
         return self._own.nbytes
 
     def push(self, version: int, *, gathered: Gathered, base: Gathered | None = None) -> WeightManifest:
@@ -253,7 +250,6 @@ class Segments:
 
     @property
     def last(self) -> Memory:
-        """The segment that was written last."""
         return self._memories[-1]
 
     def write(self, version: int, gathered: Gathered) -> WeightManifest:
@@ -272,7 +268,6 @@ class Segments:
         )
 
     def close(self) -> None:
-        """Free the segments."""
         for memory in self._memories:
             memory.close()
         self._memories.clear()
@@ -376,7 +371,6 @@ class BucketSender:
         return self._met[1]
 
     def _agreed(self) -> BucketWays:
-        """Return where this push goes, as rank 0 offered it."""
         told: list[BucketWays | None] = [self._ways]
         if self._ranks > 1:
             dist.broadcast_object_list(told, src=0, device=torch.device("cpu") if self._device.type == "cpu" else None)
@@ -384,7 +378,6 @@ class BucketSender:
         return told[0]
 
     def close(self) -> None:
-        """Leave the groups."""
         self._met, self._ways, self._store = None, None, None
 
 

@@ -119,7 +119,6 @@ class TrainerWorker:
         return self.heart.pulse()
 
     def use_threads(self, threads: int) -> None:
-        """Compute with this many CPU threads from now on."""
         torch.set_num_threads(threads)
 
     def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
@@ -203,7 +202,6 @@ class TrainerWorker:
         return Holding(weights=weights, states=states, main=psutil.Process().memory_info().rss, device=device_bytes())
 
     def checkpoint_bytes(self) -> int:
-        """Return the bytes that `save` writes, at the most."""
         return self.needed_bytes
 
     def save(self, directory: str, *, beside: bool = False, spare: int = 0) -> bool:
@@ -247,11 +245,9 @@ class TrainerWorker:
         return self.pushes.publish(version, self._loaded())
 
     def why_merged(self) -> str:
-        """Return why pushes carry adapters merged into the weights, or "" if adapters travel alone. See `WeightSender`."""
         return self.pushes.why_merged(self._loaded())
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
-        """Return what engines need to get at the last push, on rank 0. See `WeightSender.offer`."""
         return self.pushes.offer(version, whole=whole, audience=audience)
 
     def send(self, version: int) -> None:

@@ -141,7 +141,6 @@ class Escaper:
 
 
 def _any_of(tags: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that finds each of the tags, the longest first."""
     return re.compile("|".join(re.escape(tag) for tag in sorted(tags, key=len, reverse=True)))
 
 

@@ -42,7 +42,6 @@ def to_json(choices: Choices | None) -> dict[str, Any] | None:
 
 
 def from_json(data: dict[str, Any] | None) -> Choices | None:
-    """Return what `to_json` wrote."""
     if data is None:
         return None
     return np.frombuffer(base64.b64decode(data["int16"]), dtype="<i2").reshape(data["shape"]).astype(np.int16)

@@ -134,12 +134,10 @@ def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
 
 
 def failure_to_json(failure: Failure) -> dict[str, str]:
-    """Return a failure as plain JSON data."""
     return {"kind": failure.kind.value, "message": failure.message}
 
 
 def failure_from_json(data: dict[str, str]) -> Failure:
-    """Return what `failure_to_json` wrote."""
     return Failure(kind=FailureKind(data["kind"]), message=data["message"])
 
 

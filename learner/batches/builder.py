@@ -33,7 +33,6 @@ class BatchBuilder:
     def of_samples(
         self, samples: Sequence[TrainingSample], *, aggregation: Aggregation = "token", constant_length: int = 0
     ) -> TrainBatch:
-        """Return the batch of one update; see `make_batch`."""
         return make_batch(
             samples,
             ranks=self.config.ranks,
@@ -58,7 +57,6 @@ class BatchBuilder:
         return batches * (epochs // splits)
 
     def of_pairs(self, pairs: Sequence[Pair]) -> TrainBatch:
-        """Return the batch of one update on preferences; see `make_pair_batch`."""
         return make_pair_batch(
             pairs,
             ranks=self.config.ranks,

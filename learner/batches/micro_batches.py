@@ -75,7 +75,6 @@ class TrainBatch:
             raise ValueError(f"ranks must have the same number of micro-batches, not {sorted(counts)}")
 
     def share(self, rank: int) -> BatchShare:
-        """Return what one rank needs of the batch."""
         return BatchShare(
             micro_batches=self.micro_batches[rank],
             denominator=self.denominator,

@@ -55,7 +55,6 @@ class PackSize:
         return self.tokens + PASS_TOKENS * (3 if self.prompt else 1)
 
     def with_item(self, item: PackItem) -> "PackSize":
-        """Return the size with one item more."""
         return PackSize(
             items=self.items + 1,
             rows=self.rows + len(item.rows),
@@ -118,7 +117,6 @@ def cheapest_pair_plan(lengths: Sequence[int], prompts: Sequence[int], *, ranks:
 
 
 def plain_plan(lengths: Sequence[int], *, ranks: int, budget: int) -> BatchPlan:
-    """Plan each sample in full."""
     items = [PackItem(rows=(row,), prompt=0, length=length) for row, length in enumerate(lengths)]
     return round_robin_plan(items, ranks=ranks, budget=budget)
 

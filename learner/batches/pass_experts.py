@@ -55,7 +55,6 @@ class PassExperts:
         return cls(samples_BT=samples_BT, experts_BTLK=experts_BTLK)
 
     def without_count(self) -> "PassExperts":
-        """Return the same pass, to be run without counting its tokens."""
         return PassExperts(samples_BT=np.zeros_like(self.samples_BT), experts_BTLK=self.experts_BTLK)
 
     @classmethod

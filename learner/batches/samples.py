@@ -86,7 +86,6 @@ class TrainingSample:
 
     @property
     def trained_tokens(self) -> int:
-        """How many tokens carry loss."""
         return int(self.trained_T.sum())
 
     @property
@@ -130,7 +129,6 @@ def samples_from_groups(
 def _sample(
     trajectory: Trajectory, *, advantage: float, masked: bool, overrides: Mapping[TurnFault, float], ticket: Ticket
 ) -> TrainingSample:
-    """Join the turns of a trajectory."""
     ids: list[Ids] = []
     advantages: list[Floats] = []
     trained: list[Marks] = []

@@ -157,7 +157,6 @@ class DeepSpeedEngine:
                 yield merged(self.model, bucket) if self.has_adapters else bucket
 
     def _gathered(self, parameters: dict[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
-        """Gather these parameters whole, a bucket at a time at stage 3, else all at once."""
         for bucket in self._buckets(parameters) if self.zero_stage == 3 else [parameters]:
             with deepspeed.zero.GatheredParameters(list(bucket.values()), enabled=self.zero_stage == 3):
                 yield {name: parameter.detach() for name, parameter in bucket.items()}
@@ -222,7 +221,6 @@ class DeepSpeedEngine:
             yield file_piece(ADAPTERS_FILE, whole)
 
     def load_state(self, directory: Path) -> None:
-        """Read what `state_pieces` wrote, with any number of ranks and any ZeRO stage."""
         self._state.load(directory)
 
     def close(self) -> None:
@@ -299,7 +297,6 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
 
 
 def _offload(learner: LearnerConfig) -> dict[str, Any]:
-    """Say where optimiser state, and at stage 3 parameters, are between their uses."""
     return ({} if learner.offload == "none" else {"offload_optimizer": _place(learner)}) | offload_param(learner)
 
 
@@ -318,7 +315,6 @@ def _place(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
 
 
 def _require_nvme() -> None:
-    """Raise `ValueError` where DeepSpeed has no asynchronous file access on this machine."""
     if not AsyncIOBuilder().is_compatible(verbose=False):
         raise ValueError(
             "learner.offload=nvme: DeepSpeed's async_io can't be built here; install libaio with its headers and a C++ "

@@ -43,7 +43,6 @@ class Aside:
             self._taken.pop()
 
     def __bool__(self) -> bool:
-        """Return whether anything is aside."""
         return bool(self._taken)
 
 
@@ -98,7 +97,6 @@ def reachable(*roots: object) -> Iterator[torch.Tensor]:
 
 
 def _partition(tensor: torch.Tensor) -> object:
-    """Return this rank's partition of a parameter at stage 3."""
     return vars(tensor).get("ds_tensor") if isinstance(tensor, torch.nn.Parameter) else None
 
 
@@ -146,7 +144,6 @@ class DeviceMemory:
         return nbytes(of_weights.values()), nbytes(of_states.values())
 
     def _memory(self) -> tuple[dict[int, torch.UntypedStorage], dict[int, torch.UntypedStorage]]:
-        """Return the memory of the weights and that of the states, which hold none of it."""
         model, device = self._engine.module, self._device
         parameters = list(model.parameters())
         partitions = [vars(parameter)["ds_tensor"] for parameter in parameters if "ds_tensor" in vars(parameter)]

@@ -34,7 +34,6 @@ class UnadaptedModel:
         self.scorer = without_adapters(engine.model)(engine.scorer.__call__)
 
     def follow(self, passes: Sequence[PassExperts]) -> None:
-        """Name the experts of the next passes."""
         self._replay.follow([experts.without_count() for experts in passes])
 
     def occupy(self, *, weights: bool) -> None:
@@ -75,7 +74,6 @@ class FrozenModel:
             self._replay.follow([experts.without_count() for experts in passes])
 
     def occupy(self, *, weights: bool) -> None:
-        """Have the model on its device from now on, or in main memory."""
         if weights:
             self._aside.put_back()
             return
@@ -92,7 +90,6 @@ class FrozenModel:
         return memory_of(tensors, device=self._device).values()
 
     def close(self) -> None:
-        """Free the model."""
         if self._engine is not None:
             parameters = list(self._model.parameters())
             self._engine.destroy()

@@ -35,8 +35,6 @@ class GradientGuard:
 
 
 class GuardedAdamW(GradientGuard, torch.optim.AdamW):
-    """AdamW, with the guard where `guard` is set."""
-
     def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig, guard: bool) -> None:
         super().__init__(groups, lr=optim.learning_rate, betas=(optim.beta1, optim.beta2), eps=optim.eps, fused=True)
         self.guard = guard
@@ -105,7 +103,6 @@ def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str,
 
 
 def _ends(model: PreTrainedModel) -> list[torch.nn.Module]:
-    """Return the model's input embedding and output layer."""
     return [end for end in (model.get_input_embeddings(), model.get_output_embeddings()) if end is not None]
 
 

@@ -61,7 +61,6 @@ class OptimizerState:
             self._load(directory, {name: file for file in files for name in file.keys()})  # noqa: SIM118 - not a mapping
 
     def _load(self, directory: Path, places: dict[str, Any]) -> None:
-        """Read the state; `places` has the open file of each tensor."""
         if STEP not in places:
             raise ValueError(f"{directory} holds no optimiser state; remove this checkpoint to use the one before")
         kinds = sorted({name.split("/", 1)[0] for name in places} - {STEP, MASTER})
@@ -80,7 +79,6 @@ class OptimizerState:
                 self._count(parameter, step)
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Gather every whole tensor of the state, one at a time."""
         for name, parameter in self._trained.items():
             for kind in ([MASTER] if self._bf16 else []) + self._kinds(parameter):
                 yield f"{kind}/{name}", self._get(parameter, kind)

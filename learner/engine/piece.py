@@ -11,18 +11,14 @@ Piece = Callable[[Path], None]
 
 
 def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor in main memory."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 def file_piece(name: str, tensors: dict[str, torch.Tensor]) -> Piece:
-    """Return a file of tensors, which are copies already."""
     return lambda directory: save_file(tensors, directory / name)
 
 
 def bytes_piece(name: str, content: bytes) -> Piece:
-    """Return a file of bytes."""
-
     def write(directory: Path) -> None:
         (directory / name).write_bytes(content)
 

@@ -112,7 +112,6 @@ class LossConfig:
         self._refuse_what_has_no_effect()
 
     def _check_bounds(self) -> None:
-        """Raise `ValueError` where a clip, a range or a guard holds nothing."""
         if not 0 <= self.clip[0] <= 1:
             raise ValueError(f"loss.clip_low={self.clip_low}: must lie between 0 and 1")
         not_negative("loss.clip_high", self.clip[1])
@@ -129,7 +128,6 @@ class LossConfig:
             raise ValueError(f"loss.error_guard={self.error_guard}: must be above 1, or 0 for none")
 
     def _check_combinations(self) -> None:
-        """Raise `ValueError` where settings contradict each other."""
         if self.decoupled and self.against_rollout:
             raise ValueError(
                 "loss.surrogate=decoupled with loss.old_policy=rollout: set loss.old_policy=trainer, or loss.surrogate=ppo"
@@ -151,7 +149,6 @@ class LossConfig:
             )
 
     def _refuse_what_has_no_effect(self) -> None:
-        """Raise `ValueError` where a setting would do nothing beside the others."""
         if self.dual_clip and self.surrogate in ("gspo", "cispo", "reinforce"):
             raise ValueError(
                 f"loss.dual_clip={self.dual_clip} with loss.surrogate={self.surrogate}, which has none: leave it out"
@@ -195,7 +192,6 @@ class LossConfig:
 
     @property
     def against_rollout(self) -> bool:
-        """Whether the policy ratio is pi / mu."""
         usual = "rollout" if self.surrogate in ("gspo", "cispo") else "trainer"
         return (self.old_policy or usual) == "rollout"
 

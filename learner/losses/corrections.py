@@ -25,8 +25,6 @@ class LeftOut(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Which corrections are made. What is 0 or None is off."""
-
     cap: float = 0.0
     floor: float = 0.0
     token_range: tuple[float, float] | None = None

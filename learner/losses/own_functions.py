@@ -8,7 +8,6 @@ OWN = "module.function of your own"
 
 
 def is_own(name: str) -> bool:
-    """Say whether a name means a function of a user's module."""
     return "." in name
 
 

@@ -113,7 +113,6 @@ def adapter_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
 
 
 def is_adapter(name: str) -> bool:
-    """Say whether a parameter belongs to an adapter."""
     return ".lora_" in name
 
 
@@ -137,7 +136,6 @@ def _adapters(model: PreTrainedModel) -> Iterator[tuple[str, LoraLinear]]:
 
 
 def _layer(name: str) -> str:
-    """Return the name of the layer that an adapter's parameter belongs to."""
     return name.partition(".lora_")[0]
 
 

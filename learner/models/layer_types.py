@@ -62,7 +62,6 @@ def type_of_modules(modules: Sequence[torch.nn.Module]) -> str:
 
 
 def _block(name: str) -> str:
-    """Return the name up to the part of a layer that a tensor belongs to, such as `layers.0.mixer`."""
     found = NUMBERED.search(name)
     if found is None:
         return name

@@ -82,13 +82,11 @@ class _Chunks:
         self.decay = self._chunked((a_H * dt_BTH)[..., None])[..., 0].cumsum(1)  # (B K, L, H)
 
     def _chunked(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Cut (B, T, n, width) to (B K, L, n, width)."""
         pad = self.count * self.size - self.length
         padded = functional.pad(tensor, (0, 0, 0, 0, 0, pad)) if pad else tensor
         return padded.reshape(self.batch * self.count, self.size, *tensor.shape[2:])
 
     def unchunked(self, y: torch.Tensor) -> torch.Tensor:
-        """Join (B K, L, H, P) to (B, T, H, P)."""
         return y.reshape(self.batch, self.count * self.size, self.heads, self.channels)[:, : self.length]
 
     def own_outputs(self) -> torch.Tensor:

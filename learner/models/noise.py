@@ -30,7 +30,6 @@ def train_without_noise(model: PreTrainedModel) -> None:
 
 
 def _configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
-    """Yield a configuration and those in it."""
     yield config
     for part in vars(config).values():
         if isinstance(part, PreTrainedConfig):

@@ -102,7 +102,6 @@ class Scorer:
             self._request = None
 
     def _read(self, hidden_BTD: torch.Tensor) -> torch.Tensor:
-        """Return what the output layer returns: logits, or in a call of this scorer scores of shape (B, T, 2)."""
         request = self._request
         if request is None:
             logits_BTV: torch.Tensor = self._plain(hidden_BTD)
@@ -135,7 +134,6 @@ class _Request:
 
     @property
     def temperatures_N(self) -> torch.Tensor | None:
-        """Those of the scored tokens."""
         if self.temperatures_B is None:
             return None
         return self.temperatures_B[:, None].expand_as(self.wanted_BT)[self.wanted_BT]

@@ -20,8 +20,6 @@ STATE_BYTES, CACHE_BYTES = 4, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """How large a model is."""
-
     parameters: int
     positions: int | None
     """Longest sequence in tokens, where the configuration names one."""
@@ -50,7 +48,6 @@ def longest_sequence(directory: Path) -> int | None:
 
 
 def read_shape(whole: "transformers.PretrainedConfig", *, parameters: int) -> ModelShape:
-    """Return the shape that a configuration describes."""
     config = whole.get_text_config(decoder=True)
     count = int(config.num_hidden_layers)
     types = list(getattr(config, "layers_block_type", None) or getattr(config, "layer_types", None) or [])

@@ -222,7 +222,6 @@ class LimitedTurns:
         self._turns = torch.stack(FREE).repeat(slots, 1).to(device)
 
     def put(self, slots: Sequence[int], turns: Sequence[Turns]) -> None:
-        """Let turns that begin, or go on here, have these slots."""
         if slots:
             device = self._turns.device
             rows = torch.stack([torch.stack(turn) for turn in turns])
@@ -258,7 +257,6 @@ class LimitedTurns:
         self._turns[slots_B] = torch.stack(turns, dim=1)
 
     def of(self, slots_B: Tensor) -> Turns:
-        """Return what is known of the turns in these slots."""
         return Turns(*self._turns[slots_B].unbind(dim=1))
 
     def close(self, logits_RV: Tensor, turns: Turns) -> None:
@@ -299,7 +297,6 @@ class LimitedTurns:
 
 
 def _walked(steps_SV: np.ndarray[tuple[int, int], np.dtype[np.int16]], state: int, ids: Sequence[int]) -> int:
-    """Return the state that some tokens lead to."""
     for token in ids:
         state = int(steps_SV[state, token])
     return state

@@ -202,14 +202,12 @@ class ThoughtTags:
         return self._text(ids).lstrip().startswith(self.tags.opening)
 
     def _begins_opening(self, ids: Sequence[int]) -> bool:
-        """Return whether a turn has ended inside the opening of a thought."""
         return self.tags.opening.startswith(self._text(ids[: self.reach]).lstrip())
 
     def _line_ends(self, ids: Sequence[int]) -> bool:
         return bool(ids) and "\n" in self._text(ids[-1:])
 
     def _rest_of_closing(self, thought: Sequence[int]) -> tuple[int, ...]:
-        """Return the closing without what the thought's end already has of it."""
         return self.rest_after(self._text(thought[-self.window :]))
 
     def rest_after(self, end: str) -> tuple[int, ...]:
@@ -266,6 +264,5 @@ def check_extra_args(given: Mapping[str, Any]) -> None:
 
 
 def shown(value: object) -> str:
-    """Return a value as the client wrote it, shortened."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

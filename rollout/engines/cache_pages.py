@@ -56,5 +56,4 @@ def _ranges(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
 
 
 def _storages(tensors: Iterable[torch.Tensor]) -> dict[int, int]:
-    """Return the memory of the tensors: its bytes by its address."""
     return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}

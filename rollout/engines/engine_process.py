@@ -60,7 +60,6 @@ class EngineProcess:
 
 
 def cpu_s(pids: Iterable[int]) -> float:
-    """Return the CPU seconds that those of these processes have used that still live."""
     used = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -66,7 +66,6 @@ class ScratchFolder:
 
 
 def scratch_base() -> Path:
-    """Return where such folders lie on this machine."""
     usual = Path(tempfile.gettempdir())
     longest = len(os.fsencode(usual / PREFIX)) + RANDOM_BYTES + 1 + SOCKET_NAME_BYTES
     return usual if longest <= SOCKET_BYTES else SHORT

@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from temper.envs.core.errors import in_words
 from temper.envs.core.member import Holding, WorkerDied
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.rule import ThoughtTags, extra_args
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.engine_process import EngineProcess
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
@@ -31,13 +32,120 @@ from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, Wei
 from vllm.inputs import TokensInput, tokens_input
 from vllm.logprobs import FlatLogprobs
 from vllm.outputs import CompletionOutput
+from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from temper.rollout.engines.request_params import completion, request_params
 from temper.rollout.engines.rollout_arguments import rollout_arguments
-from temper.rollout.engines.vllm_sleep import VllmSleep
 from temper.rollout.engines.vllm_stats import StatsRecorder, TurnClocks
+
+
+def request_params(request: TurnRequest, *, ends: Sequence[int]) -> SamplingParams:
+    """Return how vLLM is to sample the rest of a turn, whose beginning it is given as a part of the prompt.
+
+    `ends` are the ids that end a turn, and nothing else does: the model's own files may say otherwise than its chat template.
+    It makes text only where it has to look for a text, of every token, those that a reader would not see included.
+    """
+    sampling, limit = request.sampling, request.limit
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        stop=list(sampling.stop),
+        ignore_eos=True,
+        stop_token_ids=list(ends),
+        max_tokens=request.max_tokens,
+        seed=request.seed,
+        logprobs=0,
+        flat_logprobs=True,  # else an object a token
+        detokenize=bool(sampling.stop),
+        skip_special_tokens=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        extra_args=None if limit is None else extra_args(limit, begun=len(request.begun)),
+        skip_clone=True,  # no other request has these, so vLLM need not copy them deeply
+    )
+
+
+def completion(
+    ids: tuple[int, ...],
+    logprobs: FlatLogprobs,
+    versions: Sequence[tuple[str, int]],
+    *,
+    forced_T: tuple[bool, ...],
+    finished: bool,
+    experts: Choices | None = None,
+) -> Completion:
+    """Return what vLLM says of tokens; `versions` are those of the weights, each with the first token that it sampled."""
+    sampled = [(logprobs.token_ids[at], logprobs.logprobs[at]) for at in logprobs.start_indices]
+    assert tuple(token for token, _ in sampled) == ids
+    ends = [*(start for _, start in versions[1:]), len(ids)]
+    return Completion(
+        token_ids=ids,
+        logprobs_T=tuple(nan if forced else value for (_, value), forced in zip(sampled, forced_T, strict=True)),
+        versions_T=tuple(
+            int(version)
+            for (version, start), end in zip(versions, ends[: len(versions)], strict=True)
+            for _ in range(start, end)
+        ),
+        forced_T=forced_T,
+        finished=finished,
+        experts=experts,
+    )
+
+
+LEVEL = 1
+WEIGHTS, CACHE = "weights", "kv_cache"
+"""vLLM's names for what it wakes part by part."""
+
+
+class VllmSleep:
+    """What one engine has on its device: all, its weights alone, or nothing."""
+
+    def __init__(self, llm: AsyncLLM, process: EngineProcess) -> None:
+        self._llm = llm
+        self._process = process
+        self.weights = self.cache = True
+        """Whether each is on the device."""
+
+    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """See `Engine.occupy`. Requests that run when it falls asleep are frozen, and computed anew when it wakes."""
+        assert weights or not cache, "a cache is of no use without weights"
+        if (weights, cache) == (self.weights, self.cache):
+            return
+        what = f"{'wake' if weights else 'fall asleep'} within {limit_s:.0f} s"
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._process.answer(self._wake(cache=cache) if weights else self._sleep())
+        except WorkerDied:
+            raise
+        except TimeoutError:
+            raise WorkerDied(f"the engine did not {what}") from None
+        except Exception as error:
+            raise WorkerDied(f"the engine could not {what}: {in_words(error)}") from error
+        self.weights, self.cache = weights, cache
+
+    async def _sleep(self) -> None:
+        await self._llm.sleep(level=LEVEL, mode="keep")
+        await self._llm.collective_rpc("give_cache_back")
+
+    async def _wake(self, *, cache: bool) -> None:
+        assert not self.cache, "it falls asleep before it wakes with its weights alone"
+        parts = ([] if self.weights else [WEIGHTS]) + ([CACHE] if cache else [])
+        fully = await self._llm.wake_up(parts)
+        if fully is not cache:
+            raise RuntimeError(f"vLLM has {'all' if fully else 'not all'} of its memory after it woke with {parts}")
+
+    async def holding(self) -> Holding:
+        """See `Engine.holding`: of an engine of several processes the sums."""
+        asking: Coroutine[Any, Any, list[tuple[int, int, int, int]]] = self._llm.collective_rpc("memory")
+        weights, cache, main, device = (sum(parts) for parts in zip(*await self._process.answer(asking), strict=True))
+        return Holding(
+            weights=weights if self.weights else 0,
+            cache=cache if self.cache else 0,
+            main=main,
+            device=device or None,
+        )
 
 
 class VllmEngine:
@@ -117,7 +225,6 @@ class VllmEngine:
                 raise ValueError(f"vLLM can't record this model's experts, which router replay needs: {max(refusals)}")
 
     async def generate(self, request: TurnRequest) -> Completion:
-        """See `Engine.generate`."""
         if request.limit is not None and self._tags is None:
             raise ValueError("a thought can't be limited: the engine was started without thinking tags")
         name = request.name or f"r{next(self._numbers)}"
@@ -202,7 +309,6 @@ class VllmEngine:
         return tokens_input(list(ids), cache_salt=str(self._served))
 
     def _sampled_tokens(self, request: str) -> int:
-        """Return how many tokens a running request has."""
         processor = self._llm.output_processor
         states = [processor.request_states[name] for name in processor.external_req_ids.get(request, ())]
         return sum(state.detokenizer.num_output_tokens() for state in states if state.detokenizer is not None)
@@ -223,29 +329,23 @@ class VllmEngine:
         self._clocks.stand(still=still)
 
     def take_stats(self) -> EngineStats:
-        """See `Engine.take_stats`."""
         return self._stats.take()
 
     async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """See `Engine.occupy`."""
         self._stand(still=True)
         await self._sleep.occupy(weights=weights, cache=cache, limit_s=limit_s)
         self._stand(still=not self._sleep.cache)
 
     async def holding(self) -> Holding:
-        """See `Engine.holding`."""
         return await self._sleep.holding()
 
     async def answers(self) -> None:
-        """See `Engine.answers`."""
         await self.version()
 
     async def gets_on(self) -> None:
-        """See `Engine.gets_on`."""
         await self._process.gets_on(self._llm.get_weight_version())
 
     async def died(self) -> None:
-        """See `Engine.died`."""
         await self._process.died()
 
     async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
@@ -310,11 +410,9 @@ class VllmEngine:
             self._stand(still=False)
 
     async def version(self) -> WeightVersion:
-        """Return the version of the weights in use."""
         return WeightVersion(step=int(await self._process.answer(self._llm.get_weight_version())))
 
     async def close(self) -> None:
-        """See `Engine.close`."""
         self._llm.shutdown(timeout=self._grace_s)
         self._receiver.close()
         self._scratch.close()

@@ -46,7 +46,6 @@ class StatsRecorder(StatLoggerBase):
         mm_cache_stats: Any = None,
         engine_idx: int = 0,
     ) -> None:
-        """Add what one pass did."""
         self._on_pass(0 if iteration_stats is None else iteration_stats.num_generation_tokens)
         if scheduler_stats is not None:
             self._passes += 1
@@ -88,7 +87,6 @@ class StatsRecorder(StatLoggerBase):
         """Write nothing: vLLM asks for it."""
 
     def take(self) -> EngineStats:
-        """Return what was recorded since the last call."""
         self._count()
         passes = max(1, self._passes)
         stats = EngineStats(
@@ -124,7 +122,6 @@ class TurnClocks:
 
     @contextmanager
     def of(self, request: str, clock: Clock | None) -> Iterator[None]:
-        """Turn the clock of a request within the block."""
         if clock is None:
             yield
             return

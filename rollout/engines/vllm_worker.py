@@ -37,9 +37,8 @@ from temper.rollout.engines.runners.layer_recorder import LayerRecorder
 from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU
 from temper.rollout.weights.buckets import BucketReceiver, ComingWeights
-from temper.rollout.weights.host_memory import MappedFiles
+from temper.rollout.weights.host_memory import MappedFiles, give_back
 from temper.rollout.weights.manifest import LocalWeights, read_weights
-from temper.rollout.weights.spare_memory import give_back
 
 BACKEND = "temper"
 PARENT_CHECK_S = 2.0
@@ -97,7 +96,6 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
             self._load_coming(ComingWeights.from_json(update_info.coming))
 
     def _load_segment(self, weights: LocalWeights) -> None:
-        """Load every tensor. Raises `ValueError` where the segment does not hold what was verified, or no longer."""
         self._load(read_weights(weights, self._mapped, device=self.device))
         self._require_whole(self._expected - _unsent(self._expected))
 
@@ -148,7 +146,6 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
 
 
 def _parameters(model: torch.nn.Module) -> set[str]:
-    """Return the names of a model's parameters, tied ones once."""
     return {name for name, _ in model.named_parameters()}
 
 
@@ -231,7 +228,6 @@ class WorkerExtension:
         return str(self.weight_transfer_engine.failure)  # type: ignore[attr-defined]
 
     def sample_drafts(self, limited: bool) -> None:
-        """Sample behind drafts exactly, with limits of thoughts where some are `limited`."""
         DraftSampler(self.model_runner, [ThoughtProcessor] if limited else [])  # type: ignore[attr-defined]
 
     def record_experts(self) -> str:
@@ -243,7 +239,6 @@ class WorkerExtension:
         return ""
 
     def expert_layers(self) -> list[int]:
-        """Return the numbers of the model's layers that have experts."""
         return expert_layers(self.model_runner.get_model())  # type: ignore[attr-defined]
 
     def record_layers(self) -> str:

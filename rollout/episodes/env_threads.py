@@ -25,7 +25,6 @@ class Stopwatch:
 
     @property
     def times(self) -> Times:
-        """Those of the episode so far."""
         return self._earlier + self._lap
 
     @contextmanager
@@ -78,12 +77,10 @@ class EnvThreads:
 
     @property
     def are_at_work(self) -> bool:
-        """Whether a call is under way whose episode has time left."""
         return any(not answer.done() and clock.left_s > 0 for answer, clock in self._calls.items())
 
     @property
     def hung_calls(self) -> int:
-        """How many calls still run although nobody waits for them any more."""
         return sum(answer.done() for answer in self._calls)
 
     async def call(self, function: Callable[[], T], *, env: str, at_once: int, clock: Clock, watch: Stopwatch) -> T:

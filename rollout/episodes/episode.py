@@ -92,17 +92,14 @@ class Episode:
 
     @property
     def request(self) -> str:
-        """The name of the present turn at the engine."""
         return f"{self.name}.{len(self.turns)}"
 
     @property
     def seconds(self) -> float:
-        """What it took so far."""
         return self.earlier_s + time.monotonic() - self.since
 
     @property
     def times(self) -> Times:
-        """What these seconds went into."""
         return self.earlier + self.watch.times
 
     def go_on(self, begun: BegunEpisode) -> None:
@@ -201,12 +198,10 @@ class EpisodeRunner:
 
     @property
     def env_works(self) -> bool:
-        """Whether a call of an environment is under way whose episode has time left."""
         return self._threads.are_at_work
 
     @property
     def hung_calls(self) -> int:
-        """How many calls of environments still run although nobody waits for them any more."""
         return self._threads.hung_calls
 
     async def run(self, task: Task, *, seed: int) -> Trajectory:
@@ -444,7 +439,6 @@ def kept_turn(
 
 
 def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
-    """Return what is wrong with the form of a turn."""
     faults = {
         TurnFault.THOUGHT: not parsed.well_formed,
         TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),

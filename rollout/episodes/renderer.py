@@ -126,7 +126,6 @@ class Renderer:
         return self.format.parse(text, thinks=task.thinks, tools=task.tools, opened=opened)
 
     def opens_thought(self, context_ids: Sequence[int]) -> bool:
-        """Return whether the ids before a turn have opened its thought; else the model itself does, or answers at once."""
         return opens_thought(self._tokenizer, self.format.tags, context_ids)
 
     def answer_text(self, message: Message, *, thinks: bool, context_ids: Sequence[int] | None = None) -> str:
@@ -221,7 +220,6 @@ class Renderer:
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
 
     def decoded(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, tags and ends of turns included."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def dialogue_text(self, task: Task, reply: Sequence[Message]) -> str:
@@ -267,7 +265,6 @@ class Renderer:
             raise ValueError(f"the chat template can't render messages of the roles {roles}: {error}") from error
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text as it stands."""
         return tuple(self._tokenizer(text, add_special_tokens=False)["input_ids"])
 
 

@@ -47,7 +47,6 @@ class BegunEpisode:
 
     @property
     def tokens(self) -> int:
-        """Tokens that were sampled so far."""
         return sum(len(turn.sampled_ids) for turn in self.turns) + (len(self.turn.said.token_ids) if self.turn else 0)
 
 
@@ -153,8 +152,6 @@ Row = dict[str, Any]
 
 
 class BegunGroups:
-    """Groups that resume from their sampled part, until they are handed out."""
-
     def __init__(self, rows: Iterable[Row] = (), *, note: Callable[[str], None]) -> None:
         """`note` reports a group that can't resume."""
         self._rows = {int(row["ticket"]): row for row in rows}

@@ -156,7 +156,6 @@ class _Dialogue:
 
 
 def _message(parsed: ParsedTurn) -> Message:
-    """Return a turn that was read as a message."""
     calls = [
         {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in parsed.calls

@@ -103,7 +103,6 @@ class RolloutWorker:
         return await engine.version()
 
     def attach(self, engine: Engine, renderer: Renderer, tags: ThoughtTags | None) -> None:
-        """Use this engine from now on."""
         config = self._config
         sampler = TurnSampler(engine, tags, config.thought, turn_tokens=config.limits.turn_tokens)
         self._engine = engine
@@ -149,13 +148,11 @@ class RolloutWorker:
         return sum(len(completion.token_ids) for completion in await asyncio.gather(*turns))
 
     async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """Have the engine's weights and cache on its device from now on, or not. See `Engine.occupy`."""
         with self._changing():
             await self._started.occupy(weights=weights, cache=cache, limit_s=limit_s)
         self._asleep = not cache
 
     async def holding(self) -> Holding:
-        """Return what the engine has on its device."""
         return await self._started.holding()
 
     async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
@@ -177,7 +174,6 @@ class RolloutWorker:
             self._changes -= 1
 
     async def engine_stats(self) -> EngineStats:
-        """Return what the engine did since the last call."""
         stats = self._started.take_stats()
         return stats if self._runner is None else replace(stats, hung_calls=self._runner.hung_calls)
 
@@ -206,7 +202,6 @@ class RolloutWorker:
         return await asyncio.to_thread(sandbox_report)
 
     async def close(self) -> None:
-        """Stop the engine."""
         if self._engine is not None:
             await self._engine.close()
 

@@ -430,7 +430,6 @@ def _ends(tokenizer: PreTrainedTokenizerBase, end_of_calls: str) -> tuple[tuple[
 
 
 def _ids(tokenizer: PreTrainedTokenizerBase, ends: Sequence[str]) -> tuple[int, ...]:
-    """Return the ids of what ends a turn. Raise `ValueError` for what is not one token."""
     vocabulary = tokenizer.get_vocab()
     for end in ends:
         if end not in vocabulary:

@@ -109,7 +109,6 @@ class TurnFormat:
 
     @property
     def reads_calls(self) -> bool:
-        """Whether tool calls are understood."""
         return self.channels or self.calls is not None
 
     def parse(self, text: str, *, thinks: bool, tools: Sequence[Tool] = (), opened: bool = True) -> ParsedTurn:

@@ -155,7 +155,6 @@ class RolloutPool:
         return loop_time() if waits else self._keeper.healed_at
 
     def members(self) -> list[MemberNow]:
-        """Return what each worker does."""
         return [slot.now(asleep=not self._keeper.awake) for slot in self._slots]
 
     async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
@@ -177,8 +176,6 @@ class RolloutPool:
             self._keeper.check()
 
     async def holding(self) -> dict[str, Holding]:
-        """Return what each engine has on its device, by the name of its worker."""
-
         async def named(worker: WorkerHandle) -> tuple[str, Holding]:
             return worker.name, await worker.holding()
 
@@ -272,7 +269,6 @@ class RolloutPool:
         return wanted.version
 
     async def close(self) -> None:
-        """Stop the engines and the workers."""
         await self._keeper.stop(self._slots)
 
 

@@ -35,16 +35,13 @@ class Newcomer:
 
     @property
     def name(self) -> str:
-        """The name of the worker."""
         return self.worker.name
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
-        """See `EngineEnd.load_weights`."""
         await asyncio.wait({self.given})
         return await self.worker.load_weights(manifest, offer, number)
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
-        """See `WorkerHandle.load_checkpoint`."""
         await asyncio.wait({self.given})
         return await self.worker.load_checkpoint(directory, version)
 
@@ -78,7 +75,6 @@ class ServedWeights:
     async def deliver(
         self, push: Push, takers: Sequence[EngineEnd], *, whole: bool = False
     ) -> list[WeightVersion | WorkerDied]:
-        """Deliver a push, as in `Delivery.deliver`."""
         limit_s = self._push_s(push.manifest.whole_bytes)
         return await push.delivery.deliver(push.manifest, takers, limit_s=limit_s, whole=whole)
 

@@ -54,7 +54,6 @@ class WorkerSlot:
     """How many groups it counts as having: a worker that fails at once is free at once, and would attract all work."""
 
     def begin(self, worker: WorkerHandle) -> None:
-        """Give the place to a newcomer."""
         self.worker, self.state, self.death = worker, WorkerState.STARTING, None
         self.streak, self.tickets, self.over = 0, [], asyncio.Event()
         self._weigh()
@@ -106,7 +105,6 @@ class WorkerSlot:
 
     @property
     def taker(self) -> WorkerHandle | Newcomer:
-        """The worker as it takes the weights of all others."""
         return self.worker if self.given is None else Newcomer(worker=self.worker, given=self.given)
 
     def now(self, *, asleep: bool = False) -> MemberNow:
@@ -203,7 +201,6 @@ class SlotKeeper:
         self.check()
 
     def check(self) -> None:
-        """Raise what made the keeper give up, if it has."""
         if self._given_up is not None:
             raise self._given_up
 
@@ -218,7 +215,6 @@ class SlotKeeper:
 
     @property
     def starting(self) -> bool:
-        """Whether an engine is being started."""
         return bool(self._starting)
 
     async def settled(self) -> None:
@@ -319,7 +315,6 @@ class SlotKeeper:
         await worker.died()
 
     async def _started(self, slot: WorkerSlot, worker: WorkerHandle, on: Served) -> WeightVersion:
-        """Start a worker's engine; returns the version that it confirms."""
         assert on.model is not None
         self._starting.add(slot)
         try:
@@ -376,5 +371,4 @@ class SlotKeeper:
         raise WorkerDied(f"{worker.name} could not be given the weights that the others serve: {failure}") from failure
 
     async def _given_others(self, slot: WorkerSlot, than: Served) -> None:
-        """Wait until a slot that joins, or all, were given other weights."""
         await self.until(lambda: slot.state is not WorkerState.JOINING or self._weights.now is not than)

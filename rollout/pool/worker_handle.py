@@ -23,7 +23,6 @@ class WorkerHandle:
 
     @property
     def place(self) -> Place | None:
-        """Where it runs, or None before it runs."""
         return self._process.place
 
     async def placed(self) -> None:
@@ -31,7 +30,6 @@ class WorkerHandle:
         await self._process.placed()
 
     async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
-        """Start the engine on a model directory, whose weights count as `version`; returns the one that it confirms."""
         return await self._process.call("start", str(model_dir), version.step, self._record_experts, self._sleeps)
 
     async def died(self) -> None:
@@ -43,39 +41,30 @@ class WorkerHandle:
         return await self._process.call("run_group", ticket, samples, attempt, begun, cancels=True)
 
     async def groups_in_flight(self) -> list[BegunGroup]:
-        """Return what there is of the groups in flight."""
         return await self._process.call("groups_in_flight")
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
-        """Sample turns by the engine alone; returns their tokens."""
         return await self._process.call("sample_bare", prompts, max_tokens)
 
     async def isolation(self) -> str:
-        """Return a line about the worker's sandbox."""
         return await self._process.call("isolation")
 
     async def engine_stats(self) -> EngineStats:
-        """Return what the engine did since the last call."""
         return await self._process.call("engine_stats")
 
     async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """See `Engine.occupy`."""
         await self._process.call("occupy", named={"weights": weights, "cache": cache, "limit_s": limit_s})
 
     async def holding(self) -> Holding:
-        """Return what the engine has on its device."""
         return await self._process.call("holding")
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
-        """Serve a push by its offer, as engine `number` of the audience; returns the version that the engine confirms."""
         return await self._process.call("load_weights", manifest, offer, number)
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
-        """Serve the weights of a model directory."""
         return await self._process.call("load_checkpoint", str(directory), version.step)
 
     async def pulse(self) -> Pulse:
-        """Return the worker's signs of life."""
         return await self._process.call("pulse")
 
     def kill(self) -> None:

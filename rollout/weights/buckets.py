@@ -97,14 +97,12 @@ class Buffers:
         self._free: list[torch.Tensor] = []
 
     def take(self, nbytes: int) -> torch.Tensor:
-        """Return memory of at least so many bytes."""
         buffer = self._free.pop() if self._free else None
         if buffer is None or buffer.numel() < nbytes:
             buffer = torch.zeros(nbytes, dtype=torch.uint8, device=self._device)
         return buffer
 
     def give(self, buffer: torch.Tensor) -> None:
-        """Take memory back."""
         self._free.append(buffer)
 
 
@@ -190,7 +188,6 @@ class BucketWays:
     bucket_bytes: int = BUCKET_BYTES
 
     def buckets(self, manifest: WeightManifest) -> list[Bucket]:
-        """Return the buckets of a push on these ways."""
         return buckets_of(manifest, senders=self.senders, most_bytes=self.bucket_bytes)
 
     def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
@@ -222,7 +219,6 @@ class BucketWays:
 
 
 def _met(sender: int) -> str:
-    """Return the name under which a store has whether a sender and the engines have met."""
     return f"sender {sender} met"
 
 
@@ -242,12 +238,10 @@ class ComingWeights:
     number: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, from which `from_json` makes the same."""
         return {"manifest": self.manifest.to_json(), "ways": asdict(self.ways), "number": self.number}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ComingWeights":
-        """Make it of what `to_json` returned."""
         ways = BucketWays(**data["ways"] | {"rendezvous": GroupMember(**data["ways"]["rendezvous"])})
         return cls(manifest=WeightManifest.from_json(data["manifest"]), ways=ways, number=data["number"])
 
@@ -279,8 +273,6 @@ def send_buckets(
 
 
 class BucketReceiver:
-    """One process's end, in an engine."""
-
     def __init__(self) -> None:
         self._ways: BucketWays | None = None
         self._groups: list[ProcessGroup] = []
@@ -317,5 +309,4 @@ class BucketReceiver:
             raise
 
     def close(self) -> None:
-        """Leave the groups."""
         self._ways, self._groups = None, []

@@ -27,17 +27,13 @@ Offered = Awaitable[object]
 class LearnerEnd(Protocol):
     """The learner, wherever it runs."""
 
-    async def host(self) -> str:
-        """Return the address at which the engines reach it."""
-        ...
+    async def host(self) -> str: ...
 
     def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
         """Begin to offer the last push: its adapters alone if it has any, unless `whole`."""
         ...
 
-    async def send(self, version: int) -> None:
-        """Do the sender's part while the engines take what was offered."""
-        ...
+    async def send(self, version: int) -> None: ...
 
 
 class EngineEnd(Protocol):
@@ -150,7 +146,6 @@ class Delivery:
 
 
 def _failed(outcome: WeightVersion | BaseException) -> bool:
-    """Return whether an engine that lives did not get the push."""
     return not isinstance(outcome, WeightVersion | WorkerDied | NoLongerHeld)
 
 

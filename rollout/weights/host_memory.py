@@ -1,7 +1,11 @@
 """Memory without a name in any folder, which other processes of this host map as a file of its owner under /proc."""
 
+import ctypes
 import errno
+import functools
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -42,7 +46,6 @@ class MappedFiles:
         return self._known[path][1]
 
     def close(self) -> None:
-        """Let go of all."""
         self._known.clear()
 
 
@@ -129,3 +132,30 @@ def file_inode(path: str, *, nbytes: int) -> int:
     if facts.st_size != nbytes:
         raise ValueError(f"{path} has {facts.st_size} bytes, the push needs {nbytes}; push again")
     return facts.st_ino
+
+
+PAUSE_S = 5.0
+"""Least seconds between two times that a process gives memory back: its steps may be shorter."""
+
+
+class _Next:
+    """When this process gives back next."""
+
+    at = 0.0
+
+
+def give_back(*, pause_s: float = PAUSE_S) -> None:
+    """Give the freed pages of all heaps back where this process computes on a CPU, and its C library can do that.
+
+    Nothing happens where it was done less than `pause_s` seconds ago.
+    """
+    now = time.monotonic()
+    if now >= _Next.at and not torch.cuda.is_available() and (trim := _trim()) is not None:
+        _Next.at = now + pause_s
+        trim(0)
+
+
+@functools.cache
+def _trim() -> Callable[[int], int] | None:
+    trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return trim

@@ -91,12 +91,10 @@ class WeightManifest:
 
     @property
     def sent_bytes(self) -> int:
-        """How many bytes travel."""
         return self.nbytes if self.adapted is None or self.adapted.alone else self.whole_bytes
 
     @property
     def whole_bytes(self) -> int:
-        """How many bytes an engine loads."""
         return self.nbytes if self.adapted is None else self.nbytes + self.adapted.base.nbytes
 
     def whole(self) -> "WeightManifest":
@@ -184,13 +182,11 @@ class LocalWeights:
     base: "LocalWeights | None" = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, from which `from_json` makes the same."""
         base = None if self.base is None else self.base.to_json()
         return {"path": self.path, "manifest": self.manifest.to_json(), "base": base}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "LocalWeights":
-        """Make it of what `to_json` returned."""
         base = None if data["base"] is None else cls.from_json(data["base"])
         return cls(path=data["path"], manifest=WeightManifest.from_json(data["manifest"]), base=base)
 
@@ -214,7 +210,6 @@ def map_segment(path: str, *, nbytes: int, mapped: MappedFiles | None = None) ->
 
 
 def contents(segment: torch.Tensor) -> torch.Tensor:
-    """Return a segment without its footer."""
     return segment[:-FOOTER_BYTES]
 
 

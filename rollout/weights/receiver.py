@@ -46,7 +46,6 @@ class SegmentReceiver:
         return LocalWeights(path=path, manifest=manifest)
 
     def close(self) -> None:
-        """Free the weights."""
         self._mapped.close()
         if self._memory is not None:
             self._memory.close()
@@ -88,7 +87,6 @@ class WeightReceiver:
         return replace(arrived, manifest=manifest, base=base)
 
     def close(self) -> None:
-        """Free the weights."""
         self._base = None
         self._segments.close()
         self._bases.close()

@@ -3,57 +3,34 @@
 import asyncio
 import multiprocessing
 import threading
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from temper.envs.core.member import NOTHING, Place
+from support.plain_process import PlainProcess
+
+from temper.envs.core.member import NOTHING
 from temper.learner.config import LearnerConfig
 from temper.learner.trainer_group import RankHandle, TrainerGroup
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 
 
-class Plain:
-    """A `Process` whose calls are answered by `answer`."""
-
-    place: Place | None = None
-
-    async def answer(self, method: str, args: tuple[object, ...], named: Mapping[str, object]) -> Any:
-        raise NotImplementedError
-
-    async def placed(self) -> None: ...
-
-    async def call(
-        self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
-    ) -> Any:
-        return await self.answer(method, args, named)
-
-    def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[object]:
-        raise AssertionError("nobody takes what is pushed here")
-
-    async def put(self, data: object) -> object:
-        return data
-
-    async def host(self) -> str:
-        return LOOPBACK
-
-    def kill(self) -> None: ...
-
-    async def close(self) -> None:
-        await self.answer("close", (), {})
-
-
-class Here(Plain):
+class Here(PlainProcess):
     """Calls a `TrainerWorker` as it is."""
 
     def __init__(self, config: LearnerConfig) -> None:
         self.worker = TrainerWorker(0, 1, LOOPBACK, free_port(), config)
 
-    async def answer(self, method: str, args: tuple[object, ...], named: Mapping[str, object]) -> Any:
+    async def call(
+        self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
+    ) -> Any:
         return getattr(self.worker, method)(*args, **named)
 
+    async def close(self) -> None:
+        self.worker.close()
 
-class Elsewhere(Plain):
+
+class Elsewhere(PlainProcess):
     """Calls one in a process of its own."""
 
     def __init__(self, config: LearnerConfig, rank: int, port: int) -> None:
@@ -64,8 +41,13 @@ class Elsewhere(Plain):
         self.process.start()
         self.turn = threading.Lock()
 
-    async def answer(self, method: str, args: tuple[object, ...], named: Mapping[str, object]) -> Any:
+    async def call(
+        self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
+    ) -> Any:
         return await asyncio.to_thread(self._call, method, args, named)
+
+    async def close(self) -> None:
+        await self.call("close")
 
     def _call(self, method: str, args: tuple[object, ...], named: Mapping[str, object]) -> Any:
         with self.turn:  # a checkpoint is written beside other calls

@@ -1,18 +1,16 @@
 """A device that engines and a learner share, and stand-ins of both that have their memory on it: who does not fit fails."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from support.plain_pool import Worker
+from support.plain_process import PlainProcess
 
-from temper.envs.core.member import Holding, Place, Pulse
-from temper.learner.batches.micro_batches import BatchShare
+from temper.envs.core.member import NOTHING, Holding, Pulse
 from temper.learner.losses.config import LossConfig
-from temper.learner.trainer_group import Shares
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
-from temper.rollout.weights.transports import Audience
 
 WEIGHTS, CACHE, STATES = 2, 5, 6
 ROOM = WEIGHTS + STATES
@@ -71,11 +69,10 @@ class SharingWorker(Worker):
         super().kill()
 
 
-class SharingRank:
+class SharingRank(PlainProcess):
     """A rank that has weights and states on the device once it has learnt."""
 
     name = "the learner's rank 0"
-    place: Place | None = None
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -89,10 +86,7 @@ class SharingRank:
     async def holding(self) -> Holding:
         return Holding(weights=WEIGHTS * self.has[0], states=STATES * self.has[1])
 
-    async def put(self, shares: Sequence[BatchShare]) -> Shares:
-        return shares
-
-    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]:
+    async def train(self, shares: Any, *, loss: LossConfig, epochs: int) -> dict[str, float]:
         self.device.use(self.name, WEIGHTS + STATES, "learn")
         return {"loss": 0.0, "skipped": 0.0}
 
@@ -103,11 +97,8 @@ class SharingRank:
             transport="none", version=version, names=none, dtypes=none, shapes=none, offsets=none, nbytes=8, checksum=""
         )
 
-    async def host(self) -> str:
-        return "here"
-
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> Any:
-        return None
+    def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Any:
+        return None  # nobody looks into an offer
 
     async def send(self, version: int) -> None: ...
 

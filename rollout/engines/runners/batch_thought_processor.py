@@ -44,7 +44,6 @@ class BatchThoughtProcessor(LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise `ValueError` for what should be a number of tokens and is none, and for a closing."""
         check_extra_args(sampling_params.extra_args or {})
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
@@ -80,7 +79,6 @@ class BatchThoughtProcessor(LogitsProcessor):
         return self._turns.begun(limit, ids[: first - begin], ids[first - begin :], variant=variant)
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
-        """Make certain what the rule inserts, in the rows of requests and of their drafts."""
         if not self._limited[ctx.idx_mapping_np].any():
             return logits
         self._read_sampled(ctx.idx_mapping.long())

@@ -35,7 +35,6 @@ def layers_of(model: torch.nn.Module, *, count: int) -> list[torch.nn.Module]:
 
 
 def norms_of(layer: torch.nn.Module) -> list[torch.nn.Module]:
-    """Return the normalisations that stand directly in a layer."""
     return [child for child in layer.children() if "norm" in type(child).__name__.lower()]
 
 
@@ -60,7 +59,6 @@ class LayerRecorder:
                 self._handles.append(norms[1].register_forward_hook(self._hook(inside_layer(number), inside=True)))
 
     def end(self) -> None:
-        """Take the hooks away."""
         for handle in self._handles:
             handle.remove()
 

@@ -52,7 +52,6 @@ class ThoughtProcessor(LogitsProcessor):
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise `ValueError` for what should be a number of tokens and is none, and for a closing."""
         check_extra_args(sampling_params.extra_args or {})
 
     def is_argmax_invariant(self) -> bool:
@@ -60,7 +59,6 @@ class ThoughtProcessor(LogitsProcessor):
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Take note of requests that come, go, or get another row."""
         process_dict_updates(self._requests, batch_update, self._new)
 
     def _new(self, params: SamplingParams, prompt: list[int] | None, sampled: list[int]) -> _Request | None:
@@ -79,7 +77,6 @@ class ThoughtProcessor(LogitsProcessor):
         return _Request(slot=slot, sampled=sampled, read=len(sampled))
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Make certain what the rule inserts."""
         if not self._requests:
             return logits
         while behind := [one for one in self._requests.values() if one.read < len(one.sampled)]:
@@ -91,7 +88,6 @@ class ThoughtProcessor(LogitsProcessor):
         return logits
 
     def _read(self, behind: Sequence[_Request]) -> None:
-        """Read a token of each of these requests."""
         slots, tokens = [one.slot for one in behind], [one.sampled[one.read] for one in behind]
         new = torch.ones(len(behind), dtype=torch.bool, device=self._device)
         self._turns.read(torch.tensor(slots, device=self._device), torch.tensor(tokens, device=self._device), new)

@@ -6,18 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.plain_process import PlainProcess
 
 from temper.envs.core.member import Holding, LearnerDied, Place
-from temper.learner.batches.micro_batches import BatchShare, make_batch
+from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
-from temper.learner.trainer_group import Shares, TrainerGroup
+from temper.learner.trainer_group import RankHandle, TrainerGroup
 
 NOTHING = Holding()
 
 
-class Rank:
+def group_of(ranks: Sequence[PlainProcess]) -> TrainerGroup:
+    return TrainerGroup([RankHandle(rank, number=number) for number, rank in enumerate(ranks)], engine_processes=1)
+
+
+class Rank(PlainProcess):
     """A rank that keeps its calls, and answers only once all the ranks were called: as a collective does."""
 
     def __init__(
@@ -39,10 +44,7 @@ class Rank:
     async def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None) -> None:
         await self._called("load", (model_dir, total_steps, teacher_dir))
 
-    async def put(self, shares: Sequence[BatchShare]) -> Shares:
-        return shares
-
-    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]:
+    async def train(self, shares: Any, *, loss: LossConfig, epochs: int) -> dict[str, float]:
         await self._called("train", (loss.objective, epochs, shares))
         return {"loss": float(self.number)}
 
@@ -63,8 +65,8 @@ class Rank:
 
 async def led(breaks: str) -> tuple[dict[str, float], list[list[tuple[str, Any]]]]:
     meeting = asyncio.Barrier(2)
-    ranks: Any = [Rank(0, meeting=meeting), Rank(1, meeting=meeting, breaks=breaks)]
-    group = TrainerGroup(ranks, engine_processes=1)
+    ranks = [Rank(0, meeting=meeting), Rank(1, meeting=meeting, breaks=breaks)]
+    group = group_of(ranks)
     async with asyncio.timeout(5):
         await group.load(Path("m"), optim=OptimConfig(), loss=LossConfig(objective="nll"), total_steps=7)
         metrics = await group.step(epochs=2)
@@ -94,8 +96,8 @@ def test_the_copy_of_a_checkpoint_leaves_room_for_what_the_ranks_of_a_machine_pu
 
     async def saved() -> list[Any]:
         meeting = asyncio.Barrier(3)
-        ranks: Any = [Rank(number, meeting=meeting, node=node, holding=held) for number, node in enumerate("aab")]
-        group = TrainerGroup(ranks, engine_processes=1)
+        ranks = [Rank(number, meeting=meeting, node=node, holding=held) for number, node in enumerate("aab")]
+        group = group_of(ranks)
         async with asyncio.timeout(5):
             await group.save(Path("c"))
             await group.occupy(weights=False, states=False)
@@ -115,7 +117,7 @@ class DyingRank(Rank):
         self.fails = fails
         self.killed = self.closed = False
 
-    async def train(self, shares: Shares, *, loss: LossConfig, epochs: int) -> dict[str, float]:
+    async def train(self, shares: Any, *, loss: LossConfig, epochs: int) -> dict[str, float]:
         await asyncio.sleep(self.after_s)
         if self.fails is not None:
             raise self.fails
@@ -130,7 +132,7 @@ class DyingRank(Rank):
 
 async def failed(*ranks: Any) -> tuple[BaseException, list[tuple[bool, bool]]]:
     """What a step raises, and whether each rank is killed or asked to close by the end of the group."""
-    group = TrainerGroup(ranks, engine_processes=1)
+    group = group_of(ranks)
     async with asyncio.timeout(10):
         with pytest.raises(Exception) as caught:  # noqa: PT011
             await group.step()
@@ -158,10 +160,10 @@ def test_ranks_that_all_refuse_a_step_are_asked_to_close() -> None:
 
 
 def test_a_step_that_is_given_up_leaves_ranks_that_are_ended_at_once() -> None:
-    ranks: Any = [DyingRank(number, after_s=1000.0, fails=None) for number in range(2)]
+    ranks = [DyingRank(number, after_s=1000.0, fails=None) for number in range(2)]
 
     async def given_up() -> None:
-        group = TrainerGroup(ranks, engine_processes=1)
+        group = group_of(ranks)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(group.step(), 0.01)
         await group.close()
@@ -182,8 +184,8 @@ def test_ranks_that_nobody_waits_for_while_they_send_are_not_stuck_as_that_ends_
     fails: Exception | None,
 ) -> None:
     async def given_up(other: SendingRank, *, within_s: float) -> tuple[BaseException, bool]:
-        ranks: Any = [SendingRank(0, after_s=0.0 if fails else 1000.0, fails=fails), other]
-        group = TrainerGroup(ranks, engine_processes=1)
+        ranks = [SendingRank(0, after_s=0.0 if fails else 1000.0, fails=fails), other]
+        group = group_of(ranks)
         with pytest.raises(Exception) as caught:  # noqa: PT011
             await asyncio.wait_for(group.send(1), within_s)
         return caught.value, group.stuck
@@ -201,10 +203,10 @@ def test_each_rank_is_given_its_own_share_of_a_batch_and_the_numbers_of_the_whol
 
     async def step() -> list[Rank]:
         meeting = asyncio.Barrier(2)
-        ranks: Any = [Rank(number, meeting=meeting) for number in range(2)]
+        ranks = [Rank(number, meeting=meeting) for number in range(2)]
         async with asyncio.timeout(5):
-            await TrainerGroup(ranks, engine_processes=1).step(*batches)
-        return list(ranks)
+            await group_of(ranks).step(*batches)
+        return ranks
 
     for rank in asyncio.run(step()):
         ((_, (_, _, shares)),) = rank.calls
@@ -220,10 +222,10 @@ class SlowToPut(Rank):
         self.put_once = put_once
         self.putting = asyncio.Event()
 
-    async def put(self, shares: Sequence[BatchShare]) -> Shares:
+    async def put(self, data: object) -> object:
         self.putting.set()
         await self.put_once.wait()
-        return shares
+        return data
 
     async def send(self, version: int) -> None:
         await self._called("send")
@@ -233,8 +235,8 @@ def test_a_newcomer_that_joins_as_a_step_begins_is_sent_weights_at_the_same_plac
     async def orders(*, in_puts: bool) -> list[list[str]]:
         meetings, at_once, later = asyncio.Barrier(2), asyncio.Event(), asyncio.Event()
         at_once.set()
-        ranks: Any = [SlowToPut(n, meeting=meetings, put_once=once) for n, once in enumerate((at_once, later))]
-        group = TrainerGroup(ranks, engine_processes=1)
+        ranks = [SlowToPut(n, meeting=meetings, put_once=once) for n, once in enumerate((at_once, later))]
+        group = group_of(ranks)
 
         async def join() -> None:
             await ranks[1].putting.wait()

@@ -15,7 +15,7 @@ from unit.orchestrator.evaluation.test_budget_curve import Tracked
 from unit.orchestrator.loop.test_loop import SlowSource
 
 from temper.envs.core.member import MemberState, WorkerDied
-from temper.learner.trainer_group import TrainerGroup
+from temper.learner.trainer_group import RankHandle, TrainerGroup
 from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.deadline import StopFlag, StuckError
 from temper.orchestrator.loop.interfaces import LEARNING, PUSHING, SAMPLING
@@ -52,8 +52,7 @@ class Shared:
             healing=Healing(died=lambda name, death: self.told.append(str(death)), tell=self.told.append),
         )
         self.rank = SharingRank(self.device)
-        ranks: Any = [self.rank]
-        self.learner = TrainerGroup(ranks, engine_processes=1)
+        self.learner = TrainerGroup([RankHandle(self.rank, number=0)], engine_processes=1)
         run = RunDir(folder)
         folder.mkdir(exist_ok=True)
         config = load_config(Path("configs/demo.yaml"), ["name=t", f"deadlines.shift_s={shift_s}"])

@@ -1,10 +1,15 @@
-"""How much main memory there is: the machine's, or what a container or a job may have of it."""
+"""How much main memory there is, and what is given back of it."""
 
+import ctypes
+import os
 from pathlib import Path
 
 import pytest
+import torch
+from support.process_memory import MB, resident
 
-from temper.rollout.weights.host_memory import available_bytes, group_limits, reserve
+from temper.rollout.weights import host_memory
+from temper.rollout.weights.host_memory import available_bytes, give_back, group_limits, reserve
 
 MEMBER = {"memory.max": "0::/job\n", "memory.limit_in_bytes": "5:cpu:/\n4:cpu,memory:/job\n0::/\n"}
 """The file of a group's limit, and what a process of the group `job` sees of its groups."""
@@ -44,3 +49,32 @@ def test_a_container_has_what_its_limit_leaves_and_no_more_than_the_machine(tmp_
 def test_memory_that_is_not_there_is_refused_before_it_is_taken() -> None:
     with pytest.raises(OSError, match="no room for"):
         reserve(1 << 60)
+
+
+PIECES = 2000
+FLOATS = 25_000  # 100 kB, which malloc takes from a heap
+
+
+def own_memory() -> int:
+    return resident(os.getpid())["RssAnon"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="nothing is given back beside a GPU")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_freed_memory_before_what_stays_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_memory._Next, "at", 0.0)
+    give_back(pause_s=0)
+    before = own_memory()
+    pieces = [torch.ones(FLOATS) for _ in range(PIECES)]
+    stays = torch.ones(FLOATS)
+    pieces.clear()
+    assert own_memory() - before > 150 * MB  # of 191
+    give_back(pause_s=60)
+    assert own_memory() - before < 20 * MB
+    again = [torch.ones(FLOATS) for _ in range(PIECES)]
+    stays_too = torch.ones(FLOATS)
+    again.clear()
+    give_back()
+    assert own_memory() - before > 150 * MB  # too soon
+    assert stays_too.sum() == FLOATS
+    assert stays.sum() == FLOATS

@@ -1,0 +1,32 @@
+"""A process of a rank without a process: its methods are called by their names."""
+
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from temper.envs.core.member import NOTHING, Place
+
+
+class PlainProcess:
+    """A `Process` whose object is itself."""
+
+    place: Place | None = None
+
+    async def placed(self) -> None: ...
+
+    async def call(
+        self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
+    ) -> Any:
+        return await getattr(self, method)(*args, **named)
+
+    def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[object]:
+        raise AssertionError("nobody takes what is pushed here")
+
+    async def put(self, data: object) -> object:
+        return data
+
+    async def host(self) -> str:
+        return "127.0.0.1"
+
+    def kill(self) -> None: ...
+
+    async def close(self) -> None: ...
