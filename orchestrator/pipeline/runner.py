@@ -26,7 +26,7 @@ from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
-from temper.orchestrator.tracking.tracker import Ended
+from temper.orchestrator.tracking.place import Ended
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 """The signals that stop a run."""

@@ -16,29 +16,28 @@ from temper.orchestrator.pipeline.config import Config, flat_config
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.stages.stage import Role, StageInstance
-from temper.orchestrator.tracking.mlflow.tracker import SQLITE, mlflow_tracker, store_of
-from temper.orchestrator.tracking.notes import FILE, PAGE
-from temper.orchestrator.tracking.sinks.sink import SinkRun, sink_tracker
-from temper.orchestrator.tracking.tracker import DataSet, Tracker, Trackers
-from temper.orchestrator.tracking.tracking_error import first_line
+from temper.orchestrator.tracking.mlflow.tracker import SQLITE, StoredRun, mlflow_sender, store_of
+from temper.orchestrator.tracking.place import FILE, PAGE, DataSet, first_line
+from temper.orchestrator.tracking.sinks.sink import SinkRun, sink_sender
+from temper.orchestrator.tracking.tracker import Tracker
 
 
 def tracker_of(config: Config, folder: RunDir, *, say: Callable[[str], None]) -> Tracker:
-    own = mlflow_tracker(
-        config.name,
-        experiment=config.tracking.experiment,
+    tracking, local_dir = config.tracking, folder.root.parent
+    stored = StoredRun(
+        name=config.name,
+        uri=store_of(tracking.uri, local_dir),
+        experiment=tracking.experiment,
         metrics=folder.metrics,
         memory=folder.tracking,
-        uri=config.tracking.uri,
-        local_dir=folder.root.parent,
-        traces=config.tracking.traces,
-        stages=config.tracking.stages,
-        registered=config.tracking.registered_model,
-        system_s=config.tracking.system_s,
-        say=say,
+        artifacts=local_dir.absolute() / "mlartifacts",
+        traces=tracking.traces,
+        stages=tracking.stages,
+        registered=tracking.registered_model,
+        system_s=tracking.system_s,
     )
-    further = [sink_tracker(sink_run(config, folder, sink), say=say) for sink in config.tracking.also]
-    return Trackers(own, *further) if further else own
+    further = [sink_sender(sink_run(config, folder, sink), say=say) for sink in tracking.also]
+    return Tracker(mlflow_sender(stored, say=say), *further)
 
 
 def stores_by_path(config: Config) -> dict[str, str]:

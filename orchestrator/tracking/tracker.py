@@ -1,102 +1,65 @@
-"""Where a run reports to, as those see it who run it; and several such places as one."""
+"""Where a run reports to, as the run sees it."""
 
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, Protocol
+
+from temper.orchestrator.tracking.place import DataSet, Ended, Place
+from temper.orchestrator.tracking.sending import Sender
+
+STAGE_STEP = re.compile(r"(.+)-[0-9]+")
 
 
-class Ended(Enum):
-    """How a run came to its end, in MLflow's words."""
+class Tracker:
+    """The places to which a run reports, perhaps none; they read its metrics file. No call blocks, except `close`.
 
-    FINISHED = "FINISHED"  # all that was asked for is done
-    FAILED = "FAILED"  # a fault ended it
-    KILLED = "KILLED"  # somebody stopped it
+    A call that waits is replaced by a newer one about the same thing.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataSet:
-    """Data that a stage read. `digest` has at most 36 characters, `facts` are further names and values."""
-
-    name: str
-    digest: str
-    kind: Literal["file", "generated"]
-    source: str
-    context: Literal["train", "eval"]
-    facts: tuple[tuple[str, Any], ...] = ()
-
-
-class Tracker(Protocol):
-    """Where a run reports to; its metrics are read from its metrics file. No call blocks, except `close`."""
+    def __init__(self, *senders: Sender) -> None:
+        self._senders = senders
+        self._params: dict[str, str] = {}
 
     def params(self, values: dict[str, str]) -> None:
         """Send the run's configuration."""
-        ...
+        self._params = given = self._params | values
+        self._each("the configuration", lambda place: place.send_params(given))
 
     def artifact(self, path: Path) -> None:
         """Store a file with the run, as it is when it is sent."""
-        ...
+        self._each(str(path), lambda place: place.store(path) if path.exists() else None)
 
     def episodes(self, path: Path) -> None:
         """Show a sample of the episodes in a file of trajectories."""
-        ...
+        self._each(f"episodes of {stage_of(path)}", lambda place: place.store_episodes(path))
 
     def describe(self, note: str) -> None:
-        """Make a text in Markdown what the run says of itself.
-
-        `RUN_PAGE` in it stands for the address of its page, `RUN_FILE/` for what comes before the names of its files.
-        """
-        ...
+        """Make a text in Markdown the run's own part of its description; `PAGE` and `FILE` in it become addresses."""
+        self._each("the description", lambda place: place.describe(note))
 
     def stage(
         self, name: str, params: dict[str, str], seconds: float | None = None, *, data: Sequence[DataSet] = ()
     ) -> None:
-        """Tell that a stage has begun, with its settings and the data that it reads, or is done, in so many `seconds`."""
-        ...
+        """Report that a stage has begun, with its settings and data, or is done, in so many `seconds`."""
+        self._each(f"the stage {name}", lambda place: place.stage(name, params, seconds, data))
 
     def model(self, path: Path, facts: dict[str, str]) -> None:
-        """Tell which checkpoint the run has left, with further facts by name."""
-        ...
+        """Report the checkpoint that the run has left, with further facts by name."""
+        self._each("the model", lambda place: place.register(path, facts))
 
-    def close(self, ended: Ended) -> None:
-        """Send what is left, within a deadline, and end the run."""
-        ...
-
-
-class Trackers:
-    """Several places to which a run reports, each told the same; without any it reports nowhere."""
-
-    def __init__(self, *places: Tracker) -> None:
-        self._places = places
-
-    def params(self, values: dict[str, str]) -> None:
-        self._each(lambda place: place.params(values))
-
-    def artifact(self, path: Path) -> None:
-        self._each(lambda place: place.artifact(path))
-
-    def episodes(self, path: Path) -> None:
-        self._each(lambda place: place.episodes(path))
-
-    def describe(self, note: str) -> None:
-        self._each(lambda place: place.describe(note))
-
-    def stage(
-        self, name: str, params: dict[str, str], seconds: float | None = None, *, data: Sequence[DataSet] = ()
-    ) -> None:
-        self._each(lambda place: place.stage(name, params, seconds, data=data))
-
-    def model(self, path: Path, facts: dict[str, str]) -> None:
-        self._each(lambda place: place.model(path, facts))
-
-    def close(self, ended: Ended) -> None:
-        """Close them at the same time, so that it takes as long as the slowest."""
-        with ThreadPoolExecutor(max(1, len(self._places))) as closing:
-            for done in [closing.submit(place.close, ended) for place in self._places]:
+    def close(self, ended: Ended, *, timeout_s: float | None = None) -> None:
+        """Send what is left and end the run, in all places at the same time; by default each has its own deadline."""
+        with ThreadPoolExecutor(max(1, len(self._senders))) as closing:
+            for done in [closing.submit(one.close, ended, timeout_s=timeout_s) for one in self._senders]:
                 done.result()
 
-    def _each(self, tell: Callable[[Tracker], None]) -> None:
-        for place in self._places:
-            tell(place)
+    def _each(self, key: str, call: Callable[[Place], None]) -> None:
+        for sender in self._senders:
+            sender.add(key, call)
+
+
+def stage_of(path: Path) -> str:
+    """Return the stage of a file STAGE-STEP, else its name: the episodes of a stage's newest file replace older ones."""
+    found = STAGE_STEP.fullmatch(path.stem)
+    return path.stem if found is None or path.stem.startswith("eval-") else found[1]

@@ -1,9 +1,11 @@
-"""The rows of a metrics file that a tracker lacks: the file is the queue, however often file and process end."""
+"""The state of a run at one place, on disk: which run there is ours, and which rows of the metrics file it lacks."""
 
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,8 +16,35 @@ ROWS_AT_ONCE = 100
 NOTHING: dict[str, Any] = {"sent": 0, "offered": 0, "digest": ""}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """Which run of the place is ours; `run.json`, stored before it is used."""
+
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """The tag that the run bears."""
+    run_id: str | None = None
+    """Its id, as soon as that is known."""
+    replaced: tuple[str, ...] = ()
+    """The runs that this one replaces and that are not deleted yet."""
+
+
+def remembered(folder: Path) -> Remembered:
+    """Return what is remembered of the run; for a new one its mark, stored before it is used for the first time."""
+    path = folder / "run.json"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        remember(folder, Remembered())
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    return Remembered(mark=raw["mark"], run_id=raw["run_id"], replaced=tuple(raw.get("replaced", ())))
+
+
+def remember(folder: Path, known: Remembered) -> None:
+    """Store it, whole or not at all."""
+    write_json(folder / "run.json", asdict(known))
+
+
 class UnsentRows:
-    """The lines of a metrics file behind those that its record counts.
+    """The lines of a metrics file behind those that its record counts: the file is the queue.
 
     The record has how many lines were `sent`, how many were `offered` (before sending: they may have arrived) and the digest
     of the latter, by which a file that lost one of them is known.
@@ -26,48 +55,41 @@ class UnsentRows:
         self._metrics = metrics
         self._heads = tuple(f'{{"stage": {json.dumps(stage)},'.encode() for stage in stages)
         self._record = record
-        self._known = _read(record)
+        self.known = _read(record)
+        """The content of the record."""
         self._file: BinaryIO | None = None
         """Kept open: a file that takes its place can not be mistaken for it."""
-        self._offset = self._read_to = 0
+        self._offset = 0
         self._digest = hashlib.blake2b(digest_size=16)
         """Of the lines before `_offset`, which were sent."""
         self._cut = False
 
-    @property
-    def sent(self) -> int:
-        """The number of rows that were sent."""
-        return int(self._known["sent"])
-
-    @property
-    def known(self) -> dict[str, Any]:
-        """The content of the record."""
-        return dict(self._known)
-
     def is_cut(self) -> bool:
         """Return whether a line that was offered is in the file no more."""
         self._follow()
-        return bool(self._known["offered"]) if self._file is None else self._cut
+        return bool(self.known["offered"]) if self._file is None else self._cut
 
     def send(self, deliver: Callable[[list[MetricsRow]], None], *, say: Callable[[str], None]) -> None:
         """Deliver all whole lines that are unsent. A line that is no row is named and left out."""
         self._follow()
-        while not self._cut and (lines := self._next()):
+        while not self._cut:
+            lines, offset = self._next()
+            if not lines:
+                return
             digest = self._digest.copy()
-            for line in lines:
-                digest.update(line)
-            count = self._known["sent"] + len(lines)
-            self._note(sent=self._known["sent"], offered=count, digest=digest.hexdigest())
+            digest.update(b"".join(lines))
+            count = self.known["sent"] + len(lines)
+            self._note({"sent": self.known["sent"], "offered": count, "digest": digest.hexdigest()})
             deliver(self._rows(lines, say))
-            self._note(sent=count, offered=count, digest=digest.hexdigest())
-            self._digest, self._offset = digest, self._read_to
+            self._note(self.known | {"sent": count})
+            self._digest, self._offset = digest, offset
 
     def count(self) -> int:
         """Count the whole lines that are unsent."""
         if not self._metrics.exists():
             return 0
         with self._metrics.open("rb") as file:
-            return max(0, sum(map(self._is_wanted, file)) - int(self._known["sent"]))
+            return max(0, sum(map(self._is_wanted, file)) - int(self.known["sent"]))
 
     def close(self) -> None:
         """Close the file; the next call opens it again."""
@@ -75,18 +97,19 @@ class UnsentRows:
             self._file.close()
         self._file = None
 
-    def _next(self) -> list[bytes]:
+    def _next(self) -> tuple[list[bytes], int]:
+        """Return the next unsent lines and the offset behind them."""
         found: list[bytes] = []
+        offset = self._offset
         if self._file is not None:
-            self._file.seek(self._offset)
-            self._read_to = self._offset
+            self._file.seek(offset)
             for line in self._file:
                 if len(found) == ROWS_AT_ONCE or not line.endswith(b"\n"):
                     break
-                self._read_to += len(line)
+                offset += len(line)
                 if self._is_wanted(line):
                     found.append(line)
-        return found
+        return found, offset
 
     def _rows(self, lines: list[bytes], say: Callable[[str], None]) -> list[MetricsRow]:
         found = []
@@ -100,8 +123,8 @@ class UnsentRows:
     def _is_wanted(self, line: bytes) -> bool:
         return line.endswith(b"\n") and (not self._heads or line.startswith(self._heads))
 
-    def _note(self, **known: Any) -> None:
-        self._known = known
+    def _note(self, known: dict[str, Any]) -> None:
+        self.known = known
         self._record.parent.mkdir(parents=True, exist_ok=True)
         write_json(self._record, known)
 
@@ -124,15 +147,15 @@ class UnsentRows:
         self._offset, self._digest = 0, hashlib.blake2b(digest_size=16)
         digest, count, place = self._digest.copy(), 0, 0
         for line in file:
-            if count == self._known["offered"]:
+            if count == self.known["offered"]:
                 break
             place += len(line)
             if self._is_wanted(line):
                 digest.update(line)
                 count += 1
-                if count == self._known["sent"]:
+                if count == self.known["sent"]:
                     self._digest, self._offset = digest.copy(), place
-        self._cut = bool(self._known["offered"]) and digest.hexdigest() != self._known["digest"]
+        self._cut = bool(self.known["offered"]) and digest.hexdigest() != self.known["digest"]
 
 
 def _read(record: Path) -> dict[str, Any]:

@@ -48,17 +48,12 @@ def serving(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subproc
             f"--port {port}: {os.strerror(error.errno or 0)}; choose another, such as --port {port + 1}"
         ) from error
     command = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
+    environment = (
+        os.environ | QUIET | {"MLFLOW_BACKEND_STORE_URI": store}
+    )  # any user may see arguments, and passwords there
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
-        server = subprocess.Popen(
-            command,
-            stdout=file,
-            stderr=file,
-            env=os.environ
-            | QUIET
-            | {"MLFLOW_BACKEND_STORE_URI": store},  # every user may see arguments, and passwords in them
-            start_new_session=True,
-        )
+        server = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
     try:
         address = f"http://{LOOPBACK}:{port}"
         _wait_for(address, server, log)

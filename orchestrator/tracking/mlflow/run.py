@@ -4,29 +4,38 @@ MLflow takes nothing back. So a run whose metrics file lost rows that were sent,
 checkpoint, is replaced: a new run gets all that the file has, and the old one is tagged and deleted.
 """
 
+import json
 import logging
 import math
 import os
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow reads these when it is imported
 os.environ.setdefault("DO_NOT_TRACK", "true")
 
-from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag, ViewType
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LifecycleStage,
+    Metric,
+    Param,
+    Run,
+    RunTag,
+    ViewType,
+)
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from temper.orchestrator.run.folder import evaluations_of
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.metric_names import shown_name
-from temper.orchestrator.tracking.mlflow.tracker import SQLITE
-from temper.orchestrator.tracking.remembered import Remembered, remember, remembered
-from temper.orchestrator.tracking.tracking_error import REJECTED, RunDeletedError, first_line, is_refusal
-from temper.orchestrator.tracking.unsent_rows import UnsentRows
+from temper.orchestrator.tracking.mlflow.tracker import StoredRun
+from temper.orchestrator.tracking.place import REJECTED, DataSet, Ended, Place, RunDeletedError, first_line, is_refusal
+from temper.orchestrator.tracking.unsent_rows import Remembered, UnsentRows, remember, remembered
 
 AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}
 """Entries that MLflow takes in one call."""
@@ -42,37 +51,17 @@ OWN_TAGS = ("temper.", "event.", "now.", "mlflow.runName")
 """Tags that are made anew in a run that replaces another; those of people move with it."""
 
 
-class MlflowRun:
-    """The run of a metrics file at a server, remembered in the folder `memory`, whose `<id>.sent` counts the rows sent."""
+class MlflowRun(Place):
+    """A run at a store, remembered in its folder `memory`, whose `<id>.sent` counts the rows sent."""
 
-    def __init__(
-        self,
-        uri: str,
-        *,
-        name: str,
-        experiment: str,
-        metrics: Path,
-        memory: Path,
-        artifacts: Path,
-        say: Callable[[str], None],
-        parent: "MlflowRun | None" = None,
-    ) -> None:
-        """With a `parent` it is the nested run of the stage `name`, which gets the rows of that stage alone.
-
-        A new experiment in a local store keeps its files in the folder `artifacts`.
-        """
-        if uri.startswith(SQLITE):
-            artifacts.parent.mkdir(parents=True, exist_ok=True)
-        self.client = client_of(uri)
+    def __init__(self, run: StoredRun, *, say: Callable[[str], None], parent: "MlflowRun | None" = None) -> None:
+        """With a `parent` it is the nested run of the stage `run.name`, which gets the rows of that stage alone."""
+        if run.is_local:
+            run.artifacts.parent.mkdir(parents=True, exist_ok=True)
+        self.client = client_of(run.uri)
+        self.run = run
         self.id = ""
         self.experiment_id = ""
-        self.is_new = False
-        self._uri = uri
-        self._name = name
-        self._experiment_name = experiment
-        self._metrics = metrics
-        self._memory = memory
-        self._artifacts = artifacts
         self._say = say
         self._parent = parent
         self._params: dict[str, str] = {}
@@ -82,7 +71,7 @@ class MlflowRun:
     @property
     def replaced(self) -> tuple[str, ...]:
         """The runs that this one replaces, and that are not deleted yet."""
-        return remembered(self._memory).replaced
+        return remembered(self.run.memory).replaced
 
     def connect(self) -> UnsentRows:
         """Find the run or create it, in the place of one that has rows which the file lost; return the rows it lacks.
@@ -90,33 +79,32 @@ class MlflowRun:
         Raise `RunDeletedError` if somebody deleted it.
         """
         self.experiment_id = self._experiment()
-        known = remembered(self._memory)
-        run = self._run(known.run_id) or self._marked(known.mark)
+        known = remembered(self.run.memory)
+        run = self._found(known.run_id) or self._marked(known.mark)
         if run is None and known.run_id is not None:
-            self._say(f"tracking: {self._uri} has no run {known.run_id}; a new one begins there, with all rows")
+            self._say(f"tracking: {self.run.uri} has no run {known.run_id}; a new one begins there, with all rows")
         if run is not None:
             self.id = str(run.info.run_id)
             self._require_active(run)
             unsent = self._unsent()
             if unsent.is_cut():
                 known, run = Remembered(replaced=(*known.replaced, self.id)), None
-                remember(self._memory, known)
+                remember(self.run.memory, known)
             unsent.close()
-        self.is_new = run is None
         run = run or self._created(known)
         self.id = str(run.info.run_id)
-        remember(self._memory, replace(known, run_id=self.id))
+        remember(self.run.memory, replace(known, run_id=self.id))
         self.client.update_run(self.id, status="RUNNING")
         self._params = dict(run.data.params)
         return self._unsent()
 
     def require_there(self) -> None:
         """Raise `RunDeletedError` if it was deleted, and an error of MLflow if the server is away."""
-        self._require_active(self._run(self.id))
+        self._require_active(self._found(self.id))
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
         """Deliver rows. To deliver one twice leaves one: time and value are the same."""
-        of = None if self._parent is None else self._name
+        of = None if self._parent is None else self.run.name
         self._log("metrics", [metric for row in rows for metric in _metrics(row, of)])
         self._log("tags", [_event(row) for row in rows if row.event is not None])
 
@@ -131,13 +119,27 @@ class MlflowRun:
         """Deliver tags, in the place of those of their names."""
         self._log("tags", [RunTag(name, value) for name, value in values.items()])
 
-    def send_values(self, values: dict[str, float], *, step: int, time: float) -> None:
-        """Deliver metrics of one step, with their time in seconds since 1970."""
-        self._log("metrics", [Metric(name, value, round(time * 1000), step) for name, value in values.items()])
+    def send_data(self, data: Sequence[DataSet]) -> None:
+        """Deliver the data that was read."""
+        inputs = [
+            DatasetInput(
+                Dataset(
+                    name=one.name,
+                    digest=one.digest,
+                    source_type=one.kind,
+                    source=json.dumps({"uri": one.source}),
+                    profile=json.dumps(dict(one.facts)),
+                ),
+                [InputTag("mlflow.data.context", one.context)],
+            )
+            for one in data
+        ]
+        if inputs:
+            self.client.log_inputs(self.id, datasets=inputs)
 
     def delete_replaced(self) -> None:
         """Tag and delete the runs that this one replaces, once this one has everything. A server may refuse."""
-        known = remembered(self._memory)
+        known = remembered(self.run.memory)
         for old in known.replaced:
             try:
                 self._delete(old)
@@ -145,21 +147,21 @@ class MlflowRun:
                 if not is_refusal(error):
                     raise
                 self._say(
-                    f"tracking: {self._uri} keeps the run {old} ({first_line(error)}), which {self.id} replaces: it has rows "
-                    f"that metrics.jsonl no longer has"
+                    f"tracking: {self.run.uri} keeps the run {old} ({first_line(error)}), which {self.id} replaces: it has "
+                    f"rows that metrics.jsonl no longer has"
                 )
-            for file in self._memory.glob(f"{old}.*"):
+            for file in self.run.memory.glob(f"{old}.*"):
                 file.unlink()
         if known.replaced:
-            remember(self._memory, replace(known, replaced=()))
+            remember(self.run.memory, replace(known, replaced=()))
 
-    def end(self, status: str) -> None:
+    def end(self, ended: Ended) -> None:
         """Mark the run as ended."""
-        self.client.set_terminated(self.id, status=status)
+        self.client.set_terminated(self.id, status=ended.value)
 
     def _unsent(self) -> UnsentRows:
-        stages = () if self._parent is None else (self._name, evaluations_of(self._name))
-        return UnsentRows(self._metrics, self._memory / f"{self.id}.sent", stages)
+        stages = () if self._parent is None else (self.run.name, evaluations_of(self.run.name))
+        return UnsentRows(self.run.metrics, self.run.memory / f"{self.id}.sent", stages)
 
     def _log(self, kind: str, entries: list[Any]) -> None:
         for start in range(0, len(entries), AT_ONCE[kind]):
@@ -179,10 +181,10 @@ class MlflowRun:
                 self._log_batch(kind, entries[middle:])
             elif entries[0].key not in self._rejected:
                 self._rejected.add(entries[0].key)
-                self._say(f"tracking: {self._uri} does not take {entries[0].key!r} ({first_line(error)})")
+                self._say(f"tracking: {self.run.uri} does not take {entries[0].key!r} ({first_line(error)})")
 
     def _delete(self, old: str) -> None:
-        run = self._run(old)
+        run = self._found(old)
         if run is not None and run.info.lifecycle_stage != LifecycleStage.DELETED:
             self.client.set_tag(old, REPLACED_BY, self.id)
             for nested in self._tagged(PARENT, old, ViewType.ACTIVE_ONLY):
@@ -192,16 +194,18 @@ class MlflowRun:
 
     def _created(self, known: Remembered) -> Run:
         """Create the run, with the start and the people's tags of the one that it replaces."""
-        old = self._run(known.replaced[-1]) if known.replaced else None
+        old = self._found(known.replaced[-1]) if known.replaced else None
         began, tags = (None, {}) if old is None else (old.info.start_time, old.data.tags)
         kept = {name: value for name, value in tags.items() if not name.startswith(OWN_TAGS)}
         own = {MARK: known.mark}
         if self._parent is not None:
-            own = {STAGE_MARK: known.mark, STAGE: self._name, PARENT: self._parent.id}
-        made: Run = self.client.create_run(self.experiment_id, start_time=began, run_name=self._name, tags=kept | own)
+            own = {STAGE_MARK: known.mark, STAGE: self.run.name, PARENT: self._parent.id}
+        made: Run = self.client.create_run(
+            self.experiment_id, start_time=began, run_name=self.run.name, tags=kept | own
+        )
         return made
 
-    def _run(self, run_id: str | None) -> Run | None:
+    def _found(self, run_id: str | None) -> Run | None:
         try:
             return None if run_id is None else self.client.get_run(run_id)
         except MlflowException as error:
@@ -220,15 +224,15 @@ class MlflowRun:
     def _require_active(self, run: Run | None) -> None:
         if run is None or run.info.lifecycle_stage == LifecycleStage.DELETED:
             raise RunDeletedError(
-                f"the run {self.id} was deleted at {self._uri}, so nothing more is sent; restore it there, or delete "
-                f"{self._memory} to begin a new one; metrics.jsonl has all"
+                f"the run {self.id} was deleted at {self.run.uri}, so nothing more is sent; restore it there, or delete "
+                f"{self.run.memory} to begin a new one; metrics.jsonl has all"
             )
 
     def _experiment(self) -> str:
-        found = self.client.get_experiment_by_name(self._experiment_name)
+        found = self.client.get_experiment_by_name(self.run.experiment)
         if found is None:
-            location = self._artifacts.as_uri() if self._uri.startswith(SQLITE) else None
-            return str(self.client.create_experiment(self._experiment_name, artifact_location=location))
+            location = self.run.artifacts.as_uri() if self.run.is_local else None
+            return str(self.client.create_experiment(self.run.experiment, artifact_location=location))
         if found.lifecycle_stage == LifecycleStage.DELETED:
             self.client.restore_experiment(found.experiment_id)
         return str(found.experiment_id)

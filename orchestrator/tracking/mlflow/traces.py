@@ -75,6 +75,8 @@ def trace_of(
     failure = None if row["failure"] is None else blanked(f"{row['failure']['kind']}: {row['failure']['message']}")
     prompt, sampled = (sum(len(turn[ids]) for turn in row["turns"]) for ids in ("context_ids", "sampled_ids"))
     usage = {"input_tokens": prompt, "output_tokens": sampled, "total_tokens": prompt + sampled}
+    scores = {name: bool(value) if name == "correct" else value for name, value in _scores(row).items()}
+    why = blanked(row.get("detail", "")) or None
     info = TraceInfo(
         trace_id=f"tr-{number}",
         trace_location=TraceLocation.from_experiment_id(experiment),
@@ -85,7 +87,10 @@ def trace_of(
         response_preview=failure or whole.outputs["answer"][:PREVIEW],
         trace_metadata={SOURCE_RUN: run, "mlflow.trace.tokenUsage": json.dumps(usage)},
         tags={"mlflow.traceName": row["env"], "env": row["env"], "file": file, "line": str(place + 1)},
-        assessments=[_assessment(f"tr-{number}", name, value, row) for name, value in _scores(row).items()],
+        assessments=[
+            Feedback(name=name, value=value, source=VERIFIER, rationale=why, trace_id=f"tr-{number}")
+            for name, value in scores.items()
+        ],
     )
     spans = [_span(whole, number, ROOT, None, failure)]
     return info, spans + [_span(part, number, place, ROOT, None) for place, part in enumerate(parts, ROOT + 1)]
@@ -152,28 +157,19 @@ def _calls(turn: dict[str, Any], began: int, ended: int) -> Iterator[Part]:
     A turn whose environment reports no single calls has one for each observation: they share the time of its step.
     """
     answers = [message for message in turn["observation"] if message.get("role") == "tool"]
-    if spans := turn.get("tool_spans"):
-        for number, span in enumerate(spans):
-            start = began + round(span["began_s"] * NS)
-            yield Part(
-                name=span["name"] or f"tool call {number + 1}",
-                kind="TOOL",
-                began=start,
-                ended=start + round(span["seconds"] * NS),
-                inputs=span["arguments"] if span["name"] else turn["answer"],
-                outputs=answers[number].get("content") if number < len(answers) else None,
-                facts={},
-            )
-        return
-    for number, message in enumerate(answers):
+    shared = {"seconds": (ended - began) / NS, "began_s": 0.0, "arguments": turn["answer"]}
+    spans = turn.get("tool_spans") or [shared | {"name": message.get("name")} for message in answers]
+    facts = {} if turn.get("tool_spans") else {"calls that shared this time": len(answers)}
+    for number, span in enumerate(spans):
+        start = began + round(span["began_s"] * NS)
         yield Part(
-            name=str(message.get("name") or f"tool call {number + 1}"),
+            name=str(span["name"] or f"tool call {number + 1}"),
             kind="TOOL",
-            began=began,
-            ended=ended,
-            inputs=turn["answer"],
-            outputs=message.get("content"),
-            facts={"calls that shared this time": len(answers)},
+            began=start,
+            ended=start + round(span["seconds"] * NS),
+            inputs=span["arguments"] if span["name"] else turn["answer"],
+            outputs=answers[number].get("content") if number < len(answers) else None,
+            facts=facts,
         )
 
 
@@ -181,12 +177,6 @@ def _scores(row: Row) -> dict[str, float]:
     if row["reward"] is None:
         return {}
     return {"reward": float(row["reward"]), "correct": float(correctness(row["parts"], row["reward"]) >= 1.0)}
-
-
-def _assessment(trace_id: str, name: str, value: float, row: Row) -> Feedback:
-    shown = bool(value) if name == "correct" else value
-    why = blanked(row.get("detail", "")) or None
-    return Feedback(name=name, value=shown, source=VERIFIER, rationale=why, trace_id=trace_id)
 
 
 def _span(part: Part, trace: str, number: int, parent: int | None, failure: str | None) -> Span:

@@ -1,15 +1,16 @@
-"""MLflow as the tracker of a run, without the import of MLflow, which takes seconds."""
+"""MLflow as a place of a run, without the import of MLflow, which takes seconds."""
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from temper.orchestrator.tracking.sending import Place, SendingTracker
+from temper.orchestrator.tracking.place import Place
+from temper.orchestrator.tracking.sending import Sender
 
 SQLITE = "sqlite:///"
 """The beginning of the address of a store in a file, in front of its path."""
 USUAL_TRACES = 8
-"""Episodes of each file of trajectories that a store in a file gets."""
 CLOSE_S = 15.0
 
 
@@ -18,49 +19,49 @@ def store_of(uri: str | None, local_dir: Path) -> str:
     return uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{local_dir.absolute()}/mlflow.db"
 
 
-def traces_of(given: int | None, uri: str) -> int:
-    """Return how many episodes of each file of trajectories become traces: by default none leave the machine."""
-    return given if given is not None else USUAL_TRACES if uri.startswith(SQLITE) else 0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A run and the store that it is sent to. What is None leaves no text of the run on another machine by default."""
+
+    name: str
+    uri: str
+    experiment: str
+    metrics: Path
+    memory: Path
+    """The folder that keeps which run of the store this is, so that it stays one however often its process dies."""
+    artifacts: Path
+    """The folder of the files of a new experiment in a local store."""
+    traces: int | None = None
+    """Episodes of each file of trajectories that become traces: of a local store 8, of a server none."""
+    stages: bool = True
+    """Whether each stage has a nested run."""
+    registered: str | None = None
+    """The name of the registered model, "" for none: by default a local store gets one, a server none."""
+    system_s: float = 0.0
+    """Seconds between two looks at the machine, 0 for none."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the store is a file."""
+        return self.uri.startswith(SQLITE)
+
+    @property
+    def shown_traces(self) -> int:
+        """How many episodes of a file become traces."""
+        return self.traces if self.traces is not None else USUAL_TRACES if self.is_local else 0
+
+    @property
+    def model_name(self) -> str:
+        """The name of the registered model, or ""."""
+        return self.registered if self.registered is not None else f"temper-{self.name}" if self.is_local else ""
 
 
-def mlflow_tracker(
-    run_name: str,
-    *,
-    experiment: str,
-    metrics: Path,
-    memory: Path,
-    uri: str | None = None,
-    local_dir: Path = Path("runs"),
-    traces: int | None = None,
-    stages: bool = True,
-    registered: str | None = None,
-    system_s: float = 0.0,
-    say: Callable[[str], None] = print,
-) -> SendingTracker:
-    """Return the tracker of a run at `uri`, else at MLFLOW_TRACKING_URI, else in a SQLite file in `local_dir`.
-
-    `metrics` is the metrics file. With the folder `memory` the run stays one run there, however often its process dies.
-    `registered` is the name of the registered model, "" for none: by default a local store gets one, a server none.
-    """
+def mlflow_sender(run: StoredRun, *, say: Callable[[str], None] = print) -> Sender:
+    """Return the sender of a run to MLflow."""
     # Imported here: MLflow takes seconds, and most commands track nothing. Not in the thread, as the run imports much then.
     from temper.orchestrator.tracking.mlflow.place import MlflowPlace
 
-    store = store_of(uri, local_dir)
-    usual = f"temper-{run_name}" if store.startswith(SQLITE) else ""
-
     def make() -> Place:
-        return MlflowPlace(
-            store,
-            name=run_name,
-            experiment=experiment,
-            metrics=metrics,
-            memory=memory,
-            artifacts=local_dir.absolute() / "mlartifacts",
-            traces=traces_of(traces, store),
-            stages=stages,
-            registered=usual if registered is None else registered,
-            system_s=system_s,
-            say=say,
-        )
+        return MlflowPlace(run, say=say)
 
-    return SendingTracker(store, make, say=say, close_s=CLOSE_S)
+    return Sender(run.uri, make, say=say, close_s=CLOSE_S)

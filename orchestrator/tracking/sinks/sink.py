@@ -10,8 +10,8 @@ from pathlib import Path
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.evaluation_table import accuracies
 from temper.orchestrator.tracking.metric_names import ACCURACY, EVALUATIONS, shown_name
-from temper.orchestrator.tracking.notes import FILE, PAGE
-from temper.orchestrator.tracking.sending import Place, SendingTracker
+from temper.orchestrator.tracking.place import FILE, PAGE, Place
+from temper.orchestrator.tracking.sending import Sender
 
 LINK = re.compile(rf"(?: - )?!?\[[^\]]*\]\((?:{PAGE}|{FILE})[^)]*\)")
 """A link of a note to a page of MLflow's, or a picture that it serves."""
@@ -46,8 +46,8 @@ class SinkRun:
         return path.relative_to(self.root) if path.is_relative_to(self.root) else Path(path.name)
 
 
-def sink_tracker(run: SinkRun, *, say: Callable[[str], None]) -> SendingTracker:
-    """Return the tracker of a run in a second place, whose library its thread imports."""
+def sink_sender(run: SinkRun, *, say: Callable[[str], None]) -> Sender:
+    """Return the sender of a run to a second place, whose library its thread imports."""
 
     def make() -> Place:
         run.memory.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def sink_tracker(run: SinkRun, *, say: Callable[[str], None]) -> SendingTracker:
 
         return trackio_sink(run)
 
-    return SendingTracker(run.sink, make, say=say, close_s=CLOSE_S)
+    return Sender(run.sink, make, say=say, close_s=CLOSE_S)
 
 
 def shown_values(row: MetricsRow) -> dict[str, float]:

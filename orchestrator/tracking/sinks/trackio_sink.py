@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from temper.orchestrator.run.metrics_log import MetricsRow
-from temper.orchestrator.tracking.remembered import remembered
-from temper.orchestrator.tracking.sending import Place
+from temper.orchestrator.tracking.place import Ended, Place
 from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
-from temper.orchestrator.tracking.tracker import Ended
-from temper.orchestrator.tracking.unsent_rows import UnsentRows
+from temper.orchestrator.tracking.unsent_rows import UnsentRows, remembered
 
 EVENT = "event"
 """The name of the texts that say what was done to a run."""

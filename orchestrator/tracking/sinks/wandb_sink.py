@@ -22,11 +22,9 @@ import wandb
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.evaluation_table import table_of
-from temper.orchestrator.tracking.remembered import Remembered, remember, remembered
-from temper.orchestrator.tracking.sending import Place
+from temper.orchestrator.tracking.place import Ended, Place
 from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
-from temper.orchestrator.tracking.tracker import Ended
-from temper.orchestrator.tracking.unsent_rows import UnsentRows
+from temper.orchestrator.tracking.unsent_rows import Remembered, UnsentRows, remember, remembered
 
 STEP = "step"
 """The group of the steps of each stage, which are the axes of its charts."""
@@ -45,6 +43,7 @@ class WandbSink(Place):
         self.run = run
         self.say = say
         self._run: Any = None
+        self._known = Remembered()
         self._next = 0
         self._defined: set[str] = set()
 
@@ -53,24 +52,25 @@ class WandbSink(Place):
         run, self._run = self._run, None
         if run is not None:
             run.finish(exit_code=EXIT[Ended.KILLED])
-            self._begun(self._known()).unlink(missing_ok=True)
-        known = self._known()
-        self._take_back(known)
-        unsent = self._unsent(known)
+            self._begun.unlink(missing_ok=True)
+        self._known = self._remembered()
+        self._take_back()
+        unsent = self._unsent()
         if unsent.is_cut():
             unsent.close()
-            self._forget(known)
-            known = self._known()
-            unsent = self._unsent(known)
-        self._next = unsent.sent
+            self._forget()
+            self._known = self._remembered()
+            unsent = self._unsent()
+        self._next = unsent.known["sent"]
         if not self.run.uploads:
-            write_json(self._begun(known), {"records": self._records(known), "sent": unsent.known})
+            names = [folder.name for folder in self._records("offline-")]
+            write_json(self._begun, {"records": names, "sent": unsent.known})
         self._run = wandb.init(
             project=self.run.project,
             entity=self.run.entity,
             name=self.run.name,
             group=self.run.name,
-            id=known.run_id,
+            id=self._known.run_id,
             resume="allow",
             settings=_settings(self.run.memory, uploads=self.run.uploads),
         )
@@ -120,7 +120,7 @@ class WandbSink(Place):
         """End the run. The rest, if W&B does not take all in time, lies in the record."""
         try:
             self._run.finish(exit_code=EXIT[ended])
-            self._begun(self._known()).unlink(missing_ok=True)
+            self._begun.unlink(missing_ok=True)
         except TimeoutError:
             folder = Path(self._run.dir).parent
             self.say(f"tracking: W&B did not take all in {END_S:.0f} s; `wandb sync {folder}` uploads the rest")
@@ -131,7 +131,7 @@ class WandbSink(Place):
             if child.name().startswith("wandb"):
                 child.kill()
 
-    def _known(self) -> Remembered:
+    def _remembered(self) -> Remembered:
         """Return what is remembered of the run, whose id is ours to choose."""
         known = remembered(self.run.memory)
         if known.run_id is None:
@@ -139,41 +139,42 @@ class WandbSink(Place):
             remember(self.run.memory, known)
         return known
 
-    def _unsent(self, known: Remembered) -> UnsentRows:
-        return UnsentRows(self.run.metrics, self.run.memory / f"{known.run_id}.sent")
+    def _unsent(self) -> UnsentRows:
+        return UnsentRows(self.run.metrics, self.run.memory / f"{self._known.run_id}.sent")
 
-    def _begun(self, known: Remembered) -> Path:
-        """Return the file that says what W&B had before a record that is not finished."""
-        return self.run.memory / f"{known.run_id}.begun"
+    @property
+    def _begun(self) -> Path:
+        """The file that says what W&B had before a record that is not finished."""
+        return self.run.memory / f"{self._known.run_id}.begun"
 
-    def _records(self, known: Remembered) -> list[str]:
-        return sorted(one.name for one in self.run.memory.glob(f"wandb/offline-run-*-{known.run_id}"))
+    def _records(self, kind: str = "*") -> list[Path]:
+        """Return the folders of the run's records, in order."""
+        return sorted(self.run.memory.glob(f"wandb/{kind}run-*-{self._known.run_id}"))
 
-    def _take_back(self, known: Remembered) -> None:
+    def _take_back(self) -> None:
         """Delete the record of a process that was killed: W&B writes in blocks, so it may lack rows, which are unsent again."""
-        path = self._begun(known)
-        if not path.exists():
+        if not self._begun.exists():
             return
-        begun = json.loads(path.read_text(encoding="utf-8"))
-        left = [self.run.memory / "wandb" / name for name in self._records(known) if name not in begun["records"]]
-        if left and not any(list(folder.glob("*.wandb.synced")) for folder in left):
-            write_json(self.run.memory / f"{known.run_id}.sent", begun["sent"])
+        begun = json.loads(self._begun.read_text(encoding="utf-8"))
+        left = [folder for folder in self._records("offline-") if folder.name not in begun["records"]]
+        if left and not any(map(_is_uploaded, left)):
+            write_json(self.run.memory / f"{self._known.run_id}.sent", begun["sent"])
             for folder in left:
                 shutil.rmtree(folder)
-        path.unlink()
+        self._begun.unlink()
 
-    def _forget(self, known: Remembered) -> None:
+    def _forget(self) -> None:
         """Give the run another id; delete the records of this one that were not uploaded."""
-        folders = list(self.run.memory.glob(f"wandb/*run-*-{known.run_id}"))
-        local = [one for one in folders if one.name.startswith("offline-") and not list(one.glob("*.wandb.synced"))]
+        folders = self._records()
+        local = [one for one in folders if one.name.startswith("offline-") and not _is_uploaded(one)]
         if len(local) < len(folders):
             self.say(
-                f"tracking: W&B has rows of the run {known.run_id} that metrics.jsonl no longer has; it continues there as a "
-                f"new run, delete the old one"
+                f"tracking: W&B has rows of the run {self._known.run_id} that metrics.jsonl no longer has; it continues there "
+                f"as a new run, delete the old one"
             )
         for folder in local:
             shutil.rmtree(folder)
-        remember(self.run.memory, Remembered(mark=known.mark))
+        remember(self.run.memory, Remembered(mark=self._known.mark))
 
     def _define(self, axis: str, values: dict[str, float]) -> None:
         """Tell W&B against which axis values are drawn, once for each."""
@@ -183,6 +184,11 @@ class WandbSink(Place):
 
     def _keep(self, file: Path) -> None:
         self._run.save(str(file), base_path=self._run.dir, policy="now")
+
+
+def _is_uploaded(record: Path) -> bool:
+    """Return whether `wandb sync` has uploaded the record in a folder."""
+    return any(record.glob("*.wandb.synced"))
 
 
 def _settings(folder: Path, *, uploads: bool) -> Any:

@@ -13,8 +13,8 @@ from temper.orchestrator.tools.preflight.doctor.check import of_error
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 from temper.orchestrator.tracking.mlflow.run import known_experiments
 from temper.orchestrator.tracking.mlflow.tracker import SQLITE, store_of
+from temper.orchestrator.tracking.place import first_line
 from temper.orchestrator.tracking.sinks.config import require_usable
-from temper.orchestrator.tracking.tracking_error import first_line
 
 GOES_ON = "a run goes on without, and sends what is left when it is there"
 

@@ -39,7 +39,7 @@ from temper.orchestrator.stages import self_sft
 from temper.orchestrator.stages.eval import evaluate, next_order
 from temper.orchestrator.stages.self_sft import SelfSftConfig
 from temper.orchestrator.stages.supervised_loop import sample_once
-from temper.orchestrator.tracking.tracker import Trackers
+from temper.orchestrator.tracking.tracker import Tracker
 from temper.rewards.verdict import CORRECT, Verdict
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import (
@@ -275,7 +275,7 @@ class ToldEngines(Engines):
 EVALUATION = single_instance(eval_stage.STAGE, about="rl")
 
 
-class Tracked(Trackers):
+class Tracked(Tracker):
     """A tracker that sends nothing, and keeps which files it was given."""
 
     def __init__(self) -> None:

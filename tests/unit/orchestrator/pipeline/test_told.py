@@ -11,10 +11,11 @@ from temper.orchestrator.config.run_config import TrackingConfig
 from temper.orchestrator.pipeline.config import Config, load_config
 from temper.orchestrator.pipeline.tracking import tell_model, tell_tracker
 from temper.orchestrator.run.folder import RunDir, RunState, write_json
-from temper.orchestrator.tracking.tracker import DataSet, Trackers
+from temper.orchestrator.tracking.place import DataSet
+from temper.orchestrator.tracking.tracker import Tracker
 
 
-class Told(Trackers):
+class Told(Tracker):
     """A tracker that keeps what it is told."""
 
     def __init__(self) -> None:

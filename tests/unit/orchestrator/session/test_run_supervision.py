@@ -20,7 +20,7 @@ from temper.orchestrator.session import diagnosis
 from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.run_supervision import RunSupervision
 from temper.orchestrator.session.status import ask_for_workers, read_status
-from temper.orchestrator.tracking.tracker import Trackers
+from temper.orchestrator.tracking.tracker import Tracker
 
 
 class Worker:
@@ -43,7 +43,7 @@ class Desk:
         self.folder.open()
         config = load_config(Path("configs/demo.yaml"), ["supervision.pulse_s=0.01", "supervision.silent_s=0.3"])
         progress = Progress(stream=self.said)
-        self.run = RunContext(config, folder=self.folder, tracker=Trackers(), progress=progress, stop=StopFlag())
+        self.run = RunContext(config, folder=self.folder, tracker=Tracker(), progress=progress, stop=StopFlag())
         progress.stage("rl", 9)
         first = worker or Worker()
         members = [
