@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from temper.envs.core.thinking_mode import Mode
@@ -17,7 +16,7 @@ from temper.orchestrator.evaluation.intervals import accuracy_interval
 from temper.orchestrator.evaluation.record import RunRecord
 from temper.orchestrator.run.folder import evaluations_of
 from temper.orchestrator.run.progress import ACCURACY
-from temper.orchestrator.tools.inspect.report.stage_figures import STAGE_FIGURES, Curve
+from temper.orchestrator.tools.inspect.report.stage_figures import CURVES, REWARDS, Curve
 
 COLOURS = ("#2f6fde", "#e0782f", "#2a9d6f", "#b04fc4", "#c43d4b", "#7a7f87", "#8a6d3b", "#159aa8")
 INK = "#3a4250"
@@ -55,8 +54,19 @@ class CaptionedFigure:
 
     title: str
     note: str
-    svg: str
+    document: str
+    """The figure as an SVG document."""
     wide: bool = True
+    file: str | None = None
+    """The file that gets the document too, for pages that show pictures alone."""
+
+    @property
+    def svg(self) -> str:
+        """The figure as an SVG element that scales with the page."""
+        element = self.document[self.document.index("<svg") :]
+        for side in ("height", "width"):
+            element = re.sub(rf'(<svg [^>]*?) {side}="[^"]*"', r"\1", element, count=1)
+        return element
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +92,20 @@ class Panel:
 
 
 def draw_figures(record: RunRecord) -> list[CaptionedFigure]:
-    """Draw every figure that the run has data for."""
-    shown = [(stage, drawn, name) for stage, drawn in STAGE_FIGURES.items() for name in record.instances(stage)]
+    """Draw every figure that the run has data for, the result first."""
+    rewarded = {
+        name: note for stage, note in REWARDS.items() for name in record.instances(stage) if record.envs_of(name)
+    }
+    shown = [(curve, stage, name) for stage in CURVES for name in record.instances(stage) for curve in CURVES[stage]]
     with matplotlib.rc_context(STYLE):
-        rewards = [_rewards(record, name, drawn.rewards) for _, drawn, name in shown if drawn.rewards is not None]
-        curves = [_curve(record, one, stage, name) for stage, drawn, name in shown for one in drawn.curves]
-        between = [_between(record, name) for _, _, name in shown]
-        made = [_evaluations(record), *between, *rewards, *curves]
-    return [figure for figure in made if figure is not None]
+        result = _result(record, *list(rewarded.items())[-1:])
+        others = list(rewarded)[: -1 if result else None]
+        rewards = [_rewards(record, name, rewarded[name]) for name in others]
+        between = [
+            _between(record, name) for stage in dict.fromkeys((*CURVES, *REWARDS)) for name in record.instances(stage)
+        ]
+        curves = [_curve(record, curve, stage, name) for curve, stage, name in shown]
+    return [figure for figure in (result, *between, *rewards, *curves) if figure is not None]
 
 
 def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:
@@ -104,47 +120,29 @@ def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:
     length = budget_panels(record, "answer tokens of a turn", lambda point: point.answer_tokens_turn, ends=LENGTHS)
     form = budget_panels(record, "well-formed share", lambda point: point.well_formed)
     return [
-        captioned("Accuracy against tokens spent", note, accuracy_panels(record)),
+        captioned("Accuracy against tokens spent", note, accuracy_panels(record), file="curves.svg"),
         captioned("Answer length and form against tokens spent", other, [*length, *form]),
     ]
 
 
-def pictures(record: RunRecord) -> dict[str, str]:
-    """Return the pictures that the run has data for, as SVG documents by the names of their files."""
-    drawn: dict[str, str] = {}
-    if any(evaluation.envs for evaluation in record.evaluations):
-        names = [name for stage, one in STAGE_FIGURES.items() if one.rewards for name in record.instances(stage)]
-        rewarded = [name for name in names if record.envs_of(name)]
-        drawn["result.svg"] = _result(record, rewarded[-1] if rewarded else None)
-    if record.budget_curves:
-        with matplotlib.rc_context(STYLE):
-            drawn["curves.svg"] = svg_file(_draw(accuracy_panels(record)))
-    return drawn
-
-
-def _result(record: RunRecord, stage: str | None) -> str:
-    """Return a picture of the accuracies, and of the rewards of a stage, on white."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=WIDE, layout="constrained")
-        axes = figure.subplots(1, 1 if stage is None else 2, squeeze=False)[0]
-        _draw_accuracy(axes[0], record)
-        axes[0].set_title(f"Held-out accuracy, avg@{record.evaluations[0].k}")
-        if stage is not None:
-            _draw_rewards(axes[1], record, stage)
-            axes[1].set_title("Mean reward of a step")
-        return svg_file(figure)
-
-
-def _evaluations(record: RunRecord) -> CaptionedFigure | None:
+def _result(record: RunRecord, *rewarded: tuple[str, str]) -> CaptionedFigure | None:
+    """Draw the accuracies, and the rewards of the last stage that has some, given by its name and note."""
     if not any(evaluation.envs for evaluation in record.evaluations):
         return None
-    figure, axes = _axes(WIDE)
-    _draw_accuracy(axes, record)
+    figure = Figure(figsize=WIDE, layout="constrained")
+    axes = figure.subplots(1, 1 + len(rewarded), squeeze=False)[0]
+    _draw_accuracy(axes[0], record)
+    axes[0].set_title(f"Held-out accuracy, avg@{record.evaluations[0].k}")
     note = (
         "Share of right answers to held-out tasks among those with a score, drawn as eval.sampling says; bars are 95 % "
         "confidence intervals, a dash is where no answer has a score."
     )
-    return CaptionedFigure(title="Held-out accuracy", note=note, svg=inline_svg(figure))
+    for name, of_rewards in rewarded:
+        _draw_rewards(axes[1], record, name)
+        axes[1].set_title("Mean reward of a step")
+        note += f" {of_rewards}"
+    title = "Held-out accuracy and reward by environment" if rewarded else "Held-out accuracy"
+    return CaptionedFigure(title=title, note=note, document=svg_document(figure), file="result.svg")
 
 
 def _draw_accuracy(axes: Axes, record: RunRecord) -> None:
@@ -196,17 +194,15 @@ def _between(record: RunRecord, name: str) -> CaptionedFigure | None:
         title=f"Held-out accuracy during {name}",
         note="The same held-out tasks each time, answered by the weights after a step; the bands are 95 % intervals over "
         "tasks. A gap is where a score is void or missing.",
-        svg=inline_svg(figure),
+        document=svg_document(figure),
     )
 
 
-def _rewards(record: RunRecord, name: str, note: str) -> CaptionedFigure | None:
-    if not record.envs_of(name):
-        return None
+def _rewards(record: RunRecord, name: str, note: str) -> CaptionedFigure:
     figure, axes = _axes(WIDE)
     _draw_rewards(axes, record, name)
     title = "Reward by environment" if name == "rl" else f"Reward by environment, {name}"
-    return CaptionedFigure(title=title, note=note, svg=inline_svg(figure))
+    return CaptionedFigure(title=title, note=note, document=svg_document(figure))
 
 
 def _draw_rewards(axes: Axes, record: RunRecord, name: str) -> None:
@@ -233,7 +229,7 @@ def _curve(record: RunRecord, curve: Curve, stage: str, instance: str) -> Captio
     else:
         axes.set_ylabel(next(iter(present.values())))
     title = curve.title if instance == stage else f"{curve.title}, {instance}"
-    return CaptionedFigure(title=title, note=curve.note, svg=inline_svg(figure), wide=False)
+    return CaptionedFigure(title=title, note=curve.note, document=svg_document(figure), wide=False)
 
 
 def accuracy_panels(record: RunRecord) -> list[Panel]:
@@ -271,10 +267,10 @@ def budget_panels(
     ]
 
 
-def captioned(title: str, note: str, panels: Sequence[Panel]) -> CaptionedFigure:
+def captioned(title: str, note: str, panels: Sequence[Panel], *, file: str | None = None) -> CaptionedFigure:
     """Return a figure of panels."""
     with matplotlib.rc_context(STYLE):
-        return CaptionedFigure(title=title, note=note, svg=inline_svg(_draw(panels)))
+        return CaptionedFigure(title=title, note=note, document=svg_document(_draw(panels)), file=file)
 
 
 def _draw(panels: Sequence[Panel]) -> Figure:
@@ -282,7 +278,6 @@ def _draw(panels: Sequence[Panel]) -> Figure:
     across = min(COLUMNS, len({panel.title for panel in panels}))
     down = math.ceil(len(panels) / across)
     figure = Figure(figsize=(WIDE[0], 2.9 * down + 0.3), layout="constrained")
-    FigureCanvasSVG(figure)
     for place, panel in enumerate(panels, 1):
         axes = figure.add_subplot(down, across, place)
         for number, (label, line) in enumerate(panel.lines.items()):
@@ -330,21 +325,11 @@ def _line(axes: Axes, steps: list[int], values: list[float], *, label: str, colo
 
 def _axes(size: tuple[float, float]) -> tuple[Figure, Axes]:
     figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasSVG(figure)
     return figure, figure.add_subplot()
 
 
-def svg_file(figure: Figure, *, transparent: bool = False) -> str:
+def svg_document(figure: Figure) -> str:
     """Return the figure as an SVG document."""
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=transparent, metadata={"Date": None})
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
-
-
-def inline_svg(figure: Figure) -> str:
-    """Return the figure as an SVG element that scales with the page."""
-    document = svg_file(figure, transparent=True)
-    element = document[document.index("<svg") :]
-    return re.sub(
-        r'(<svg [^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", element, count=1), count=1
-    )

@@ -1,7 +1,7 @@
 """The report of a run: `report.json` for programs, `report.html` for people, both made from the run's files alone."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,13 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from temper.orchestrator.evaluation.budget_curve import BudgetPoint
 from temper.orchestrator.evaluation.record import RunRecord, read_run
-from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overlaps
+from temper.orchestrator.pipeline.overlaps import read_overlaps
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.progress import clock_text
-from temper.orchestrator.tools.inspect.report.figures import draw_budget_figures, draw_figures, pictures
-from temper.orchestrator.tools.inspect.report.pairs import EvaluationPair, all_pairs, p_text
+from temper.orchestrator.tools.inspect.report.figures import draw_budget_figures, draw_figures
+from temper.orchestrator.tools.inspect.report.pairs import all_pairs, p_text
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts
-
-TEMPLATE = "report.html.jinja"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +34,26 @@ def write_report(run_dir: Path) -> ReportPaths:
     Raise `FileNotFoundError` or `ValueError` if the folder is not that of a run, or a file in it is broken.
     """
     record = read_run(run_dir)
-    drawn = {run_dir / name: text for name, text in pictures(record).items()}
-    paths = ReportPaths(html=run_dir / "report.html", json=run_dir / "report.json", pictures=tuple(drawn))
+    figures, budget_figures = draw_figures(record), draw_budget_figures(record)
+    kept = {run_dir / one.file: one.document for one in (*figures, *budget_figures) if one.file is not None}
+    paths = ReportPaths(html=run_dir / "report.html", json=run_dir / "report.json", pictures=tuple(kept))
     pairs = all_pairs(record.evaluations)
     overlaps = read_overlaps(run_dir)
     further = {"pairs": [pair.as_json() for pair in pairs], "overlaps": [asdict(overlap) for overlap in overlaps]}
     write_json(paths.json, summary(record) | further)
-    paths.html.write_text(page(record, pairs, overlaps, run_dir / "trajectories"), encoding="utf-8")
-    for path, text in drawn.items():
-        path.write_text(text, encoding="utf-8")
+    values = {
+        "record": record,
+        "pairs": pairs,
+        "overlaps": overlaps,
+        "total_seconds": sum(record.stage_seconds.values()),
+        "figures": figures,
+        "budget_figures": budget_figures,
+        "transcripts": pick_transcripts(run_dir / "trajectories"),
+        "config": yaml.safe_dump(record.config, sort_keys=False),
+    }
+    paths.html.write_text(render("report.html.jinja", values), encoding="utf-8")
+    for path, document in kept.items():
+        path.write_text(document, encoding="utf-8")
     return paths
 
 
@@ -70,42 +78,18 @@ def summary(record: RunRecord) -> dict[str, Any]:
     }
     if record.budget_curves:
         found["curves"] = {
-            label: {env: [_without_scores(point) for point in points] for env, points in by_env.items()}
+            label: {env: [point.as_json() for point in points] for env, points in by_env.items()}
             for label, by_env in record.budget_curves.items()
         }
+        for point in (point for by_env in found["curves"].values() for points in by_env.values() for point in points):
+            del point["scores"]  # they are long
     return found
-
-
-def _without_scores(point: BudgetPoint) -> dict[str, Any]:
-    return {name: value for name, value in point.as_json().items() if name != "scores"}
 
 
 def accuracy_table(record: RunRecord) -> dict[str, dict[str, float]]:
     """Return avg@k by environment, then by the stage that made the model."""
     envs = sorted({env for evaluation in record.evaluations for env in evaluation.envs})
     return {env: {e.label: e.envs[env].avg_at_k for e in record.evaluations if env in e.envs} for env in envs}
-
-
-def page(
-    record: RunRecord,
-    pairs: Sequence[EvaluationPair],
-    overlaps: Sequence[EvaluationOverlap],
-    trajectories: Path,
-) -> str:
-    """Render the HTML page. Everything that a model, a tool or a data row wrote is escaped."""
-    return render(
-        TEMPLATE,
-        {
-            "record": record,
-            "pairs": pairs,
-            "overlaps": overlaps,
-            "total_seconds": sum(record.stage_seconds.values()),
-            "figures": draw_figures(record),
-            "budget_figures": draw_budget_figures(record),
-            "transcripts": pick_transcripts(trajectories),
-            "config": yaml.safe_dump(record.config, sort_keys=False),
-        },
-    )
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:

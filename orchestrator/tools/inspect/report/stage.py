@@ -9,13 +9,9 @@ from temper.orchestrator.tools.inspect.report.report import write_report
 async def run_report(run: Run, settings: None, instance: StageInstance) -> None:
     """Write the report, with the figures of every stage that the run has gone through."""
     paths = await in_thread(write_report, run.folder.root)
-    run.tracker.artifact(paths.html)
-    run.tracker.artifact(paths.json)
-    for picture in paths.pictures:
-        run.tracker.artifact(picture)
-    if run.config.tracking.trajectories:
-        for path in run.folder.newest_trajectories():
-            run.tracker.artifact(path)
+    trajectories = run.folder.newest_trajectories() if run.config.tracking.trajectories else []
+    for path in (paths.html, paths.json, *paths.pictures, *trajectories):
+        run.tracker.artifact(path)
     run.progress.note(f"{instance.name}: {paths.html}")
 
 

@@ -16,89 +16,72 @@ class Curve:
     smooth: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageFigures:
-    """The figures of a stage."""
-
-    curves: tuple[Curve, ...] = ()
-    rewards: str | None = None
-    """The caption of the figure of its rewards by environment, or None if it has no such figure."""
-
-
-STAGE_FIGURES = {
-    "sft": StageFigures(
-        curves=(
-            Curve(
-                title="SFT loss",
-                note="Mean negative log-likelihood per trained token, in nats.",
-                metrics={"train/loss": "loss"},
-            ),
+CURVES: dict[str, tuple[Curve, ...]] = {
+    "sft": (
+        Curve(
+            title="SFT loss",
+            note="Mean negative log-likelihood per trained token, in nats.",
+            metrics={"train/loss": "loss"},
         ),
     ),
-    "self_sft": StageFigures(
-        curves=(
-            Curve(
-                title="Loss on own answers",
-                note="Mean negative log-likelihood per trained token of the model's own right answers, in nats.",
-                metrics={"train/loss": "loss"},
-            ),
+    "self_sft": (
+        Curve(
+            title="Loss on own answers",
+            note="Mean negative log-likelihood per trained token of the model's own right answers, in nats.",
+            metrics={"train/loss": "loss"},
         ),
     ),
-    "dpo": StageFigures(
-        curves=(
-            Curve(
-                title="Preference",
-                note="Share of pairs whose preferred answer gained more than the other one, against the model at the "
-                "beginning.",
-                metrics={"train/accuracy": "share of pairs"},
-            ),
+    "dpo": (
+        Curve(
+            title="Preference",
+            note="Share of pairs whose preferred answer gained more than the other one, against the model at the beginning.",
+            metrics={"train/accuracy": "share of pairs"},
         ),
     ),
-    "rl": StageFigures(
-        rewards="Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
-        curves=(
-            Curve(
-                title="Throughput in RL",
-                note="Tokens sampled per second of the whole step: waiting, learning, weights and checkpoints included.",
-                metrics={"rollout/tokens_per_s": "tokens/s"},
-            ),
-            Curve(
-                title="Trainer against engine",
-                note="Mean absolute difference of the log-probabilities of sampled tokens: staleness and numerics together.",
-                metrics={"train/logprob_gap": "|log pi - log mu|"},
-            ),
-            Curve(
-                title="Staleness",
-                note="How many weight versions the groups of a step were behind their admission, and their tokens behind what "
-                "sampled them.",
-                metrics={"train/lag_max": "largest", "train/lag_mean": "mean", "train/lag_tokens": "mean of tokens"},
-                smooth=False,
-            ),
-            Curve(
-                title="Entropy",
-                note="Mean surprise of the sampled tokens, in nats.",
-                metrics={"train/entropy": "entropy"},
-            ),
-            Curve(
-                title="Seconds of a step",
-                note="Waiting for finished groups, learning, laying weights out, waiting for an evaluation to end, engines "
-                "loading weights, and checkpoints.",
-                metrics={
-                    f"time/{phase.value}_s": phase.value
-                    for phase in (Phase.WAIT, Phase.LEARN, Phase.PUBLISH, Phase.EVAL, Phase.LOAD, Phase.SAVE)
-                },
-            ),
+    "rl": (
+        Curve(
+            title="Throughput in RL",
+            note="Tokens sampled per second of the whole step: waiting, learning, weights and checkpoints included.",
+            metrics={"rollout/tokens_per_s": "tokens/s"},
+        ),
+        Curve(
+            title="Trainer against engine",
+            note="Mean absolute difference of the log-probabilities of sampled tokens: staleness and numerics together.",
+            metrics={"train/logprob_gap": "|log pi - log mu|"},
+        ),
+        Curve(
+            title="Staleness",
+            note="How many weight versions the groups of a step were behind their admission, and their tokens behind what "
+            "sampled them.",
+            metrics={"train/lag_max": "largest", "train/lag_mean": "mean", "train/lag_tokens": "mean of tokens"},
+            smooth=False,
+        ),
+        Curve(
+            title="Entropy",
+            note="Mean surprise of the sampled tokens, in nats.",
+            metrics={"train/entropy": "entropy"},
+        ),
+        Curve(
+            title="Seconds of a step",
+            note="Waiting for finished groups, learning, laying weights out, waiting for an evaluation to end, engines "
+            "loading weights, and checkpoints.",
+            metrics={
+                f"time/{phase.value}_s": phase.value
+                for phase in (Phase.WAIT, Phase.LEARN, Phase.PUBLISH, Phase.EVAL, Phase.LOAD, Phase.SAVE)
+            },
         ),
     ),
-    "distill": StageFigures(
-        rewards="Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",
-        curves=(
-            Curve(
-                title="Distance from the teacher",
-                note="Mean of log pi - log pi_teacher over the sampled tokens, in nats: the reverse divergence of a token.",
-                metrics={"train/kl": "divergence"},
-            ),
+    "distill": (
+        Curve(
+            title="Distance from the teacher",
+            note="Mean of log pi - log pi_teacher over the sampled tokens, in nats: the reverse divergence of a token.",
+            metrics={"train/kl": "divergence"},
         ),
     ),
 }
-"""By the name of the stage; others have none."""
+"""The figures of a stage by its name."""
+REWARDS = {
+    "rl": "Mean reward of all answers, those of groups without signal included; the bold line is a running mean.",
+    "distill": "Mean reward, which is only watched: the teacher decides what is learnt. The bold line is a running mean.",
+}
+"""The caption of the figure of rewards by environment, of the stages that have one."""

@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING
 import pytest
 from mlflow.tracking import MlflowClient
 from support.browsing import CHROMIUM, NONE_HERE, launched
-from unit.orchestrator.tracking.test_shown import row
+from support.tracked_runs import episode_row, tracker
 
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.tracking import run_note
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tracking.mlflow.dashboard import runs_page
-from temper.orchestrator.tracking.mlflow.tracker import mlflow_tracker
-from temper.orchestrator.tracking.tracker import Ended
+from temper.orchestrator.tracking.place import Ended
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -62,45 +61,26 @@ def tracked_run(runs: Path) -> str:
     log = MetricsLog(folder.metrics)
     for step in (1, 2, 3):
         log.append("rl", step, {"env/shop/reward": step / 4, "train/loss": 1.0 / step})
-    result = {
-        "tasks": 5,
-        "tasks_asked": 5,
-        "samples": 20,
-        "failures": 0,
-        "complete": 5,
-        "avg_at_k_low": 0.5,
-        "pass_at_k": 0.9,
-    }
+    result = {"tasks": 5, "tasks_asked": 5, "samples": 20, "failures": 0, "complete": 5, "avg_at_k_low": 0.5}
+    result |= {"pass_at_k": 0.9, "stderr": 0.1}
+    tasks = {"shop": [{"key": "shop-key", "content": "c", "right": 3, "scored": 4, "failed": 0}]}
     for order, (label, accuracy) in enumerate((("init", 0.25), ("rl", 0.75))):
-        (folder.evals / f"{label}.json").write_text(
-            json.dumps(
-                {
-                    "label": label,
-                    "order": order,
-                    "k": 4,
-                    "seconds": 1.0,
-                    "model": "m",
-                    "version": order,
-                    "envs": {"shop": result | {"avg_at_k": accuracy, "stderr": 0.1}},
-                    "tasks": {"shop": [{"key": "shop-key", "content": "c", "right": 3, "scored": 4, "failed": 0}]},
-                }
-            )
-        )
+        head = {"label": label, "order": order, "k": 4, "seconds": 1.0, "model": "m", "version": order}
+        envs = {"shop": result | {"avg_at_k": accuracy}}
+        (folder.evals / f"{label}.json").write_text(json.dumps(head | {"envs": envs, "tasks": tasks}))
     for name in ("rl-3", "eval-rl"):
         path = folder.trajectories / f"{name}.jsonl"
-        path.write_text(json.dumps(row("shop", reward=1.0, calls=2)) + "\n")
+        path.write_text(json.dumps(episode_row("shop", reward=1.0, calls=2)) + "\n")
     (folder.root / "report.html").write_text("<p>the report</p>")
     (folder.root / "result.svg").write_text(PICTURE)
-    tracker = mlflow_tracker(
-        "tiny", experiment="temper", metrics=folder.metrics, memory=folder.tracking, local_dir=runs, traces=4
-    )
-    tracker.params({"seed": "7"})
-    tracker.stage("rl", {"rl.group_size": "4"}, 12.0)
-    tracker.describe(run_note(folder))
+    one = tracker(folder.root, f"sqlite:///{runs}/mlflow.db", name="tiny", experiment="temper", traces=4)
+    one.params({"seed": "7"})
+    one.stage("rl", {"rl.group_size": "4"}, 12.0)
+    one.describe(run_note(folder))
     for path in folder.artifacts:
-        tracker.artifact(path)
-    tracker.episodes(folder.trajectories / "rl-3.jsonl")
-    tracker.close(Ended.FINISHED, timeout_s=120)
+        one.artifact(path)
+    one.episodes(folder.trajectories / "rl-3.jsonl")
+    one.close(Ended.FINISHED, timeout_s=120)
     folder.close()
     return str(json.loads((folder.tracking / "run.json").read_text())["run_id"])
 
@@ -116,17 +96,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
-    command = [
-        sys.executable,
-        "-m",
-        "temper.orchestrator",
-        "ui",
-        "--runs-dir",
-        str(runs),
-        "--port",
-        str(port),
-        "--no-browser",
-    ]
+    command = [sys.executable, "-m", "temper.orchestrator", "ui", "--runs-dir", str(runs), "--port", str(port)]
+    command.append("--no-browser")
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[4], env=environment
     )

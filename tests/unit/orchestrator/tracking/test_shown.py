@@ -2,75 +2,48 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
-from mlflow.entities import Metric, Run, ViewType
+from mlflow.entities import Metric, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INTERNAL_ERROR, INVALID_PARAMETER_VALUE, PERMISSION_DENIED
 from mlflow.tracking import MlflowClient
+from support.tracked_runs import episode_row, history, runs, tracker, wait_for
 
 from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow
-from temper.orchestrator.tracking import sending
 from temper.orchestrator.tracking.metric_names import GROUPS, shown_name
+from temper.orchestrator.tracking.mlflow.place import LINE, merged_note
 from temper.orchestrator.tracking.mlflow.run import MlflowRun
 from temper.orchestrator.tracking.mlflow.traces import parts_of, sampled_rows, trace_of
-from temper.orchestrator.tracking.mlflow.tracker import mlflow_tracker, traces_of
-from temper.orchestrator.tracking.notes import LINE, merged_note
-from temper.orchestrator.tracking.sending import SendingTracker, stage_of
-from temper.orchestrator.tracking.tracker import DataSet, Ended
+from temper.orchestrator.tracking.mlflow.tracker import StoredRun
+from temper.orchestrator.tracking.place import DataSet, Ended
+from temper.orchestrator.tracking.tracker import stage_of
 
 
-def row(env: str, *, reward: float | None, calls: int = 0) -> dict[str, Any]:
-    """A recorded answer of one turn, or of two where tools were called between them."""
-    turn: dict[str, Any] = {
-        "text": "so\n</think>\n42",
-        "answer": "42",
-        "observation": [],
-        "context_ids": [1, 2],
-        "sampled_ids": [3],
-        "thought_tokens": 1,
-        "closed": "itself",
-        "faults": [],
-        "times": {"queue_s": 0.25, "generate_s": 1.0, "step_s": 0.5},
-    }
-    said = "".join(f'<tool_call>{{"name":"get","arguments":{{"key":"{n}"}}}}</tool_call>' for n in range(calls))
-    told = [{"role": "tool", "name": "get", "content": f"value {n}"} for n in range(calls)]
-    turns = [turn | {"text": said, "answer": said, "observation": told}, turn] if calls else [turn]
-    return {
-        "env": env,
-        "key": f"{env}-key",
-        "messages": [{"role": "user", "content": "6*7=?"}],
-        "turns": turns,
-        "reward": reward,
-        "outcome": "right",
-        "parts": {"correct": reward or 0.0},
-        "detail": "as it should be",
-        "evidence": {},
-        "stop": "env",
-        "thinking": {"mode": "unlimited", "budget": None},
-        "ticket": 1,
-        "admitted": 0,
-        "failure": {"kind": "timeout", "message": "too late"} if reward is None else None,
-        "seconds": 2.0 * len(turns),
-    }
+@pytest.mark.parametrize(
+    ("stage", "key", "of", "shown"),
+    [
+        ("rl", "env/math/tokens", None, "3_env/rl/math/tokens"),
+        ("rl", "env/math/tokens", "rl", "3_env/math/tokens"),
+        ("rl", "env/math/reward", None, "2_reward/rl/math"),
+        ("rl", "env/math/reward", "rl", "2_reward/math"),
+        ("rl", "env/math/parts/reward", None, "3_env/rl/math/parts/reward"),
+        ("eval-sft", "math/avg_at_k", None, "9_evaluation/sft/math/avg_at_k"),
+        ("rl.eval", "math/avg_at_k", None, "2_eval/rl/math/avg_at_k"),
+        ("rl.eval", "math/avg_at_k", "rl", "2_eval/math/avg_at_k"),
+        ("rl", "loss", None, "rl/loss"),
+        ("rl", "own/thing", None, "rl/own/thing"),
+        ("system", "cpu_percent", None, "system/cpu_percent"),
+    ],
+)
+def test_a_name_stands_in_its_group(stage: str, key: str, of: str | None, shown: str) -> None:
+    assert shown_name(stage, key, of=of) == shown
 
 
-def test_names_stand_in_groups_that_sort_and_of_a_stage_alone_they_do_not_name_it() -> None:
-    assert shown_name("rl", "env/math/tokens") == "3_env/rl/math/tokens"
-    assert shown_name("rl", "env/math/tokens", of="rl") == "3_env/math/tokens"
-    assert shown_name("rl", "env/math/reward") == "2_reward/rl/math"
-    assert shown_name("rl", "env/math/reward", of="rl") == "2_reward/math"
-    assert shown_name("rl", "env/math/parts/reward") == "3_env/rl/math/parts/reward"
-    assert shown_name("eval-sft", "math/avg_at_k") == "9_evaluation/sft/math/avg_at_k"
-    assert shown_name("rl.eval", "math/avg_at_k") == "2_eval/rl/math/avg_at_k"
-    assert shown_name("rl.eval", "math/avg_at_k", of="rl") == "2_eval/math/avg_at_k"
-    assert (shown_name("rl", "loss"), shown_name("rl", "own/thing")) == ("rl/loss", "rl/own/thing")
-    assert shown_name("system", "cpu_percent") == "system/cpu_percent"
+def test_groups_sort_and_no_two_names_are_alike() -> None:
     keys = [(stage, f"{word}/x") for stage in ("rl", "sft", "rl-2") for word in GROUPS if word != "data"]
     names = [shown_name(*key) for key in keys]
     assert len(set(names)) == len(names)
@@ -85,7 +58,7 @@ def test_a_note_is_made_anew_below_what_people_wrote() -> None:
 
 
 def test_an_episode_has_its_turns_calls_and_grading_one_after_the_other() -> None:
-    whole, *parts = parts_of(row("shop", reward=1.0, calls=2), ended=100.0)
+    whole, *parts = parts_of(episode_row("shop", reward=1.0, calls=2), ended=100.0)
     assert [
         (part.name, part.kind, (part.began - whole.began) / 1e9, (part.ended - whole.began) / 1e9) for part in parts
     ] == [
@@ -98,7 +71,7 @@ def test_an_episode_has_its_turns_calls_and_grading_one_after_the_other() -> Non
     assert [part.outputs for part in parts[1:3]] == ["value 0", "value 1"]
     assert [message["role"] for message in parts[3].inputs["messages"]] == ["user", "assistant", "tool", "tool"]
     assert (whole.outputs["reward"], whole.outputs["correct"]) == (1.0, 1.0)
-    timed = row("shop", reward=1.0, calls=2)
+    timed = episode_row("shop", reward=1.0, calls=2)
     timed["turns"][0]["tool_spans"] = [
         {"name": "get", "arguments": {"key": 0}, "began_s": 0.125, "seconds": 0.25},
         {"name": "", "arguments": {}, "began_s": 0.375, "seconds": 0.0},
@@ -120,57 +93,6 @@ def test_rows_are_drawn_evenly_over_a_file_and_what_is_torn_or_gone_is_left_out(
     assert [place for place, _ in sampled_rows(path, 3)] == [0, 3, 7]
     assert [place for place, _ in sampled_rows(path, 99)] == list(range(10))
     assert list(sampled_rows(tmp_path / "gone.jsonl", 3)) == []
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A local store, which takes seconds to make: shared, with an experiment for each test."""
-    return f"sqlite:///{tmp_path_factory.mktemp('store')}/mlflow.db"
-
-
-@pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "POLL_S", 0.5)
-
-
-def tracker(
-    folder: Path, uri: str, *, traces: int | None = None, system_s: float = 0.0, say: Callable[[str], None] = print
-) -> SendingTracker:
-    return mlflow_tracker(
-        "demo",
-        experiment=folder.name,
-        metrics=folder / "metrics.jsonl",
-        memory=folder / "tracking",
-        uri=uri,
-        local_dir=folder,
-        traces=traces,
-        system_s=system_s,
-        say=say,
-    )
-
-
-def runs(folder: Path, uri: str, view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
-    """The runs of the experiment by their names, of which none may stand twice."""
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name(folder.name)
-    assert experiment is not None
-    found = client.search_runs([experiment.experiment_id], run_view_type=view)
-    assert len({run.info.run_name for run in found}) == len(found)
-    return {run.info.run_name: run for run in found}
-
-
-def history(uri: str, run: Run, name: str) -> dict[int, float]:
-    """The value of each step, of which none may have two."""
-    found = MlflowClient(uri).get_metric_history(run.info.run_id, name)
-    assert len({metric.step for metric in found}) == len(found)
-    return {metric.step: metric.value for metric in found}
-
-
-def wait_for(what: Callable[[], object]) -> None:
-    deadline = monotonic() + 60
-    while not what():
-        assert monotonic() < deadline
-        sleep(0.05)
 
 
 def test_each_stage_has_a_nested_run_which_outlives_processes_and_is_cut_back_with_the_run(
@@ -237,13 +159,14 @@ def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path
     client, log = MlflowClient(store), MetricsLog(tmp_path / "metrics.jsonl")
     path = tmp_path / "trajectories" / "rl-2.jsonl"
     path.parent.mkdir()
-    path.write_text("".join(json.dumps(row("shop", reward=reward, calls=1)) + "\n" for reward in (1.0, 0.0, None)))
+    path.write_text(
+        "".join(json.dumps(episode_row("shop", reward=reward, calls=1)) + "\n" for reward in (1.0, 0.0, None))
+    )
     os.utime(path, (1.7e9, 1.7e9))
-    for cut in (False, False, True):
-        if cut:
+    log.append("rl", 2, {"x": 1.0})
+    for start in range(3):
+        if start == 2:
             log.append("rl", 2, {"x": 2.0})  # in the place of the row that was sent
-        elif not (tmp_path / "metrics.jsonl").exists():
-            log.append("rl", 2, {"x": 1.0})
         one = tracker(tmp_path, store, traces=2)
         one.describe("[traces](RUN_PAGE/traces)")
         one.episodes(path)
@@ -252,6 +175,11 @@ def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path
         traces = client.search_traces(locations=[run.info.experiment_id])
         assert [trace.info.trace_metadata["mlflow.sourceRun"] for trace in traces] == [run.info.run_id] * 2
         assert run.data.tags["mlflow.note.content"].endswith(f"/runs/{run.info.run_id}/traces)")
+    (record,) = (tmp_path / "tracking").glob("*.traced")
+    record.unlink()  # as if the process was killed within a file
+    log.append("rl", 2, {"x": 3.0})
+    tracker(tmp_path, store, traces=2).close(Ended.FINISHED, timeout_s=120)
+    assert list(client.search_traces(locations=[run.info.experiment_id])) == []
     right = next(trace for trace in traces if trace.info.tags["line"] == "1")
     assert (right.info.request_time, right.info.execution_duration) == (1_699_999_996_000, 4000)
     assert {one.name: one.feedback.value for one in right.info.assessments} == {"correct": True, "reward": 1.0}
@@ -267,25 +195,9 @@ def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path
     assert right.data.spans[2].outputs == "value 0"
 
 
-def test_traces_go_with_a_replaced_run_whose_process_was_killed_within_a_file(tmp_path: Path, store: str) -> None:
-    log, path = MetricsLog(tmp_path / "metrics.jsonl"), tmp_path / "rl-2.jsonl"
-    path.write_text(json.dumps(row("shop", reward=1.0)) + "\n")
-    log.append("rl", 2, {"x": 1.0})
-    one = tracker(tmp_path, store, traces=2)
-    one.episodes(path)
-    one.close(Ended.FINISHED, timeout_s=120)
-    experiment = runs(tmp_path, store)["demo"].info.experiment_id
-    assert len(MlflowClient(store).search_traces(locations=[experiment])) == 1
-    (record,) = (tmp_path / "tracking").glob("*.traced")
-    record.unlink()  # which is written after the last episode of a file
-    log.append("rl", 2, {"x": 2.0})  # in the place of the row that was sent
-    tracker(tmp_path, store, traces=2).close(Ended.FINISHED, timeout_s=120)
-    assert list(MlflowClient(store).search_traces(locations=[experiment])) == []
-
-
 def test_secrets_in_failures_and_verdicts_are_blanked() -> None:
     told = "no answer of https://user:s3cret@host"
-    failed = row("shop", reward=None) | {"failure": {"kind": "env", "message": told}, "detail": told}
+    failed = episode_row("shop", reward=None) | {"failure": {"kind": "env", "message": told}, "detail": told}
     info, spans = trace_of(failed, 0, ended=1.7e9, experiment="1", run="r", file="f")
     assert info.response_preview == "env: no answer of https://[blanked]@host"
     assert "s3cret" not in str([info.to_dict(), *(span.to_dict() for span in spans)])
@@ -326,6 +238,18 @@ def test_what_a_server_never_takes_is_said_once_and_holds_up_no_metrics(
     assert any("not for you" in line for line in said)
 
 
+def stored(folder: Path, uri: str, traces: int | None = None) -> StoredRun:
+    return StoredRun(
+        name="demo",
+        uri=uri,
+        experiment="x",
+        metrics=folder / "metrics.jsonl",
+        memory=folder / "tracking",
+        artifacts=folder,
+        traces=traces,
+    )
+
+
 def test_of_a_batch_that_mlflow_rejects_all_other_metrics_arrive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,15 +263,7 @@ def test_of_a_batch_that_mlflow_rejects_all_other_metrics_arrive(
 
     monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
     monkeypatch.setattr(MlflowRun, "require_there", lambda run: None)
-    run = MlflowRun(
-        "http://127.0.0.1:9",
-        name="demo",
-        experiment="x",
-        metrics=tmp_path / "metrics.jsonl",
-        memory=tmp_path / "tracking",
-        artifacts=tmp_path,
-        say=said.append,
-    )
+    run = MlflowRun(stored(tmp_path, "http://127.0.0.1:9"), say=said.append)
     run.send_rows([MetricsRow(stage="rl", step=n, time=1.0, values={"a": 1.0, "b": 1.0}) for n in range(5)])
     assert taken == ["rl/a"] * 5
     assert len(said) == 1
@@ -357,7 +273,7 @@ def test_an_evaluation_is_a_table_and_a_point_of_each_environments_accuracy(tmp_
     tasks = {"math": [{"key": "math-key", "content": "c", "right": 1, "scored": 2, "failed": 1}]}
     (tmp_path / "eval").mkdir()
     (tmp_path / "trajectories").mkdir()
-    (tmp_path / "trajectories" / "eval-sft.jsonl").write_text(json.dumps(row("math", reward=1.0)) + "\n")
+    (tmp_path / "trajectories" / "eval-sft.jsonl").write_text(json.dumps(episode_row("math", reward=1.0)) + "\n")
     for order, (label, accuracy) in enumerate((("init", None), ("sft", 0.5))):
         result = {"label": label, "order": order, "envs": {"math": {"avg_at_k": accuracy}}, "tasks": tasks}
         (tmp_path / "eval" / f"{label}.json").write_text(json.dumps(result))
@@ -379,9 +295,10 @@ def test_an_evaluation_is_a_table_and_a_point_of_each_environments_accuracy(tmp_
         assert shown == ["eval/sft.table.json", "eval/init.table.json"]
 
 
-def test_a_server_gets_no_traces_unless_they_are_asked_for() -> None:
-    assert [traces_of(None, uri) for uri in ("http://127.0.0.1:9", "sqlite:///mlflow.db")] == [0, 8]
-    assert traces_of(3, "http://127.0.0.1:9") == 3
+def test_a_server_gets_no_text_unless_it_is_asked_for() -> None:
+    served, local = (stored(Path(), uri) for uri in ("http://127.0.0.1:9", "sqlite:///mlflow.db"))
+    assert [(run.shown_traces, run.model_name) for run in (served, local)] == [(0, ""), (8, "temper-demo")]
+    assert stored(Path(), "http://127.0.0.1:9", 3).shown_traces == 3
 
 
 def test_data_and_the_last_checkpoint_have_their_pages_and_are_told_once(tmp_path: Path, store: str) -> None:
@@ -418,21 +335,15 @@ def test_the_newest_file_of_episodes_of_a_stage_replaces_one_that_waits(name: st
     assert stage_of(Path(f"{name}.jsonl")) == stage
 
 
-def _has_more(folder: Path, store: str, number: int) -> bool:
-    return len(watched(folder, store)) > number
-
-
 def test_the_machine_is_watched_from_where_the_last_process_ended(tmp_path: Path, store: str) -> None:
+    def watched() -> dict[int, float]:
+        found = MlflowClient(store).get_experiment_by_name(tmp_path.name)
+        run = runs(tmp_path, store).get("demo") if found else None
+        return history(store, run, "system/cpu_utilization_percentage") if run else {}
+
     for _ in range(2):
+        before = len(watched())
         one = tracker(tmp_path, store, system_s=0.2)
-        before = 0 if not (tmp_path / "tracking").exists() else len(watched(tmp_path, store))
-        wait_for(partial(_has_more, tmp_path, store, before + 1))
+        wait_for(lambda before=before: len(watched()) > before + 1)
         one.close(Ended.FINISHED, timeout_s=60)
-    assert set(watched(tmp_path, store)) == set(range(len(watched(tmp_path, store))))
-
-
-def watched(folder: Path, uri: str) -> dict[int, float]:
-    """The share of the processors' time by look, once there is a run."""
-    if MlflowClient(uri).get_experiment_by_name(folder.name) is None or "demo" not in runs(folder, uri):
-        return {}
-    return history(uri, runs(folder, uri)["demo"], "system/cpu_utilization_percentage")
+    assert set(watched()) == set(range(len(watched())))

@@ -104,6 +104,13 @@ def test_points_are_matched_by_their_budget_and_spread_over_seeds(tmp_path: Path
     assert half["mixed"]["accuracy"] == {"mean": 0.9, "low": 0.9, "high": 0.9, "std": None, "runs": 1}
     assert half["plain"]["well_formed"]["mean"] == pytest.approx(0.9)
     assert points[0]["groups"]["plain"]["answer_tokens_turn"]["mean"] == 6.0
+    early = compared(tmp_path, "--runs", mixed, "--label", "sft")
+    assert early["points"][2]["groups"]["mixed"]["accuracy"]["mean"] == 0.1
+    compared(tmp_path, "--runs", f"<b>{plain}", "--runs", mixed)
+    html = (tmp_path / "out" / "page.html").read_text()
+    assert html.count("<svg ") == 2
+    assert "&lt;b&gt;plain" in html
+    assert [there for there in ("<b>plain", "<script") if there in html] == []
 
 
 def test_a_difference_is_paired_by_task_over_the_runs_of_a_group(tmp_path: Path) -> None:
@@ -140,60 +147,40 @@ def test_the_spread_of_one_value_has_no_deviation() -> None:
     assert (none.runs, none.mean != none.mean) == (0, True)
 
 
-def test_a_budget_that_was_asked_for_twice_is_one_point(tmp_path: Path) -> None:
-    twice = [point("budget", 0.5, budget=8), point("budget", 0.5, budget=8, share=0.5), point("unlimited", 0.9)]
-    run = write_run(tmp_path / "run", 1, {"rl": {"math": twice}})
-    found = compared(tmp_path, "--runs", f"a={run}")["points"]
-    assert [(one["point"], one["groups"]["a"]["accuracy"]["runs"]) for one in found] == [
-        ("budget-8", 1),
-        ("unlimited", 1),
-    ]
-
-
-def test_the_page_needs_nothing_but_itself_and_escapes_names(tmp_path: Path) -> None:
-    plain, mixed = two_groups(tmp_path)
-    compared(tmp_path, "--runs", f"<b>{plain}", "--runs", mixed)
-    html = (tmp_path / "out" / "page.html").read_text()
-    assert html.count("<svg ") == 2
-    assert "&lt;b&gt;plain" in html
-    assert "<b>plain" not in html
-    assert "budget-10" in html
-    assert "<script" not in html
-
-
-def test_a_label_chooses_the_evaluation(tmp_path: Path) -> None:
-    _, mixed = two_groups(tmp_path)
-    found = compared(tmp_path, "--runs", mixed, "--label", "sft")
-    assert found["points"][2]["groups"]["mixed"]["accuracy"]["mean"] == 0.1
-
-
 def test_an_environment_that_only_one_group_has_is_shown_for_it_alone(tmp_path: Path) -> None:
-    both = write_run(tmp_path / "x", 1, {"rl": {"math": curve(0.4, 0.8), "code": curve(0.1, 0.2)}})
+    twice = [
+        *curve(0.1, 0.2),
+        point("budget", 0.0, budget=2, share=0.5),
+    ]  # a budget that was asked for twice is one point
+    both = write_run(tmp_path / "x", 1, {"rl": {"math": curve(0.4, 0.8), "code": twice}})
     math = write_run(tmp_path / "y", 1, {"rl": {"math": curve(0.4, 0.8)}})
     found = compared(tmp_path, "--runs", f"both={both}", "--runs", f"math={math}")
-    assert found["points"][0]["env"] == "code"
-    assert found["points"][0]["groups"]["both"]["accuracy"]["runs"] == 1
-    assert found["points"][0]["groups"]["math"]["accuracy"]["runs"] == 0
-    assert found["points"][0]["groups"]["math"]["accuracy"]["mean"] is None
+    assert [one["env"] for one in found["points"]] == ["code"] * 3 + ["math"] * 3
+    accuracy = {name: by["accuracy"] for name, by in found["points"][0]["groups"].items()}
+    assert [accuracy[name]["runs"] for name in ("both", "math")] == [1, 0]
+    assert accuracy["math"]["mean"] is None
 
 
 def test_what_can_not_be_compared_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plain, mixed = two_groups(tmp_path)
-    assert "no such run: runs/none" in refused(capsys, "--runs", "a=runs/none")
     (tmp_path / "empty").mkdir()
-    assert "not the folder of a run" in refused(capsys, "--runs", f"a={tmp_path / 'empty'}")
     bare = write_run(tmp_path / "bare", 1, {"rl": {}})
-    assert "eval.budgets=" in refused(capsys, "--runs", f"a={bare}")
-    assert "no curve after 'sft'; it has one after rl" in refused(capsys, "--runs", plain, "--label", "sft")
-    for wrong in ("runs/a", "a=", "=runs/a"):
-        assert "NAME=RUN[,RUN...]" in refused(capsys, "--runs", wrong)
-    assert "given twice" in refused(capsys, "--runs", plain, "--runs", plain)
-    assert "must end in .html" in refused(capsys, "--runs", plain, "--out", "page.json")
     early = write_run(tmp_path / "early", 3, {"sft": {"math": curve(0.1, 0.2)}})
-    assert "after different stages" in refused(capsys, "--runs", f"{plain},{early}")
     free = write_run(tmp_path / "free", 1, {"rl": {"code": [point("budget", 0.5, budget=3), point("unlimited", 1)]}})
-    said = refused(capsys, "--runs", mixed, "--runs", f"free={free}")
-    assert "eval.budgets" in said
+    for given, named in (
+        (["--runs", "a=runs/none"], "runs/none"),
+        (["--runs", f"a={tmp_path / 'empty'}"], "config.yaml"),
+        (["--runs", f"a={bare}"], "eval.budgets="),
+        (["--runs", plain, "--label", "sft"], "'sft'"),
+        (["--runs", "runs/a"], "NAME=RUN[,RUN...]"),
+        (["--runs", "a="], "NAME=RUN[,RUN...]"),
+        (["--runs", "=runs/a"], "NAME=RUN[,RUN...]"),
+        (["--runs", plain, "--runs", plain], "plain="),
+        (["--runs", plain, "--out", "page.json"], "page.json"),
+        (["--runs", f"{plain},{early}"], "--label"),
+        (["--runs", mixed, "--runs", f"free={free}"], "eval.budgets"),
+    ):
+        assert named in refused(capsys, *given), given
 
 
 def test_comparing_loads_no_heavy_library() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from temper.orchestrator.evaluation.record import EnvResult, read_run
+from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.tools.inspect.report.figures import accuracy_panels, pictures, smoothed
+from temper.orchestrator.tools.inspect.report.figures import accuracy_panels, draw_figures, smoothed
 from temper.orchestrator.tools.inspect.report.report import write_report
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts, to_transcript
 
@@ -102,7 +102,7 @@ def test_what_has_no_score_is_null_and_a_dash_and_what_is_missing_is_said(tmp_pa
     add_curves(tmp_path)
     path = tmp_path / "eval" / "rl.json"
     nothing = dict.fromkeys(("avg_at_k", "avg_at_k_low", "pass_at_k", "stderr", "tokens", "truncated"))
-    down = result(None, samples=0, failures=32, complete=0) | nothing
+    down = result(None, samples=0, failures=32, complete=0, void=7) | nothing
     few = result(0.5, tasks=5, tasks_asked=8, samples=18, failures=2, complete=4, avg_at_k_low=0.45)
     lost = point("off") | dict.fromkeys(("accuracy", "accuracy_low", "stderr"), None) | {"samples": 0, "failures": 32}
     raw = json.loads(path.read_text())
@@ -117,11 +117,8 @@ def test_what_has_no_score_is_null_and_a_dash_and_what_is_missing_is_said(tmp_pa
     )
     html = paths.html.read_text()
     assert "<td><b>-</b></td><td>-</td>" in html
-    assert "<td>0 of 32</td><td>32</td>" in html
-    assert "<td>18 of 20</td><td>2</td>" in html
-    assert "<td>5 of 8</td>" in html
-    assert "<td>0.450</td>" in html
-    assert "<td>1.000 (4)</td>" in html
+    cells = ("0 of 32</td><td>32", "18 of 20</td><td>2", "5 of 8", "0.450", "1.000 (4)", "<b>void</b>: 7")
+    assert [cell for cell in cells if f"<td>{cell}</td>" not in html] == []
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", html, flags=re.DOTALL)
 
 
@@ -137,32 +134,17 @@ def test_an_event_stands_in_the_report_and_is_no_measurement(tmp_path: Path) -> 
     assert "<code>rl.steps</code> 2 -&gt; 9" in paths.html.read_text()
 
 
-def test_report_html_needs_nothing_but_itself(tmp_path: Path) -> None:
-    write_run(tmp_path, [row()])
-    html = write_report(tmp_path).html.read_text()
-    assert html.count("<svg ") == 4  # held-out accuracy, rewards, SFT loss, throughput
-    assert not re.search(r"""(src|href)=["'](?!#)(http|//|[a-z]+\.)""", re.sub(r"xlink:href|xmlns\S*", "", html))
-    assert "<script" not in html
-    assert "@import" not in html
-
-
-def test_the_figure_of_a_steps_seconds_has_both_halves_of_a_push(tmp_path: Path) -> None:
-    write_run(tmp_path, [row()])
+def test_the_page_needs_nothing_but_itself_and_escapes_what_a_model_wrote(tmp_path: Path) -> None:
+    write_run(tmp_path, [row(messages=[{"role": "user", "content": "<script>alert(1)</script>"}], key='"><img src=x>')])
     for step in (3, 4):
         MetricsLog(tmp_path / "metrics.jsonl").append("rl", step, {"time/publish_s": 2.0, "time/load_s": 1.0})
     html = write_report(tmp_path).html.read_text()
-    figure = html[html.index("Seconds of a step") :]
-    assert ">publish<" in figure
-    assert ">load<" in figure
-
-
-def test_what_a_model_wrote_is_escaped(tmp_path: Path) -> None:
-    hostile = row(messages=[{"role": "user", "content": "<script>alert(1)</script>"}], key='"><img src=x>')
-    write_run(tmp_path, [hostile])
-    html = write_report(tmp_path).html.read_text()
+    assert html.count("<svg ") == 4  # accuracy with rewards, SFT loss, throughput, seconds of a step
+    assert not re.search(r"""(src|href)=["'](?!#)(http|//|[a-z]+\.)""", re.sub(r"xlink:href|xmlns\S*", "", html))
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
-    assert "<script>" not in html
-    assert "<img" not in html
+    assert [there for there in ("<script", "<img", "@import") if there in html] == []
+    figure = html[html.index("Seconds of a step") :]
+    assert [name for name in (">publish<", ">load<") if name not in figure] == []
 
 
 def test_a_run_that_has_only_begun_gets_a_report_of_what_there_is(tmp_path: Path) -> None:
@@ -177,10 +159,14 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
-def test_a_broken_evaluation_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("broken", "why"), [({"envs": None}, "AttributeError"), ({"curve": {"math": [{"mode": "sometimes"}]}}, "sometimes")]
+)
+def test_a_broken_evaluation_is_named(broken: dict[str, Any], why: str, tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
-    (tmp_path / "eval" / "sft.json").write_text('{"label": "sft"}')
-    with pytest.raises(ValueError, match=r"sft\.json is no evaluation"):
+    path = tmp_path / "eval" / "sft.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | broken))
+    with pytest.raises(ValueError, match=rf"sft\.json .*{why}"):
         write_report(tmp_path)
 
 
@@ -218,19 +204,16 @@ def test_a_turn_is_shown_as_it_was_graded(thought: str | None, answer: str, show
     assert [(said.role, said.text) for said in sample.passages[1:]] == shown
 
 
-def test_confidence_intervals_stay_between_zero_and_one() -> None:
-    found = EnvResult(**result(0.95, stderr=0.1))
-    assert found.interval[0] == pytest.approx(0.95 - 2.365 * 0.1)
-    assert found.interval[1] == 1.0
-
-
 def test_smoothing_is_a_trailing_mean_that_skips_what_is_not_finite() -> None:
     assert smoothed([1.0, float("nan"), 3.0, 5.0], window=2) == [1.0, 1.0, 3.0, 4.0]
 
 
 def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path, [row()])
-    without = json.loads(write_report(tmp_path).json.read_text())
+    plain = write_report(tmp_path)
+    without = json.loads(plain.json.read_text())
+    assert plain.pictures == tuple(tmp_path.glob("*.svg")) == (tmp_path / "result.svg",)
+    assert "thinking budget" not in plain.html.read_text()
     add_curves(tmp_path)
     paths = write_report(tmp_path)
     found = json.loads(paths.json.read_text())
@@ -243,7 +226,7 @@ def test_curves_stand_in_the_report_in_both_forms_and_as_a_figure_of_their_own(t
     assert "scores" not in limited  # they are long
     assert limited["interval"] == pytest.approx([0.75 - 0.2365, 0.75 + 0.2365])
     html = paths.html.read_text()
-    assert html.count("<svg ") == 6
+    assert html.count("<svg ") == 5
     assert "<h2>Accuracy against thinking budget</h2>" in html
     assert "budget-8, 0.50 of the median" in html
     assert html.count("<td>off</td>") == 2
@@ -263,23 +246,6 @@ def test_a_point_is_drawn_at_the_tokens_that_its_answers_spent(tmp_path: Path) -
     assert [dot.x for dot in math.lines["after rl"]] == [12.0 + 8.0] * 3  # whatever the budget was
 
 
-def test_a_run_without_a_curve_has_no_section_and_no_figure_of_it(tmp_path: Path) -> None:
-    write_run(tmp_path, [row()])
-    paths = write_report(tmp_path)
-    assert paths.pictures == (tmp_path / "result.svg",)
-    assert list(tmp_path.glob("*.svg")) == [tmp_path / "result.svg"]
-    assert "curves" not in json.loads(paths.json.read_text())
-    assert "thinking budget" not in paths.html.read_text()
-
-
-def test_a_curve_with_a_point_that_is_none_is_named(tmp_path: Path) -> None:
-    write_run(tmp_path, [row()])
-    path = tmp_path / "eval" / "sft.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"curve": {"math": [{"mode": "sometimes"}]}}))
-    with pytest.raises(ValueError, match=r"sft\.json is no evaluation .*sometimes"):
-        write_report(tmp_path)
-
-
 def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:
     write_run(tmp_path, [])
     for label, right in (("sft", 1), ("rl", 3)):
@@ -296,19 +262,9 @@ def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:
     assert "<td>0.0020</td>" in html
 
 
-def test_a_void_score_is_said_and_no_number(tmp_path: Path) -> None:
-    write_run(tmp_path, [])
-    path = tmp_path / "eval" / "rl.json"
-    found = json.loads(path.read_text())
-    found["envs"]["math"] = result(None, samples=0, void=7, stderr=None, pass_at_k=None)
-    path.write_text(json.dumps(found))
-    html = write_report(tmp_path).html.read_text()
-    assert "<b>void</b>: 7" in html
-
-
 def test_the_picture_of_evaluations_with_other_environments_has_what_each_has(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [])
     later = {"label": "rl", "order": 2, "k": 4, "seconds": 2.0, "envs": {"code": result(0.61), "math": result(0.875)}}
     (tmp_path / "run" / "eval" / "rl.json").write_text(json.dumps(later))
-    drawn = pictures(read_run(tmp_path / "run"))["result.svg"]
+    drawn = draw_figures(read_run(tmp_path / "run"))[0].document
     assert [drawn.count(f">{value}</text>") for value in ("0.88", "0.61")] == [1, 1]
