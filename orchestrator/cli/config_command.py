@@ -19,8 +19,8 @@ EPILOG = """examples:
   temper config --diff configs/demo.yaml runs/demo
   temper config --schema > settings.schema.json
 
-A setting is explained by its key: type, default, unit, meaning, what a change means to a run that goes on, and which stages
-read it; with FILE also by its value there and where that comes from. A section lists its settings. docs/settings.md has all.
+A setting is explained by its key: type, default, unit, meaning, and what a change means to a run that goes on; with FILE
+also by its value there and where that comes from. A section lists its settings. docs/settings.md has all.
 What the profile chooses is chosen as for a run, but nothing is downloaded for it. For an editor with yaml-language-server the
 first line of a file names the schema: `# yaml-language-server: $schema=settings.schema.json`.
 """
@@ -39,9 +39,8 @@ def add_config_command(commands: "Commands") -> None:
 
 
 def _execute(given: argparse.Namespace) -> int:
-    from temper.orchestrator.pipeline.reference.explained import explain
     from temper.orchestrator.pipeline.reference.pages import editor_schema, settings_page
-    from temper.orchestrator.pipeline.reference.resolved_file import differences, resolve, resolved_yaml
+    from temper.orchestrator.pipeline.reference.resolved_file import differences, explain, resolve, resolved_yaml
 
     path, overrides = _files(given)
     if given.schema:

@@ -1,12 +1,11 @@
 """The checks of a stage's settings against those of the run, and of a model against the limits of its thoughts."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
-from temper.learner.config import OptimConfig, require_together
+from temper.learner.config import require_together
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.run_config import RunConfig
+from temper.orchestrator.config.supervised import OwnAnswersConfig, SupervisedConfig
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
@@ -15,40 +14,7 @@ from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import AS_IT_IS, DeclaredTurns, load_tokenizer
 
 
-class Training(Protocol):
-    """What the settings of every training stage have."""
-
-    @property
-    def shares(self) -> dict[str, float]: ...
-
-    @property
-    def optim(self) -> OptimConfig: ...
-
-
-class Supervised(Training, Protocol):
-    """What those of a supervised one have beside it."""
-
-    @property
-    def steps(self) -> int: ...
-
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def checkpoint_every(self) -> int: ...
-
-    @property
-    def max_tokens(self) -> int | None: ...
-
-
-class OwnAnswers(Supervised, Protocol):
-    """What those of a stage on the model's own answers have beside it."""
-
-    @property
-    def sampling(self) -> Sampling: ...
-
-
-def fit_training(part: Training, config: RunConfig, name: str) -> None:
+def fit_training(part: SupervisedConfig | LoopConfig, config: RunConfig, name: str) -> None:
     """Raise `ValueError` where a training stage, `name` in messages, names what the run does not have."""
     require_together(part.optim, config.learner, setting=f"{name}.optim")
     for env_id, share in part.shares.items():
@@ -66,7 +32,7 @@ def fit_training(part: Training, config: RunConfig, name: str) -> None:
             )
 
 
-def fit_supervised(part: Supervised, config: RunConfig, name: str) -> None:
+def fit_supervised(part: SupervisedConfig, config: RunConfig, name: str) -> None:
     """Raise `ValueError` where the batches of a supervised stage can't be shared by the ranks, or as `fit_training`."""
     fit_training(part, config, name)
     if part.batch_size % config.learner.ranks:
@@ -126,7 +92,7 @@ def require_room(budget: int | None, rollout: RolloutConfig, sampling: Sampling 
             )
 
 
-def fit_own_answers(part: OwnAnswers, config: RunConfig, name: str) -> None:
+def fit_own_answers(part: OwnAnswersConfig, config: RunConfig, name: str) -> None:
     fit_supervised(part, config, name)
     require_drawn(name, part.sampling, config.rollout)
 
@@ -139,22 +105,6 @@ def require_drawn(name: str, sampling: Sampling, rollout: RolloutConfig) -> None
             f"{name}.sampling.min_p={sampling.min_p}: vLLM has none with rollout.engine.speculation={guess}; set that to off, "
             f"or take {name}.sampling.top_p"
         )
-
-
-def lengths(part: Supervised) -> dict[str, int | None]:
-    return {
-        "steps": part.steps,
-        "batch_size": part.batch_size,
-        "checkpoint_every": part.checkpoint_every,
-        "max_tokens": part.max_tokens,
-    }
-
-
-def require_at_least_1(stage: str, counts: Mapping[str, int | None]) -> None:
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            or_null = ", or null" if name == "max_tokens" else ""
-            raise ValueError(f"{stage}.{name}={count} must be at least 1{or_null}")
 
 
 def check_thoughts(

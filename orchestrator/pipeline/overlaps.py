@@ -1,10 +1,10 @@
 """What evaluation prompts of a run have in common with its training prompts, as its folder has it."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from temper.envs.data.overlap import NGRAM, Overlap
 from temper.orchestrator.run.folder import write_json
@@ -46,10 +46,4 @@ def read_overlaps(folder: Path) -> list[EvaluationOverlap]:
     path = folder / FILE
     if not path.is_file():
         return []
-    rows = json.loads(path.read_text(encoding="utf-8"))
-    return [_read(row) for row in rows]
-
-
-def _read(row: dict[str, Any]) -> EvaluationOverlap:
-    found = {**row["found"], "exact": tuple(row["found"]["exact"]), "shared": tuple(row["found"]["shared"])}
-    return EvaluationOverlap(**{**row, "training": tuple(row["training"]), "found": Overlap(**found)})
+    return TypeAdapter(list[EvaluationOverlap]).validate_json(path.read_bytes())

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -70,25 +71,26 @@ class RunContext:
 
         `leave` are the bytes of the disk kept for a checkpoint; `training` as in `write_groups`.
         """
-        try:
+        with self._optional(name, step, path.name, f"no trajectories in {path}, which can't be written"):
             await in_thread(partial(write_groups, path, groups, leave=leave, training=training))
             self.tracker.episodes(path)
-        except OSError as error:
-            why = error.strerror or str(error)
-            self.progress.note(f"{name}: no trajectories in {path}, which can't be written ({why}); the run goes on")
-            self.metrics.event(name, step, UNWRITTEN, {path.name: why})
 
     async def record_batch(self, keeper: BatchKeeper, batch: StepBatch, *, leave: int) -> None:
         """Record a batch, so that its step can be trained again. If that fails, say so and continue."""
-        try:
+        name = self.folder.batch_file(batch.stage, batch.step).name
+        lost = f"steps before the next checkpoint can't be replayed, as {name} can't be written"
+        with self._optional(batch.stage, batch.step, name, lost):
             await in_thread(partial(keeper.keep, batch, leave=leave))
+
+    @contextmanager
+    def _optional(self, stage: str, step: int, file: str, lost: str) -> Iterator[None]:
+        """Write a file that is not needed to continue in the block. If that fails, report what is `lost`."""
+        try:
+            yield
         except OSError as error:
-            why, name = error.strerror or str(error), self.folder.batch_file(batch.stage, batch.step).name
-            self.progress.note(
-                f"{batch.stage}: {name} can't be written ({why}): steps before the next checkpoint can't be replayed; the run "
-                f"goes on"
-            )
-            self.metrics.event(batch.stage, batch.step, UNWRITTEN, {name: why})
+            why = error.strerror or str(error)
+            self.progress.note(f"{stage}: {lost} ({why}); the run goes on")
+            self.metrics.event(stage, step, UNWRITTEN, {file: why})
 
     async def keep_printed(self) -> None:
         """Copy the output of engines and ranks into the run's folder."""

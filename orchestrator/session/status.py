@@ -4,7 +4,8 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from temper.envs.core.member import MemberState
 from temper.orchestrator.run.folder import write_json
@@ -86,15 +87,10 @@ class RunStatus:
 def read_status(folder: Path) -> RunStatus | None:
     """Return the last status that a run wrote; None without one. Raise `ValueError` for another file."""
     try:
-        data: dict[str, Any] = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
-        members = tuple(MemberStatus(**one | {"tickets": tuple(one["tickets"])}) for one in data["members"])
-        tickets = tuple(TicketStatus(**one) for one in data["tickets"])
-        asked = data.get("evaluation")
-        evaluation = None if asked is None else EvaluationStatus(**asked)
-        return RunStatus(**data | {"members": members, "tickets": tickets, "evaluation": evaluation})
+        return TypeAdapter(RunStatus).validate_json((folder / STATUS_FILE).read_bytes())
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise ValueError(f"{folder / STATUS_FILE} is no status: {type(error).__name__}: {error}") from error
 
 

@@ -7,15 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
-from temper.envs.core.bounds import fraction
-from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.setting import identity
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.shape import longest_sequence
-from temper.orchestrator.config.fitting import fit_own_answers, lengths, require_at_least_1
+from temper.orchestrator.config.fitting import fit_own_answers
+from temper.orchestrator.config.supervised import OwnAnswersConfig
 from temper.orchestrator.data.chat_data import DialogueTokenizer
 from temper.orchestrator.data.preference_rows import PreferenceFile
 from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, positions
@@ -24,56 +25,34 @@ from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from temper.orchestrator.stages.supervised_loop import (
-    require_own_answers,
     row_intake,
     sample_once,
     tell_data,
     train_supervised,
 )
-from temper.rollout.sampling import PLAIN, Sampling
+from temper.rollout.sampling import PLAIN
 from temper.rollout.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpoConfig:
+class DpoConfig(OwnAnswersConfig):
     """Direct preference optimisation: the preferred answer of a pair against the other one."""
+
+    stage: ClassVar[str] = "dpo"
 
     data: DataConfig | None = identity(None)
     """Rows with `messages`, `chosen` and `rejected`, the answers texts or dialogues that begin alike; null pairs the
-    model's own right and wrong answers."""
+    model's own right and wrong answers, each in one pair at most."""
     on_error: OnError = identity("raise")
     """What a malformed or too long row does: raise, or skip (counted and reported)."""
-    max_tokens: int | None = identity(None, unit="tokens")
-    """Longest answer with its prompt, in tokens; nothing is cut, and own answers over it are left out and counted. Null: the
-    positions that the model's configuration names."""
-    tasks: int = identity(512)
-    """Training tasks that are answered, without `data`."""
-    samples: int = identity(8)
-    """Answers to each of them; a right and a wrong answer to the same task are a pair, each answer in one pair at most."""
-    sampling: Sampling = identity(PLAIN)
-    """How they are drawn; all but stop."""
-    shares: dict[str, float] = identity({}, unit="share")
-    """Shares of environments among these tasks, where they differ from `envs.NAME.share`."""
-    timeout_s: float = running(600.0, unit="seconds")
-    """Deadline for sampling, in seconds."""
-    max_failures: float = running(0.5, unit="share")
-    """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
     beta: float = identity(0.1)
     """How dearly an answer pays for leaving the model that the stage began with; the smaller, the further it may go."""
-    steps: int = scheduled(100, unit="steps")
-    """Optimiser steps."""
-    batch_size: int = identity(32)
-    """Pairs in a step."""
-    checkpoint_every: int = running(200, unit="steps")
-    """Steps between checkpoints; the last step always has one."""
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(learning_rate=1e-6))
 
     def __post_init__(self) -> None:
-        fraction("dpo.max_failures", self.max_failures)
-        require_at_least_1("dpo", lengths(self) | {"tasks": self.tasks})
+        super().__post_init__()
         if self.samples < 2:
             raise ValueError(f"dpo.samples={self.samples} must be at least 2: a pair needs a right and a wrong answer")
-        require_own_answers("dpo", self.sampling, samples=self.samples)
         if self.data is not None and self.sampling != PLAIN:
             raise ValueError(
                 f"dpo.sampling beside dpo.data={self.data.name}: no answer is sampled then; leave one of them out"

@@ -6,19 +6,18 @@ Semi-on-policy: the answers are sampled once, from the model that the stage star
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
-from temper.envs.core.bounds import fraction
-from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.setting import identity
 from temper.envs.core.thinking_mode import ThinkingMix
-from temper.learner.config import OptimConfig
 from temper.learner.models.shape import longest_sequence
-from temper.orchestrator.config.fitting import fit_own_answers, lengths, require_at_least_1
+from temper.orchestrator.config.fitting import fit_own_answers
+from temper.orchestrator.config.supervised import OwnAnswersConfig
 from temper.orchestrator.data.self_answers import RejectionSampledData, answer_lines, read_answers
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 from temper.orchestrator.stages.supervised_loop import (
-    require_own_answers,
     sample_once,
     sequence_batches,
     tell_data,
@@ -26,42 +25,22 @@ from temper.orchestrator.stages.supervised_loop import (
 )
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfSftConfig:
-    """Supervised fine-tuning on the model's own right answers."""
+class SelfSftConfig(OwnAnswersConfig):
+    """Supervised fine-tuning on the model's own right, well-formed answers."""
 
-    tasks: int = identity(512)
-    """Training tasks that are answered."""
+    stage: ClassVar[str] = "self_sft"
+
     samples: int = identity(4)
-    """Answers to each task; the right, well-formed ones are kept."""
-    sampling: Sampling = identity(PLAIN)
-    """How they are drawn; all but stop."""
-    shares: dict[str, float] = identity({}, unit="share")
-    """Shares of environments among these tasks, where they differ from `envs.NAME.share`."""
+    """Answers to each task."""
     thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.12))
     """Share of the answers whose thoughts are cut; without `budgets` or `budget_range` anywhere."""
-    max_tokens: int | None = identity(None, unit="tokens")
-    """Longest answer with its prompt, in tokens; longer ones are left out and counted. Null: the model's positions."""
-    steps: int = scheduled(100, unit="steps")
-    """Optimiser steps."""
-    batch_size: int = identity(32)
-    """Answers in a step."""
-    checkpoint_every: int = running(200, unit="steps")
-    """Steps between checkpoints; the last step always has one."""
-    timeout_s: float = running(600.0, unit="seconds")
-    """Deadline for sampling, in seconds."""
-    max_failures: float = running(0.5, unit="share")
-    """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
-    optim: OptimConfig = field(default_factory=OptimConfig)
 
     def __post_init__(self) -> None:
-        fraction("self_sft.max_failures", self.max_failures)
-        require_at_least_1("self_sft", lengths(self) | {"tasks": self.tasks, "samples": self.samples})
-        require_own_answers("self_sft", self.sampling, samples=self.samples)
+        super().__post_init__()
         if self.thinking.no_thought or self.thinking.low_effort:
             raise ValueError("self_sft.thinking cuts thoughts at budgets; its no_thought and low_effort must be 0")
 

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
-from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.setting import identity, scheduled
 from temper.envs.data.config import DataConfig, OnError
-from temper.learner.config import OptimConfig
 from temper.learner.models.shape import longest_sequence
-from temper.orchestrator.config.fitting import fit_supervised, lengths, require_at_least_1
+from temper.orchestrator.config.fitting import fit_supervised
+from temper.orchestrator.config.supervised import SupervisedConfig
 from temper.orchestrator.data.chat_data import Demonstrations, DialogueTokenizer
 from temper.orchestrator.data.chat_file import ChatFile
 from temper.orchestrator.data.row_intake import RowIntake, limit_name
@@ -21,8 +22,10 @@ from temper.rollout.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class SftConfig:
+class SftConfig(SupervisedConfig):
     """Supervised fine-tuning on demonstrations, or on chat files."""
+
+    stage: ClassVar[str] = "sft"
 
     steps: int = scheduled(300, unit="steps")
     """Optimiser steps."""
@@ -32,18 +35,8 @@ class SftConfig:
     """Rows with `messages`; null takes the environments' own demonstrations."""
     on_error: OnError = identity("raise")
     """What a malformed or too long row does, and a too long demonstration: raise, or skip (counted and reported)."""
-    max_tokens: int | None = identity(None, unit="tokens")
-    """Longest sample, in tokens; nothing is cut. Null: the positions that the model's configuration names."""
-    shares: dict[str, float] = scheduled({}, unit="share")
-    """Shares of environments in this stage, where they differ from `envs.NAME.share`."""
     thoughts: SftDataConfig = field(default_factory=SftDataConfig)
     """What is done to the thoughts."""
-    checkpoint_every: int = running(200, unit="steps")
-    """Steps between checkpoints; the last step always has one."""
-    optim: OptimConfig = field(default_factory=OptimConfig)
-
-    def __post_init__(self) -> None:
-        require_at_least_1("sft", lengths(self))
 
     @property
     def usual(self) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -12,7 +12,7 @@ from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import TrainerGroup
-from temper.orchestrator.config.fitting import Supervised
+from temper.orchestrator.config.supervised import OwnAnswersConfig, SupervisedConfig
 from temper.orchestrator.data.chat_data import DialogueTokenizer
 from temper.orchestrator.data.row_intake import ROWS, RowIntake, counts_text, limit_name
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
@@ -41,7 +41,7 @@ def sequence_batches(run: Run, sequences: Callable[[int], list[TrainingSample]])
 async def train_supervised(
     run: Run,
     name: str,
-    config: Supervised,
+    config: SupervisedConfig,
     batch: Callable[[int], TrainBatch],
     *,
     sequences: int,
@@ -68,7 +68,7 @@ class _SupervisedLoop:
         self,
         run: Run,
         name: str,
-        config: Supervised,
+        config: SupervisedConfig,
         learner: TrainerGroup,
         batches: "_Ahead",
         *,
@@ -124,7 +124,12 @@ class _SupervisedLoop:
 
 
 def row_intake(
-    config: Supervised, name: str, tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig, *, longest: int | None
+    config: SupervisedConfig,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+    thought: ThoughtConfig,
+    *,
+    longest: int | None,
 ) -> RowIntake:
     """Return the intake of a stage's rows, up to `longest` if no setting limits them."""
     setting, max_tokens = limit_name(name, config.max_tokens), config.max_tokens or longest
@@ -182,30 +187,9 @@ WAVE = 64
 """Groups that are sampled at once."""
 
 
-class Asking(Protocol):
-    """What is asked, and how: tasks, answers to each and how they are drawn, the deadline of a wave in seconds, the highest
-    share of failures.
-    """
-
-    @property
-    def tasks(self) -> int: ...
-
-    @property
-    def samples(self) -> int: ...
-
-    @property
-    def sampling(self) -> Sampling: ...
-
-    @property
-    def timeout_s(self) -> float: ...
-
-    @property
-    def max_failures(self) -> float: ...
-
-
 async def sample_once(
     run: Run,
-    asking: Asking,
+    asking: OwnAnswersConfig,
     mixture: Mixture,
     *,
     instance: StageInstance,
@@ -250,23 +234,6 @@ async def sample_once(
         )
     write_whole(path, "\n".join(kept) + "\n")
     return path
-
-
-def require_own_answers(stage: str, sampling: Sampling, *, samples: int) -> None:
-    """Raise `ValueError` for sampling of which nothing can be learnt by imitating answers or telling them apart.
-
-    Their distribution is not trained on, so it may be truncated.
-    """
-    if sampling.greedy and samples > 1:
-        raise ValueError(
-            f"{stage}.sampling.temperature=0 with {stage}.samples={samples}: all answers to a task would be the same; set "
-            f"the temperature above 0"
-        )
-    if sampling.stop:
-        raise ValueError(
-            f"{stage}.sampling.stop={sampling.stop}: the answers that are trained on would end with such a text, and not with "
-            f"the end of the turn, which the model would unlearn; leave it out"
-        )
 
 
 def _tickets(tasks: list[Task], first: int, *, admitted: WeightVersion, sampling: Sampling) -> list[Ticket]:

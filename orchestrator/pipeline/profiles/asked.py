@@ -53,22 +53,15 @@ def stages_with(setting: str) -> tuple[str, ...]:
     return tuple(name for name in all_stages() if usual_value(f"{name}.{setting}") is not None)
 
 
+BY_PROFILE = """
+    rollout.workers rollout.limits.turn_tokens rollout.limits.total_tokens rollout.limits.timeout_s
+    rollout.engine.dtype rollout.engine.max_model_len rollout.engine.max_sequences rollout.engine.batched_tokens
+    rollout.engine.tensor_parallel rollout.engine.threads rollout.engine.memory_gib rollout.engine.gpu_memory_utilization
+    learner.ranks learner.zero_stage learner.bf16 learner.offload learner.micro_batch_tokens learner.logit_tokens
+    learner.recompute learner.threads learner.threads_beside learner.shared_prompts learner.wire_dtype
+"""
 CHOSEN = (
-    *("rollout.workers", "rollout.limits.turn_tokens", "rollout.limits.total_tokens", "rollout.limits.timeout_s"),
-    *(
-        f"rollout.engine.{name}"
-        for name in (
-            *("dtype", "max_model_len", "max_sequences", "batched_tokens", "tensor_parallel", "threads", "memory_gib"),
-            "gpu_memory_utilization",
-        )
-    ),
-    *(
-        f"learner.{name}"
-        for name in (
-            *("ranks", "zero_stage", "bf16", "offload", "micro_batch_tokens", "logit_tokens", "recompute", "threads"),
-            *("threads_beside", "shared_prompts", "wire_dtype"),
-        )
-    ),
+    *BY_PROFILE.split(),
     *(f"{stage}.optim.learning_rate" for stage in stages_with("optim.learning_rate")),
     *("rl.groups_per_step", "rl.group_size"),
     *(f"{stage}.timeout_s" for stage in stages_with("timeout_s")),

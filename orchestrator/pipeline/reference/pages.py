@@ -5,13 +5,12 @@ replace any value. Only the loader checks the settings under the name of an inst
 """
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 from temper.orchestrator.config.schema import adapter
 from temper.orchestrator.pipeline.config import SCHEMA
 from temper.orchestrator.pipeline.profiles.asked import CHOSEN
-from temper.orchestrator.pipeline.reference.explained import CHANGES, readers_in_words
+from temper.orchestrator.pipeline.reference.resolved_file import CHANGES
 from temper.orchestrator.pipeline.reference.settings import REQUIRED, Setting, all_settings, class_text
 from temper.orchestrator.stages.stage import all_stages
 
@@ -51,15 +50,10 @@ def _table(alike: list[Setting]) -> str:
     """Return the part of the page about the settings of one class, in all sections that are of it."""
     sections = list(dict.fromkeys(one.section for one in alike))
     head = "## " + ", ".join(f"`{section}`" for section in sections) if sections != [""] else "## The run"
-    said = [class_text(alike[0].owner), f"Read by {_read_by(sections)}."]
     names = dict.fromkeys(one.name for one in alike)
     rows = [_row([one for one in alike if one.name == name]) for name in names]
-    return "\n".join([head, "", " ".join(text for text in said if text), "", COLUMNS, *rows])
-
-
-def _read_by(sections: Iterable[str]) -> str:
-    readers = dict.fromkeys(name for section in sections for name in readers_in_words(section or "name").split(", "))
-    return ", ".join(readers)
+    about = [text, ""] if (text := class_text(alike[0].owner)) else []
+    return "\n".join([head, "", *about, COLUMNS, *rows])
 
 
 def _row(places: list[Setting]) -> str:

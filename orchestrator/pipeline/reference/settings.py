@@ -70,14 +70,6 @@ class Setting:
         return value_text(self.default)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedSetting:
-    """A setting under a key that the user gave: `envs.math.share`, `rl_tools.steps`, `rl.shares.math`."""
-
-    key: str
-    setting: Setting
-
-
 @cache
 def all_settings() -> dict[str, Setting]:
     return {one.key: one for one in settings_in(SCHEMA)}
@@ -177,8 +169,8 @@ def below(setting: Setting) -> list[Setting]:
     return [one for one in all_settings().values() if one.section == within] if setting.part is not None else []
 
 
-def named_setting(key: str, stages: Mapping[str, str]) -> NamedSetting:
-    """Return the setting of a key; `stages` maps each instance of a stage to the name of the stage.
+def named_setting(key: str, stages: Mapping[str, str]) -> Setting:
+    """Return the setting of a key such as `envs.math.share`; `stages` maps each instance to the name of its stage.
 
     Raise `ValueError` with the nearest keys for an unknown key.
     """
@@ -190,7 +182,7 @@ def named_setting(key: str, stages: Mapping[str, str]) -> NamedSetting:
         near = nearest(general)
         hint = f"nearest: {', '.join(near)}" if near else "docs/settings.md has all of them"
         raise ValueError(f"there is no setting {key}; {hint}")
-    return NamedSetting(key=key, setting=found)
+    return found
 
 
 def _fits(setting: Setting, words: list[str]) -> bool:

@@ -12,11 +12,9 @@ from temper.envs.core.setting import identity, running, scheduled
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import KINDS, load_config, save_config
 from temper.orchestrator.pipeline.profiles.asked import CHOSEN
-from temper.orchestrator.pipeline.reference.explained import READERS, explain, explained, readers
 from temper.orchestrator.pipeline.reference.pages import settings_page
-from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, resolve
+from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, explain, explained, resolve
 from temper.orchestrator.pipeline.reference.settings import Setting, all_settings, class_text, field_texts, settings_in
-from temper.orchestrator.stages.stage import all_stages
 
 DEMO = Path("configs/demo.yaml")
 PLAIN = [one for one in all_settings().values() if not one.is_section]
@@ -114,13 +112,6 @@ def test_the_page_has_every_setting_in_a_table_of_its_section() -> None:
     assert lacking == []
 
 
-def test_who_reads_a_setting_is_said_of_each() -> None:
-    assert {key.partition(".")[0] for key in all_settings()} - all_stages().keys() == READERS.keys()
-    assert readers("rl.loss.kl") == ["rl"]
-    assert readers("learner.ranks") == ["sft", "self_sft", "dpo", "rl", "distill"]
-    assert readers("rollout.workers") == ["self_sft", "dpo", "rl", "distill", "eval"]
-
-
 def told(key: str, file: ResolvedFile) -> dict[str, str]:
     """What is explained of a setting in a file, by the first word of its line."""
     said: dict[str, str] = {}
@@ -137,7 +128,6 @@ def test_a_setting_is_explained() -> None:
         "  default   2.0",
         "  meaning   Sequences whose exp(mean |log pi - log mu|) is above this carry no loss; 0 turns it off.",
         "  change    identity: another run: a run that has trained refuses it; fork the run, or choose another name",
-        "  read by   rl",
     ]
 
 
