@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.in_loop import in_loop
 from support.plain_process import PlainProcess
 
 from temper.envs.core.member import Holding, LearnerDied, Place
@@ -89,23 +90,20 @@ def test_what_one_rank_raises_ends_the_call() -> None:
 
 
 @pytest.mark.parametrize(("device", "spare"), [(10**6, 2 * (5 + 7)), (None, 0)])
-def test_the_copy_of_a_checkpoint_leaves_room_for_what_the_ranks_of_a_machine_put_aside(
+@in_loop
+async def test_the_copy_of_a_checkpoint_leaves_room_for_what_the_ranks_of_a_machine_put_aside(
     device: int | None, spare: int
 ) -> None:
     held = Holding(weights=5, states=7, main=10**6, device=device)
-
-    async def saved() -> list[Any]:
-        meeting = asyncio.Barrier(3)
-        ranks = [Rank(number, meeting=meeting, node=node, holding=held) for number, node in enumerate("aab")]
-        group = group_of(ranks)
-        async with asyncio.timeout(5):
-            await group.save(Path("c"))
-            await group.occupy(weights=False, states=False)
-            await group.occupy(weights=True, states=True)
-            await group.save(Path("c"))
-        return [value for name, value in ranks[0].calls if name == "save"]
-
-    assert asyncio.run(saved()) == [("c", True, 0), ("c", True, spare)]
+    meeting = asyncio.Barrier(3)
+    ranks = [Rank(number, meeting=meeting, node=node, holding=held) for number, node in enumerate("aab")]
+    group = group_of(ranks)
+    async with asyncio.timeout(5):
+        await group.save(Path("c"))
+        await group.occupy(weights=False, states=False)
+        await group.occupy(weights=True, states=True)
+        await group.save(Path("c"))
+    assert [value for name, value in ranks[0].calls if name == "save"] == [("c", True, 0), ("c", True, spare)]
 
 
 class DyingRank(Rank):
@@ -159,16 +157,13 @@ def test_ranks_that_all_refuse_a_step_are_asked_to_close() -> None:
     assert asyncio.run(failed(*ranks)) == (refusal, [(False, True), (False, True)])
 
 
-def test_a_step_that_is_given_up_leaves_ranks_that_are_ended_at_once() -> None:
+@in_loop
+async def test_a_step_that_is_given_up_leaves_ranks_that_are_ended_at_once() -> None:
     ranks = [DyingRank(number, after_s=1000.0, fails=None) for number in range(2)]
-
-    async def given_up() -> None:
-        group = group_of(ranks)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(group.step(), 0.01)
-        await group.close()
-
-    asyncio.run(given_up())
+    group = group_of(ranks)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(group.step(), 0.01)
+    await group.close()
     assert all(rank.killed and not rank.closed for rank in ranks)
 
 

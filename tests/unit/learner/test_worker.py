@@ -242,17 +242,13 @@ def shared(folder: str) -> list[dict[str, Any]]:
 
 
 def test_zero_stage_3_on_two_ranks_equals_stage_0_on_one(alone, shared):
+    assert shared[0]["metrics"] == shared[1]["metrics"]
     for one, two in zip(alone["metrics"], shared[0]["metrics"], strict=True):
         for name in ("loss", "grad_norm", "learning_rate", "entropy", "importance", "logprob_gap"):
             assert two[name] == pytest.approx(one[name], abs=1e-4), name
     assert alone["metrics"][0]["loss"] != pytest.approx(alone["metrics"][-1]["loss"], abs=1e-3)
     for name, tensor in alone["final"].items():
         assert torch.allclose(shared[0]["final"][name], tensor, atol=1e-4), name
-
-
-def test_every_rank_returns_the_same_metrics(shared):
-    first, second = (result["metrics"] for result in shared)
-    assert first == second
 
 
 def test_a_step_with_a_broken_logprob_on_one_rank_is_skipped_on_all(alone, shared):
@@ -291,12 +287,11 @@ def test_a_learner_lets_go_of_its_device_and_goes_on_bit_for_bit(alone, shared):
         assert nothing == (whole[0] if stays else 0, 0)
 
 
-def test_collections_in_a_rank_leave_out_what_it_has_imported(alone, shared):
-    assert all(result["kept"] > 500_000 for result in (alone, *shared))
-
-
-def test_closing_frees_the_memory_of_model_and_optimizer(alone, shared):
-    assert [result["left_bytes"] < 1000 for result in (alone, *shared)] == [True, True, True]
+def test_closing_frees_all_memory_and_collections_leave_out_what_was_imported(alone, shared):
+    for result in (alone, *shared):
+        assert result["left_bytes"] < 1000
+        assert result["segments"] == []
+        assert result["kept"] > 500_000
 
 
 def test_a_saved_model_is_loaded_by_transformers_and_holds_what_was_pushed(alone, shared):
@@ -311,10 +306,6 @@ def test_a_saved_model_is_loaded_by_transformers_and_holds_what_was_pushed(alone
                 found = token_logprobs(model(input_ids=ids_BT).logits, ids_BT)[0]
             assert found.tolist() == pytest.approx(expected, abs=1e-5)
         assert (Path(result["saved"]) / "tokenizer.json").is_file()
-
-
-def test_closing_removes_the_shared_memory(alone, shared):
-    assert [result["segments"] for result in (alone, *shared)] == [[], [], []]
 
 
 MANY = 64
@@ -495,16 +486,3 @@ def test_any_causal_model_can_be_trained_and_pushed(accumulated, folder, name):
     pushed = WeightManifest.from_json(manifest)
     saved = load_file(f"{folder}/{name}-trained/model.safetensors")
     assert set(pushed.names) == set(saved)  # tied weights once
-
-
-def test_padding_on_the_right_changes_no_logprob():
-    model = tiny_nemotron()
-    sequences = policy_sequences(seed=1)
-    (padded,) = make_batch(sequences, ranks=1, micro_batch_tokens=10**6, pad_id=7).micro_batches[0]
-    ids_BT = torch.from_numpy(padded.ids_BT)
-    with torch.no_grad():
-        together_BT = token_logprobs(model(input_ids=ids_BT, use_cache=False).logits, ids_BT)
-        for row, sequence in enumerate(sequences):
-            ids_1T = torch.tensor([sequence.ids.tolist()])
-            alone_T = token_logprobs(model(input_ids=ids_1T).logits, ids_1T)[0]
-            assert torch.allclose(together_BT[row, : len(sequence.ids)], alone_T, atol=1e-5)

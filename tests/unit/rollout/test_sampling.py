@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 from support.plain_pool import TICKET
 
-from temper.rollout.engines.protocol import Completion
-from temper.rollout.engines.stop_strings import ended_at_stop
 from temper.rollout.sampling import PLAIN, Sampling, sampling_from_json, sampling_to_json
 from temper.rollout.trajectory import Group
 from temper.rollout.trajectory_json import group_from_json, group_to_json
@@ -49,19 +47,3 @@ def test_an_answer_ends_before_the_first_stop_string_in_it() -> None:
     assert sampling.before_stop("12\n\nQuestion: 3") == "12"
     assert sampling.before_stop("12\n") == "12\n"
     assert PLAIN.before_stop("12\n\n") == "12\n\n"
-
-
-def test_a_stop_string_that_was_begun_in_another_process_ends_the_turn_all_the_same() -> None:
-    def text(ids: object) -> str:
-        return "".join(map(chr, ids))  # type: ignore[call-overload]
-
-    def completion(said: str) -> Completion:
-        zeros = (0,) * len(said)
-        ids = tuple(map(ord, said))
-        return Completion(token_ids=ids, logprobs_T=tuple(map(float, zeros)), versions_T=zeros, finished=False)
-
-    rest = completion("ion: 3 and more")
-    ended = ended_at_stop(rest, tuple(map(ord, "12\nQuest")), ["Question:"], text)
-    assert (text(ended.token_ids), ended.finished) == ("ion:", True)
-    assert ended_at_stop(rest, (), ["ion"], text) is rest
-    assert ended_at_stop(rest, tuple(map(ord, "Quest")), ["never"], text) is rest

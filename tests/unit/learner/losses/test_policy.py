@@ -72,14 +72,6 @@ def test_without_old_logprobs_the_gradient_is_that_of_weighted_reinforce():
     assert logprobs.grad[0].tolist() == pytest.approx([0.0, -2.0 * math.exp(0.5), 2.0])
 
 
-def test_importance_weights_keep_their_floor():
-    loss = policy_loss(
-        tensor([0.0, -3.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1.0]),
-        terms=PolicyTerms(correction=Correction(cap=2.0, floor=0.5)),
-    )  # fmt: skip
-    assert loss.total.item() == pytest.approx(-0.5)
-
-
 def test_untrained_nan_reaches_neither_loss_nor_gradient():
     logprobs = tensor([NAN, -1.0, NAN]).requires_grad_()
     loss = policy_loss(

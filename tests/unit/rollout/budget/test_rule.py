@@ -117,8 +117,11 @@ def test_a_tokenizer_without_thinking_tags_and_a_closing_without_one_are_refused
     with pytest.raises(ValueError, match="no thinking tags"):
         ThoughtTags(plain)
     assert ThoughtTags.find(plain) is None
-    with pytest.raises(ValueError, match="does not contain '</think>'"):
-        ThoughtTags(ONE_TOKEN, closing="\n\n")
+    with pytest.raises(ValueError, match="no thinking tags"):
+        ThoughtTags.find(plain, closing="</think>")
+    for tags in (ThoughtTags, ThoughtTags.find):
+        with pytest.raises(ValueError, match="does not contain '</think>'"):
+            tags(ONE_TOKEN, closing="done")
 
 
 def test_a_template_that_leaves_thoughts_out_closes_them_in_the_usual_way() -> None:
@@ -201,12 +204,3 @@ def test_an_answer_without_a_thought_is_left_alone(free: str, tokens: int) -> No
 
 def test_a_turn_that_ends_inside_an_opening_is_a_thought_that_never_closed() -> None:
     assert ThoughtTags(opening_itself()).measure(ids(SPELT_OUT, "<thi"), thinks=True).closed == Closed.NEVER
-
-
-def test_a_closing_that_closes_no_thought_is_a_mistake_and_not_a_model_without_thoughts() -> None:
-    with pytest.raises(ValueError, match="rollout.thought.closing='done' does not contain '</think>'"):
-        ThoughtTags.find(ONE_TOKEN, closing="done")
-    plain = spelt_out()
-    plain.chat_template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
-    with pytest.raises(ValueError, match="no thinking tags"):
-        ThoughtTags.find(plain, closing="</think>")

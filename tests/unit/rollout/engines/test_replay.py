@@ -4,6 +4,7 @@ import asyncio
 from time import monotonic
 
 import pytest
+from support.in_loop import in_loop
 from support.replay_engine import ReplayEngine
 
 from temper.rollout.engines.protocol import Completion, TurnRequest
@@ -17,14 +18,11 @@ def asked(*prompt: int, most: int = 100, name: str = "a") -> TurnRequest:
     return TurnRequest(prompt_ids=prompt, max_tokens=most, seed=0, name=name)
 
 
-def test_prompts_have_their_completions_in_turn_and_others_what_is_there_for_them() -> None:
+@in_loop
+async def test_prompts_have_their_completions_in_turn_and_others_what_is_there_for_them() -> None:
     engine = ReplayEngine({(1,): [completion(5), completion(6)]}, others=[completion(7, 8, 9)])
-
-    async def story() -> list[tuple[int, ...]]:
-        asking = [asked(1), asked(1), asked(1), asked(2), asked(3, most=2)]
-        return [(await engine.generate(request)).token_ids for request in asking]
-
-    assert asyncio.run(story()) == [(5,), (6,), (5,), (7, 8, 9), (7, 8)]
+    asking = [asked(1), asked(1), asked(1), asked(2), asked(3, most=2)]
+    assert [(await engine.generate(request)).token_ids for request in asking] == [(5,), (6,), (5,), (7, 8, 9), (7, 8)]
     stats = engine.take_stats()
     assert (stats.prompt_tokens, stats.sampled_tokens) == (5, 8)
     assert engine.take_stats().sampled_tokens == 0
@@ -35,18 +33,15 @@ def test_a_prompt_that_was_not_recorded_is_an_error_where_there_is_nothing_for_i
         asyncio.run(ReplayEngine({(1,): [completion(5)]}).generate(asked(2)))
 
 
-def test_a_completion_takes_its_time_and_can_be_seen_while_it_plays() -> None:
+@in_loop
+async def test_a_completion_takes_its_time_and_can_be_seen_while_it_plays() -> None:
     engine = ReplayEngine({}, others=[completion(*range(100))], token_s=0.003)
-
-    async def story() -> tuple[Completion, Completion, float]:
-        began = monotonic()
-        playing = asyncio.create_task(engine.generate(asked(1)))
-        while not ((part := engine.so_far("a")) and part.token_ids):
-            assert not playing.done()
-            await asyncio.sleep(0)
-        return part, await playing, monotonic() - began
-
-    part, whole, seconds = asyncio.run(story())
+    began = monotonic()
+    playing = asyncio.create_task(engine.generate(asked(1)))
+    while not ((part := engine.so_far("a")) and part.token_ids):
+        assert not playing.done()
+        await asyncio.sleep(0)
+    part, whole, seconds = part, await playing, monotonic() - began
     assert 0 < len(part.token_ids) < 100
     assert not part.finished
     assert part.token_ids == whole.token_ids[: len(part.token_ids)]

@@ -452,9 +452,9 @@ def test_an_engine_refuses_what_vllm_does_not_know_or_can_not_do(
 
 @pytest.mark.parametrize(("dtype", "cache"), [("bfloat16", "bfloat16"), ("float32", "auto"), ("float32", "fp8")])
 def test_a_cache_in_the_type_of_the_model_or_in_fp8_is_taken(dtype: Dtype, cache: str, tmp_path: Path) -> None:
-    config = EngineConfig(dtype=dtype, extra={"kv_cache_dtype": cache})
+    config = EngineConfig(dtype=dtype, extra={"kv_cache_dtype": cache, "block_size": 32})
     arguments = rollout_arguments(tiny_models.qwen3(tmp_path / "model"), config, closing=None, record_experts=False)
-    assert arguments.kv_cache_dtype == cache
+    assert (arguments.kv_cache_dtype, arguments.block_size, arguments.enable_prefix_caching) == (cache, 32, True)
 
 
 def test_an_output_layer_in_float32_reaches_vllm(tmp_path: Path) -> None:
@@ -466,13 +466,6 @@ def test_an_output_layer_in_float32_reaches_vllm(tmp_path: Path) -> None:
         types.append(model.head_dtype)
         assert model.hf_config.rope_theta == 7.0
     assert types == [torch.bfloat16, torch.float32]
-
-
-def test_more_settings_reach_vllm(tmp_path: Path) -> None:
-    config = EngineConfig(extra={"block_size": 32})
-    arguments = rollout_arguments(tiny_models.qwen3(tmp_path / "model"), config, closing=None, record_experts=False)
-    assert arguments.block_size == 32
-    assert arguments.enable_prefix_caching
 
 
 @pytest.mark.parametrize(

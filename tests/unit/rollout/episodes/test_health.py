@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 from support.bound import bound
+from support.in_loop import in_loop
 from support.scripted_engine import RENDERER, ROOM, TAGS, ScriptedEngine, runner_of
 from unit.rollout.episodes.test_clocks import Waiting
 
@@ -68,38 +69,38 @@ def worker_of(engine: SickEngine) -> RolloutWorker:
     return worker
 
 
-def test_a_worker_whose_engine_hangs_is_silent_but_for_one_that_is_at_work_on_a_load() -> None:
-    async def work() -> list[Any]:
-        worker = worker_of(engine := SickEngine())
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(worker.pulse(), 0.1)
-        loading = asyncio.create_task(worker.load_checkpoint("model", 3))
-        await asyncio.sleep(0)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(worker.pulse(), 0.1)
-        engine.process.loading = [os.getpid()]
-        before = asyncio.create_task(worker.pulse())
-        await asyncio.sleep(0)
-        _use_a_cpu()
-        first = await before
-        engine.well.set()
-        second = await worker.pulse()
-        return [second.progress - first.progress, await loading, (await worker.pulse()).doing]
+@in_loop
+async def test_a_worker_whose_engine_hangs_is_silent_but_for_one_that_is_at_work_on_a_load() -> None:
+    worker = worker_of(engine := SickEngine())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(worker.pulse(), 0.1)
+    loading = asyncio.create_task(worker.load_checkpoint("model", 3))
+    await asyncio.sleep(0)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(worker.pulse(), 0.1)
+    engine.process.loading = [os.getpid()]
+    before = asyncio.create_task(worker.pulse())
+    await asyncio.sleep(0)
+    _use_a_cpu()
+    first = await before
+    engine.well.set()
+    second = await worker.pulse()
+    assert [second.progress - first.progress, await loading, (await worker.pulse()).doing] == [
+        1,
+        WeightVersion(step=3),
+        "",
+    ]
 
-    assert run(work()) == [1, WeightVersion(step=3), ""]
 
-
-def test_a_worker_that_is_asleep_gets_on_although_its_groups_wait() -> None:
-    async def work() -> list[int]:
-        worker = worker_of(engine := SickEngine())
-        engine.well.set()
-        await worker.occupy(weights=False, cache=False, limit_s=1.0)
-        asleep = [(await worker.pulse()).progress for _ in range(3)]
-        await worker.occupy(weights=True, cache=True, limit_s=1.0)
-        awake = [(await worker.pulse()).progress for _ in range(2)]
-        return [*(later - first for first, later in pairwise(asleep)), awake[1] - awake[0]]
-
-    assert run(work()) == [1, 1, 0]
+@in_loop
+async def test_a_worker_that_is_asleep_gets_on_although_its_groups_wait() -> None:
+    worker = worker_of(engine := SickEngine())
+    engine.well.set()
+    await worker.occupy(weights=False, cache=False, limit_s=1.0)
+    asleep = [(await worker.pulse()).progress for _ in range(3)]
+    await worker.occupy(weights=True, cache=True, limit_s=1.0)
+    awake = [(await worker.pulse()).progress for _ in range(2)]
+    assert [*(later - first for first, later in pairwise(asleep)), awake[1] - awake[0]] == [1, 1, 0]
 
 
 def _use_a_cpu() -> None:
@@ -108,19 +109,17 @@ def _use_a_cpu() -> None:
         pass
 
 
-def test_whoever_waits_for_an_engine_hears_of_its_death() -> None:
-    async def work() -> list[BaseException | None]:
-        worker = worker_of(engine := SickEngine())
-        waiting = [
-            asyncio.create_task(call) for call in (worker.pulse(), worker.died(), worker.load_checkpoint("model", 1))
-        ]
-        await asyncio.sleep(0.05)
-        assert not any(task.done() for task in waiting)
-        engine.dead = True
-        await asyncio.wait(waiting)
-        return [task.exception() for task in waiting]
-
-    assert [str(error) for error in run(work())] == ["the engine's process died"] * 3
+@in_loop
+async def test_whoever_waits_for_an_engine_hears_of_its_death() -> None:
+    worker = worker_of(engine := SickEngine())
+    waiting = [
+        asyncio.create_task(call) for call in (worker.pulse(), worker.died(), worker.load_checkpoint("model", 1))
+    ]
+    await asyncio.sleep(0.05)
+    assert not any(task.done() for task in waiting)
+    engine.dead = True
+    await asyncio.wait(waiting)
+    assert [str(error) for error in [task.exception() for task in waiting]] == ["the engine's process died"] * 3
 
 
 def test_what_the_front_end_says_of_a_dead_engine_is_a_death() -> None:
@@ -141,21 +140,18 @@ def test_the_death_of_an_engine_is_no_failure_of_an_episode() -> None:
         run(work())
 
 
-def test_a_group_in_flight_makes_a_worker_busy_and_its_calls_are_progress() -> None:
-    async def work() -> tuple[str, int, str]:
-        worker = worker_of(engine := SickEngine())
-        engine.well.set()
-        before = (await worker.pulse()).progress
-        running = asyncio.create_task(worker.run_group(Ticket(number=7, task=TASK, admitted=WeightVersion(step=0)), 1))
-        await asyncio.sleep(0)
-        doing = (await worker.pulse()).doing
-        group = await running
-        assert not group.failed, group.failures
-        after = await worker.pulse()
-        return doing, after.progress - before, after.doing
-
-    # it begins and ends, and the environment answers when it begins and to the turn
-    assert run(work()) == ("group 7", 4, "")
+@in_loop
+async def test_a_group_in_flight_makes_a_worker_busy_and_its_calls_are_progress() -> None:
+    worker = worker_of(engine := SickEngine())
+    engine.well.set()
+    before = (await worker.pulse()).progress
+    running = asyncio.create_task(worker.run_group(Ticket(number=7, task=TASK, admitted=WeightVersion(step=0)), 1))
+    await asyncio.sleep(0)
+    doing = (await worker.pulse()).doing
+    group = await running
+    assert not group.failed, group.failures
+    after = await worker.pulse()
+    assert (doing, after.progress - before, after.doing) == ("group 7", 4, "")
 
 
 def own_env(worker: RolloutWorker, engine: SickEngine, tool: Callable[[], object], *, timeout_s: float) -> Task:

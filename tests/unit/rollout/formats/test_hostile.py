@@ -1,6 +1,7 @@
 """No text of a model makes a failure: whatever it samples is read, and the conversation goes on, in every family."""
 
 import random
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,8 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import Call, call_message
 from temper.rollout.episodes.renderer import Renderer
+from temper.rollout.formats.call_syntax import CallSyntax
+from temper.rollout.formats.find import CALL_SYNTAXES
 from temper.rollout.formats.messages import SAID, call_id
 
 NAME, VALUE, COUNT = "NAME", "VALUE", "1234567"
@@ -99,3 +102,27 @@ def test_a_call_of_mistral_needs_no_id_and_one_that_is_no_id_is_replaced() -> No
         assert calls == (Call(name="get", arguments={"key": "a"}),)
         ids = renderer.observation_ids([{"role": "tool", "content": "17"}], thinks=True, calls=calls)
         assert f'"call_id": "{call_id(0)}"' in renderer.decoded(ids)
+
+
+REPEATED = (
+    "<tool_call>",
+    "<function=f>",
+    "<parameter=a>\n",
+    "<arg_key>a</arg_key>",
+    "[TOOL_CALLS]",
+    "[",
+    '{"a":',
+    " ",
+    "\n",
+)
+FRAMES = ("{}", "<tool_call>\n<function=f>\n{}</function>\n</tool_call>", '{{"name": "f", "parameters": {{}}}}{}x')
+CHARACTERS = 60_000
+
+
+@pytest.mark.parametrize("syntax", CALL_SYNTAXES, ids=lambda syntax: syntax.name)
+def test_a_text_that_repeats_what_opens_something_is_read_at_once(syntax: CallSyntax) -> None:
+    began = time.process_time()
+    for word in REPEATED:
+        for frame in FRAMES:
+            syntax.read(frame.format(word * (CHARACTERS // len(word))), TOOLS)
+    assert time.process_time() - began < 5  # the square of such a length takes 12 s for one of these texts

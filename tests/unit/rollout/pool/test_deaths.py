@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from support.in_loop import in_loop
 from support.plain_pool import TASK, TICKET, Worker, pool_of, settle
 
 from temper.rollout.episodes.resume import BegunGroup
@@ -22,17 +23,14 @@ class Poisoned(Worker):
         return await super().run_group(ticket, samples, attempt, begun)
 
 
-def test_a_task_that_kills_every_worker_fails_and_is_named_and_the_others_are_answered() -> None:
+@in_loop
+async def test_a_task_that_kills_every_worker_fails_and_is_named_and_the_others_are_answered() -> None:
     said: list[str] = []
     reissued: list[int] = []
-
-    async def work() -> list[Group]:
-        lives = [Poisoned(name=f"life {n}") for n in range(7)]
-        pool = await pool_of(lives[:4], newcomers=lives[4:], retries=2, tell=said.append)
-        pool.on_reissue = lambda number, why: reissued.append(number)
-        return await asyncio.gather(*(pool.run_group(ticket, 4) for ticket in TICKETS))
-
-    groups = asyncio.run(asyncio.wait_for(work(), 20))
+    lives = [Poisoned(name=f"life {n}") for n in range(7)]
+    pool = await pool_of(lives[:4], newcomers=lives[4:], retries=2, tell=said.append)
+    pool.on_reissue = lambda number, why: reissued.append(number)
+    groups = await asyncio.gather(*(pool.run_group(ticket, 4) for ticket in TICKETS))
     assert [len(group.trajectories) for group in groups] == [4 * (number != POISON) for number in range(10)]
     poison = groups[POISON]
     assert [failure.kind for failure in poison.failures] == [FailureKind.ENGINE] * 4
@@ -42,20 +40,17 @@ def test_a_task_that_kills_every_worker_fails_and_is_named_and_the_others_are_an
     assert max(reissued.count(number) for number in range(10)) == 2
 
 
-def test_groups_that_met_two_deaths_are_in_flight_at_once() -> None:
-    async def work() -> tuple[int, list[Group]]:
-        lives = [Worker(name=f"life {n}", held=True) for n in range(3)]
-        pool = await pool_of(lives[:1], newcomers=lives[1:])
-        answering = [asyncio.create_task(pool.run_group(ticket, 2)) for ticket in TICKETS]
-        for life in lives[:2]:
-            await settle()
-            assert life.running == len(TICKETS)
-            life.kill()
+@in_loop
+async def test_groups_that_met_two_deaths_are_in_flight_at_once() -> None:
+    lives = [Worker(name=f"life {n}", held=True) for n in range(3)]
+    pool = await pool_of(lives[:1], newcomers=lives[1:])
+    answering = [asyncio.create_task(pool.run_group(ticket, 2)) for ticket in TICKETS]
+    for life in lives[:2]:
         await settle()
-        running = lives[2].running
-        lives[2].released.set()
-        return running, await asyncio.gather(*answering)
-
-    running, groups = asyncio.run(asyncio.wait_for(work(), 20))
-    assert running == len(TICKETS)
+        assert life.running == len(TICKETS)
+        life.kill()
+    await settle()
+    assert lives[2].running == len(TICKETS)
+    lives[2].released.set()
+    groups = await asyncio.gather(*answering)
     assert [len(group.trajectories) for group in groups] == [2] * len(TICKETS)

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from support.in_loop import in_loop
 from support.plain_pool import TICKET, Worker, pool_of, settle
 from support.pushes import empty_push
 
 from temper.envs.core.member import LearnerDied, WorkerDied
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit, TooManyRestarts
-from temper.rollout.trajectory import FailureKind, Group, WeightVersion
+from temper.rollout.trajectory import FailureKind, WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.transports import Audience
 
@@ -28,177 +29,125 @@ def states(pool: RolloutPool) -> list[tuple[str, int]]:
     return [(slot.state, slot.restarts) for slot in pool.members()]
 
 
-def test_a_group_whose_worker_dies_is_done_again_by_another_one_with_the_same_seeds() -> None:
+@in_loop
+async def test_a_group_whose_worker_dies_is_done_again_by_another_one_with_the_same_seeds() -> None:
     reissued: list[tuple[int, str]] = []
-
-    async def work() -> tuple[Group, list[Any]]:
-        first, other = Worker(held=True), Worker()
-        pool = await pool_of([first, other], newcomers=[Worker(unplaced=True)])
-        pool.on_reissue = lambda number, why: reissued.append((number, why))
-        answering = asyncio.create_task(pool.run_group(TICKET, 4))
-        await settle()
-        before = states(pool)
-        first.kill()
-        group = await answering
-        return group, [first.calls, other.calls, before, states(pool)]
-
-    group, (first, other, before, after) = run(work())
-    assert (first, other) == ([(4, 0)], [(4, 0)])  # the attempt is the same, and so are the seeds
+    first, other = Worker(held=True), Worker()
+    pool = await pool_of([first, other], newcomers=[Worker(unplaced=True)])
+    pool.on_reissue = lambda number, why: reissued.append((number, why))
+    answering = asyncio.create_task(pool.run_group(TICKET, 4))
+    await settle()
+    before = states(pool)
+    first.kill()
+    group = await answering
+    after = states(pool)
+    assert (first.calls, other.calls) == ([(4, 0)], [(4, 0)])  # the attempt is the same, and so are the seeds
     assert (group.ticket, len(group.trajectories), group.retried) == (TICKET, 4, ())
     assert reissued == [(TICKET.number, "worker_died")]
     assert (before, after) == ([("serving", 0), ("serving", 0)], [("starting", 1), ("serving", 0)])
 
 
-def test_the_only_worker_is_replaced_and_its_groups_wait_for_the_newcomer() -> None:
+@in_loop
+async def test_the_only_worker_is_replaced_and_its_groups_wait_for_the_newcomer() -> None:
     said: list[str] = []
-
-    async def work() -> tuple[Group, list[str]]:
-        first, second = Worker(name="worker 0", held=True), Worker(name="worker 0")
-        pool = await pool_of([first], newcomers=[second], tell=said.append)
-        answering = asyncio.create_task(pool.run_group(TICKET, 2))
-        await settle()
-        first.kill()
-        return await answering, second.did
-
-    group, did = run(work())
-    assert (len(group.trajectories), did) == (2, ["start base 0", "group 3"])
+    first, second = Worker(name="worker 0", held=True), Worker(name="worker 0")
+    pool = await pool_of([first], newcomers=[second], tell=said.append)
+    answering = asyncio.create_task(pool.run_group(TICKET, 2))
+    await settle()
+    first.kill()
+    group = await answering
+    assert (len(group.trajectories), second.did) == (2, ["start base 0", "group 3"])
     assert said == ["worker 0: worker 0 died", "worker 0 serves version 0 after 0 s"]
 
 
-def test_while_no_worker_serves_and_one_starts_nobody_counts_the_time_for_the_groups() -> None:
-    async def work() -> list[float]:
-        first, newcomer = Worker(), Worker(unplaced=True)
-        pool = await pool_of([first], newcomers=[newcomer])
-        healed = [pool.healed()]
-        first.kill()
-        await settle()
-        for _ in range(2):
-            await asyncio.sleep(0.02)
-            healed.append(pool.healed())
-        newcomer.room.set()
-        await pool.run_group(TICKET, 1)
-        for _ in range(2):
-            await asyncio.sleep(0.02)
-            healed.append(pool.healed())
-        return healed
-
-    never, starts, later, serves, still = run(work())
+@in_loop
+async def test_while_no_worker_serves_and_one_starts_nobody_counts_the_time_for_the_groups() -> None:
+    first, newcomer = Worker(), Worker(unplaced=True)
+    pool = await pool_of([first], newcomers=[newcomer])
+    healed = [pool.healed()]
+    first.kill()
+    await settle()
+    for _ in range(2):
+        await asyncio.sleep(0.02)
+        healed.append(pool.healed())
+    newcomer.room.set()
+    await pool.run_group(TICKET, 1)
+    for _ in range(2):
+        await asyncio.sleep(0.02)
+        healed.append(pool.healed())
+    never, starts, later, serves, still = healed
     assert never == 0.0 < starts < later < serves == still
 
 
-def test_an_idle_worker_that_dies_is_replaced_before_anybody_asks_it() -> None:
-    async def work() -> list[tuple[str, int]]:
-        idle = Worker()
-        pool = await pool_of([idle], newcomers=[Worker()])
-        idle.kill()
-        await settle()
-        return states(pool)
-
-    assert run(work()) == [("serving", 1)]
-
-
-def test_a_newcomer_takes_the_last_push_before_it_serves() -> None:
-    async def work() -> list[str]:
-        first, newcomer = Worker(), Worker(unplaced=True)
-        pool = await pool_of([first], newcomers=[newcomer])
-        await pool.load_weights(empty_push(1, nbytes=64))
-        first.kill()
-        await settle()
-        answering = asyncio.create_task(pool.run_group(TICKET, 1))
-        newcomer.room.set()
-        await answering
-        return newcomer.did
-
-    # the directory that was read first may be gone by then: any model of the same shape is good to start on
-    assert run(work()) == ["start newest 1", "push 1", "group 3"]
+@in_loop
+async def test_a_newcomer_reads_the_checkpoint_that_the_others_read_while_it_started() -> None:
+    first, newcomer = Worker(), Worker()
+    pool = await pool_of([first, Worker()], newcomers=[newcomer])
+    newcomer.broken = None
+    first.kill()
+    for _ in range(4):  # it has started on what was served then, or is about to
+        await asyncio.sleep(0)
+    await pool.load_checkpoint(Path("other"), ONE)
+    await settle()
+    assert newcomer.did[-1] in ("read other 1", "start other 1")
 
 
-def test_a_newcomer_reads_the_checkpoint_that_the_others_read_while_it_started() -> None:
-    async def work() -> list[str]:
-        first, newcomer = Worker(), Worker()
-        pool = await pool_of([first, Worker()], newcomers=[newcomer])
-        newcomer.broken = None
-        first.kill()
-        for _ in range(4):  # it has started on what was served then, or is about to
-            await asyncio.sleep(0)
-        await pool.load_checkpoint(Path("other"), ONE)
-        await settle()
-        return newcomer.did
-
-    assert run(work())[-1] in ("read other 1", "start other 1")
+@in_loop
+async def test_weights_that_are_those_of_a_directory_are_read_from_it_by_a_newcomer() -> None:
+    first, newcomer = Worker(), Worker()
+    pool = await pool_of([first], newcomers=[newcomer])
+    await pool.load_weights(empty_push(5, nbytes=64))
+    assert pool.model is None
+    pool.hold(Path("trained"))
+    first.kill()
+    await settle()
+    assert newcomer.did == ["start trained 5"]
+    assert str(pool.model) == "trained"
 
 
-def test_weights_that_are_those_of_a_directory_are_read_from_it_by_a_newcomer() -> None:
-    async def work() -> tuple[list[str], Path | None]:
-        first, newcomer = Worker(), Worker()
-        pool = await pool_of([first], newcomers=[newcomer])
-        await pool.load_weights(empty_push(5, nbytes=64))
-        assert pool.model is None
-        pool.hold(Path("trained"))
-        first.kill()
-        await settle()
-        return newcomer.did, pool.model
-
-    assert run(work()) == (["start trained 5"], Path("trained"))
-
-
-def test_those_that_die_in_a_push_are_replaced_and_the_others_confirm_it() -> None:
-    async def work() -> tuple[WeightVersion, list[str], list[str], list[tuple[str, int]]]:
-        dies, lives, newcomer = Worker(), Worker(), Worker()
-        pool = await pool_of([dies, lives], newcomers=[newcomer])
-        dies.loads.clear()
-        pushing = asyncio.create_task(pool.load_weights(empty_push(1, nbytes=64)))
-        await settle()
-        dies.kill()
-        confirmed = await pushing
-        while states(pool)[0] != ("serving", 1):
-            await asyncio.sleep(0.01)
-        return confirmed, lives.did, newcomer.did, states(pool)
-
-    confirmed, lives, newcomer, after = run(work())
-    assert (confirmed, lives, newcomer) == (ONE, ["start base 0", "push 1"], ["start newest 1", "push 1"])
-    assert after == [("serving", 1), ("serving", 0)]
+@in_loop
+async def test_those_that_die_in_a_push_are_replaced_and_the_others_confirm_it() -> None:
+    dies, lives, newcomer = Worker(), Worker(), Worker()
+    pool = await pool_of([dies, lives], newcomers=[newcomer])
+    dies.loads.clear()
+    pushing = asyncio.create_task(pool.load_weights(empty_push(1, nbytes=64)))
+    await settle()
+    dies.kill()
+    confirmed = await pushing
+    while states(pool)[0] != ("serving", 1):
+        await asyncio.sleep(0.01)
+    assert (confirmed, states(pool)) == (ONE, [("serving", 1), ("serving", 0)])
+    assert (lives.did, newcomer.did) == (["start base 0", "push 1"], ["start newest 1", "push 1"])
 
 
-def test_a_push_in_which_all_die_is_what_their_successors_serve() -> None:
-    async def work() -> tuple[WeightVersion, list[str]]:
-        dies, newcomer = Worker(), Worker()
-        pool = await pool_of([dies], newcomers=[newcomer])
-        dies.loads.clear()
-        pushing = asyncio.create_task(pool.load_weights(empty_push(1, nbytes=64)))
-        await settle()
-        dies.kill()
-        confirmed = await pushing
-        await pool.run_group(TICKET, 1)
-        return confirmed, newcomer.did
-
-    assert run(work()) == (ONE, ["start newest 1", "push 1", "group 3"])
+@in_loop
+async def test_a_push_in_which_all_die_is_what_their_successors_serve() -> None:
+    dies, newcomer = Worker(), Worker()
+    pool = await pool_of([dies], newcomers=[newcomer])
+    dies.loads.clear()
+    pushing = asyncio.create_task(pool.load_weights(empty_push(1, nbytes=64)))
+    await settle()
+    dies.kill()
+    confirmed = await pushing
+    await pool.run_group(TICKET, 1)
+    assert (confirmed, newcomer.did) == (ONE, ["start newest 1", "push 1", "group 3"])
 
 
-def test_a_damaged_push_is_delivered_once_more_to_those_that_did_not_get_it() -> None:
-    async def work() -> tuple[WeightVersion, list[str], list[str]]:
-        whole, damaged = Worker(), Worker()
-        pool = await pool_of([whole, damaged])
-        damaged.damaged = 1
-        confirmed = await pool.load_weights(empty_push(1, nbytes=64))
-        return confirmed, whole.did, damaged.did
-
-    assert run(work()) == (ONE, ["start base 0", "push 1"], ["start base 0", "push 1"])
-
-
-def test_one_that_fails_again_in_a_push_that_others_took_is_replaced() -> None:
+@in_loop
+async def test_one_that_fails_again_in_a_push_that_others_took_is_replaced() -> None:
     said: list[str] = []
-
-    async def work() -> tuple[WeightVersion, list[str], list[str], bool]:
-        fails, lives, newcomer = Worker(), Worker(), Worker()
-        pool = await pool_of([fails, lives], newcomers=[newcomer], tell=said.append)
-        fails.damaged = 2
-        confirmed = await pool.load_weights(empty_push(1, nbytes=64))
-        while states(pool)[0] != ("serving", 1):
-            await asyncio.sleep(0.01)
-        return confirmed, lives.did, newcomer.did, fails.dead.is_set()
-
-    assert run(work()) == (ONE, ["start base 0", "push 1"], ["start newest 1", "push 1"], True)
+    fails, lives, newcomer = Worker(), Worker(), Worker()
+    pool = await pool_of([fails, lives], newcomers=[newcomer], tell=said.append)
+    fails.damaged = 2
+    confirmed = await pool.load_weights(empty_push(1, nbytes=64))
+    while states(pool)[0] != ("serving", 1):
+        await asyncio.sleep(0.01)
+    assert (confirmed, lives.did, newcomer.did, fails.dead.is_set()) == (
+        ONE,
+        ["start base 0", "push 1"],
+        ["start newest 1", "push 1"],
+        True,
+    )
     assert "did not take weight version 1, which others took: ValueError: what arrived" in said[0]
 
 
@@ -213,46 +162,38 @@ def test_a_push_that_is_damaged_again_is_a_fault() -> None:
         run(work())
 
 
-def test_an_engine_that_gets_no_bytes_is_replaced_and_the_push_returns() -> None:
+@in_loop
+async def test_an_engine_that_gets_no_bytes_is_replaced_and_the_push_returns() -> None:
     said: list[str] = []
-
-    async def work() -> tuple[WeightVersion, list[list[str]], list[str]]:
-        fleet, newcomer = [Worker(name=f"{n}") for n in range(4)], Worker()
-        pool = await pool_of(fleet, newcomers=[newcomer], push_s=0.2, tell=said.append)
-        fleet[1].loads.clear()
-        confirmed = await pool.load_weights(empty_push(1, nbytes=64))
-        while states(pool)[1] != ("serving", 1):
-            await asyncio.sleep(0.01)
-        return confirmed, [worker.did for worker in fleet], newcomer.did
-
-    confirmed, did, newcomer = run(work())
+    fleet, newcomer = [Worker(name=f"{n}") for n in range(4)], Worker()
+    pool = await pool_of(fleet, newcomers=[newcomer], push_s=0.2, tell=said.append)
+    fleet[1].loads.clear()
+    confirmed = await pool.load_weights(empty_push(1, nbytes=64))
+    while states(pool)[1] != ("serving", 1):
+        await asyncio.sleep(0.01)
     assert confirmed == ONE
-    assert did == [["start base 0", "push 1"], ["start base 0"], ["start base 0", "push 1"], ["start base 0", "push 1"]]
-    assert newcomer == ["start newest 1", "push 1"]
+    assert [worker.did[1:] for worker in (*fleet, newcomer)] == [["push 1"], [], ["push 1"], ["push 1"], ["push 1"]]
     assert "rollout.engine.push_timeout_s" in said[0]
 
 
-def test_a_newcomer_that_gets_no_bytes_holds_up_no_other_engine_in_a_push() -> None:
-    async def work() -> tuple[bool, list[str], WeightVersion, list[str]]:
-        first, healthy, stuck, last = (Worker() for _ in range(4))
-        pool = await pool_of([first, healthy], newcomers=[stuck, last], push_s=0.5)
-        await pool.load_weights(empty_push(1, nbytes=64))
-        stuck.loads.clear()
-        first.kill()
-        await settle()
-        assert stuck.did == ["start newest 1"]
-        pushing = asyncio.create_task(pool.load_weights(empty_push(2, nbytes=64)))
-        while healthy.did[-1] != "push 2":
-            await asyncio.sleep(0.01)
-        waited = stuck.dead.is_set()
-        confirmed = await pushing
-        while states(pool)[0] != ("serving", 2):
-            await asyncio.sleep(0.01)
-        return waited, stuck.did, confirmed, last.did
-
-    waited, stuck, confirmed, last = run(work())
+@in_loop
+async def test_a_newcomer_that_gets_no_bytes_holds_up_no_other_engine_in_a_push() -> None:
+    first, healthy, stuck, last = (Worker() for _ in range(4))
+    pool = await pool_of([first, healthy], newcomers=[stuck, last], push_s=0.5)
+    await pool.load_weights(empty_push(1, nbytes=64))
+    stuck.loads.clear()
+    first.kill()
+    await settle()
+    assert stuck.did == ["start newest 1"]
+    pushing = asyncio.create_task(pool.load_weights(empty_push(2, nbytes=64)))
+    while healthy.did[-1] != "push 2":
+        await asyncio.sleep(0.01)
+    waited = stuck.dead.is_set()
+    confirmed = await pushing
+    while states(pool)[0] != ("serving", 2):
+        await asyncio.sleep(0.01)
     assert not waited  # the healthy one has the push before the other one is given up
-    assert (stuck, confirmed, last) == (["start newest 1"], TWO, ["start newest 2", "push 2"])
+    assert (stuck.did, confirmed, last.did) == (["start newest 1"], TWO, ["start newest 2", "push 2"])
 
 
 class DeadSender:
@@ -273,65 +214,58 @@ class DeadSender:
             raise LearnerDied("rank 0 died")
 
 
-def test_a_newcomer_whose_push_can_not_be_sent_any_more_joins_with_the_next_weights() -> None:
-    async def work() -> tuple[list[tuple[str, int]], list[tuple[str, int]], list[str]]:
-        first, newcomer = Worker(), Worker()
-        pool = await pool_of([first, Worker()], newcomers=[newcomer])
-        await pool.load_weights(
-            Push(manifest=empty_push(1, nbytes=64).manifest, delivery=Delivery(DeadSender(), processes=1))
-        )
-        first.kill()
-        await settle()
-        before = states(pool)
-        await pool.load_checkpoint(Path("checkpoint"), TWO)
-        return before, states(pool), newcomer.did
-
-    before, after, did = run(work())
-    assert (before, after) == ([("starting", 1), ("serving", 0)], [("serving", 1), ("serving", 0)])
-    assert did[-1] == "read checkpoint 2"
-
-
-def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_given_it_again() -> None:
-    async def work() -> tuple[list[str], list[str]]:
-        first, second, one, other = Worker(), Worker(), Worker(), Worker(unplaced=True)
-        pool = await pool_of([first, second, Worker()], newcomers=[one, other])
-        await pool.load_weights(empty_push(1, nbytes=64))
-        one.loads.clear()
-        first.kill()
-        await settle()
-        second.kill()
-        await settle()
-        # the first newcomer takes it once it has its own
-        pushing = asyncio.create_task(pool.load_weights(empty_push(2, nbytes=64)))
-        await settle()
-        other.room.set()
-        await settle()
-        one.loads.set()
-        await pushing
-        await settle()
-        return one.did, other.did
-
-    assert run(work()) == (["start newest 1", "push 1", "push 2"], ["start newest 2", "push 2"])
-
-
-def test_a_broadcast_does_not_wait_for_a_newcomer_that_still_waits_for_the_one_before() -> None:
-    async def work() -> tuple[list[tuple[str, int]], list[str]]:
-        first, newcomer = Worker(), Worker()
-        pool = await pool_of([first, Worker()], newcomers=[newcomer])
-        await pool.load_weights(empty_push(1, nbytes=64, transport="broadcast"))
-        newcomer.loads.clear()
-        first.kill()
-        await settle()
-        await pool.load_weights(empty_push(2, nbytes=64, transport="broadcast"))
-        before = states(pool)
-        newcomer.loads.set()
-        await settle()
-        assert states(pool) == [("serving", 1), ("serving", 0)]
-        return before, newcomer.did
-
-    before, did = run(work())
+@in_loop
+async def test_a_newcomer_whose_push_can_not_be_sent_any_more_joins_with_the_next_weights() -> None:
+    first, newcomer = Worker(), Worker()
+    pool = await pool_of([first, Worker()], newcomers=[newcomer])
+    await pool.load_weights(
+        Push(manifest=empty_push(1, nbytes=64).manifest, delivery=Delivery(DeadSender(), processes=1))
+    )
+    first.kill()
+    await settle()
+    before = states(pool)
+    await pool.load_checkpoint(Path("checkpoint"), TWO)
     assert before == [("starting", 1), ("serving", 0)]
-    assert did == ["start newest 1", "push 1", "push 2"]
+    assert states(pool) == [("serving", 1), ("serving", 0)]
+    assert newcomer.did[-1] == "read checkpoint 2"
+
+
+@in_loop
+async def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_given_it_again() -> None:
+    first, second, one, other = Worker(), Worker(), Worker(), Worker(unplaced=True)
+    pool = await pool_of([first, second, Worker()], newcomers=[one, other])
+    await pool.load_weights(empty_push(1, nbytes=64))
+    one.loads.clear()
+    first.kill()
+    await settle()
+    second.kill()
+    await settle()
+    # the first newcomer takes it once it has its own
+    pushing = asyncio.create_task(pool.load_weights(empty_push(2, nbytes=64)))
+    await settle()
+    other.room.set()
+    await settle()
+    one.loads.set()
+    await pushing
+    await settle()
+    assert (one.did, other.did) == (["start newest 1", "push 1", "push 2"], ["start newest 2", "push 2"])
+
+
+@in_loop
+async def test_a_broadcast_does_not_wait_for_a_newcomer_that_still_waits_for_the_one_before() -> None:
+    first, newcomer = Worker(), Worker()
+    pool = await pool_of([first, Worker()], newcomers=[newcomer])
+    await pool.load_weights(empty_push(1, nbytes=64, transport="broadcast"))
+    newcomer.loads.clear()
+    first.kill()
+    await settle()
+    await pool.load_weights(empty_push(2, nbytes=64, transport="broadcast"))
+    before = states(pool)
+    newcomer.loads.set()
+    await settle()
+    assert states(pool) == [("serving", 1), ("serving", 0)]
+    assert before == [("starting", 1), ("serving", 0)]
+    assert newcomer.did == ["start newest 1", "push 1", "push 2"]
 
 
 class StartsLate(Worker):
@@ -346,40 +280,34 @@ class StartsLate(Worker):
         return await super().start(model_dir, version)
 
 
-def test_a_newcomer_that_does_not_start_in_time_is_looked_at_before_it_is_replaced() -> None:
+@in_loop
+async def test_a_newcomer_that_does_not_start_in_time_is_looked_at_before_it_is_replaced() -> None:
     said: list[str] = []
-
-    async def work() -> list[tuple[str, int]]:
-        first, late = Worker(name="0"), StartsLate()
-        pool = await pool_of([first, Worker()], newcomers=[late, Worker()], start_s=0.1, tell=said.append)
-        first.kill()
-        while states(pool)[0] != ("serving", 2):
-            await asyncio.sleep(0.01)
-        return states(pool)
-
-    assert run(work()) == [("serving", 2), ("serving", 0)]
+    first, late = Worker(name="0"), StartsLate()
+    pool = await pool_of([first, Worker()], newcomers=[late, Worker()], start_s=0.1, tell=said.append)
+    first.kill()
+    while states(pool)[0] != ("serving", 2):
+        await asyncio.sleep(0.01)
+    assert states(pool) == [("serving", 2), ("serving", 0)]
     assert said[1:3] == ["w looked at: did not start within 0 s", "w: w did not start within 0 s"]
 
 
-def test_a_newcomer_that_never_reads_the_weights_of_the_others_is_replaced_and_holds_up_no_push() -> None:
+@in_loop
+async def test_a_newcomer_that_never_reads_the_weights_of_the_others_is_replaced_and_holds_up_no_push() -> None:
     said: list[str] = []
-
-    async def work() -> list[tuple[str, int]]:
-        first, hangs = Worker(), StartsLate()
-        newcomers = [hangs, Worker()]
-        pool = await pool_of([first, Worker()], newcomers=newcomers, start_s=0.5, tell=said.append)
-        first.kill()
-        await settle()
-        hangs.loads.clear()
-        await pool.load_checkpoint(Path("other"), ONE)
-        hangs.may.set()
-        await settle()
-        await pool.load_weights(empty_push(2, nbytes=64))
-        while states(pool)[0] != ("serving", 2):
-            await asyncio.sleep(0.01)
-        return states(pool)
-
-    assert run(work()) == [("serving", 2), ("serving", 0)]
+    first, hangs = Worker(), StartsLate()
+    newcomers = [hangs, Worker()]
+    pool = await pool_of([first, Worker()], newcomers=newcomers, start_s=0.5, tell=said.append)
+    first.kill()
+    await settle()
+    hangs.loads.clear()
+    await pool.load_checkpoint(Path("other"), ONE)
+    hangs.may.set()
+    await settle()
+    await pool.load_weights(empty_push(2, nbytes=64))
+    while states(pool)[0] != ("serving", 2):
+        await asyncio.sleep(0.01)
+    assert states(pool) == [("serving", 2), ("serving", 0)]
     assert "w: w did not read other within 0 s" in said
 
 
@@ -409,17 +337,15 @@ def test_too_many_deaths_end_what_waits_and_are_named() -> None:
         run(work())
 
 
-def test_each_of_many_workers_may_die_as_often_as_one_alone() -> None:
-    async def work() -> list[int]:
-        fleet = [Worker(name=f"first {n}") for n in range(8)]
-        pool = await pool_of(fleet, newcomers=[Worker(name=f"second {n}") for n in range(8)], restarts=1)
-        for worker in fleet:
-            worker.kill()
-            await settle()
-        await pool.run_group(TICKET, 1)
-        return [member.restarts for member in pool.members()]
-
-    assert run(work()) == [1] * 8
+@in_loop
+async def test_each_of_many_workers_may_die_as_often_as_one_alone() -> None:
+    fleet = [Worker(name=f"first {n}") for n in range(8)]
+    pool = await pool_of(fleet, newcomers=[Worker(name=f"second {n}") for n in range(8)], restarts=1)
+    for worker in fleet:
+        worker.kill()
+        await settle()
+    await pool.run_group(TICKET, 1)
+    assert [member.restarts for member in pool.members()] == [1] * 8
 
 
 def test_the_deaths_of_one_place_within_the_window_are_counted() -> None:
@@ -455,64 +381,55 @@ def test_what_goes_wrong_when_the_first_workers_start_is_raised_and_ends_them() 
     assert all(worker.dead.is_set() for worker in workers)
 
 
-def test_a_successor_that_can_not_start_is_a_death_and_the_next_one_is_tried() -> None:
-    async def work() -> list[tuple[str, int]]:
-        first = Worker()
-        pool = await pool_of([first], newcomers=[Worker(broken=RuntimeError("no memory")), Worker()])
-        first.kill()
-        await settle()
-        return states(pool)
-
-    assert run(work()) == [("serving", 2)]
+@in_loop
+async def test_a_successor_that_can_not_start_is_a_death_and_the_next_one_is_tried() -> None:
+    first = Worker()
+    pool = await pool_of([first], newcomers=[Worker(broken=RuntimeError("no memory")), Worker()])
+    first.kill()
+    await settle()
+    assert states(pool) == [("serving", 2)]
 
 
-def test_a_worker_that_fails_at_once_does_not_attract_the_work() -> None:
-    async def work() -> tuple[int, int]:
-        sick, well = Worker(failures=4), Worker()
-        pool = await pool_of([sick, well], retries=1)
-        for _ in range(40):
-            await pool.run_group(TICKET, 4)
-        return len(sick.calls), len(well.calls)
-
-    sick, well = run(work())
-    assert sick <= 2
-    assert well >= 40
+@in_loop
+async def test_a_worker_that_fails_at_once_does_not_attract_the_work() -> None:
+    sick, well = Worker(failures=4), Worker()
+    pool = await pool_of([sick, well], retries=1)
+    for _ in range(40):
+        await pool.run_group(TICKET, 4)
+    assert len(sick.calls) <= 2
+    assert len(well.calls) >= 40
 
 
-def test_an_engine_that_generates_nothing_is_taken_for_dead() -> None:
-    async def work() -> tuple[int, list[tuple[str, int]]]:
-        sick = Worker(failures=2, kind=FailureKind.ENGINE)
-        pool = await pool_of([sick], newcomers=[Worker()])
-        for _ in range(4):
-            await pool.run_group(TICKET, 2)
-        return len(sick.calls), states(pool)
-
-    assert run(work()) == (3, [("serving", 1)])
+@in_loop
+async def test_an_engine_that_generates_nothing_is_taken_for_dead() -> None:
+    sick = Worker(failures=2, kind=FailureKind.ENGINE)
+    pool = await pool_of([sick], newcomers=[Worker()])
+    for _ in range(4):
+        await pool.run_group(TICKET, 2)
+    assert (len(sick.calls), states(pool)) == (3, [("serving", 1)])
 
 
-def test_workers_are_added_and_those_that_are_too_many_finish_their_groups_first() -> None:
-    async def work() -> list[Any]:
-        first, second = Worker(name="0", held=True), Worker(name="1", held=True)
-        pool = await pool_of([first], newcomers=[second, Worker()])
-        pool.resize(2)
-        await settle()
-        seen: list[Any] = [states(pool)]
-        groups = [asyncio.create_task(pool.run_group(TICKET, 1)) for _ in range(3)]
-        await settle()
-        pool.resize(1)
-        seen.append([(slot.state, len(slot.tickets)) for slot in pool.members()])
-        await pool.load_weights(empty_push(1, nbytes=64))  # what drains goes on under new weights too
-        seen.append(second.did)
-        late = asyncio.create_task(pool.run_group(TICKET, 1))
-        await settle()
-        seen.append((first.running, second.running))
-        for worker in (first, second):
-            worker.released.set()
-        await asyncio.gather(late, *groups)
-        await settle()
-        return [*seen, second.closed, first.closed, [slot.name for slot in pool.members()]]
-
-    assert run(work()) == [
+@in_loop
+async def test_workers_are_added_and_those_that_are_too_many_finish_their_groups_first() -> None:
+    first, second = Worker(name="0", held=True), Worker(name="1", held=True)
+    pool = await pool_of([first], newcomers=[second, Worker()])
+    pool.resize(2)
+    await settle()
+    seen: list[Any] = [states(pool)]
+    groups = [asyncio.create_task(pool.run_group(TICKET, 1)) for _ in range(3)]
+    await settle()
+    pool.resize(1)
+    seen.append([(slot.state, len(slot.tickets)) for slot in pool.members()])
+    await pool.load_weights(empty_push(1, nbytes=64))  # what drains goes on under new weights too
+    seen.append(second.did)
+    late = asyncio.create_task(pool.run_group(TICKET, 1))
+    await settle()
+    seen.append((first.running, second.running))
+    for worker in (first, second):
+        worker.released.set()
+    await asyncio.gather(late, *groups)
+    await settle()
+    assert [*seen, second.closed, first.closed, [slot.name for slot in pool.members()]] == [
         [("serving", 0), ("serving", 0)],
         [("serving", 2), ("draining", 1)],
         ["start base 0", "group 3", "push 1"],
@@ -523,56 +440,42 @@ def test_workers_are_added_and_those_that_are_too_many_finish_their_groups_first
     ]
 
 
-def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_its_groups_go_to_others() -> None:
-    async def work() -> tuple[int, list[str]]:
-        stays, leaves = Worker(name="stays", held=True), Worker(name="leaves", held=True)
-        pool = await pool_of([stays, leaves])
-        groups = [asyncio.create_task(pool.run_group(TICKET, 1)) for _ in range(2)]
-        await settle()
-        pool.resize(1)
-        leaves.kill()
-        await settle()
-        stays.released.set()
-        await asyncio.gather(*groups)
-        return len(stays.calls), [slot.name for slot in pool.members()]
+@in_loop
+async def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_its_groups_go_to_others() -> None:
+    stays, leaves = Worker(name="stays", held=True), Worker(name="leaves", held=True)
+    pool = await pool_of([stays, leaves])
+    groups = [asyncio.create_task(pool.run_group(TICKET, 1)) for _ in range(2)]
+    await settle()
+    pool.resize(1)
+    with pytest.raises(ValueError, match="0 rollout workers"):
+        pool.resize(0)
+    leaves.kill()
+    await settle()
+    stays.released.set()
+    await asyncio.gather(*groups)
+    assert (len(stays.calls), [slot.name for slot in pool.members()]) == (2, ["stays"])
 
-    assert run(work()) == (2, ["stays"])
 
-
-def test_a_worker_without_a_machine_waits_for_one_beside_those_that_serve_and_can_be_given_up() -> None:
+@in_loop
+async def test_a_worker_without_a_machine_waits_for_one_beside_those_that_serve_and_can_be_given_up() -> None:
     said: list[str] = []
-
-    async def work() -> list[list[tuple[str, int]]]:
-        pool = await pool_of([Worker()], newcomers=[Worker(name="2nd", unplaced=True)], start_s=0.05, tell=said.append)
-        pool.resize(2)
-        await asyncio.sleep(0.2)
-        seen = [states(pool)]
-        pool.resize(1)
-        await settle()
-        return [*seen, states(pool)]
-
-    assert run(work()) == [[("serving", 0), ("starting", 0)], [("serving", 0)]]
+    pool = await pool_of([Worker()], newcomers=[Worker(name="2nd", unplaced=True)], start_s=0.05, tell=said.append)
+    pool.resize(2)
+    await asyncio.sleep(0.2)
+    seen = [states(pool)]
+    pool.resize(1)
+    await settle()
+    assert [*seen, states(pool)] == [[("serving", 0), ("starting", 0)], [("serving", 0)]]
     assert said[0] == "2nd waits for a machine with room"
 
 
-def test_a_worker_that_was_to_be_added_and_can_not_start_costs_the_run_nothing() -> None:
+@in_loop
+async def test_a_worker_that_was_to_be_added_and_can_not_start_costs_the_run_nothing() -> None:
     said: list[str] = []
-
-    async def work() -> list[tuple[str, int]]:
-        added = Worker(name="2nd", broken=RuntimeError("no memory"))
-        pool = await pool_of([Worker()], newcomers=[added], restarts=0, tell=said.append)
-        pool.resize(2)
-        await settle()
-        await pool.run_group(TICKET, 1)
-        return states(pool)
-
-    assert run(work()) == [("serving", 0)]
+    added = Worker(name="2nd", broken=RuntimeError("no memory"))
+    pool = await pool_of([Worker()], newcomers=[added], restarts=0, tell=said.append)
+    pool.resize(2)
+    await settle()
+    await pool.run_group(TICKET, 1)
+    assert states(pool) == [("serving", 0)]
     assert said == ["2nd did not start: RuntimeError: no memory; it was to be added, and is not: the others go on"]
-
-
-def test_a_pool_without_workers_is_refused() -> None:
-    async def work() -> None:
-        (await pool_of([Worker()])).resize(0)
-
-    with pytest.raises(ValueError, match="0 rollout workers: a run needs at least 1"):
-        run(work())

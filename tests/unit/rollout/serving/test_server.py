@@ -283,8 +283,6 @@ def test_a_budget_goes_together_with_a_json_schema(served: Served) -> None:
 def test_a_bad_budget_is_answered_with_400(served: Served) -> None:
     with pytest.raises(BadRequestError, match="thinking_budget is -5; it must be a whole number of tokens"):
         served.ask(thinking_budget=-5)
-    with pytest.raises(BadRequestError, match="thinking_budget is 5 while thinking is off"):
-        served.ask(thinking_budget=5, thinking=False)
 
 
 def test_a_run_brings_its_own_settings_of_thoughts_and_options_go_before_them(served: Served) -> None:

@@ -5,10 +5,10 @@ import os
 import weakref
 
 import torch
+from support.in_loop import in_loop
 from support.pushes import Nothing, PlainSender, empty_push, held
 from unit.rollout.weights.test_push import Weights, nudged, same, segment_sender, weights
 
-from temper.envs.core.member import WorkerDied
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered
 from temper.rollout.weights.host_memory import HostMemory, MappedFiles
@@ -31,25 +31,24 @@ class Engine:
         return arrived.manifest.weight_version
 
 
-def test_a_push_reaches_every_engine_by_one_offer() -> None:
-    async def pushes() -> list[bool]:
-        source = segment_sender()
-        sender, engines = PlainSender(source), [Engine(), Engine()]
-        delivery = Delivery(sender, processes=1)
-        for version in (1, 2, 3):
-            wanted = nudged(weights(seed=0), count=version)
-            manifest = source.push(version, gathered=[wanted])
-            assert await delivery.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=version)] * 2
-            assert all(same(engine.weights, wanted) for engine in engines)
-        for engine in engines:
-            engine.receiver.close()
-        source.close()
-        return sender.asked
-
-    assert asyncio.run(pushes()) == [False] * 3
+@in_loop
+async def test_a_push_reaches_every_engine_by_one_offer() -> None:
+    source = segment_sender()
+    sender, engines = PlainSender(source), [Engine(), Engine()]
+    delivery = Delivery(sender, processes=1)
+    for version in (1, 2, 3):
+        wanted = nudged(weights(seed=0), count=version)
+        manifest = source.push(version, gathered=[wanted])
+        assert await delivery.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=version)] * 2
+        assert all(same(engine.weights, wanted) for engine in engines)
+    for engine in engines:
+        engine.receiver.close()
+    source.close()
+    assert sender.asked == [False] * 3
 
 
-def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_that_it_lacks() -> None:
+@in_loop
+async def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_that_it_lacks() -> None:
     class Busy(PlainSender):
         """Does one thing after the other, and is in its next step when whole weights are asked for."""
 
@@ -79,11 +78,10 @@ def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_that_it_l
                 raise WholeWeightsNeeded("it was started anew")
             return manifest.weight_version
 
-    async def work() -> list[WeightVersion | WorkerDied]:
-        manifest = empty_push(3, nbytes=64).manifest
-        return await Delivery(Busy(Nothing()), processes=1).deliver(manifest, [Lacks()], limit_s=0.1)
-
-    assert asyncio.run(work()) == [WeightVersion(step=3)]
+    manifest = empty_push(3, nbytes=64).manifest
+    assert (await Delivery(Busy(Nothing()), processes=1).deliver(manifest, [Lacks()], limit_s=0.1)) == [
+        WeightVersion(step=3)
+    ]
 
 
 def test_an_engine_lets_go_of_a_segment_that_the_learner_has_freed() -> None:

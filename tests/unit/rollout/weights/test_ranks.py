@@ -37,7 +37,7 @@ def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
         rank=rank,
         ranks=2,
         device=CPU,
-        timeout_s=60.0,
+        timeout_s=10.0,
         bucket_bytes=64,
     )
 
