@@ -20,10 +20,10 @@ from temper.orchestrator.pipeline.profiles.settled import settled
 from temper.orchestrator.run.driver import noise_to
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.tools.debug.parity.answers import Prompt, Setup
 from temper.orchestrator.tools.debug.parity.comparison import Comparison, compare
-from temper.orchestrator.tools.debug.parity.prompts import Prompt, env_prompts, file_prompts, own_prompts, require_room
+from temper.orchestrator.tools.debug.parity.prompts import env_prompts, file_prompts, own_prompts, require_room
 from temper.orchestrator.tools.debug.parity.report import tables, to_json
-from temper.orchestrator.tools.debug.parity.setup import Setup
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.tokenizer import load_tokenizer

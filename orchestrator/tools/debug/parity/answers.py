@@ -1,27 +1,33 @@
-"""What an engine answers and scores: the same tokens by decoding and by prefill, and the layers of one answer.
+"""The engine's side: answers with log-probabilities by decoding and by prefill, and the layers of one answer.
 
 Suffixes: `_T` one entry per sampled token, `_PD` token of a sequence and hidden size.
 """
 
 import asyncio
-import io
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+from safetensors import numpy as safetensors_numpy
+from safetensors import torch as safetensors_torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from temper.learner.config import LearnerConfig
 from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
-from temper.orchestrator.tools.debug.parity.setup import Setup
+from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.vllm_scoring import ScoringEngine
 from temper.rollout.expert_choices import Choices
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import WeightVersion
+from temper.rollout.weights.manifest import wire_dtype
 
+Prompt = tuple[int, ...]
 Stream = dict[str, NDArray[np.float32]]
 """The hidden states of one sequence by the point between layers (`rollout/engines/runners/layer_recorder.py`), (P, D) each."""
 EACH = 2
@@ -30,6 +36,23 @@ AT_ONCE = 8
 """Sequences that are scored at once: each has a whole row of the vocabulary for every token."""
 END_S = 60.0
 """Deadline of an engine's end, in seconds."""
+TEMPORARY = "temper-parity-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The settings that a gap can come from."""
+
+    engine: EngineConfig
+    learner: LearnerConfig
+    sampling: Sampling = PLAIN
+
+    @property
+    def wire_rounds(self) -> bool:
+        """Whether a push rounds the weights to less than both the trainer's and the engine's type."""
+        wire = self.learner.wire_dtype
+        is_lower = wire != "float32" and not (self.learner.bf16 and wire == "bfloat16")
+        return is_lower and self.engine.dtype != wire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +60,7 @@ class ScoredAnswer:
     """An answer as it was sampled, and as the engine scored it afterwards, in nats. `group` is the place of its prompt."""
 
     group: int
-    prompt_ids: tuple[int, ...]
+    prompt_ids: Prompt
     sampled_ids: tuple[int, ...]
     decoded_T: tuple[float, ...]
     sampling: Sampling
@@ -52,10 +75,10 @@ class ScoredAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
-    """One answer and what went through the engine's layers in the passes before its tokens, by decoding and by prefill.
+    """One answer and the hidden states of the engine in the passes before its tokens, by decoding and by prefill.
 
-    The last token has been through no pass, so that both have a row for every id but that. `decoding` is None where drafts
-    were computed too.
+    The last token has been through no pass, so both have a row for every other id. `decoding` is None if drafts were
+    computed too.
     """
 
     answer: ScoredAnswer
@@ -65,35 +88,50 @@ class Watched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """What one engine gave: answers as they are sampled in the setup, plain ones where that is not plain, and its layers."""
+    """The answers of one engine: `answers` sampled as in the setup, `plain` ones at temperature 1, and its layers."""
 
     answers: list[ScoredAnswer]
     plain: list[ScoredAnswer]
     watched: Watched | None
     why_not: str
-    """Why its layers are not seen; empty where they are."""
+    """Why its layers are not seen; empty if they are."""
 
 
-def ask(
-    model: Path,
-    setup: Setup,
-    prompts: Sequence[tuple[int, ...]],
-    *,
-    tokens: int,
-    end: int,
-    progress: Progress | None = None,
+@contextmanager
+def as_pushed(model: Path, setup: Setup) -> Iterator[Path]:
+    """Give a model directory with the weights that an engine has after a push.
+
+    This is `model`, or, if `learner.wire_dtype` rounds, a temporary copy with rounded weights in the type of the model's
+    files. Buffers are not pushed, so they stay.
+    """
+    if not setup.wire_rounds:
+        yield model
+        return
+    with torch.device("meta"):
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+        buffers = dict(AutoModelForCausalLM.from_config(config, trust_remote_code=False).named_buffers())
+    dtype = wire_dtype(setup.learner.wire_dtype)
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
+        for path in sorted(model.iterdir()):
+            copy = Path(folder) / path.name
+            if path.suffix != ".safetensors":
+                copy.symlink_to(path.resolve())
+                continue
+            tensors = safetensors_torch.load_file(path)
+            for name, tensor in tensors.items():
+                if tensor.is_floating_point() and name not in buffers:
+                    tensors[name] = tensor.to(dtype).to(tensor.dtype)
+            safetensors_torch.save_file(tensors, copy, metadata={"format": "pt"})
+        yield Path(folder)
+
+
+async def ask(
+    model: Path, setup: Setup, prompts: Sequence[Prompt], *, tokens: int, end: int, progress: Progress
 ) -> Answered:
-    """Start an engine, sample answers of at most `tokens` tokens, which `end` ends, score them and end it.
+    """Start an engine, sample answers of at most `tokens` tokens, which `end` ends, score them and end the engine.
 
     Raise the errors of vLLM. It waits as long as vLLM does.
     """
-    shown = progress or Progress(stream=io.StringIO())
-    return asyncio.run(_ask(model, setup, prompts, tokens=tokens, end=end, progress=shown))
-
-
-async def _ask(
-    model: Path, setup: Setup, prompts: Sequence[tuple[int, ...]], *, tokens: int, end: int, progress: Progress
-) -> Answered:
     config = setup.engine.with_float32_head() if setup.learner.float32_head else setup.engine
     engine = ScoringEngine(
         model, config, version=WeightVersion(step=0), ends=(end,), record_experts=setup.learner.router_replay
@@ -101,22 +139,16 @@ async def _ask(
     try:
         await engine.start()
         watched, why_not = await _watched(engine, prompts[0], tokens=tokens)
-        plain = setup.sampling.temperature == 1 and not setup.sampling.truncates
-        ways = [setup.sampling] if plain else [setup.sampling, PLAIN]
+        is_plain = setup.sampling.temperature == 1 and not setup.sampling.truncates
+        ways = [setup.sampling] if is_plain else [setup.sampling, PLAIN]
         count = SamplingCount("parity", asked=len(ways) * EACH * len(prompts), tokens=_counted(engine))
         async with sampling_shown(progress, count):
-            answers, *more = [await _sampled(engine, way, prompts, tokens=tokens, count=count) for way in ways]
-        others = more[0] if more else answers
-        scored = await _scored(engine, others)
+            sampled = [await _sampled(engine, way, prompts, tokens=tokens, count=count) for way in ways]
+        plain = await _scored(engine, sampled[-1])
     finally:
         async with asyncio.timeout(END_S):
             await engine.close()
-    return Answered(
-        answers=scored if plain else answers,
-        plain=scored,
-        watched=watched,
-        why_not=why_not,
-    )
+    return Answered(answers=plain if is_plain else sampled[0], plain=plain, watched=watched, why_not=why_not)
 
 
 def _counted(engine: ScoringEngine) -> Callable[[], int]:
@@ -132,73 +164,66 @@ def _counted(engine: ScoringEngine) -> Callable[[], int]:
 
 
 async def _sampled(
-    engine: ScoringEngine,
-    sampling: Sampling,
-    prompts: Sequence[tuple[int, ...]],
-    *,
-    tokens: int,
-    count: SamplingCount,
+    engine: ScoringEngine, sampling: Sampling, prompts: Sequence[Prompt], *, tokens: int, count: SamplingCount
 ) -> list[ScoredAnswer]:
     """Sample one answer to every prompt at once, then another one: by then an engine may know the prompts."""
-    answers = []
+
+    async def answer(group: int, prompt: Prompt, seed: int) -> ScoredAnswer:
+        asked = TurnRequest(prompt_ids=prompt, max_tokens=tokens, seed=seed, sampling=sampling)
+        completion = await engine.generate(asked)
+        count.finished += 1
+        return _answer(group, prompt, completion, sampling)
+
+    answers: list[ScoredAnswer] = []
     for seed in range(EACH):
-        asked = [TurnRequest(prompt_ids=ids, max_tokens=tokens, seed=seed, sampling=sampling) for ids in prompts]
-        said = await asyncio.gather(*(_generated(engine, one, count) for one in asked))
-        answers += [
-            _answer(group, ids, one, sampling) for group, (ids, one) in enumerate(zip(prompts, said, strict=True))
-        ]
-    return sorted(answers, key=lambda answer: answer.group)
+        answers += await asyncio.gather(*(answer(group, prompt, seed) for group, prompt in enumerate(prompts)))
+    return sorted(answers, key=lambda one: one.group)
 
 
-async def _generated(engine: ScoringEngine, asked: TurnRequest, count: SamplingCount) -> Completion:
-    said = await engine.generate(asked)
-    count.finished += 1
-    return said
-
-
-def _answer(group: int, prompt_ids: tuple[int, ...], said: Completion, sampling: Sampling) -> ScoredAnswer:
+def _answer(group: int, prompt: Prompt, completion: Completion, sampling: Sampling) -> ScoredAnswer:
     return ScoredAnswer(
         group=group,
-        prompt_ids=prompt_ids,
-        sampled_ids=said.token_ids,
-        decoded_T=said.logprobs_T,
+        prompt_ids=prompt,
+        sampled_ids=completion.token_ids,
+        decoded_T=completion.logprobs_T,
         sampling=sampling,
-        experts=said.experts,
+        experts=completion.experts,
     )
 
 
 async def _scored(engine: ScoringEngine, answers: Sequence[ScoredAnswer]) -> list[ScoredAnswer]:
+    """Return answers with their log-probabilities by prefill."""
+
+    async def scored(answer: ScoredAnswer) -> ScoredAnswer:
+        scores = await engine.score(answer.ids)
+        return replace(answer, prefill_T=tuple(scores[len(answer.prompt_ids) - 1 :]))
+
     found: list[ScoredAnswer] = []
     for first in range(0, len(answers), AT_ONCE):
-        some = answers[first : first + AT_ONCE]
-        scores = await asyncio.gather(*(engine.score(one.ids) for one in some))
-        found += [_with_prefill(one, values) for one, values in zip(some, scores, strict=True)]
+        found += await asyncio.gather(*map(scored, answers[first : first + AT_ONCE]))
     return found
 
 
-def _with_prefill(answer: ScoredAnswer, scores: Sequence[float]) -> ScoredAnswer:
-    return replace(answer, prefill_T=tuple(scores[len(answer.prompt_ids) - 1 :]))
-
-
-async def _watched(engine: ScoringEngine, prompt: tuple[int, ...], *, tokens: int) -> tuple[Watched | None, str]:
-    """Sample and score one answer alone while the layers are recorded; returns why that can't be, where it can't."""
-    with tempfile.TemporaryDirectory(prefix="temper-parity-") as folder:
+async def _watched(engine: ScoringEngine, prompt: Prompt, *, tokens: int) -> tuple[Watched | None, str]:
+    """Sample and score one answer alone while the layers are recorded. If they can't be recorded, return the reason."""
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
         file = Path(folder) / "layers.safetensors"
         if why_not := await engine.record_layers():
             return None, why_not
-        said = await engine.generate(TurnRequest(prompt_ids=prompt, max_tokens=tokens, seed=0))
-        decoding = _stream(file, await engine.take_layers(file), len(prompt) + len(said.token_ids) - 1)
-        answer = _answer(0, prompt, said, PLAIN)
+        completion = await engine.generate(TurnRequest(prompt_ids=prompt, max_tokens=tokens, seed=0))
+        answer = _answer(0, prompt, completion, PLAIN)
+        decoding = await _recorded(engine, file, len(answer.ids) - 1)
         await engine.record_layers()
-        answer = _with_prefill(answer, await engine.score(answer.ids))
-        prefill = _stream(file, await engine.take_layers(file), len(answer.ids))
+        (answer,) = await _scored(engine, [answer])
+        prefill = await _recorded(engine, file, len(answer.ids))
     if prefill is None:
         return None, "the engine's passes have other tokens than the sequence"
     cut = {point: hidden_PD[:-1] for point, hidden_PD in prefill.items()}
     return Watched(answer=answer, prefill=cut, decoding=decoding), ""
 
 
-def _stream(file: Path, rows: int, wanted: int) -> Stream | None:
-    """Read what was recorded; None where it is of more tokens than those that are wanted."""
-    stream: Stream = load_file(file)
-    return stream if rows == wanted and all(len(one) == wanted for one in stream.values()) else None
+async def _recorded(engine: ScoringEngine, file: Path, tokens: int) -> Stream | None:
+    """Return the recorded hidden states; None if they are of another number of tokens."""
+    rows = await engine.take_layers(file)
+    stream: Stream = safetensors_numpy.load_file(file)
+    return stream if {rows, *map(len, stream.values())} == {tokens} else None

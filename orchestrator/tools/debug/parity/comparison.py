@@ -4,22 +4,44 @@ engine  --> answers with log-probabilities (decoding), the same tokens in one pa
 trainer --> a row of gaps as configured, and one for each setting that needs no other engine
 """
 
+import asyncio
+import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.tools.debug.parity.answers import Answered, ask
-from temper.orchestrator.tools.debug.parity.gap import Gap, between
+from temper.orchestrator.tools.debug.parity.answers import Answered, Prompt, Setup, as_pushed, ask
 from temper.orchestrator.tools.debug.parity.layers import LayerFindings, compare_layers
-from temper.orchestrator.tools.debug.parity.pushed import as_pushed
-from temper.orchestrator.tools.debug.parity.setup import Setup
 from temper.orchestrator.tools.debug.parity.trainer import Trainer
 
 EXACT = 1e-5
 """Largest difference of a token, in nats, that float32 explains on a CPU."""
+RATIO = 2.0
+"""A token counts as outside if exp(difference) is above it, or below 1 over it."""
+Logprobs = Sequence[float] | NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """The trainer's log-probabilities less the engine's, over some tokens: `mean`, `p99` and `largest` without sign, in nats.
+
+    `outside` is the share of tokens whose ratio exp(difference) leaves [1 / 2, 2]. `k3` estimates the divergence of the
+    trainer from the engine that sampled, in nats a token: the mean of r - 1 - log r (Schulman, "Approximating KL
+    Divergence", 2020).
+    """
+
+    tokens: int
+    mean: float
+    p99: float
+    largest: float
+    outside: float
+    k3: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +70,15 @@ class Comparison:
         return self.rows[0]
 
     @property
-    def largest(self) -> float:
-        """The largest difference of a token as configured, to decoding or to prefill."""
-        return max(self.configured.decoding.largest, self.configured.prefill.largest)
-
-    @property
     def is_exact(self) -> bool:
         """Whether engine and trainer agree as float32 does."""
-        return self.largest <= EXACT
+        return max(self.configured.decoding.largest, self.configured.prefill.largest) <= EXACT
 
 
 def compare(
     model: Path,
     setup: Setup,
-    prompts: Sequence[tuple[int, ...]],
+    prompts: Sequence[Prompt],
     *,
     tokens: int,
     end: int,
@@ -70,17 +87,22 @@ def compare(
 ) -> Comparison:
     """Compare engine and trainer of a model. `tokens` is the most of an answer, which the id `end` ends.
 
-    `tell` gets notes, `progress` shows the sampling. Raise whatever the engine raises, and `ValueError` for log-probabilities
+    `tell` gets notes, `progress` shows the sampling. Raise the engine's errors, and `ValueError` for log-probabilities
     that are not finite.
     """
     began = time.monotonic()
     tell("the engine samples and scores")
+    shown = progress or Progress(stream=io.StringIO())
     with as_pushed(model, setup) as pushed:
-        answered = ask(pushed, setup, prompts, tokens=tokens, end=end, progress=progress)
+        answered = asyncio.run(ask(pushed, setup, prompts, tokens=tokens, end=end, progress=shown))
     tell("the trainer scores")
-    trainer = Trainer(model)
+    trainer, layers, why_not = Trainer(model), None, answered.why_not
     rows = [_row(trainer, answered, setup.learner)]
-    layers, why_not = _layers(trainer, answered, setup.learner)
+    if answered.watched is not None:
+        try:
+            layers = compare_layers(trainer, answered.watched, bf16=setup.learner.bf16)
+        except ValueError as error:
+            why_not = str(error)
     for setting, learner in variants(setup):
         tell(f"the trainer scores with {setting}")
         try:
@@ -89,7 +111,7 @@ def compare(
             tell(f"{setting}: {error}")
     return Comparison(
         rows=tuple(rows),
-        engine=between([one.prefill_T for one in answered.plain], [one.decoded_T for one in answered.plain]),
+        engine=gap_between((one.prefill_T for one in answered.plain), (one.decoded_T for one in answered.plain)),
         layers=layers,
         why_no_layers=why_not,
         seconds=time.monotonic() - began,
@@ -111,15 +133,37 @@ def variants(setup: Setup) -> list[tuple[str, LearnerConfig]]:
 
 
 def _row(trainer: Trainer, answered: Answered, learner: LearnerConfig, *, setting: str = "") -> GapRow:
-    decoding = between(trainer.scores(answered.answers, learner), [one.decoded_T for one in answered.answers])
-    prefill = between(trainer.scores(answered.plain, learner), [one.prefill_T for one in answered.plain])
-    return GapRow(setting=setting, decoding=decoding, prefill=prefill)
+    decoded_T = (one.decoded_T for one in answered.answers)
+    prefill_T = (one.prefill_T for one in answered.plain)
+    return GapRow(
+        setting=setting,
+        decoding=gap_between(trainer.scores(answered.answers, learner), decoded_T),
+        prefill=gap_between(trainer.scores(answered.plain, learner), prefill_T),
+    )
 
 
-def _layers(trainer: Trainer, answered: Answered, learner: LearnerConfig) -> tuple[LayerFindings | None, str]:
-    if answered.watched is None:
-        return None, answered.why_not
-    try:
-        return compare_layers(trainer, answered.watched, bf16=learner.bf16), ""
-    except ValueError as error:
-        return None, str(error)
+def gap_between(ours: Iterable[Logprobs], theirs: Iterable[Logprobs]) -> Gap:
+    """Return the gap of our log-probabilities to theirs, a sequence of each for every answer.
+
+    Raise `ValueError` if there are no tokens, or a difference is not finite.
+    """
+    pairs = zip(ours, theirs, strict=True)
+    parts = [np.asarray(own, dtype=np.float64) - np.asarray(other, dtype=np.float64) for own, other in pairs]
+    gaps_N = np.concatenate([np.zeros(0), *parts])
+    if not len(gaps_N):
+        raise ValueError("there are no tokens to compare: every answer is empty; give longer answers with --tokens")
+    if not np.isfinite(gaps_N).all():
+        places = np.flatnonzero(~np.isfinite(gaps_N))
+        raise ValueError(
+            f"{len(places)} of {len(gaps_N)} log-probabilities are no finite numbers, the first that of token "
+            f"{places[0]}: a precision overflows, or a model's weights are damaged"
+        )
+    sizes_N = np.abs(gaps_N)
+    return Gap(
+        tokens=len(sizes_N),
+        mean=float(sizes_N.mean()),
+        p99=float(np.quantile(sizes_N, 0.99)),
+        largest=float(sizes_N.max()),
+        outside=float((sizes_N > np.log(RATIO)).mean()),
+        k3=float((np.expm1(gaps_N) - gaps_N).mean()),
+    )

@@ -1,10 +1,9 @@
 """Where hidden states part, and how much of the gap each type of layer adds.
 
-A *stream* is the hidden states of one sequence at the points between layers. What a layer adds is found in one pass of the
-trainer's model in float32 that gets, behind every layer, the stream that is looked at in place of its own: each layer then
-begins with what the layer that it is compared with began with, so that its output differs by what that one layer computed
-otherwise, and by nothing that came before. What that does to log-probabilities is found in a pass for each type, in which the
-layers of that type have this difference added and the others compute on.
+A *stream* is the hidden states of one sequence at the points between layers. One pass of the trainer's model in float32 finds
+what a layer adds: behind every layer it continues with the given stream. So each layer begins with the input of the layer
+that it is compared with, and differs by the error of that one layer alone. A pass for each type finds the effect on
+log-probabilities: the layers of that type have this difference added, and the others compute on.
 
 Suffixes: `_P` token of the sequence but the last, `_PD` hidden size too, `_1PD` a batch of one of them.
 """
@@ -19,8 +18,8 @@ from transformers import PreTrainedModel
 
 from temper.learner.models.layer_types import type_of_modules
 from temper.orchestrator.tools.debug.parity.answers import ScoredAnswer, Stream, Watched
-from temper.orchestrator.tools.debug.parity.trainer import Trainer, first_part
-from temper.rollout.engines.runners.layer_recorder import EMBEDDING, after_layer, inside_layer, layers_of
+from temper.orchestrator.tools.debug.parity.trainer import Trainer, first_part, model_layers
+from temper.rollout.engines.runners.layer_recorder import EMBEDDING, after_layer, inside_layer
 
 OUTPUT = "output layer"
 DEPARTS = 1e-5
@@ -29,10 +28,7 @@ DEPARTS = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Added:
-    """What the layers of one type add: the mean relative error of one, and the mean difference in nats by all of them.
-
-    The output layer has no hidden states behind it, so that there is no such error.
-    """
+    """The mean relative error that one layer of a type adds, None for the output layer, and the mean nats that all add."""
 
     error: float | None
     nats: float
@@ -40,7 +36,7 @@ class Added:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerType:
-    """A type of layers, how many there are, and what they add by the way that was looked at."""
+    """A type of layers, how many there are, and what they add by `prefill`, `decoding` or `learner`."""
 
     name: str
     layers: int
@@ -49,8 +45,9 @@ class LayerType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A point between layers: its name, the type of the layer before it, and there the error against the trainer as it is
-    configured, and what this one layer added to it, both relative, by the way that was looked at.
+    """A point between layers: its name and the type of the layer before it.
+
+    `errors` are those against the trainer as configured, `added` the part by that one layer: both relative, by way.
     """
 
     name: str
@@ -61,7 +58,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerFindings:
-    """Points in the order of passes, types by what they add, and where each way first departs, None where it nowhere does."""
+    """Points in the order of passes, types by what they add, and the point where each way first departs, or None."""
 
     points: list[Point]
     types: list[LayerType]
@@ -69,45 +66,45 @@ class LayerFindings:
 
 
 def compare_layers(trainer: Trainer, watched: Watched, *, bf16: bool) -> LayerFindings:
-    """Compare the layers of an engine, by prefill and by decoding, with those of the trainer; and those of a trainer in
-    bfloat16 with themselves in float32, as the way `learner`.
+    """Compare the layers of an engine, by prefill and by decoding, with those of the trainer.
 
-    Errors are means over the positions before sampled tokens. Raise `ValueError` for a model whose layers have no known form.
+    If the trainer is in bfloat16, also compare it with itself in float32, as the way `learner`. Errors are means over the
+    positions before sampled tokens. Raise `ValueError` for a model whose layers have no known form.
     """
-    names = list(watched.prefill)
     answer, first = watched.answer, len(watched.answer.prompt_ids) - 1
-    streams = {"prefill": watched.prefill} | ({} if watched.decoding is None else {"decoding": watched.decoding})
-    own = trainer.stream(answer, bf16=bf16, points=names)
-    names = in_order(own)
+    streams = {"prefill": watched.prefill}
+    if watched.decoding is not None:
+        streams["decoding"] = watched.decoding
+    own = trainer.stream(answer, bf16=bf16, points=list(watched.prefill))
+    types = _types_of(trainer.model(bf16=False), own)
     errors = {
-        way: {name: relative(own[name], stream[name], first) for name in names} for way, stream in streams.items()
+        way: {name: _relative(own[name], stream[name], first) for name in types} for way, stream in streams.items()
     }
     if bf16:
         streams["learner"] = own
-    kinds = types_of(trainer.model(bf16=False), names)
-    exact_P = trainer.run(answer, lambda _point, _hidden: None, bf16=False, points=names)
+    exact_P = trainer.run(answer, lambda _point, _hidden: None, bf16=False, points=())
     scores = {"prefill": answer.prefill_T, "decoding": answer.decoded_T}
     added: dict[str, dict[str, float]] = {}
     nats: dict[str, dict[str, float]] = {}
     for way, stream in streams.items():
-        deltas, behind_P = differences(trainer, answer, stream)
-        added[way] = {name: relative(stream[name] - deltas[name], stream[name], first) for name in names}
-        nats[way] = {
-            kind: _shift(trainer, answer, {name: deltas[name] for name in names if kinds[name] == kind}, exact_P, first)
-            for kind in dict.fromkeys(kinds.values())
-        }
+        deltas, behind_P = _differences(trainer, answer, stream)
+        added[way] = {name: _relative(stream[name] - deltas[name], stream[name], first) for name in types}
+        nats[way] = {}
+        for kind in dict.fromkeys(types.values()):
+            moved_P = _moved(trainer, answer, {name: deltas[name] for name in types if types[name] == kind})
+            nats[way][kind] = float(np.abs(moved_P - exact_P)[first:].mean())
         if way in scores:
             nats[way][OUTPUT] = float(np.abs(np.array(scores[way]) - behind_P[first:]).mean())
     points = [
         Point(
             name=name,
-            type=kinds[name],
+            type=kind,
             errors={way: errors[way][name] for way in errors},
             added={way: added[way][name] for way in added},
         )
-        for name in names
+        for name, kind in types.items()
     ]
-    departs = {way: next((name for name in names if found[name] > DEPARTS), None) for way, found in errors.items()}
+    departs = {way: next((name for name in types if found[name] > DEPARTS), None) for way, found in errors.items()}
     return LayerFindings(points=points, types=_types(points, nats), departs=departs)
 
 
@@ -125,72 +122,53 @@ def _types(points: Sequence[Point], nats: Mapping[str, Mapping[str, float]]) -> 
     return sorted(found, key=lambda one: -max((each.nats for each in one.added.values()), default=0.0))
 
 
-def in_order(stream: Stream) -> list[str]:
-    """Return the points of a stream as a pass meets them."""
-
-    def place(name: str) -> tuple[int, bool]:
-        number = name.partition(".")[0]
-        return (-1, True) if name == EMBEDDING else (int(number), name == number)
-
-    return sorted(stream, key=place)
-
-
-def relative(own_PD: NDArray[np.float32], other_PD: NDArray[np.float32], first: int) -> float:
+def _relative(own_PD: NDArray[np.float32], other_PD: NDArray[np.float32], first: int) -> float:
     """Return the norm of the difference over that of the other, mean over the positions from `first` on."""
     away_P = np.linalg.norm(own_PD[first:].astype(np.float64) - other_PD[first:], axis=-1)
     whole_P = np.linalg.norm(other_PD[first:].astype(np.float64), axis=-1)
     return float((away_P / np.maximum(whole_P, 1e-30)).mean())
 
 
-def differences(trainer: Trainer, answer: ScoredAnswer, stream: Stream) -> tuple[Stream, NDArray[np.float32]]:
-    """Return by how much each layer behind the stream differs from the exact one that begins alike, and the
-    log-probability of each id but the first by the exact output layer behind the stream's last point.
+def _differences(trainer: Trainer, answer: ScoredAnswer, stream: Stream) -> tuple[Stream, NDArray[np.float32]]:
+    """Return the stream less the output of exact layers that begin with it, at each point, and the log-probability of each
+    id but the first by the exact output layer behind the stream's last point.
     """
     deltas: Stream = {}
 
     def put(point: str, hidden_1PD: torch.Tensor) -> torch.Tensor:
-        given_PD = stream[point]
-        own_PD = hidden_1PD[0, :-1].float().cpu().numpy()
-        deltas[point] = given_PD - own_PD
+        deltas[point] = stream[point] - hidden_1PD[0, :-1].float().cpu().numpy()
         changed_1PD = hidden_1PD.clone()
-        changed_1PD[0, :-1] = torch.from_numpy(given_PD).to(hidden_1PD)
+        changed_1PD[0, :-1] = torch.from_numpy(stream[point]).to(hidden_1PD)
         return changed_1PD
 
     behind_P = trainer.run(answer, put, bf16=False, points=list(stream))
     return deltas, behind_P
 
 
-def _shift(trainer: Trainer, answer: ScoredAnswer, deltas: Stream, exact_P: NDArray[np.float32], first: int) -> float:
-    """Return how far the log-probabilities of the answer move where these differences are added, in nats, in the mean."""
+def _moved(trainer: Trainer, answer: ScoredAnswer, deltas: Stream) -> NDArray[np.float32]:
+    """Return the log-probability of each id but the first if these differences are added to the hidden states."""
 
-    def add(point: str, hidden_1PD: torch.Tensor) -> torch.Tensor | None:
-        if point not in deltas:
-            return None
+    def add(point: str, hidden_1PD: torch.Tensor) -> torch.Tensor:
         changed_1PD = hidden_1PD.clone()
         changed_1PD[0, :-1] += torch.from_numpy(deltas[point]).to(hidden_1PD)
         return changed_1PD
 
-    moved_P = trainer.run(answer, add, bf16=False, points=list(deltas))
-    return float(np.abs(moved_P - exact_P)[first:].mean())
+    return trainer.run(answer, add, bf16=False, points=list(deltas))
 
 
-def types_of(model: PreTrainedModel, points: Sequence[str]) -> dict[str, str]:
-    """Return the type of the layer, or of the part of one, that stands before each point."""
-    layers = layers_of(model, count=model.config.get_text_config(decoder=True).num_hidden_layers)
+def _types_of(model: PreTrainedModel, points: Mapping[str, object]) -> dict[str, str]:
+    """Return the type of the layer, or of the part of one, before each of the points, in the order of a pass."""
     found = {EMBEDDING: EMBEDDING}
-    for number, layer in enumerate(layers):
+    for number, layer in enumerate(model_layers(model)):
         if inside_layer(number) in points:
             first = first_part(layer)
             found[inside_layer(number)] = type_of_modules([first])
             found[after_layer(number)] = type_of_modules([child for child in layer.children() if child is not first])
         else:
             found[after_layer(number)] = type_of_modules([layer])
-    return found
+    return {name: kind for name, kind in found.items() if name in points}
 
 
-def in_words(point: Point | str, kinds: Mapping[str, str]) -> str:
+def in_words(point: Point) -> str:
     """Return a point for people: the layer before it, and its type."""
-    name = point.name if isinstance(point, Point) else point
-    if name == EMBEDDING:
-        return name
-    return f"layer {name.partition('.')[0]} ({kinds[name]})"
+    return point.name if point.name == EMBEDDING else f"layer {point.name.partition('.')[0]} ({point.type})"

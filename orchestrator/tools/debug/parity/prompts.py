@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.binding import BoundEnv
 from temper.envs.source import distinct, open_source
+from temper.orchestrator.tools.debug.parity.answers import Prompt
 from temper.rollout.episodes.renderer import Renderer
 
 MOST = 8
@@ -21,14 +22,11 @@ OWN = (
     "Name three causes of the tides, the most important one first.",
     "Reverse the string 'parity' and count its vowels.",
 )
-"""Where nothing else is named."""
-
-Prompt = tuple[int, ...]
 
 
 def own_prompts(tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     """Return our own questions as the model's chat template writes them."""
-    return [rendered(tokenizer, [{"role": "user", "content": text}]) for text in OWN]
+    return [_rendered(tokenizer, _question(text)) for text in OWN]
 
 
 def env_prompts(env: BoundEnv, renderer: Renderer, *, seed: int) -> list[Prompt]:
@@ -37,10 +35,9 @@ def env_prompts(env: BoundEnv, renderer: Renderer, *, seed: int) -> list[Prompt]
 
 
 def file_prompts(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
-    """Return the prompts of a file, the first `MOST`: a line each, as text, or in a .jsonl file as an object with `prompt` or
-    `messages`.
+    """Return the first `MOST` prompts of a file, one a line: text, or in a .jsonl file an object with `prompt` or `messages`.
 
-    Raise `FileNotFoundError` where there is no such file, `ValueError` for a line that is no prompt.
+    Raise `FileNotFoundError` if there is no such file, `ValueError` for a line that is no prompt.
     """
     if not path.is_file():
         raise FileNotFoundError(f"--prompts {path}: there is no such file")
@@ -48,8 +45,12 @@ def file_prompts(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]
     if not lines:
         raise ValueError(f"--prompts {path} is empty; write a prompt a line")
     if path.suffix != ".jsonl":
-        return [rendered(tokenizer, [{"role": "user", "content": line}]) for line in lines]
-    return [rendered(tokenizer, _messages(line, f"{path}:{number}")) for number, line in enumerate(lines, start=1)]
+        return [_rendered(tokenizer, _question(line)) for line in lines]
+    return [_rendered(tokenizer, _messages(line, f"{path}:{number}")) for number, line in enumerate(lines, start=1)]
+
+
+def _question(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
 
 
 def _messages(line: str, place: str) -> list[dict[str, Any]]:
@@ -57,22 +58,22 @@ def _messages(line: str, place: str) -> list[dict[str, Any]]:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"--prompts {place} is no JSON: {error}") from error
-    if isinstance(row, dict) and isinstance(row.get("messages"), list):
-        return list(row["messages"])
-    if isinstance(row, dict) and isinstance(row.get("prompt"), str):
-        return [{"role": "user", "content": row["prompt"]}]
+    match row:
+        case {"messages": list(messages)}:
+            return messages
+        case {"prompt": str(text)}:
+            return _question(text)
     raise ValueError(f'--prompts {place}: give {{"prompt": text}} or {{"messages": [...]}}, not {line[:80]}')
 
 
-def rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]]) -> Prompt:
+def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, Any]]) -> Prompt:
     """Return messages as the chat template writes them, up to where the answer begins."""
     text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
-    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
-    return tuple(ids)
+    return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def require_room(prompts: Sequence[Prompt], *, tokens: int, longest: int) -> None:
-    """Raise `ValueError` where a prompt and its answer leave no room for the one token more that scoring them takes."""
+    """Raise `ValueError` if a prompt and its answer leave no room for the one token more that scoring them takes."""
     if tokens < 1:
         raise ValueError(f"--tokens {tokens}: give 1 or more")
     most = max(map(len, prompts))

@@ -8,9 +8,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from temper.orchestrator.tools.debug.parity.answers import Setup
 from temper.orchestrator.tools.debug.parity.comparison import EXACT, Comparison
 from temper.orchestrator.tools.debug.parity.layers import DEPARTS, LayerFindings, in_words
-from temper.orchestrator.tools.debug.parity.setup import Setup
 
 WORST = 5
 """Layers that are named one by one."""
@@ -75,31 +75,27 @@ def _type_table(layers: LayerFindings) -> Table:
         table.add_column(f"{way}: error of one", justify="right")
         table.add_column("nats by all", justify="right")
     for kind in layers.types:
-        cells = []
-        for way in ways:
-            added = kind.added.get(way)
-            cells += (
-                ["", ""]
-                if added is None
-                else ["" if added.error is None else f"{added.error:.1e}", f"{added.nats:.1e}"]
-            )
+        cells: list[str] = []
+        for added in map(kind.added.get, ways):
+            cells.append("" if added is None or added.error is None else f"{added.error:.1e}")
+            cells.append("" if added is None else f"{added.nats:.1e}")
         table.add_row(kind.name, str(kind.layers), *cells)
     return table
 
 
 def _layer_lines(layers: LayerFindings) -> Iterator[str]:
-    kinds = {point.name: point.type for point in layers.points}
+    points = {point.name: point for point in layers.points}
     for way, name in layers.departs.items():
-        errors = {point.name: point.errors[way] for point in layers.points}
-        last = layers.points[-1]
+        last = f"{layers.points[-1].errors[way]:.1e}"
         if name is None:
-            yield f"{way}: hidden states agree to the last layer, where they differ by {errors[last.name]:.1e}"
+            yield f"{way}: hidden states agree to the last layer, where they differ by {last}"
             continue
+        first = points[name]
         yield (
-            f"{way}: hidden states depart first behind {in_words(name, kinds)}, by {errors[name]:.1e}; "
-            f"behind the last layer by {errors[last.name]:.1e}"
+            f"{way}: hidden states depart first behind {in_words(first)}, by {first.errors[way]:.1e}; "
+            f"behind the last layer by {last}"
         )
         most = sorted(layers.points, key=lambda point: -point.added[way])[:WORST]
-        added = [f"{in_words(point, kinds)} {point.added[way]:.1e}" for point in most if point.added[way] > DEPARTS]
+        added = [f"{in_words(point)} {point.added[way]:.1e}" for point in most if point.added[way] > DEPARTS]
         if added:
             yield f"  most is added by {', '.join(added)}"

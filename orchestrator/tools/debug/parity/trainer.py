@@ -29,7 +29,7 @@ from temper.rollout.engines.runners.layer_recorder import EMBEDDING, after_layer
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 
 At = Callable[[str, torch.Tensor], torch.Tensor | None]
-"""What is called with a point and the hidden states (1, P, D) there; returns what goes on in their place, or None."""
+"""Gets a point and the hidden states (1, P, D) there; returns those that replace them, or None."""
 FIRST = ("self_attn", "linear_attn", "mamba")
 """What families call the first part of a layer that has two."""
 
@@ -47,49 +47,43 @@ class Trainer:
     def model(self, *, bf16: bool) -> PreTrainedModel:
         """Return the model in bfloat16, or in float32; the one in the other precision is no longer of use."""
         if self._model is None or self._bf16 != bf16:
-            self.release()
+            self._model = self._replay = None
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
             model = read_model(self._directory)
             recompute(model, "none")
             cast(model, bf16=bf16)
             model.to(self._device)
             train_without_noise(model)  # as in a step, which takes other kernels on a GPU than in evaluation mode
             self._model, self._bf16 = model.requires_grad_(False), bf16
-            self._replay = ExpertReplay(model, replay=True, device=self._device)  # where choices were recorded
+            self._replay = ExpertReplay(model, replay=True, device=self._device)
         return self._model
-
-    def release(self) -> None:
-        """Free the model's memory, which an engine needs."""
-        self._model = self._replay = None
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def scores(self, answers: Sequence[ScoredAnswer], learner: LearnerConfig) -> list[NDArray[np.float32]]:
         """Return the log-probabilities of the sampled tokens of each answer, in nats, as a step of the learner has them."""
         model = self.model(bf16=learner.bf16)
-        samples = [_sample(answer, place) for place, answer in enumerate(answers)]
         batch = make_batch(
-            samples,
+            [_sample(answer, place) for place, answer in enumerate(answers)],
             ranks=1,
             micro_batch_tokens=learner.micro_batch_tokens,
             pad_id=0,
             shared_prompts=learner.shared_prompts,
         )
-        found: list[NDArray[np.float32]] = [np.zeros(0, dtype=np.float32)] * len(answers)
+        found: dict[int, NDArray[np.float32]] = {}
         with _scorer(model, learner) as scorer:
             for micro_batch in batch.micro_batches[0]:
                 self._follow([experts.without_count() for experts in micro_batch.experts])
                 scored = current_logprobs(scorer, micro_batch, reference=None, device=self._device).old_BT
                 assert scored is not None
                 assert micro_batch.places_B is not None
-                for place, own, trained in zip(
-                    micro_batch.places_B, scored.cpu().numpy(), micro_batch.weights_BT > 0, strict=True
-                ):
-                    found[place] = own[trained]
-        return found
+                trained_BT = micro_batch.weights_BT > 0
+                for place, own, trained in zip(micro_batch.places_B, scored.cpu().numpy(), trained_BT, strict=True):
+                    found[int(place)] = own[trained]
+        return [found.get(place, np.zeros(0, dtype=np.float32)) for place in range(len(answers))]
 
     def run(self, answer: ScoredAnswer, at: At, *, bf16: bool, points: Sequence[str]) -> NDArray[np.float32]:
-        """Run the model over prompt and answer and call `at` at each of the points; returns the log-probability of each id
-        but the first, in nats at temperature 1.
+        """Run the model over prompt and answer and call `at` at the points; return the log-probability of each id but the
+        first, in nats at temperature 1.
         """
         model = self.model(bf16=bf16)
         ids_1P = torch.tensor([list(answer.ids)], device=self._device)
@@ -98,10 +92,6 @@ class Trainer:
             logits_1PV = model(input_ids=ids_1P, use_cache=False).logits
             scores: NDArray[np.float32] = token_logprobs(logits_1PV, ids_1P)[0, 1:].cpu().numpy()
         return scores
-
-    def _follow(self, passes: Sequence[PassExperts]) -> None:
-        assert self._replay is not None
-        self._replay.follow(passes)
 
     def stream(self, answer: ScoredAnswer, *, bf16: bool, points: Sequence[str]) -> Stream:
         """Return the hidden states at each of the points, of all ids but the last."""
@@ -112,6 +102,10 @@ class Trainer:
 
         self.run(answer, keep, bf16=bf16, points=points)
         return found
+
+    def _follow(self, passes: Sequence[PassExperts]) -> None:
+        assert self._replay is not None
+        self._replay.follow(passes)
 
 
 @contextmanager
@@ -139,31 +133,13 @@ def _sample(answer: ScoredAnswer, place: int) -> TrainingSample:
     )
 
 
-@contextmanager
-def hooked(model: PreTrainedModel, at: At, *, points: Sequence[str]) -> Iterator[None]:
-    """Call `at` at points of a model of transformers in its forward passes.
-
-    A point inside of a layer is behind its first part, attention or Mamba, whose output and the layer's input make up the
-    hidden states there.
-    """
-    layers = layers_of(model, count=model.config.get_text_config(decoder=True).num_hidden_layers)
-    wanted = set(points)
-    handles = []
-    for number, layer in enumerate(layers):
-        point = _Layer(at, number, wanted=wanted)
-        handles.append(layer.register_forward_pre_hook(point.before, with_kwargs=True))
-        handles.append(layer.register_forward_hook(point.after))
-        if inside_layer(number) in wanted:
-            handles.append(first_part(layer).register_forward_hook(point.inside))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def model_layers(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """Return the layers of a model of transformers in their order."""
+    return layers_of(model, count=model.config.get_text_config(decoder=True).num_hidden_layers)
 
 
 def first_part(layer: torch.nn.Module) -> torch.nn.Module:
-    """Return the first part of a layer that has two. Raise `ValueError` where it is none of a known name."""
+    """Return the first part of a layer that has two, attention or Mamba. Raise `ValueError` if no part has a known name."""
     children = dict(layer.named_children())
     for name in FIRST:
         if name in children:
@@ -171,32 +147,56 @@ def first_part(layer: torch.nn.Module) -> torch.nn.Module:
     raise ValueError(f"{type(layer).__name__} has no part {', '.join(FIRST)}, but {', '.join(children)}")
 
 
+@contextmanager
+def hooked(model: PreTrainedModel, at: At, *, points: Sequence[str]) -> Iterator[None]:
+    """Call `at` at points of a model of transformers in its forward passes.
+
+    At a point inside a layer, the hidden states are the layer's input plus the output of its first part.
+    """
+    handles = []
+    for number, layer in enumerate(model_layers(model)):
+        hooks = _Layer(at, number, replaces_input=number == 0 and EMBEDDING in points)
+        handles.append(layer.register_forward_pre_hook(hooks.before, with_kwargs=True))
+        if after_layer(number) in points:
+            handles.append(layer.register_forward_hook(hooks.after))
+        if inside_layer(number) in points:
+            handles.append(first_part(layer).register_forward_hook(hooks.inside))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 class _Layer:
     """The hooks of one layer."""
 
-    def __init__(self, at: At, number: int, *, wanted: set[str]) -> None:
-        self._at, self._number, self._wanted = at, number, wanted
+    def __init__(self, at: At, number: int, *, replaces_input: bool) -> None:
+        self._at, self._number, self._replaces_input = at, number, replaces_input
         self._input = torch.empty(0)
 
     def before(self, _layer: torch.nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        hidden_1PD = given[0] if given else named["hidden_states"]
-        new_1PD = self._at(EMBEDDING, hidden_1PD) if self._number == 0 and EMBEDDING in self._wanted else None
-        self._input = hidden_1PD if new_1PD is None else new_1PD
-        if given:
-            return (self._input, *given[1:]), named
-        return given, {**named, "hidden_states": self._input}
+        self._input = given[0] if given else named["hidden_states"]
+        new_1PD = self._at(EMBEDDING, self._input) if self._replaces_input else None
+        if new_1PD is None:
+            return None
+        self._input = new_1PD
+        return ((new_1PD, *given[1:]), named) if given else (given, {**named, "hidden_states": new_1PD})
 
     def inside(self, _part: torch.nn.Module, _given: Any, returned: Any) -> Any:
-        own = returned[0] if isinstance(returned, tuple) else returned
-        new_1PD = self._at(inside_layer(self._number), self._input + own)
-        if new_1PD is None:
-            return None
-        put = new_1PD - self._input
-        return (put, *returned[1:]) if isinstance(returned, tuple) else put
+        new_1PD = self._at(inside_layer(self._number), self._input + _hidden(returned))
+        return None if new_1PD is None else _with_hidden(returned, new_1PD - self._input)
 
     def after(self, _layer: torch.nn.Module, _given: Any, returned: Any) -> Any:
-        own = returned[0] if isinstance(returned, tuple) else returned
-        new_1PD = self._at(after_layer(self._number), own)
-        if new_1PD is None:
-            return None
-        return (new_1PD, *returned[1:]) if isinstance(returned, tuple) else new_1PD
+        new_1PD = self._at(after_layer(self._number), _hidden(returned))
+        return None if new_1PD is None else _with_hidden(returned, new_1PD)
+
+
+def _hidden(returned: Any) -> torch.Tensor:
+    """Return the hidden states among the outputs of a module."""
+    found: torch.Tensor = returned[0] if isinstance(returned, tuple) else returned
+    return found
+
+
+def _with_hidden(returned: Any, hidden_1PD: torch.Tensor) -> Any:
+    return (hidden_1PD, *returned[1:]) if isinstance(returned, tuple) else hidden_1PD
