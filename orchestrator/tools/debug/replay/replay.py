@@ -2,29 +2,39 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from temper.learner.token_records import TokenRecord
+from temper.orchestrator.config.text import overridden
+from temper.orchestrator.pipeline.config import KINDS
 from temper.orchestrator.run.checkpoint import place, steps, verify
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import read_metrics, step_rows
-from temper.orchestrator.session.recording import StepBatch, TrainedWith, packages_here, read_batch
+from temper.orchestrator.session.recording import (
+    StepBatch,
+    TrainedWith,
+    packages_here,
+    read_batch,
+    trained_with_from_json,
+)
 from temper.orchestrator.tools.debug.replay.chain import Chain, chosen
-from temper.orchestrator.tools.debug.replay.changed_settings import changed
-from temper.orchestrator.tools.debug.replay.tokens import TokensCompared, compared
+from temper.orchestrator.tools.debug.replay.tokens import Record, TokensCompared, compared
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start, Trained
 from temper.orchestrator.tools.debug.replay.weights import Effects, Stored, effects, stored_compared
-from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes, tokenizer_of
+from temper.orchestrator.tools.inspect.viewer.token_bytes import tokenizer_of
 
 OF_TIME = ("step_seconds", "tokens_per_s")
+OF_PUSHES = ("transport", "wire_dtype")
+OF_THE_STAGE = ("optim", "loss", "steps", "updates_per_step", "epochs")
+OF_THE_STATE = ("optim.kind", "learner.bf16", "learner.lora.", "learner.frozen", "learner.train_router")
+"""Settings that the state of an optimiser fixes."""
 Pairs = dict[str, tuple[float, float]]
 
 
 class Verdict(Enum):
-    """How a replay as recorded stands to its record."""
+    """How a replay as recorded compares with its record."""
 
     SAME = "same"
     DIFFERS = "differs"
@@ -34,7 +44,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayRequest:
-    """What a replay is to do. `shown` is how many tokens are described."""
+    """The step to replay, with settings `key=value` to compare with. `shown` is how many tokens are described."""
 
     step: str
     sets: tuple[str, ...] = ()
@@ -43,7 +53,7 @@ class ReplayRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompared:
-    """A step beside its record: its tokens, None where the run recorded none, and the metrics that differ, recorded first.
+    """A step beside its record: its tokens, None if the run recorded none, and the metrics that differ, recorded first.
 
     `metrics_compared` are the metrics that both have.
     """
@@ -76,8 +86,11 @@ class Changed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What was found. `weights` compares with the run's checkpoint of the step, None where it has none; `next_checkpoint` is
-    then the next one that it has. `packages` are those whose version is another than when the step was recorded."""
+    """The findings of a replay.
+
+    `weights` compares with the run's checkpoint of the step, None if it has none; `next_checkpoint` is then the next one.
+    `packages` are those whose version has changed since.
+    """
 
     run: Path
     chain: Chain
@@ -94,14 +107,13 @@ class Replay:
 
     @property
     def verdict(self) -> Verdict:
-        """What it comes to. A step of which nothing was recorded is not as recorded, whatever the steps before it are."""
+        """The result for the last step: `NOTHING` if nothing of it was recorded, even if the steps before it are the same."""
         if self.differs:
             return Verdict.DIFFERS
         return Verdict.SAME if self.weights is not None or self.compared[-1].is_compared else Verdict.NOTHING
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain JSON data."""
-        changed = None if self.changed is None else asdict(self.changed) | {"effects": self.changed.effects.as_json()}
         return {
             "run": str(self.run),
             **self.chain.as_json(),
@@ -111,41 +123,56 @@ class Replay:
             "steps": [asdict(one) for one in self.compared],
             "weights": None if self.weights is None else asdict(self.weights),
             "next_checkpoint": self.next_checkpoint,
-            "changed": changed,
+            "changed": self.changed and asdict(self.changed) | {"effects": self.changed.effects.as_json()},
         }
 
 
 async def replay(run: RunDir, asked: ReplayRequest, ranks: Ranks, *, note: Callable[[str], None]) -> Replay:
     """Train a recorded step again from the checkpoint before it, and compare. The run's folder is only read.
 
-    Raise `ValueError` where the step can't be trained again as it was, and for settings that no replay is about.
+    Raise `ValueError` if the step can't be trained again as it was, and for settings that have no part in it.
     """
     chain = chosen(run, asked.step)
     batches = [read_batch(run.batch_file(chain.stage, step)) for step in chain.steps]
-    last, start = batches[-1], Start(model=chain.model, has_state=chain.base > 0)
-    told = [batch.trained_with for batch in batches]
-    other = _other(run, asked, chain, last)
+    last = batches[-1]
+    kind = run.state().stages[chain.stage]
+    settings = changed(last.trained_with, asked.sets, stage=chain.stage, kind=kind, has_state=chain.step > 1)
     _require_teacher(batches)
     note(f"{chain.label}: from {chain.model}, steps {chain.steps[0]} to {chain.step} of {len(chain.steps)}")
-    compare = _Comparer(run, last, model=chain.model, shown=asked.shown)
-    if other is None:
-        trained, model = await ranks.train(start, batches, told)
-        beside = None
-    else:
-        trained, before = [], start
-        if batches[:-1]:
-            trained, model = await ranks.train(start, batches[:-1], told[:-1])
-            before = Start(model=model, has_state=True)
-        as_recorded, model = await ranks.train(before, [last], told[-1:])
-        trained += as_recorded
+    tokenizer = tokenizer_of(chain.model)
+    metrics = {row.step: row.values for row in step_rows(read_metrics(run.metrics), chain.stage)}
+
+    def tokens(batch: StepBatch, one: Record, other: Record) -> TokensCompared:
+        answers = run.trajectory_file(batch.stage, batch.step)
+        file = answers.stem if answers.is_file() else None
+        return compared(batch, one, other, tokenizer=tokenizer, shown=asked.shown, file=file)
+
+    def step(trained: Trained) -> StepCompared:
+        batch, loss = trained.batch, trained.batch.trained_with.loss
+        # the file has no infinity, and all that is not finite is NaN in its rows
+        ours = {f"train/{name}": v if math.isfinite(v) else math.nan for name, v in _untimed(trained.metrics).items()}
+        both = {name: value for name, value in metrics.get(batch.step, {}).items() if name in ours}
+        return StepCompared(
+            step=batch.step,
+            tokens=tokens(batch, (batch.records, loss), (trained.records, loss)) if batch.records else None,
+            metrics=_unequal(both, ours),
+            metrics_compared=len(both),
+        )
+
+    trained, before, beside = list[Trained](), Start(model=chain.model, has_state=chain.base > 0), None
+    if asked.sets and batches[:-1]:
+        trained, model = await ranks.train(before, batches[:-1])
+        before = Start(model=model, has_state=True)
+    as_recorded, model = await ranks.train(before, batches[len(trained) :])
+    trained += as_recorded
+    if asked.sets:
         note(f"training step {chain.step} with {', '.join(asked.sets)}")
-        with_others, there = await ranks.train(before, [last], [other])
-        tokens = compare.replays(trained[-1], told[-1], with_others[0], other)
+        one, ((other,), elsewhere) = trained[-1], await ranks.train(before, [replace(last, trained_with=settings)])
         beside = Changed(
             sets=asked.sets,
-            tokens=tokens,
-            metrics=_unequal(trained[-1].metrics, with_others[0].metrics),
-            effects=effects(before, model, there, decays=_decays(trained[-1], told[-1], with_others[0], other)),
+            tokens=tokens(last, (one.records, last.trained_with.loss), (other.records, settings.loss)),
+            metrics=_unequal(_untimed(one.metrics), other.metrics),
+            effects=effects(before, model, elsewhere, decays=_decays(one, other)),
         )
     mine = place(run.checkpoints(chain.stage), chain.step)
     if has_checkpoint := mine.is_dir():
@@ -154,96 +181,85 @@ async def replay(run: RunDir, asked: ReplayRequest, ranks: Ranks, *, note: Calla
     return Replay(
         run=run.root,
         chain=chain,
-        compared=[compare.step(batch, one) for batch, one in zip(batches, trained, strict=True)],
+        compared=[step(one) for one in trained],
         weights=stored_compared(mine, model) if has_checkpoint else None,
         next_checkpoint=min((s for s in steps(mine.parent) if s > chain.step), default=None),
-        packages={
-            name: (there, here.get(name, "none")) for name, there in last.packages.items() if there != here.get(name)
-        },
+        packages={name: (v, here.get(name, "none")) for name, v in last.packages.items() if v != here.get(name)},
         changed=beside,
     )
 
 
-def _other(run: RunDir, asked: ReplayRequest, chain: Chain, last: StepBatch) -> TrainedWith | None:
-    """Return the settings of the last step with those that are set over them; None where none are."""
-    if not asked.sets:
-        return None
-    kind = run.state().stages[chain.stage]
-    has_state = chain.step > 1
-    return changed(last.trained_with, asked.sets, stage=chain.stage, kind=kind, has_state=has_state)
-
-
 def _require_teacher(batches: Sequence[StepBatch]) -> None:
-    """Raise `ValueError` where a step was compared with a teacher that is no longer there."""
-    for teacher in {batch.teacher for batch in batches} - {None}:
-        if teacher is not None and not (Path(teacher) / "config.json").is_file():
+    """Raise `ValueError` if the teacher of a step is no longer there."""
+    for batch in batches:
+        if batch.teacher is not None and not (Path(batch.teacher) / "config.json").is_file():
             raise ValueError(
-                f"the step learnt from the teacher {teacher}, which is not there any more; without it the step can't be "
-                f"trained as it was; put it back"
+                f"step {batch.step} learnt from the teacher {batch.teacher}, which is not there any more; put it back"
             )
 
 
-def _decays(one: Trained, told: TrainedWith, other: Trained, changed: TrainedWith) -> tuple[float, float] | None:
+def _decays(one: Trained, other: Trained) -> tuple[float, float] | None:
     """Return the decay of the gradient's running mean in each replay.
 
-    None where a step makes several updates, and where one was skipped, which leaves that mean as it was.
+    None if a step makes several updates, or one was skipped, which leaves that mean as it was.
     """
-    several = any(each.updates_per_step * each.epochs > 1 for each in (told, changed))
+    settings = [each.batch.trained_with for each in (one, other)]
+    several = any(each.updates_per_step * each.epochs > 1 for each in settings)
     skipped = any(each.metrics["skipped"] > 0 for each in (one, other))
-    if several or skipped or told.optim.kind == "muon":
+    if several or skipped or settings[0].optim.kind == "muon":
         return None
-    return told.optim.beta1, changed.optim.beta1
+    return settings[0].optim.beta1, settings[1].optim.beta1
 
 
-class _Comparer:
-    """Compares steps with their records, and replays with each other."""
-
-    def __init__(self, run: RunDir, last: StepBatch, *, model: Path, shown: int) -> None:
-        self._run = run
-        self._last = last
-        self._shown = shown
-        self._tokenizer: TokenBytes | None = tokenizer_of(model)
-        self._metrics = {row.step: row.values for row in step_rows(read_metrics(run.metrics), last.stage)}
-
-    def step(self, batch: StepBatch, trained: Trained) -> StepCompared:
-        """Compare a step with what the run recorded of it."""
-        recorded = self._metrics.get(batch.step, {})
-        # the file has no infinity, and all that is not finite is NaN in its rows
-        ours = {
-            f"train/{name}": value if math.isfinite(value) else math.nan
-            for name, value in trained.metrics.items()
-            if name not in OF_TIME
-        }
-        both = {name: value for name, value in recorded.items() if name in ours}
-        tokens = None
-        if batch.records:
-            tokens = self._tokens(batch, batch.records, batch.trained_with, trained.records, batch.trained_with)
-        return StepCompared(step=batch.step, tokens=tokens, metrics=_unequal(both, ours), metrics_compared=len(both))
-
-    def replays(self, one: Trained, told: TrainedWith, other: Trained, changed: TrainedWith) -> TokensCompared:
-        """Compare the last step's two replays."""
-        return self._tokens(self._last, one.records, told, other.records, changed)
-
-    def _tokens(
-        self,
-        batch: StepBatch,
-        one: Sequence[TokenRecord],
-        told: TrainedWith,
-        other: Sequence[TokenRecord],
-        changed: TrainedWith,
-    ) -> TokensCompared:
-        answers = self._run.trajectory_file(batch.stage, batch.step)
-        return compared(
-            batch,
-            (one, told.loss),
-            (other, changed.loss),
-            tokenizer=self._tokenizer,
-            shown=self._shown,
-            file=answers.stem if answers.is_file() else None,
-        )
+def _untimed(metrics: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name not in OF_TIME}
 
 
 def _unequal(one: dict[str, float], other: dict[str, float]) -> Pairs:
     """Return the metrics of both that differ, NaN being equal to itself."""
-    pairs = {name: (value, other[name]) for name, value in one.items() if name in other and name not in OF_TIME}
+    pairs = {name: (value, other[name]) for name, value in one.items() if name in other}
     return {name: (a, b) for name, (a, b) in pairs.items() if a != b and not (a != a and b != b)}
+
+
+def changed(given: TrainedWith, sets: Sequence[str], *, stage: str, kind: str, has_state: bool) -> TrainedWith:
+    """Return the settings with `key=value` over them. `stage` is an instance, `kind` its stage; both names are understood.
+
+    `has_state` says whether the optimiser has a state by then. Raise `ValueError` for a setting that has no part in the
+    training of a recorded batch, an unknown one, and a value that is wrong.
+    """
+    own = [_own_key(one, stage=stage, kind=kind) for one in sets]
+    for key, given_as in zip(own, sets, strict=True):
+        if has_state and key.startswith(OF_THE_STATE):
+            raise ValueError(
+                f"--set {given_as}: the optimiser's state in the checkpoint is that of what is trained now, by this "
+                f"optimiser; begin another run with this setting"
+            )
+    try:
+        return trained_with_from_json(overridden(given.as_json(), own))
+    except ValueError as error:
+        raise ValueError(f"--set {' '.join(sets)}: {error}") from error
+
+
+def _own_key(given: str, *, stage: str, kind: str) -> str:
+    """Return a setting `key=value` with its key in `TrainedWith`. Raise `ValueError` for one that is not there."""
+    key, equals, value = given.partition("=")
+    if not equals:
+        raise ValueError(f"--set {given} is not of the form key=value, for example {stage}.optim.learning_rate=1e-5")
+    section, _, rest = key.partition(".")
+    field = rest.partition(".")[0]
+    if section == "learner" and field not in OF_PUSHES:
+        return given
+    if section in (stage, kind) and field in OF_THE_STAGE:
+        return f"{rest}={value}"
+    if section == "learner":
+        raise ValueError(f"--set {given}: {key} says how weights travel to engines, and a replay has none")
+    taken = ", ".join(("learner.*", *(f"{stage}.{one}{'.*' * (one in ('optim', 'loss'))}" for one in OF_THE_STAGE)))
+    if section in (stage, kind) and f"{kind}.{rest}" in KINDS:
+        raise ValueError(
+            f"--set {given}: {key} says what is sampled, or when something is saved or measured; the answers of a recorded "
+            f"step are there already, and a replay takes {taken}"
+        )
+    known = "" if key in KINDS else ", and no setting has this name"
+    raise ValueError(
+        f"--set {given}: {key} has no part in the training of a recorded batch of {stage}{known}; {taken} have"
+    )

@@ -26,40 +26,37 @@ from temper.rollout.weights.transports import AUTO
 T = TypeVar("T")
 StartRanks = Callable[[LearnerConfig], Awaitable[TrainerGroup]]
 STEP_S = 1800.0
-"""Seconds of a step where no deadline is given, and the run has no longer one."""
+"""Seconds of a step if neither the command nor the run gives a longer deadline."""
 DEADLINE = "--deadline"
-ADVICE = f"the run is as it was; replay with a longer {DEADLINE}, which all waits of a replay go by, where that was too short"
+ADVICE = f"the run is unchanged; if that was too short, replay with a longer {DEADLINE}, which applies to all waits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What became of a step: the learner's metrics, and what it made of each token. Those of a step's answers, by place."""
+    """A batch that was trained: the learner's metrics, and the records of its tokens by place."""
 
-    step: int
+    batch: StepBatch
     metrics: dict[str, float]
     records: list[TokenRecord]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where training begins: a model, with the optimiser's state where it is the checkpoint of a step."""
+    """Where training begins: a model, which has the optimiser's state if it is the checkpoint of a step."""
 
     model: Path
     has_state: bool
 
 
 def deadlines_of(run: RunDir) -> DeadlineConfig:
-    """Return the deadlines that a run went by last, the usual ones where it has no configuration.
-
-    Raise `ValueError` where these are not as a run writes them.
-    """
+    """Return the deadlines of a run's configuration, the default ones if it has none. Raise `ValueError` if they are wrong."""
     given = written(run.config, "deadlines") if run.config.is_file() else None
     found: DeadlineConfig = typed(DeadlineConfig, given or {}, under="deadlines.")
     return found
 
 
 class Ranks:
-    """The ranks of one replay. They start for the first batch, and anew where the learner's settings are others."""
+    """The ranks of one replay. They start for the first batch, and restart if the learner's settings change."""
 
     def __init__(
         self,
@@ -70,13 +67,11 @@ class Ranks:
         limits: DeadlineConfig | None = None,
         deadline_s: float | None = None,
     ) -> None:
-        """`start` starts them; `scratch` is a folder for checkpoints; `limits` are the run's, or the usual ones.
+        """`start` starts them; `scratch` is a folder for checkpoints; `limits` are the run's deadlines.
 
-        A step may take `deadline_s` seconds, and no other wait less than that.
+        A step may take `deadline_s` seconds, and no other wait has a shorter deadline.
         """
-        self._start = start
-        self._scratch = scratch
-        self._note = note
+        self._start, self._scratch, self._note = start, scratch, note
         limits, least = limits or DeadlineConfig(), deadline_s or 0.0
         self._limits = replace(limits, start_s=max(limits.start_s, least), files_s=max(limits.files_s, least))
         self._step = Deadline(seconds=deadline_s or max(STEP_S, limits.step_s), setting=DEADLINE)
@@ -84,24 +79,21 @@ class Ranks:
         self._group: TrainerGroup | None = None
         self._config: LearnerConfig | None = None
 
-    async def train(
-        self, start: Start, batches: Sequence[StepBatch], told: Sequence[TrainedWith]
-    ) -> tuple[list[Trained], Path]:
-        """Train each batch as told; return what became of each, and the checkpoint after the last one.
+    async def train(self, start: Start, batches: Sequence[StepBatch]) -> tuple[list[Trained], Path]:
+        """Train each batch with its settings; return them trained, and the checkpoint after the last one.
 
-        Where the settings change between two steps, the learner goes on from a checkpoint, as the run did.
+        If the settings change between two steps, the learner continues from a checkpoint, as the run did.
         """
         trained: list[Trained] = []
-        pairs = list(zip(batches, told, strict=True))
-        for settings, members in groupby(pairs, key=lambda pair: pair[1]):
-            group = await self._begin(start, settings, pairs[0][0].teacher)
-            trained += [await self._train(group, batch, settings) for batch, _ in members]
+        for settings, members in groupby(batches, key=lambda batch: batch.trained_with):
+            group = await self._begin(start, settings, batches[0].teacher)
+            trained += [await self._train(group, batch) for batch in members]
             start = Start(model=await self._saved(group), has_state=True)
         return trained, start.model
 
-    async def _begin(self, start: Start, told: TrainedWith, teacher: str | None) -> TrainerGroup:
+    async def _begin(self, start: Start, settings: TrainedWith, teacher: str | None) -> TrainerGroup:
         """Return the ranks, with the model and the optimiser's state that training begins with."""
-        learner = replace(told.learner, transport=AUTO)
+        learner = replace(settings.learner, transport=AUTO)
         if learner.offload_dir is not None:  # that of the run may be in use
             learner = replace(learner, offload_dir=str(self._scratch / "offloaded"))
         if self._config != learner:
@@ -112,33 +104,32 @@ class Ranks:
         group = self._group
         assert group is not None
         limit = self._limits.files(await in_thread(size_of, start.model))
-        await self._within(limit, group.use_threads(told.threads), "the ranks")
-        reading = group.load(
+        await self._within(limit, group.use_threads(settings.threads), "the ranks")
+        loading = group.load(
             start.model,
-            optim=told.optim,
-            loss=told.loss,
-            total_steps=told.total_updates,
+            optim=settings.optim,
+            loss=settings.loss,
+            total_steps=settings.total_updates,
             teacher=None if teacher is None else Path(teacher),
         )
-        await self._within(limit, reading, f"the learner to read {start.model}")
+        await self._within(limit, loading, f"the learner to read {start.model}")
         if start.has_state:
             await self._within(limit, group.restore(start.model), f"the learner to read {start.model}")
-        if told.loss.needs_reference:
+        if settings.loss.needs_reference:
             await self._within(limit, group.load_reference(), "the weights that the loss compares with")
         return group
 
-    async def _train(self, group: TrainerGroup, batch: StepBatch, told: TrainedWith) -> Trained:
+    async def _train(self, group: TrainerGroup, batch: StepBatch) -> Trained:
         self._note(f"training step {batch.step} again")
-        groups, builder = list(batch.groups), told.builder
-        making = partial(builder.of_groups, groups, told.loss, updates=told.updates_per_step, epochs=told.epochs)
-        made = await in_thread(making)
-        what = f"step {batch.step} to be trained"
-        metrics = await self._within(self._step, group.step(*made, epochs=told.epochs), what)
-        records = await self._within(self._step, group.token_records(), what)
-        return Trained(step=batch.step, metrics=metrics, records=sorted(records, key=lambda record: record.place))
+        settings, waited = batch.trained_with, f"step {batch.step} to be trained"
+        build = partial(settings.builder.of_groups, list(batch.groups), settings.loss)
+        made = await in_thread(partial(build, updates=settings.updates_per_step, epochs=settings.epochs))
+        metrics = await self._within(self._step, group.step(*made, epochs=settings.epochs), waited)
+        records = await self._within(self._step, group.token_records(), waited)
+        return Trained(batch=batch, metrics=metrics, records=sorted(records, key=lambda record: record.place))
 
     async def _saved(self, group: TrainerGroup) -> Path:
-        """Return a checkpoint of what was learnt, in the scratch folder."""
+        """Save a checkpoint in the scratch folder and return its directory."""
         directory = self._scratch / f"{next(self._numbers):06d}"
         directory.mkdir()
         needed, free = await group.checkpoint_bytes(), shutil.disk_usage(directory).free
@@ -156,7 +147,7 @@ class Ranks:
         return directory
 
     async def close(self) -> None:
-        """End the ranks, where there are some."""
+        """End the ranks, if there are some."""
         group, self._group, self._config = self._group, None, None
         if group is not None:
             await group.close()
@@ -172,7 +163,7 @@ class RayRanks:
         self._bundles: Bundles | None = None
 
     async def __call__(self, learner: LearnerConfig) -> TrainerGroup:
-        """Return as many ranks as a run with these settings has. Raise `NoRoomError` where the cluster has no room for them."""
+        """Return as many ranks as a run with these settings has. Raise `NoRoomError` if the cluster has no room for them."""
         start_ray(slots=learner.ranks, min_sandbox_level=0)
         if self._bundles is not None:
             self._bundles.free()

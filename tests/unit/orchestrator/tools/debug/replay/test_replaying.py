@@ -11,24 +11,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 from safetensors.numpy import load_file, save_file
 from safetensors.torch import load_file as load_tensors
+from safetensors.torch import save_file as save_tensors
 from support import tiny_models
 from support.plain_rank import plain_ranks
 from support.replayed_run import train
 
 from temper.learner.batches.builder import samples_by
+from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
 from temper.learner.models.layer_types import types_of_tensors
+from temper.learner.training_state import STATE_FOLDER
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.recording import BatchKeeper, read_batch, write_batch
 from temper.orchestrator.tools.debug.replay.answer import replayed
 from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
-from temper.orchestrator.tools.debug.replay.page import print_replay
+from temper.orchestrator.tools.debug.replay.page import furthest_layers, print_replay
 from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start
+from temper.orchestrator.tools.debug.replay.weights import Moved, stored_compared
 from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, shares_of_batch
 from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
 from temper.rollout.trajectory import Turn
@@ -155,9 +160,8 @@ def test_a_learning_rate_moves_the_weights_as_adamw_says(run: RunDir, tmp_path: 
     async def trained() -> Path:
         batch = read_batch(run.batch_file("rl", 1))
         ranks = Ranks(plain_ranks, scratch=tmp_path, note=lambda text: None, deadline_s=60.0)
-        start, told = Start(model=chain.model, has_state=False), replace(batch.trained_with)
         try:
-            return (await ranks.train(start, [batch], [told]))[1]
+            return (await ranks.train(Start(model=chain.model, has_state=False), [batch]))[1]
         finally:
             await ranks.close()
 
@@ -365,6 +369,61 @@ def test_where_a_batch_can_not_be_written_none_is_due_before_the_next_checkpoint
     assert list(folder.batch_files("rl")) == [9]
     folder.close()
     assert not BatchKeeper(folder, "rl", count=0, after=6).due(7)
+
+
+def far_away(arrays: dict[str, np.ndarray]) -> None:
+    """Let the sum of all gaps overflow."""
+    behaviour = arrays["behaviour"]
+    behaviour[np.isfinite(behaviour)] = np.float32(-1e38)
+
+
+def unknown(arrays: dict[str, np.ndarray]) -> None:
+    arrays["behaviour"][np.isfinite(arrays["behaviour"])] = np.nan
+
+
+def test_a_metric_that_is_infinite_is_what_the_file_has_as_null(run: RunDir, tmp_path: Path) -> None:
+    copy = edited(run, tmp_path / "run", far_away, step=8)
+    rows = [json.loads(line) for line in copy.metrics.read_text().splitlines()]
+    first = replay(copy, "8").compared[-1]
+    infinite = [name for name, (then, now) in first.metrics.items() if math.isfinite(then) and not math.isfinite(now)]
+    assert infinite
+    for row in rows:
+        row |= dict.fromkeys(infinite) if (row["stage"], row["step"]) == ("rl", 8) else {}
+    copy.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    again = replay(copy, "8").compared[-1]
+    assert again.metrics_compared == first.metrics_compared
+    assert [name for name in infinite if name in again.metrics] == []
+
+
+def test_of_a_step_that_is_skipped_no_gradient_is_told(run: RunDir, tmp_path: Path) -> None:
+    copy = edited(run, tmp_path / "run", unknown, step=8)
+    found = replay(copy, "8", "rl.optim.learning_rate=1e-5")
+    assert found.compared[-1].metrics["train/skipped"] == (0.0, 1.0)
+    assert found.changed is not None
+    assert found.changed.effects.gradients == {}
+    whole = replay(run, "8", "rl.optim.learning_rate=1e-5")
+    assert whole.changed is not None
+    assert whole.changed.effects.gradients
+
+
+def test_adapters_are_compared_beside_the_weights_that_have_them_merged(run: RunDir, tmp_path: Path) -> None:
+    checkpoint = run.checkpoints("rl") / "000008"
+    one, other = tmp_path / "one", tmp_path / "other"
+    for place, value in ((one, 1.0), (other, 1.0 + 2**-20)):
+        shutil.copytree(checkpoint, place)
+        adapter = {"backbone.layers.0.mixer.in_proj.lora_A.default.weight": torch.full((2, 3), value)}
+        save_tensors(adapter, place / STATE_FOLDER / ADAPTERS_FILE)
+        (found,) = stored_compared(one, other).unequal
+    assert (found.layer, found.type, found.entries, found.unequal) == ("layer 0", "adapter", 6, 6)
+    assert found.largest == 2**-20
+
+
+def test_a_layer_that_begins_to_move_is_shown_before_any_that_moves_otherwise() -> None:
+    still, small, large = Moved(), Moved(), Moved()
+    still.add(torch.zeros(2), torch.ones(2))
+    small.add(torch.ones(2), torch.full((2,), 1.1))
+    large.add(torch.ones(2), torch.full((2,), 4.0))
+    assert furthest_layers({"small": small, "still": still, "large": large}) == ["still", "large", "small"]
 
 
 @pytest.mark.slow
