@@ -3,7 +3,7 @@
 import logging
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gymnasium.utils.env_checker import check_env
@@ -14,8 +14,7 @@ from temper.envs.catalog import drawing_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
 from temper.envs.playback import Scored, score
-from temper.orchestrator.tools.debug.grading.case_check import CaseCheck
-from temper.orchestrator.tools.debug.grading.reward_audit import audit
+from temper.orchestrator.tools.debug.grading.reward_audit import CaseCheck, audit
 from temper.rewards.verdict import correctness
 
 LOG = logging.getLogger(__name__)
@@ -66,24 +65,23 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
 
     If it `audits`, `reward_audit` then looks for rewards that need no knowledge of the task.
     """
-    gold, wrong = CaseCheck(name="gold answers accepted"), Counter[str]()
-    corrupted = CaseCheck(name="corrupted answers rejected")
+    gold, corrupted = CaseCheck(name="gold answers accepted"), CaseCheck(name="corrupted answers rejected")
     repeated = CaseCheck(name="the same score twice")
     if env.gold is None or env.corruptions is None:
         raise ValueError(f"environment {env.id!r} has no gold answers and corruptions to be checked with")
-    seconds = []
+    seconds: list[float] = []
     golds: dict[str, list[str]] = {}
-    skipped = 0
+    wrong, skipped = Counter[str](), 0
     for number, task in enumerate(tasks):
         try:
-            scripts = list(_scripts(env, task))
+            scripts = [("gold", env.gold(task)), *env.corruptions(task)]
         except ValueError as error:
             LOG.warning("task %s: %s", task.key, error)
             skipped += 1
             continue
         golds[task.key] = scripts[0][1]
-        for name, turns, right in scripts:
-            first = score(task, turns)
+        for place, (name, turns) in enumerate(scripts):
+            right, first = place == 0, score(task, turns)
             took = first.seconds
             finding = gold if right else corrupted
             accepted = correctness(first.verdict.parts, first.reward) >= 1.0
@@ -102,13 +100,6 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
     corrupted.name += f" ({', '.join(kinds)}{more})"
     findings = [gold, corrupted, repeated, _same_tasks(env), _gymnasium(env, tasks)]
     return EnvReport(findings=findings + (audit(env, tasks, golds) if audits else []), seconds=seconds)
-
-
-def _scripts(env: EnvDefinition, task: Task) -> Iterator[tuple[str, list[str], bool]]:
-    assert env.gold is not None
-    assert env.corruptions is not None
-    yield "gold", env.gold(task), True
-    yield from ((name, turns, False) for name, turns in env.corruptions(task))
 
 
 def _case(task: Task, name: str, scored: Scored) -> str:

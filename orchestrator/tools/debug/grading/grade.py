@@ -24,39 +24,27 @@ BAD_ROW = "bad_row"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A row of the responses: the key that it gives, and the script that it is or why it is none."""
+    """A row of the responses: its key, and its script or the reason why it has none."""
 
     key: Any
     script: Script | None = None
     mistake: str = ""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Graded:
-    """What a response was worth."""
-
-    response: Response
-    scored: Scored
-
-    @property
-    def failure(self) -> dict[str, str] | None:
-        """Why there is no reward, as type and message."""
-        if self.response.script is None:
-            return {"type": BAD_ROW, "message": self.response.mistake}
-        failure = self.scored.failure
-        return None if failure is None else {"type": failure.kind.value, "message": failure.message}
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the row of the results."""
-        verdict = self.scored.verdict
+    def result(self, scored: Scored | None) -> dict[str, Any]:
+        """Return the row of the results; `scored` is None without a script."""
+        scored, failure = scored or Scored(reward=None), {"type": BAD_ROW, "message": self.mistake}
+        if self.script is not None:
+            failed = scored.failure
+            failure = None if failed is None else {"type": failed.kind.value, "message": failed.message}
+        outcome = scored.verdict.outcome
         return {
-            "key": self.response.key,
-            "reward": self.scored.reward,
-            "parts": verdict.parts,
-            "outcome": None if verdict.outcome is None else verdict.outcome.value,
-            "failure": self.failure,
-            "detail": verdict.detail,
-            "seconds": round(self.scored.seconds, 4),
+            "key": self.key,
+            "reward": scored.reward,
+            "parts": scored.verdict.parts,
+            "outcome": None if outcome is None else outcome.value,
+            "failure": failure,
+            "detail": scored.verdict.detail,
+            "seconds": round(scored.seconds, 4),
         }
 
 
@@ -67,7 +55,7 @@ def grade(tasks: dict[str, Task], responses: Path, out: Path, *, workers: int) -
     Rows are written as they come: what was done before an interruption is in the file.
     """
     given = _read(responses, tasks)
-    results: list[Graded] = []
+    rows: list[dict[str, Any]] = []
     bar = Progress(
         TextColumn("grading"),
         BarColumn(),
@@ -86,13 +74,12 @@ def grade(tasks: dict[str, Task], responses: Path, out: Path, *, workers: int) -
     ):
         step = bar.add_task("", total=len(given))
         for response in given:
-            scored = Scored(reward=None) if response.script is None else next(scores)
-            results.append(Graded(response=response, scored=scored))
-            file.write(json.dumps(results[-1].as_json()) + "\n")
+            rows.append(response.result(None if response.script is None else next(scores)))
+            file.write(json.dumps(rows[-1]) + "\n")
             file.flush()
             bar.advance(step)
-    Console().print(summary(results))
-    return all(graded.failure is None for graded in results)
+    Console().print(_summary(rows))
+    return all(row["failure"] is None for row in rows)
 
 
 def _read(path: Path, tasks: dict[str, Task]) -> list[Response]:
@@ -111,23 +98,20 @@ def _read(path: Path, tasks: dict[str, Task]) -> list[Response]:
     return read_rows(DataConfig(path=str(path)), parse=parse, on_error="raise")[0]
 
 
-def summary(results: list[Graded]) -> Table:
-    """Lay out the counts, means and failures of graded responses."""
-    table = Table(title=f"{len(results)} responses")
+def _summary(rows: list[dict[str, Any]]) -> Table:
+    """Return the counts, means and failures of results."""
+    table = Table(title=f"{len(rows)} responses")
     table.add_column("")
     table.add_column("value", justify="right")
-    scored = [graded.scored for graded in results if graded.failure is None]
-    rewards = [one.reward for one in scored if one.reward is not None]
-    if rewards:
+    scored = [row for row in rows if row["failure"] is None]
+    if rewards := [row["reward"] for row in scored if row["reward"] is not None]:
         table.add_row("mean reward", f"{fmean(rewards):.4f}")
-        for name in sorted({name for one in scored for name in one.verdict.parts}):
-            values = [one.verdict.parts[name] for one in scored if name in one.verdict.parts]
+        for name in sorted({name for row in scored for name in row["parts"]}):
+            values = [row["parts"][name] for row in scored if name in row["parts"]]
             table.add_row(f"part {name}", f"{fmean(values):.4f}")
-    for outcome, count in sorted(
-        Counter(str(row.as_json()["outcome"]) for row in results if row.failure is None).items()
-    ):
+    for outcome, count in sorted(Counter(str(row["outcome"]) for row in scored).items()):
         table.add_row(f"outcome {outcome}", str(count))
-    for kind, count in sorted(Counter(row.failure["type"] for row in results if row.failure is not None).items()):
+    for kind, count in sorted(Counter(row["failure"]["type"] for row in rows if row["failure"] is not None).items()):
         table.add_row(f"[red]failure {kind}[/red]", str(count))
-    table.add_row("seconds of grading", f"{sum(row.scored.seconds for row in results):.1f}")
+    table.add_row("seconds of grading", f"{sum(row['seconds'] for row in rows):.1f}")
     return table

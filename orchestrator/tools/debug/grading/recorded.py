@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from temper.envs.core.thinking_mode import Mode, Thinking
 from temper.envs.play import Play
 from temper.envs.source import SizedSource, distinct, open_source
 from temper.orchestrator.loop.shaping import earned
-from temper.orchestrator.pipeline.config import Config, load_config
-from temper.orchestrator.run.folder import RunDir, parsed_lines
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.ledger import parse_row
 from temper.rollout.episodes.episode import LIMITS
 from temper.rollout.episodes.renderer import Renderer
@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regraded:
-    """A recorded answer and its verdict of now. `recorded` is what it earned then, without what the run added for its group."""
+    """A recorded answer and its verdict of now. `recorded` is its reward then, without the part that the run added."""
 
     row: int
     recorded: float | None
@@ -45,19 +45,18 @@ class Regraded:
     def as_json(self) -> dict[str, Any]:
         """Return plain JSON data."""
         failure = None if self.failure is None else {"type": self.failure.kind.value, "message": self.failure.message}
-        told = {"row": self.row, "recorded": self.recorded, "reward": self.reward, "agrees": self.agrees}
-        return told | {"parts": self.parts, "detail": self.detail, "failure": failure}
+        return asdict(self) | {"agrees": self.agrees, "failure": failure}
 
 
 class RecordedTasks:
     """The tasks of one file of a run's folder `trajectories`, made again from the run's configuration and ledger."""
 
     def __init__(self, file: Path, rows: list[Row]) -> None:
-        """Raise `ValueError` where the file is none of a run that has its configuration."""
+        """Raise `ValueError` if the file is not in a run that has its configuration."""
         self._run = RunDir(file.resolve().parent.parent)
         if file.resolve().parent != self._run.trajectories or not self._run.config.is_file():
             raise ValueError(f"{file} does not lie in the folder `trajectories` of a run that has its config.yaml")
-        self._config: Config = load_config(self._run.config, [])
+        self._config = load_config(self._run.config, [])
         self._stage = file.stem.rpartition("-")[0]
         self._instance = next((one for one in self._config.instances if one.name == self._stage), None)
         self._rows = rows
@@ -66,22 +65,22 @@ class RecordedTasks:
         self._training: dict[str, SizedSource] = {}
 
     def renderer(self) -> Renderer:
-        """Return what reads the turns of the run's model."""
+        """Return the renderer of the run's model."""
         model = self._run.state().model
         if model is None:
             raise ValueError(f"{self._run.root} has no model, whose tokenizer says how its turns are read")
         return Renderer(load_tokenizer(self._run.root / model), self._config.rollout.thought)
 
     def task(self, row: Row) -> Task:
-        """Make the task of a row again. Raise `ValueError` where the run does not say how, or another one comes out."""
+        """Make the task of a row again. Raise `ValueError` if the run does not say how, or another task comes out."""
         task = self._drawn(row) if self._instance is not None else self._of_evaluation(row["env"]).get(row["key"])
         if task is None or (task.key, list(task.messages)) != (row["key"], row["messages"]):
             raise ValueError(
                 f"task {row['key']} of {row['env']} can't be made again as it was: the configuration, the data or the "
                 f"environment has changed since"
             )
-        thinking = Thinking(mode=Mode(row["thinking"]["mode"]), budget=row["thinking"]["budget"])
-        return replace(task, thinking=thinking)
+        mode, budget = row["thinking"]["mode"], row["thinking"]["budget"]
+        return replace(task, thinking=Thinking(mode=Mode(mode), budget=budget))
 
     def _drawn(self, row: Row) -> Task | None:
         assert self._instance is not None
@@ -117,18 +116,15 @@ def regraded(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regrade
     for number in wanted:
         row = rows[number]
         task = tasks.task(row)
-        recorded = row["reward"]
-        if recorded is not None:
-            recorded = earned(recorded, row["parts"])
+        recorded = None if row["reward"] is None else earned(row["reward"], row["parts"])
+        found = Regraded(row=number, recorded=recorded, reward=None, parts={}, detail="")
         try:
             result = _played(task, row, renderer)
-        except Exception as error:  # whatever the environment raises
-            yield Regraded(row=number, recorded=recorded, reward=None, parts={}, detail="", failure=failure_of(error))
+        except Exception as error:  # any error of the environment
+            yield replace(found, failure=failure_of(error))
         else:
             verdict = result.verdict
-            yield Regraded(
-                row=number, recorded=recorded, reward=result.reward, parts=verdict.parts, detail=verdict.detail
-            )
+            yield replace(found, reward=result.reward, parts=verdict.parts, detail=verdict.detail)
 
 
 def _played(task: Task, row: Row, renderer: Renderer) -> StepResult:

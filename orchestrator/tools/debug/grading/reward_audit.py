@@ -3,7 +3,7 @@
 import ast
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
@@ -12,7 +12,6 @@ from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CALL_BLOCK
 from temper.envs.play import Play
 from temper.envs.playback import Scored, read_as_own, score
-from temper.orchestrator.tools.debug.grading.case_check import CaseCheck
 from temper.rewards.verdict import correctness
 
 AUDITED = 30
@@ -48,6 +47,21 @@ ASSERTED = re.compile(r"assert (\w+)\((.*)\) == (.+?)(?: failed: .*)?$", re.MULT
 PRINTED = re.compile(r"input:\n(.*?)\n(?:output:\n.*?\n)?expected:\n(.*?)(?:\n\n|\Z)", re.DOTALL)
 Copy = Callable[[str, list[str]], str | None]
 """Gives a turn from the gold answer's names and all feedback of the environment. None gives up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CaseCheck:
+    """The cases that one check tried, and the cases that went against it."""
+
+    name: str
+    tried: int = 0
+    against: list[str] = field(default_factory=list)
+
+    def add(self, holds: bool, case: str) -> None:
+        """Count a case."""
+        self.tried += 1
+        if not holds:
+            self.against.append(case)
 
 
 def audit(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> list[CaseCheck]:

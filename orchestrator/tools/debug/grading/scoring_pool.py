@@ -15,7 +15,7 @@ from temper.envs.playback import Scored, score
 Script = tuple[Task, list[str]]
 """A task and the model's turns."""
 AHEAD = 8
-"""Scripts that are taken from the source for each process before the first of them is given back."""
+"""Scripts that are taken from the source for each process before the first one is yielded."""
 START_S = 120.0
 DEADLINE_S = 300.0
 ATTEMPTS = 3
@@ -37,26 +37,20 @@ class ScoringPool:
     def __init__(self, workers: int, *, deadline_s: float = DEADLINE_S) -> None:
         if workers < 1:
             raise ValueError(f"workers is {workers}; it must be at least 1")
-        self.workers = workers
         self._deadline_s = deadline_s
         self._processes = [_Worker() for _ in range(workers)]
-
-    @property
-    def pids(self) -> list[int]:
-        """The ids of the processes."""
-        return [worker.pid for worker in self._processes]
 
     def scores(self, scripts: Iterable[Script]) -> Generator[Scored]:
         """Yield the score of each script, in their order.
 
-        A script whose process dies or hangs is tried again in a new one; after three attempts it is a failure of type
-        `worker`. Raise `RuntimeError` where a process can't be started.
+        If its process dies or hangs, a script is tried again in a new one; after three attempts it is a failure of type
+        `worker`. Raise `RuntimeError` if a process can't be started.
         """
         given = (_Job(script=script) for script in scripts)
         ordered, waiting = deque[_Job](), deque[_Job]()
         try:
             while True:
-                while len(ordered) < self.workers * AHEAD and (job := next(given, None)) is not None:
+                while len(ordered) < len(self._processes) * AHEAD and (job := next(given, None)) is not None:
                     ordered.append(job)
                     waiting.append(job)
                 if not ordered:
@@ -68,7 +62,7 @@ class ScoringPool:
                 while ordered and (scored := ordered[0].scored) is not None:
                     ordered.popleft()
                     yield scored
-        finally:  # where nobody asks for the rest; one that is still starting has nothing to lose
+        finally:  # if nobody asks for the rest; one that is still starting has nothing to lose
             self._processes = [worker if worker.job is None else worker.replaced() for worker in self._processes]
 
     def _lost(self) -> list[_Job]:
@@ -118,25 +112,20 @@ class _Worker:
         self.idle = False
         self.until = monotonic() + START_S
 
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
-
     def begin(self, job: _Job, deadline_s: float) -> None:
         self.job, self.idle = job, False
         self.until = monotonic() + deadline_s
-        with suppress(OSError):  # where it died while it was idle, which the next `receives` finds
+        with suppress(OSError):  # it died while it was idle, which the next `receives` finds
             self.pipe.send(job.script)
 
     def receives(self) -> bool:
-        """Take what the process says; False where it has died."""
+        """Take the message of the process; False if it has died."""
         try:
-            said: Scored | None = self.pipe.recv()
+            scored: Scored | None = self.pipe.recv()
         except (EOFError, OSError):
             return False
         if self.job is not None:
-            self.job.scored = said
+            self.job.scored = scored
         self.job, self.idle = None, True
         return True
 
@@ -152,11 +141,8 @@ class _Worker:
 
 
 def _serve(pipe: Connection) -> None:
-    """Say that all is imported, then score what comes until the other end is gone."""
+    """Report that all is imported, then score scripts until the other end is gone."""
     pipe.send(None)
-    while True:
-        try:
-            task, turns = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(score(task, turns))
+    with suppress(EOFError):
+        while True:
+            pipe.send(score(*pipe.recv()))
