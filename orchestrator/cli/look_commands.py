@@ -22,10 +22,10 @@ from temper.orchestrator.tools.inspect.status.facts import gather
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
 from temper.orchestrator.tools.inspect.viewer.archive import Archive
 from temper.orchestrator.tools.inspect.viewer.loopback import opened, serve_until_interrupt
-from temper.orchestrator.tools.inspect.viewer.page import document
+from temper.orchestrator.tools.inspect.viewer.page import document, facts_of
 from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
-from temper.orchestrator.tools.inspect.viewer.run_facts import facts_of, tokenizer_of_run
 from temper.orchestrator.tools.inspect.viewer.server import ViewServer
+from temper.orchestrator.tools.inspect.viewer.token_bytes import tokenizer_of_run
 from temper.orchestrator.tracking.mlflow.dashboard import runs_page, serving
 from temper.orchestrator.tracking.mlflow.tracker import store_of
 

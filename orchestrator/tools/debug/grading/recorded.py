@@ -14,7 +14,7 @@ from temper.envs.play import Play
 from temper.envs.source import SizedSource, distinct, open_source
 from temper.orchestrator.loop.shaping import earned
 from temper.orchestrator.pipeline.config import load_config
-from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.run.folder import RunDir, parsed_lines
 from temper.orchestrator.run.ledger import parse_row
 from temper.rollout.episodes.episode import LIMITS
 from temper.rollout.episodes.renderer import Renderer

@@ -1,4 +1,4 @@
-"""A server of pages on loopback alone, by the standard library: what it answers to a path is a function's."""
+"""A server of pages on loopback alone, by the standard library: a function gives the answer to a path."""
 
 import sys
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 LOOPBACK = "127.0.0.1"
 NAMES = (LOOPBACK, "localhost")
-"""What a browser on this machine calls it; under another name that leads here it is somebody else's page that asks."""
+"""Its names for a browser on this machine. A request under another name comes from a foreign page, so it is refused."""
 REQUEST_S = 30.0
 """How long a browser may take to send a request or to take its answer, in seconds."""
 HTML, JSON = "text/html; charset=utf-8", "application/json"
@@ -18,7 +18,7 @@ HTML, JSON = "text/html; charset=utf-8", "application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageAnswer:
-    """What lies at a path. `kind` is its media type."""
+    """The answer to a path. `kind` is its media type."""
 
     body: bytes
     kind: str = "text/plain"
@@ -35,12 +35,12 @@ class LoopbackServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, answer: Callable[[str], PageAnswer], *, port: int = 0) -> None:
-        """Listen on a port of loopback, with 0 one that is free. Raise `OSError` where it is taken."""
+        """Listen on a port of loopback, with 0 one that is free. Raise `OSError` if it is taken."""
         super().__init__((LOOPBACK, port), _Request)
         self.answer = answer
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that went away before it had its answer; of anything else, what happened."""
+        """Print errors, except that of a browser that went away before it had its answer."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -54,7 +54,7 @@ Server = TypeVar("Server", bound=LoopbackServer)
 
 
 def opened(make: Callable[[], Server], port: int) -> Server:
-    """Return a server that listens. Raise `ValueError` where the port that was asked for is taken."""
+    """Return a server that listens. Raise `ValueError` if the port is taken."""
     try:
         return make()
     except OSError as error:
@@ -64,7 +64,7 @@ def opened(make: Callable[[], Server], port: int) -> Server:
 
 
 def serve_until_interrupt(server: LoopbackServer, what: str) -> None:
-    """Say where `what` is served, and serve it until Ctrl-C."""
+    """Print the address of `what`, and serve it until Ctrl-C."""
     with server:
         print(f"{what} is at {server.address} (Ctrl-C ends it)", flush=True)
         try:
@@ -78,7 +78,7 @@ class _Request(BaseHTTPRequestHandler):
     timeout = REQUEST_S
 
     def do_GET(self) -> None:
-        """Answer with what lies at the path, if it is this machine that asks."""
+        """Answer the request if it comes from this machine."""
         known = self.headers.get("Host") in {f"{name}:{self.server.server_port}" for name in NAMES}
         answer = self.server.answer(unquote(urlsplit(self.path).path)) if known else REFUSED
         self.send_response(answer.status)
@@ -90,4 +90,4 @@ class _Request(BaseHTTPRequestHandler):
         self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing of each request."""
+        """Log no requests."""

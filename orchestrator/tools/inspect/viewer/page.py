@@ -8,7 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.inspect.viewer.archive import Archive
+from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile, recorded_files
 
 BROWSER = Path(__file__).parent / "browser"
 FRAME, BODY, STYLE = BROWSER / "frame.html", BROWSER / "viewer.html", BROWSER / "viewer.css"
@@ -17,14 +19,20 @@ NOUNS = ("element", "theme", "columns", "tokens", "colours", "table", "group", "
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 
 
+def facts_of(run: RunDir, files: list[RecordedFile] | None = None) -> dict[str, Any]:
+    """Return the facts of a run that the page shows, as plain JSON data, with these of its files, or all."""
+    listed = recorded_files(run) if files is None else files
+    return {"run": run.root.resolve().name, "folder": str(run.root), "files": [file.about() for file in listed]}
+
+
 def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = None) -> str:
     """Return the page of a run. Without `archives`, by the names of files, it asks its server for columns.
 
-    What a model wrote never stands in it as HTML: columns are base64, and the code puts text into text nodes alone. The
-    page's own code is named by its hash in a policy (Content Security Policy), so that no other would run.
+    Text of a model never becomes HTML: columns are base64, and the code only makes text nodes of them. A Content Security
+    Policy names the page's own code by its hash, so that no other code runs.
     """
-    parts = {} if archives is None else _parts(archives)
-    data = [f'<script type="text/plain" data-part="{escape(part)}">{text}</script>' for part, text in parts.items()]
+    parts = _parts(archives or {}).items()
+    data = [f'<script type="text/plain" data-part="{escape(part)}">{text}</script>' for part, text in parts]
     script = "\n".join(['"use strict";', *((BROWSER / f"{noun}.js").read_text(encoding="utf-8") for noun in NOUNS)])
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = FRAME.read_text(encoding="utf-8")
@@ -32,7 +40,7 @@ def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = No
         ("BODY", BODY.read_text(encoding="utf-8").rstrip()),
         ("POLICY", f"{POLICY}; script-src 'sha256-{digest}'"),
         ("STYLE", STYLE.read_text(encoding="utf-8")),
-        ("RUN", in_script(run | {"offline": archives is not None})),
+        ("RUN", _in_script(run | {"offline": archives is not None})),
         ("DATA", "\n".join(data)),
         ("CODE", script),
     ):
@@ -42,7 +50,7 @@ def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = No
     return page
 
 
-def in_script(value: Any) -> str:
+def _in_script(value: Any) -> str:
     """Return plain JSON data that may stand in a script element: nothing in it can end that."""
     text = json.dumps(value, allow_nan=False)
     for character in "<>&":

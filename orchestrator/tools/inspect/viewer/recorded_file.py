@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,17 +19,17 @@ Kind = Literal["step", "evaluation"]
 BETWEEN = re.compile(r"(?P<stage>.+)\.eval-(?P<step>\d+)")
 STEP = re.compile(r"(?P<stage>.+)-(?P<step>\d+)")
 EVALUATION = "eval-"
-OF_ROW = frozenset(
-    ("ticket", "admitted", "sampling", "env", "key", "thinking", "messages", "reward", "parts", "stop", "failure")
-    + ("seconds", "turns")
-)
-OF_TURN = frozenset(
-    ("context_ids", "sampled_ids", "logprobs", "versions", "forced", "text", "thought_text", "answer", "observation")
-    + ("thought_tokens", "closed", "faults", "times")
-)
-"""What a row and each of its turns have in every file of a run."""
+OF_ROW = {
+    *("ticket", "admitted", "sampling", "env", "key", "thinking", "messages", "reward", "parts", "stop", "failure"),
+    *("seconds", "turns"),
+}
+OF_TURN = {
+    *("context_ids", "sampled_ids", "logprobs", "versions", "forced", "text", "thought_text", "answer", "observation"),
+    *("thought_tokens", "closed", "faults", "times"),
+}
+"""The keys of a row and of each of its turns in every file of a run."""
 PIECE_BYTES = 1_000_000
-"""About how many bytes of a file one piece of it has: what is read, sent and decoded at once."""
+"""About the bytes of a file in one piece, which is read, sent and decoded at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +39,9 @@ class RecordedFile:
     path: Path
     kind: Kind
     label: str
-    """What people call it, and what the command takes: `rl/30` for a step, `rl` or `rl/30` for an evaluation."""
+    """Its name in the command: `rl/30` for a step, `rl` or `rl/30` for an evaluation."""
     time: float
-    """When it was written, in seconds since 1970."""
+    """Of the last change, in seconds since 1970."""
 
     @property
     def name(self) -> str:
@@ -48,28 +49,14 @@ class RecordedFile:
         return self.path.stem
 
     def mark(self) -> str:
-        """Return what another file of this name would not have: a run that goes back writes a step again."""
+        """Return an identifier of this version of the file: a run that goes back writes a step again."""
         status = self.path.stat()
         return f"{status.st_mtime_ns}-{status.st_size}"
 
     def about(self) -> dict[str, Any]:
-        """Return what a list of files says of it, as plain JSON data."""
-        path = shlex.quote(str(self.path))
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "label": self.label,
-            "path": path,
-            "bytes": self.path.stat().st_size,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """Where a row lies in its file."""
-
-    start: int
-    length: int
+        """Return its entry in a list of files, as plain JSON data."""
+        path, size = shlex.quote(str(self.path)), self.path.stat().st_size
+        return {"name": self.name, "kind": self.kind, "label": self.label, "path": path, "bytes": size}
 
 
 @dataclass(slots=True)
@@ -77,20 +64,20 @@ class Lines:
     """The rows of a file by their places in it, so that a few are read again without the others."""
 
     path: Path
-    lines: list[Line] = field(default_factory=list)
+    ends: list[int] = field(default_factory=lambda: [0])
+    """The end of each row in bytes, behind the file's beginning."""
 
     def rows(self) -> Iterator[Row]:
-        """Yield all rows in their order, and remember where they lie. A last line that is being written is left out.
+        """Yield all rows in their order, and remember their places. A last line that is being written is left out.
 
         Raise `ValueError`, with its number, for one that is no JSON or no answer.
         """
-        self.lines, start = [], 0
+        self.ends = [0]
         with self.path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     return
-                self.lines.append(Line(start=start, length=len(line)))
-                start += len(line)
+                self.ends.append(self.ends[-1] + len(line))
                 try:
                     row = _read(line)
                 except ValueError as error:
@@ -101,20 +88,19 @@ class Lines:
 
     def some(self, first: int, count: int) -> list[Row]:
         """Return some rows that were read before."""
-        wanted = self.lines[first : first + count]
+        wanted = self.ends[first : first + count + 1]
         with self.path.open("rb") as file:
-            file.seek(wanted[0].start)
-            return [_read(file.read(line.length)) for line in wanted]
+            file.seek(wanted[0])
+            return [_read(file.read(end - start)) for start, end in pairwise(wanted)]
 
     def pieces(self, tickets: Sequence[int]) -> list[tuple[int, int]]:
         """Return the file in pieces of whole groups, each as its first row and how many; `tickets` has one for each row."""
-        pieces, first, size = [], 0, 0
-        for number, line in enumerate(self.lines):
-            if size >= PIECE_BYTES and tickets[number] != tickets[number - 1]:
-                pieces.append((first, number - first))
-                first, size = number, 0
-            size += line.length
-        return [*pieces, (first, len(self.lines) - first)] if self.lines else []
+        rows, firsts = len(self.ends) - 1, [0]
+        for number in range(1, rows):
+            is_large = self.ends[number] - self.ends[firsts[-1]] >= PIECE_BYTES
+            if is_large and tickets[number] != tickets[number - 1]:
+                firsts.append(number)
+        return [(first, end - first) for first, end in pairwise([*firsts, rows])] if rows else []
 
 
 def _read(line: bytes) -> Row:
@@ -127,7 +113,7 @@ def _read(line: bytes) -> Row:
 
 
 def _is_answer(row: Any) -> bool:
-    """Return whether a line has all that is read of an answer."""
+    """Return whether a line has all keys of an answer."""
     if not isinstance(row, dict) or not row.keys() >= OF_ROW or not isinstance(row["turns"], list):
         return False
     return all(isinstance(turn, dict) and turn.keys() >= OF_TURN for turn in row["turns"])
@@ -153,7 +139,7 @@ def _recorded(path: Path) -> RecordedFile | None:
 def chosen_file(run: RunDir, *, step: str | None = None, evaluation: str | None = None) -> RecordedFile:
     """Return the file of a step (`30` or `rl/30`) or of an evaluation (`rl`, `rl/30`); the newest step, or else file, without.
 
-    Raise `ValueError` where the run has no such file, or several, with those that it has.
+    Raise `ValueError` if the run has no such file, or several, with those that it has.
     """
     files = recorded_files(run)
     if not files:

@@ -9,13 +9,12 @@ from http import HTTPStatus
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.inspect.viewer.archive import Archive, packed
 from temper.orchestrator.tools.inspect.viewer.loopback import HTML, JSON, NOTHING, LoopbackServer, PageAnswer
-from temper.orchestrator.tools.inspect.viewer.page import document
-from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile, recorded_files
-from temper.orchestrator.tools.inspect.viewer.run_facts import facts_of, tokenizer_of_run
-from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes
+from temper.orchestrator.tools.inspect.viewer.page import document, facts_of
+from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile, chosen_file, recorded_files
+from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes, tokenizer_of_run
 
 UNREADABLE = (LookupError, ValueError, TypeError, OSError)
-"""What is raised where a file is not there, or does not hold what a run writes."""
+"""Errors of a file that is missing, or that no run has written."""
 HELD = 4
 """Files whose columns are held at once."""
 
@@ -34,7 +33,7 @@ class Shelf:
         self._held: OrderedDict[tuple[str, str], Archive] = OrderedDict()
 
     def archive(self, name: str) -> Archive:
-        """Return the columns of a file of the run. Raise `KeyError` where there is none of this name."""
+        """Return the columns of a file of the run. Raise `KeyError` if there is none of this name."""
         file = self._file(name)
         key = (name, file.mark())
         with self._lock:
@@ -48,19 +47,17 @@ class Shelf:
 
     def read_ahead(self) -> None:
         """Read the file that a page opens with, while the browser starts."""
-        files = recorded_files(self.run)
-        first = next((one for one in files if one.kind == "step"), next(iter(files), None))
-        if first is not None:
-            threading.Thread(target=self._read, args=(first.name,), daemon=True).start()
 
-    def _read(self, name: str) -> None:
-        with contextlib.suppress(*UNREADABLE):  # the page asks again, and says what is wrong
-            self.archive(name)
+        def read() -> None:
+            with contextlib.suppress(*UNREADABLE):  # the page asks again, and shows the error
+                self.archive(chosen_file(self.run).name)
+
+        threading.Thread(target=read, daemon=True).start()
 
     def part(self, path: str) -> bytes:
-        """Return what lies at NAME/table, or of the file of its mark at NAME/MARK/NUMBER; at NAME/MARK/same nothing of it.
+        """Return the table at NAME/table, a piece at NAME/MARK/NUMBER, and nothing at NAME/MARK/same.
 
-        Raise `KeyError`, `IndexError` or `ValueError` where nothing does, `ChangedFileError` where the file has another mark.
+        Raise `KeyError`, `IndexError` or `ValueError` for any other path, `ChangedFileError` if the file has another mark.
         """
         name, *rest = path.split("/")
         if rest == ["table"]:
@@ -91,18 +88,20 @@ class Shelf:
         try:
             return PageAnswer(body=self.part(asked), kind="application/gzip")
         except ChangedFileError as error:
-            told = json.dumps({"error": str(error)}).encode()
-            return PageAnswer(body=told, kind=JSON, status=HTTPStatus.CONFLICT)
+            return _error(str(error), HTTPStatus.CONFLICT)
         except UNREADABLE as error:
             what = "the run has no such answers" if isinstance(error, LookupError) else error
-            told = json.dumps({"error": f"{asked}: {what}"}).encode()
-            return PageAnswer(body=told, kind=JSON, status=HTTPStatus.NOT_FOUND)
+            return _error(f"{asked}: {what}", HTTPStatus.NOT_FOUND)
+
+
+def _error(text: str, status: HTTPStatus) -> PageAnswer:
+    return PageAnswer(body=json.dumps({"error": text}).encode(), kind=JSON, status=status)
 
 
 class ViewServer(LoopbackServer):
     """Serves the page of one run, at `address`."""
 
     def __init__(self, run: RunDir, *, port: int = 0) -> None:
-        """Listen on a port of loopback, with 0 one that is free. Raise `OSError` where it is taken."""
+        """Listen on a port of loopback, with 0 one that is free. Raise `OSError` if it is taken."""
         self.shelf = Shelf(run)
         super().__init__(self.shelf.answer, port=port)

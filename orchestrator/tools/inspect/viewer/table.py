@@ -1,8 +1,7 @@
-"""What a file's answers are at a glance: a column for each measure, one entry an answer."""
+"""The answers of a file at a glance: a column for each measure, one entry an answer."""
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -19,7 +18,7 @@ TEXTS = ("env", "mode", "key", "stop", "failure", "closed", "detail", "prompt", 
 
 
 def columns_of(rows: Iterable[Row]) -> dict[str, list[Any]]:
-    """Return the columns of the rows, null where a row says nothing of it.
+    """Return the columns of the rows, with null for a measure that a row does not have.
 
     `spread` is the standard deviation of its group's rewards, `lag` how many pushes older than the trained weights its ticket
     is, `gap` the mean |log pi - log mu| of its trained tokens and `surprise` the mean -log mu of its sampled ones, in nats.
@@ -37,26 +36,30 @@ def columns_of(rows: Iterable[Row]) -> dict[str, list[Any]]:
 
 def coded(columns: dict[str, list[Any]]) -> dict[str, Any]:
     """Return columns as JSON has them: those of text as their distinct values and one number for each row."""
-    return {name: _coded(values) if name in TEXTS else values for name, values in columns.items()}
+
+    def code(values: list[Any]) -> dict[str, list[Any]]:
+        places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+        return {"values": list(places), "codes": [places[value] for value in values]}
+
+    return {name: code(values) if name in TEXTS else values for name, values in columns.items()}
 
 
-def engine_logprobs(row: Row) -> np.ndarray:
+def _engine_logprobs(row: Row) -> np.ndarray:
     """Return the engine's log-probabilities of the tokens that the model sampled itself, over all turns."""
-    turns = row["turns"]
-    values = np.array(list(chain.from_iterable(turn["logprobs"] for turn in turns)), dtype=np.float64)
-    forced = np.array(list(chain.from_iterable(turn["forced"] for turn in turns)), dtype=np.bool_)
-    return values[~forced]
+    values = [value for turn in row["turns"] for value in turn["logprobs"]]
+    forced = [mark for turn in row["turns"] for mark in turn["forced"]]
+    return np.array(values, dtype=np.float64)[~np.array(forced, dtype=np.bool_)]
 
 
 def _facts(row: Row) -> dict[str, Any]:
-    turns, training, failure = row["turns"], row.get("training"), row["failure"]
-    logprobs = engine_logprobs(row)
+    turns, training, failure, thinking = row["turns"], row.get("training"), row["failure"], row["thinking"]
+    logprobs = _engine_logprobs(row)
     versions = [version for turn in turns for version in (turn["versions"][:1] + turn["versions"][-1:])]
     trained_at = None if training is None else training["version"]
     return {
         "ticket": row["ticket"],
         "env": row["env"],
-        "mode": _mode(row["thinking"]),
+        "mode": thinking["mode"] if thinking["budget"] is None else f"{thinking['mode']} {thinking['budget']}",
         "key": row["key"],
         "reward": _rounded(row["reward"]),
         "correct": None if row["reward"] is None else _rounded(correctness(row["parts"], row["reward"])),
@@ -80,11 +83,6 @@ def _facts(row: Row) -> dict[str, Any]:
         "prompt": _prompt(row["messages"]),
         "spread": None,
     }
-
-
-def _mode(thinking: dict[str, Any]) -> str:
-    budget = thinking["budget"]
-    return thinking["mode"] if budget is None else f"{thinking['mode']} {budget}"
 
 
 def _gap(training: dict[str, Any] | None, logprobs: np.ndarray) -> float | None:
@@ -122,19 +120,12 @@ def _left_out(training: dict[str, Any] | None) -> str | None:
 
 
 def _prompt(messages: Sequence[dict[str, Any]]) -> str:
-    said = next((m["content"] for m in reversed(messages) if m.get("role") == "user"), "")
-    text = (
-        said
-        if isinstance(said, str)
-        else " ".join(str(part.get("text", "")) for part in said if isinstance(part, dict))
-    )
-    return " ".join(text.split())[:PROMPT_LENGTH]
+    """Return the beginning of the last message of the user."""
+    content = next((m["content"] for m in reversed(messages) if m.get("role") == "user"), "")
+    if not isinstance(content, str):
+        content = " ".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return " ".join(content.split())[:PROMPT_LENGTH]
 
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else round(float(value), DIGITS)
-
-
-def _coded(values: list[Any]) -> dict[str, list[Any]]:
-    places = {value: place for place, value in enumerate(dict.fromkeys(values))}
-    return {"values": list(places), "codes": [places[value] for value in values]}

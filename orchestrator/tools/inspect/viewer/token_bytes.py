@@ -1,9 +1,11 @@
-"""What token ids are as bytes, so that a page can show characters that several tokens make together."""
+"""The bytes of token ids, so that a page can show characters that several tokens make together."""
 
 from functools import cache
 from pathlib import Path
 
 from tokenizers import Tokenizer
+
+from temper.orchestrator.run.folder import RunDir
 
 FILE = "tokenizer.json"
 
@@ -42,9 +44,15 @@ class TokenBytes:
         return piece.replace("\u2581", " ").encode()
 
 
-def tokenizer_of(model: Path | None) -> TokenBytes | None:
-    """Return the ids of a model directory; None where it has no `tokenizer.json`, or there is no directory."""
-    return None if model is None or not (model / FILE).is_file() else TokenBytes(model / FILE)
+def tokenizer_of(model: Path) -> TokenBytes | None:
+    """Return the ids of a model directory; None if it has no `tokenizer.json`, or there is no directory."""
+    return TokenBytes(model / FILE) if (model / FILE).is_file() else None
+
+
+def tokenizer_of_run(run: RunDir) -> TokenBytes | None:
+    """Return the ids of the run's newest model; None if it is no longer there."""
+    model = run.state().model
+    return None if model is None else tokenizer_of(run.root / model)
 
 
 @cache

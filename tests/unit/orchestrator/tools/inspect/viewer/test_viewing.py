@@ -20,10 +20,9 @@ from temper.orchestrator.tools.inspect.viewer.archive import Archive
 from temper.orchestrator.tools.inspect.viewer.loopback import LoopbackServer, PageAnswer
 from temper.orchestrator.tools.inspect.viewer.page import document
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, Row, chosen_file, recorded_files
-from temper.orchestrator.tools.inspect.viewer.run_facts import tokenizer_of_run
 from temper.orchestrator.tools.inspect.viewer.server import ViewServer
 from temper.orchestrator.tools.inspect.viewer.table import columns_of
-from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes
+from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes, tokenizer_of_run
 from temper.rollout.trajectory_json import write_groups
 
 
