@@ -15,7 +15,7 @@ from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsRow, step_rows
 from temper.orchestrator.tools.inspect.explain.bends import FEWEST, FEWEST_STEPS, Bend, bends_of
 from temper.orchestrator.tools.inspect.explain.update_shares import StepShares, shares_of, shares_of_batch
-from temper.orchestrator.tools.inspect.viewer.recorded_file import recorded_files
+from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile, recorded_files
 
 LOG = logging.getLogger(__name__)
 ALARM = 0.01
@@ -26,12 +26,8 @@ LOOPS = ("rl", "distill")
 OF_MODEL = ("train/", "rollout/", "env/", "loss", "grad_norm")
 """Prefixes of metrics of the model; others are clocks, queues and engines, which bend whenever a machine is busy."""
 OF_SETTINGS = (
-    "train/learning_rate",
-    "train/skipped",
-    "train/lag_",
-    "rollout/partial",
-    "rollout/dropped",
-    "rollout/episodes_",
+    *("train/learning_rate", "train/skipped", "train/lag_"),
+    *("rollout/partial", "rollout/dropped", "rollout/episodes_"),
 )
 """Prefixes of metrics that follow from settings or the machine."""
 REPEATED = ("/reward_trained", "/parts/correct", "/groups", "per_s", "_s", "failure_rate")
@@ -86,20 +82,15 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
     own = step_rows(rows, name)
     series = _series(own)
     events = [(row.step, str(row.event["kind"])) for row in rows if row.event and not row.is_alarm]
-    bends = [
-        MetricBend(
-            metric=metric,
-            bend=bend,
-            events=tuple(dict.fromkeys(kind for step, kind in events if abs(step - bend.step) <= NEAR)),
-        )
-        for metric, points in series.items()
-        for bend in bends_of([s for s, _ in points], [v for _, v in points], limit=ALARM / len(series))
-    ]
+    bends = []
+    for metric, points in series.items():
+        steps, values = zip(*points, strict=True)
+        for bend in bends_of(steps, values, limit=ALARM / len(series)):
+            near = dict.fromkeys(kind for step, kind in events if abs(step - bend.step) <= NEAR)
+            bends.append(MetricBend(metric=metric, bend=bend, events=tuple(near)))
     bends.sort(key=lambda one: (one.bend.step, -one.bend.size))
     left_out = tuple(
-        row.step
-        for row in own
-        if row.values.get(SKIPPED, 0.0) > 0 or not all(math.isfinite(value) for value in row.values.values())
+        row.step for row in own if row.values.get(SKIPPED, 0.0) > 0 or not all(map(math.isfinite, row.values.values()))
     )
     at = bends[0].bend.step if bends else min(left_out, default=None)
     return Explanation(
@@ -123,8 +114,8 @@ def print_explanation(found: Explanation, console: Console, *, viewer: str) -> N
         for one in found.bends[:SHOWN_BENDS]:
             bend = one.bend
             size = f"{bend.size:.1f}" if math.isfinite(bend.size) else "no noise"
-            row = (str(bend.step), one.metric, f"{bend.before:.3g}", f"{bend.after:.3g}", size, ", ".join(one.events))
-            table.add_row(*row)
+            sides = (f"{bend.before:.3g}", f"{bend.after:.3g}")
+            table.add_row(str(bend.step), one.metric, *sides, size, ", ".join(one.events))
         console.print(table)
     if found.shares is not None:
         console.print(f"the update of step {found.shares.step}: {len(found.shares.groups)} of {found.shares.of} groups")
@@ -166,16 +157,13 @@ def _series(rows: Sequence[MetricsRow]) -> dict[str, list[tuple[int, float]]]:
     points: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
         for name, value in row.values.items():
-            if math.isfinite(value) and is_of_model(name):
+            if math.isfinite(value) and _is_of_model(name):
                 points.setdefault(name, []).append((row.step, value))
-    return {
-        name: each
-        for name, each in points.items()
-        if len(each) >= FEWEST_STEPS and len({value for _, value in each}) > 1
-    }
+    varied = {name for name, each in points.items() if len({value for _, value in each}) > 1}
+    return {name: each for name, each in points.items() if name in varied and len(each) >= FEWEST_STEPS}
 
 
-def is_of_model(metric: str) -> bool:
+def _is_of_model(metric: str) -> bool:
     """Return whether a bend of a metric is one of the model, and no other metric shows it better."""
     return metric.startswith(OF_MODEL) and not metric.startswith(OF_SETTINGS) and not metric.endswith(REPEATED)
 
@@ -185,14 +173,17 @@ def _shares(run: RunDir, stage: str, step: int) -> StepShares | None:
 
     A step within `NEAR` with recorded answers goes before a nearer one with a recorded batch only.
     """
-    steps = [file for file in recorded_files(run) if file.kind == "step"]
-    shown = {int(file.label.rpartition("/")[2]): file for file in steps if file.label.rpartition("/")[0] == stage}
+    shown: dict[int, RecordedFile] = {}
+    for file in recorded_files(run):
+        name, _, number = file.label.rpartition("/")
+        if (file.kind, name) == ("step", stage):
+            shown[int(number)] = file
     batches = run.batch_files(stage)
-    order = {
-        place: (place not in shown or abs(place - step) > NEAR, abs(place - step), place)
-        for place in {*shown, *batches}
-    }
-    for place in sorted(order, key=order.__getitem__):
+
+    def order(place: int) -> tuple[bool, int, int]:
+        return place not in shown or abs(place - step) > NEAR, abs(place - step), place
+
+    for place in sorted({*shown, *batches}, key=order):
         try:
             if place in shown:
                 shares = shares_of(shown[place], most=SHOWN_GROUPS)

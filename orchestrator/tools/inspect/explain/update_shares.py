@@ -57,40 +57,28 @@ class _Answer:
 
 
 def shares_of(file: RecordedFile, *, most: int) -> StepShares:
-    """Return the `most` groups of a step's file with the largest shares; none where it has no record of training."""
+    """Return the `most` groups of a step's file with the largest shares; none if it has no record of training."""
     answers = []
     for number, row in enumerate(Lines(file.path).rows()):
         total, towards = update_sum_of(row.get("training"))
-        answers.append(
-            _Answer(
-                ticket=row["ticket"],
-                env=row["env"],
-                key=row["key"],
-                reward=row["reward"],
-                total=total,
-                towards=towards,
-                link=place_in_viewer(file.name, number),
-            )
-        )
+        link = "#" + urlencode({"file": file.name, "row": number, "colour": "advantage"})
+        named = {name: row[name] for name in ("ticket", "env", "key", "reward")}
+        answers.append(_Answer(**named, total=total, towards=towards, link=link))
     return _shares(answers, step=int(file.label.rpartition("/")[2]), label=file.label, most=most)
 
 
 def shares_of_batch(path: Path, *, stage: str, step: int, most: int) -> StepShares:
-    """Return the same of the file of a step's batch, which has no texts and is not for the viewer.
+    """Return the same from the file of a step's batch, which has no texts and no place in the viewer.
 
-    Raise `ValueError` where it is damaged, `FileNotFoundError` where it was removed.
+    Raise `ValueError` if it is damaged, `FileNotFoundError` if it was removed.
     """
     batch, answers = read_batch(path), []
-    trained = {record.place: record for record in batch.records}
-    scored = [(group.ticket, answer) for group in batch.groups for answer in group.trajectories]
-    for place, (ticket, answer) in enumerate(scored):
-        record = trained.get(place)
-        advantages, factors = ([], []) if record is None else (record.advantages_T.tolist(), record.factors_T.tolist())
-        total, towards = update_sum(advantages, factors)
+    sums = {one.place: update_sum(one.advantages_T.tolist(), one.factors_T.tolist()) for one in batch.records}
+    scored = [(group.ticket, answer.reward) for group in batch.groups for answer in group.trajectories]
+    for place, (ticket, reward) in enumerate(scored):
+        total, towards = sums.get(place, (0.0, 0.0))
         env, key = ticket.task.env.name, ticket.task.key
-        answers.append(
-            _Answer(ticket=ticket.number, env=env, key=key, reward=answer.reward, total=total, towards=towards)
-        )
+        answers.append(_Answer(ticket=ticket.number, env=env, key=key, reward=reward, total=total, towards=towards))
     return _shares(answers, step=step, label=f"{stage}/{step}", most=most)
 
 
@@ -100,8 +88,8 @@ def _shares(answers: Iterable[_Answer], *, step: int, label: str, most: int) -> 
         groups[answer.ticket].append(answer)
     totals = {ticket: sum(answer.total for answer in own) for ticket, own in groups.items()}
     whole, largest = sum(totals.values()), sorted(totals, key=lambda ticket: -totals[ticket])[:most]
-    told = [_group_share(groups[ticket], whole=whole) for ticket in largest if totals[ticket] > 0]
-    return StepShares(step=step, label=label, groups=tuple(told), of=sum(total > 0 for total in totals.values()))
+    shares = [_group_share(groups[ticket], whole=whole) for ticket in largest if totals[ticket] > 0]
+    return StepShares(step=step, label=label, groups=tuple(shares), of=sum(total > 0 for total in totals.values()))
 
 
 def _group_share(answers: Sequence[_Answer], *, whole: float) -> GroupShare:
@@ -118,7 +106,7 @@ def _group_share(answers: Sequence[_Answer], *, whole: float) -> GroupShare:
 
 
 def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
-    """Return `update_sum` of the tokens of an answer as its file has them; 0 where it was not trained on."""
+    """Return `update_sum` of the tokens of an answer in its file; 0 if it was not trained."""
     if training is None or "untrained" in training:
         return 0.0, 0.0
     count = len(training["logprobs"])
@@ -128,7 +116,7 @@ def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
 def update_sum(advantages_T: Iterable[float], factors_T: Iterable[float]) -> tuple[float, float]:
     """Return the sum of |advantage x factor| over the tokens of an answer, and the part of it with a positive advantage.
 
-    A product that is not finite counts as 0, as files of answers have none: the shares of all others would be lost with it.
+    A product that is not finite counts as 0, since the shares of all other groups would be lost with it.
     """
     products = [advantage * factor for advantage, factor in zip(advantages_T, factors_T, strict=True)]
     finite = [product for product in products if math.isfinite(product)]
@@ -138,8 +126,3 @@ def update_sum(advantages_T: Iterable[float], factors_T: Iterable[float]) -> tup
 def _each(value: float | list[float | None] | None, count: int) -> Iterable[float]:
     values = value if isinstance(value, list) else [value] * count
     return [0.0 if one is None else float(one) for one in values]
-
-
-def place_in_viewer(name: str, row: int) -> str:
-    """Return what stands behind the address of `temper view` for an answer, coloured by what taught it."""
-    return "#" + urlencode({"file": name, "row": row, "colour": "advantage"})

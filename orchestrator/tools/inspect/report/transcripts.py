@@ -84,7 +84,8 @@ def to_transcript(row: dict[str, Any], *, source: str) -> Transcript:
     passages = [Passage(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
     versions = [version for turn in row["turns"] for version in turn["versions"]]
     for turn in row["turns"]:
-        passages += _passages(turn)
+        passages.append(Passage(role="thought", text=_text(turn["thought_text"])))
+        passages.append(Passage(role="answer", text=_text(turn["answer"])))
         passages += [Passage(role=m["role"], text=_text(m.get("content"))) for m in turn["observation"]]
     failure = row["failure"]
     return Transcript(
@@ -101,14 +102,6 @@ def to_transcript(row: dict[str, Any], *, source: str) -> Transcript:
         versions=(min(versions), max(versions)) if versions else None,
         passages=tuple(passage for passage in passages if passage.text),
     )
-
-
-def _passages(turn: dict[str, Any]) -> list[Passage]:
-    """Return a turn as thought and answer, as they were read when it was graded."""
-    return [
-        Passage(role="thought", text=_text(turn["thought_text"])),
-        Passage(role="answer", text=_text(turn["answer"])),
-    ]
 
 
 def _text(content: Any) -> str:

@@ -20,7 +20,7 @@ from temper.orchestrator.session.status import RunStatus, read_status
 from temper.orchestrator.tools.inspect.viewer.recorded_file import recorded_files
 
 TAIL_BYTES = 8_000_000
-"""What is read of metrics.jsonl: about its last 2,500 steps."""
+"""Bytes of metrics.jsonl that are read: about its last 2,500 steps."""
 LATELY = 10
 """Steps over which a rate is taken."""
 NEWEST = 6
@@ -53,9 +53,9 @@ class Told:
 class RunFacts:
     """A run at a time `now`, in seconds since 1970.
 
-    `running` is whether a driver holds the folder, `finished` whether none does as all its stages are done; `silent_s` is how
-    long ago a driver wrote its status, None where it never did.
-    `seconds_a_step` and `seconds_left` go by the last steps of the stage, None before there are two.
+    `running` is whether a driver holds the folder, `finished` whether none does since all stages are done. `silent_s` is
+    the age of the driver's status, None if it never wrote one. `seconds_a_step` and `seconds_left` follow from the last
+    steps of the stage, None before there are two.
     """
 
     run: str
@@ -68,7 +68,7 @@ class RunFacts:
     seconds_a_step: float | None
     seconds_left: float | None
     newest: dict[str, float]
-    """The main metrics that the stage's last step has; NaN where one was not finite."""
+    """The main metrics of the stage's last step; NaN for one that was not finite."""
     alarms: tuple[Told, ...]
     """The newest ones, first."""
     events: tuple[Told, ...]
@@ -81,21 +81,20 @@ class RunFacts:
     """The newest recorded answers, as `temper view` names them."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain JSON data: what the driver wrote stands at its top; numbers that are not finite are null."""
+        """Return plain JSON data, with the driver's status at its top; numbers that are not finite are null."""
         data = asdict(self)
-        status = data.pop("status") or {}
-        plain: dict[str, Any] = finite(status | data)
+        plain: dict[str, Any] = finite((data.pop("status") or {}) | data)
         return plain
 
 
 def gather(run: RunDir, *, now: float) -> RunFacts:
-    """Return the facts of a run. Raise `ValueError` where what its driver wrote can't be read."""
+    """Return the facts of a run. Raise `ValueError` if its driver's status can't be read."""
     running, status = run.is_held(), read_status(run.root)
     rows = last_rows(run.metrics)
     stage = status.stage if status is not None and status.stage else rows[-1].stage if rows else ""
-    finished = not running and is_finished(run)
+    finished = not running and _is_finished(run)
     if finished:  # the report has no metrics: show the stage that trained last
-        stage = next((row.stage for row in reversed(rows) if row.event is None and main_metrics(row)), stage)
+        stage = next((row.stage for row in reversed(rows) if row.event is None and _main_metrics(row)), stage)
     own = step_rows(rows, stage)
     pace = _pace(own)
     left = None if pace is None or status is None else pace * max(0, status.steps - own[-1].step)
@@ -109,7 +108,7 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
         silent_s=None if status is None else max(0.0, now - status.time),
         seconds_a_step=pace,
         seconds_left=left if running else None,
-        newest=main_metrics(own[-1]) if own else {},
+        newest=_main_metrics(own[-1]) if own else {},
         alarms=_told(rows, alarms=True),
         events=_told(rows, alarms=False),
         found=_newest_faults(run.faults),
@@ -130,12 +129,12 @@ def last_rows(path: Path) -> list[MetricsRow]:
     rows = []
     for line in lines if whole else lines[1:]:
         if line.endswith("\n"):
-            with contextlib.suppress(ValueError):  # one that is none is `temper debug audit`'s to tell
+            with contextlib.suppress(ValueError):  # `temper debug audit` reports bad rows
                 rows.append(parse_row(line))
     return rows
 
 
-def main_metrics(row: MetricsRow) -> dict[str, float]:
+def _main_metrics(row: MetricsRow) -> dict[str, float]:
     """Return the main metrics of a step, rewards first."""
     rewards = sorted(name for name in row.values if name.startswith("env/") and name.endswith("/reward"))
     return {name: row.values[name] for name in (*rewards, *MAIN) if name in row.values}
@@ -147,8 +146,8 @@ def _pace(rows: Sequence[MetricsRow]) -> float | None:
     return median_low(each) if each else None
 
 
-def is_finished(run: RunDir) -> bool:
-    """Return whether each stage that the run's configuration lists is done; False where that can't be read."""
+def _is_finished(run: RunDir) -> bool:
+    """Return whether each stage that the run's configuration lists is done; False if that can't be read."""
     try:
         listed = yaml.safe_load(run.config.read_text(encoding="utf-8"))["stages"]
         reached = json.loads((run.root / "manifest.json").read_text(encoding="utf-8"))
@@ -161,24 +160,22 @@ def is_finished(run: RunDir) -> bool:
 
 
 def _told(rows: Sequence[MetricsRow], *, alarms: bool) -> tuple[Told, ...]:
-    chosen = [row for row in rows if row.event is not None and row.is_alarm == alarms][-NEWEST:]
-    return tuple(Told(stage=row.stage, step=row.step, text=_text(row)) for row in reversed(chosen))
-
-
-def _text(row: MetricsRow) -> str:
-    """Return an event in words; what is no alarm begins with its kind."""
-    assert row.event is not None
-    text = "; ".join(f"{name}: {what}" for name, what in row.event_text.items())
-    return text if row.is_alarm else f"{row.event['kind']}: {text}"
+    """Return the newest alarms, or the newest other events, which begin with their kind."""
+    found = []
+    for row in reversed(rows):
+        if row.event is not None and row.is_alarm == alarms:
+            text = "; ".join(f"{name}: {what}" for name, what in row.event_text.items())
+            found.append(Told(stage=row.stage, step=row.step, text=text if alarms else f"{row.event['kind']}: {text}"))
+    return tuple(found[:NEWEST])
 
 
 def _newest_faults(folder: Path) -> tuple[str, ...]:
     """Return the first line of each file with its name."""
-    told = []
+    found = []
     for path in sorted(folder.glob("*.txt"), reverse=True)[:NEWEST]:
         with path.open(encoding="utf-8", errors="replace") as file:
-            told.append(f"{path.name}: {file.readline().strip()}")
-    return tuple(told)
+            found.append(f"{path.name}: {file.readline().strip()}")
+    return tuple(found)
 
 
 def _memory(status: RunStatus) -> tuple[ProcessMemory, ...]:

@@ -109,11 +109,7 @@ def _steps(status: RunStatus) -> str:
 
 
 def _ago(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
     minutes = seconds / 60
-    return (
-        f"{seconds:.0f} s"
-        if minutes < 2
-        else f"{minutes:.0f} minutes"
-        if minutes < 120
-        else f"{minutes / 60:.0f} hours"
-    )
+    return f"{minutes:.0f} minutes" if minutes < 120 else f"{minutes / 60:.0f} hours"

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,22 +65,18 @@ def test_facts_are_those_of_the_folder_at_the_moment(run: RunDir) -> None:
     assert (gone.running, gone.memory, gone.seconds_left) == (False, (), None)
 
 
-def test_the_pace_is_that_of_the_last_steps_and_what_is_left_goes_by_it(run: RunDir) -> None:
+@pytest.mark.parametrize(
+    ("time_of", "pace"),
+    [
+        (lambda step: 100.0 * step if step < 20 else 1900.0 + 2.0 * (step - 19), 2.0),
+        (lambda step: 10.0 * step + (3 * 86_400.0 if step > 25 else 0.0), 10.0),  # a rest before a continuation
+    ],
+)
+def test_the_pace_is_that_of_the_last_steps(run: RunDir, time_of: Callable[[int], float], pace: float) -> None:
     rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
-    times = {
-        row["step"]: 100.0 * row["step"] if row["step"] < 20 else 1900.0 + 2.0 * (row["step"] - 19) for row in rows
-    }
-    run.metrics.write_text("".join(json.dumps(row | {"time": times[row["step"]]}) + "\n" for row in rows))
+    run.metrics.write_text("".join(json.dumps(row | {"time": time_of(row["step"])}) + "\n" for row in rows))
     facts = gather(run, now=1007.0)
-    assert (facts.seconds_a_step, facts.seconds_left) == (2.0, 60.0)
-
-
-def test_a_rest_before_a_continuation_is_no_time_of_steps(run: RunDir) -> None:
-    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
-    rest = {row["step"]: 10.0 * row["step"] + (3 * 86_400.0 if row["step"] > 25 else 0.0) for row in rows}
-    run.metrics.write_text("".join(json.dumps(row | {"time": rest[row["step"]]}) + "\n" for row in rows))
-    facts = gather(run, now=1007.0)
-    assert (facts.seconds_a_step, facts.seconds_left) == (10.0, 300.0)
+    assert (facts.seconds_a_step, facts.seconds_left) == (pace, 30 * pace)
 
 
 def test_an_event_is_told_with_its_kind_everywhere(run: RunDir) -> None:
