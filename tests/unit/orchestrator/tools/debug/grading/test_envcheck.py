@@ -55,21 +55,9 @@ FAULTS = {
     "accepts_all": ('answer.strip() == task.spec["answer"]', "True", "corrupted answers rejected (neighbour, empty)"),
     "rejects_all": ('answer.strip() == task.spec["answer"]', "False", "gold answers accepted"),
     "raises": ('answer.strip() == task.spec["answer"]', "1 / 0", "ZeroDivisionError"),
-    "dices": (
-        "return self.end(",
-        "import random\n        return self.end(random.random() < 0.5 and ",
-        "the same score twice",
-    ),
-    "drifts": (
-        "n = rng.randint(0, 999)",
-        "import random\n    n = random.randint(0, 10**9)",
-        "the same tasks from the same",
-    ),
-    "no_space": (
-        "def turn(",
-        "observation_space = property(lambda env: 3, lambda *_: None)\n\n    def turn(",
-        "check_env",
-    ),
+    "dices": ("return self.end(", "return self.end(__import__('random').random() < 0.5 and ", "the same score twice"),
+    "drifts": ("rng.randint(0, 999)", "__import__('random').randint(0, 10**9)", "the same tasks from the same"),
+    "no_space": ("env_id =", "observation_space = property(lambda env: 3, lambda *_: None)\n    env_id =", "check_env"),
 }
 
 
@@ -124,12 +112,9 @@ def test_a_shop_passes(tmp_path: Path) -> None:
     assert main(["env", "check", "--env", "retail", "--data", str(data)]) == 0
 
 
-def test_a_check_of_no_task_is_refused(capsys: pytest.CaptureFixture) -> None:
+def test_no_task_and_no_gold_answers_are_refused(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["env", "check", "--env", "math", "--limit", "0"]) == 2
-    assert "--limit=0: must be above 0" in capsys.readouterr().err
-
-
-def test_an_environment_without_gold_answers_is_named(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--limit=0" in capsys.readouterr().err
     (module / "bare_env.py").write_text(SOUND.format(name="bare_env").replace("gold=gold, corruptions=corruptions", ""))
     assert main(["env", "check", "--env", "bare_env"]) == 2
-    assert "has no gold answers" in capsys.readouterr().err
+    assert "bare_env" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 import json
 import multiprocessing
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.tools.debug.grading.scoring_pool import ScoringPool
 
 MATH = [{"question": f"What is {n}+1?", "answer": f"So\n#### {n + 1}"} for n in range(20)]
+SIDES = {"base": {"type": "integer"}, "height": {"type": "integer"}}
 CALLS = [
     {
         "id": "area_7",
@@ -22,12 +22,8 @@ CALLS = [
         "function": [
             {
                 "name": "area",
+                "parameters": {"type": "dict", "properties": SIDES, "required": list(SIDES)},
                 "description": "",
-                "parameters": {
-                    "type": "dict",
-                    "properties": {"base": {"type": "integer"}, "height": {"type": "integer"}},
-                    "required": ["base", "height"],
-                },
             }
         ],
         "ground_truth": [{"area": {"base": [10], "height": [5]}}],
@@ -51,25 +47,15 @@ def graded(folder: Path, env: str, tasks: list[Any], responses: list[Any], *more
 def test_responses_are_scored_in_their_order_and_may_share_a_key(tmp_path: Path) -> None:
     responses = [{"key": n, "response": f"#### {answer}"} for n in (3, 0, 3) for answer in (n + 1, n + 2)]
     status, rows = graded(tmp_path, "math", MATH, responses, "--workers", "2")
-    assert status == 0
+    assert (status, multiprocessing.active_children()) == (0, [])
     assert [row["key"] for row in rows] == [3, 3, 0, 0, 3, 3]
     assert [row["reward"] for row in rows] == [1.0, 0.0] * 3
     assert all(row["failure"] is None and row["seconds"] >= 0 and "correct" in row["parts"] for row in rows)
 
 
-def test_fewer_responses_than_processes_leave_none_of_these(tmp_path: Path) -> None:
-    status, (row,) = graded(tmp_path, "math", MATH, [{"key": 3, "response": "#### 4"}], "--workers", "3")
-    assert (status, row["reward"]) == (0, 1.0)
-    assert multiprocessing.active_children() == []
-
-
 def test_a_thought_is_not_an_answer(tmp_path: Path) -> None:
-    texts = [
-        "<think>2? no, 9</think>\\boxed{1}",
-        "it is 9</think>\\boxed{1}",
-        "<think>\\boxed{1}</think>9",
-        "<think>\\boxed{1}",
-    ]
+    right = ("<think>2? no, 9</think>\\boxed{1}", "it is 9</think>\\boxed{1}")
+    texts = (*right, "<think>\\boxed{1}</think>9", "<think>\\boxed{1}")
     _, rows = graded(tmp_path, "math", MATH, [{"key": "0", "response": text} for text in texts])
     assert [row["reward"] for row in rows] == [1.0, 1.0, 0.0, 0.0]
 
@@ -119,19 +105,15 @@ def test_turns_keep_their_order_and_their_text() -> None:
         (["--workers", "0"], "workers is 0"),
         (["--options", "x: 1"], "unknown 'x'; there are prompt, system"),
         (["--options", "[1]"], "must be a mapping"),
-        (["--data", "absent.jsonl"], "no data file absent.jsonl"),
+        (["--data", "absent.jsonl"], "absent.jsonl"),
+        ([], "tasks.jsonl:2: key 'same'"),  # of two different rows
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, capsys: pytest.CaptureFixture, arguments: list[str], message: str) -> None:
-    status, rows = graded(tmp_path, "math", MATH, [{"key": 0, "response": "1"}], *arguments)
+    tasks = [row | {"id": "same"} for row in MATH[:2]] if not arguments else MATH
+    status, rows = graded(tmp_path, "math", tasks, [{"key": 0, "response": "1"}], *arguments)
     assert (status, rows) == (2, [])
     assert message in capsys.readouterr().err
-
-
-def test_a_key_of_two_different_rows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    rows = [row | {"id": "same"} for row in MATH[:2]]
-    assert graded(tmp_path, "math", rows, [])[0] == 2
-    assert "tasks.jsonl:2: key 'same' belongs to an earlier row" in capsys.readouterr().err
 
 
 FAULTY = """
@@ -172,15 +154,15 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
 
 def test_a_fault_of_the_environment_is_typed_and_never_a_zero(faulty: Task) -> None:
     raised, grader, nan, right = (score(faulty, [text]) for text in ("raise", "grader", "nan", "right"))
-    assert (nan.reward, nan.failure and nan.failure.kind) == (None, FailureKind.GRADER)
-    bug = Failure(kind=FailureKind.ENVIRONMENT, message="ValueError: a bug")
-    assert (raised.reward, raised.failure) == (None, bug)
-    assert (grader.reward, grader.failure) == (None, Failure(kind=FailureKind.GRADER, message="GraderError: no gold"))
-    assert right.reward == 1.0
+    assert [one.reward for one in (raised, grader, nan, right)] == [None, None, None, 1.0]
+    assert raised.failure == Failure(kind=FailureKind.ENVIRONMENT, message="ValueError: a bug")
+    assert grader.failure == Failure(kind=FailureKind.GRADER, message="GraderError: no gold")
+    assert nan.failure is not None
+    assert nan.failure.kind is FailureKind.GRADER
 
 
 def test_a_process_that_dies_loses_only_the_script_that_killed_it(faulty: Task) -> None:
-    texts = ["right", "die", "wrong"] * 3 + ["right"] * 20
+    texts = ["right", "die", "wrong"] + ["right"] * 20
     with ScoringPool(2) as pool:
         scored = list(pool.scores((faulty, [text]) for text in texts))
     assert [one.reward for one in scored] == [{"right": 1.0, "wrong": 0.0}.get(text) for text in texts]
@@ -190,9 +172,8 @@ def test_a_process_that_dies_loses_only_the_script_that_killed_it(faulty: Task) 
 def test_a_process_that_hangs_is_ended_at_the_deadline(faulty: Task) -> None:
     with ScoringPool(1, deadline_s=2.0) as pool:
         scored = list(pool.scores((faulty, [text]) for text in ("right", "hang", "right")))
-        workers = pool.pids
     assert [one.reward for one in scored] == [1.0, None, 1.0]
-    assert not any(_alive(pid) for pid in workers)
+    assert multiprocessing.active_children() == []
 
 
 def test_what_nobody_asked_for_any_more_is_not_given_to_the_next(faulty: Task) -> None:
@@ -201,11 +182,3 @@ def test_what_nobody_asked_for_any_more_is_not_given_to_the_next(faulty: Task) -
         assert next(first).reward == 1.0
         first.close()
         assert [one.reward for one in pool.scores([(faulty, ["wrong"])])] == [0.0]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"

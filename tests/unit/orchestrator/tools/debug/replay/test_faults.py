@@ -5,8 +5,8 @@ import io
 import json
 import math
 import os
+import re
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from safetensors.numpy import load_file, save_file
 from support import replayed_run, tiny_models
-from support.plain_rank import plain_ranks
+from support.replays import page, replay
 
 from temper.learner.config import LearnerConfig
 from temper.learner.saving import HEADERS_BYTES
@@ -28,10 +27,8 @@ from temper.orchestrator.loop.deadline import DeadlineConfig, StuckError
 from temper.orchestrator.run.checkpoint import place, size_of, steps
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.session.recording import BatchKeeper, StepBatch, read_batch, write_batch
-from temper.orchestrator.session.recording import keeper as keeping
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.tools.debug.replay import answer
-from temper.orchestrator.tools.debug.replay.page import print_replay
 from temper.orchestrator.tools.debug.replay.replay import Replay, ReplayRequest, Verdict
 from temper.orchestrator.tools.debug.replay.tokens import OneToken, TokensCompared
 from temper.orchestrator.tools.debug.replay.training import deadlines_of
@@ -71,12 +68,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 
 
 @pytest.fixture(scope="module")
-def found(run: RunDir, tmp_path_factory: pytest.TempPathFactory) -> Replay:
+def found(run: RunDir) -> Replay:
     """A replay of the step whose push failed."""
-    scratch, screen = tmp_path_factory.mktemp("scratch"), io.StringIO()
-    return answer.replayed(
-        run, ReplayRequest(step=str(LAST)), start=plain_ranks, scratch=scratch, screen=screen, deadline_s=60.0
-    )
+    return replay(run, str(LAST))
 
 
 def test_the_step_whose_push_failed_is_recorded_and_replayed(run: RunDir, found: Replay) -> None:
@@ -117,6 +111,7 @@ def test_batches_that_no_checkpoint_needs_make_room_before_one_is_written_and_wh
     folder, batch = RunDir(tmp_path / "other"), read_batch(run.batch_file("rl", 1))
     folder.open()
     keeper, there = BatchKeeper(folder, "rl", count=2, after=6), list[list[int]]()
+    assert [step for step in range(5, 10) if keeper.due(step)] == [7, 8]
 
     def refused(path: Path, batch: StepBatch, *, leave: int = 0) -> int:
         there.append(list(folder.batch_files("rl")))
@@ -125,18 +120,13 @@ def test_batches_that_no_checkpoint_needs_make_room_before_one_is_written_and_wh
 
     for step in (1, 3, 4):
         folder.batch_file("rl", step).touch()
-    monkeypatch.setattr(keeping, "write_batch", refused)
+    monkeypatch.setattr("temper.orchestrator.session.recording.write_batch", refused)
     with pytest.raises(OSError, match="no space"):
         keeper.keep(replace(batch, step=7))
     assert there == [[1]]
     assert list(folder.batch_files("rl")) == [1]
     assert not keeper.due(8)
     folder.close()
-
-
-def test_the_step_of_the_checkpoint_itself_is_not_due(tmp_path: Path) -> None:
-    keeper = BatchKeeper(RunDir(tmp_path), "rl", count=2, after=6)
-    assert [step for step in range(5, 10) if keeper.due(step)] == [7, 8]
 
 
 def with_experts(batch: StepBatch, experts: int) -> StepBatch:
@@ -244,20 +234,10 @@ def test_control_characters_of_a_models_text_do_not_reach_the_terminal(found: Re
         size=math.inf,
     )
     tokens = TokensCompared(tokens=9, unequal=1, largest={"factor": math.inf}, worst=[token])
-    screen = io.StringIO()
-    shown = replace(found, compared=[replace(found.compared[0], tokens=tokens)])
-    print_replay(shown, Console(file=screen, highlight=False, width=200))
-    text = screen.getvalue()
+    text = page(replace(found, compared=[replace(found.compared[0], tokens=tokens)]))
     assert "\\x1b[2Jd\u00e9j\u00e0\\rvu\\n['\\x1b[1A']" in text
     assert "a\\x1b]0;b\\x07" in text
     assert all(each == "\n" or each.isprintable() for each in text), repr(text)
-
-
-def shown(found: Replay) -> str:
-    """What the command prints."""
-    screen = io.StringIO()
-    print_replay(found, Console(file=screen, highlight=False, width=200))
-    return screen.getvalue()
 
 
 def test_a_step_of_which_nothing_was_recorded_is_not_called_what_the_run_recorded(
@@ -268,16 +248,12 @@ def test_a_step_of_which_nothing_was_recorded_is_not_called_what_the_run_recorde
     batch = read_batch(copy.batch_file("rl", 1))
     write_batch(copy.batch_file("rl", 1), replace(batch, records=[]))
     copy.metrics.unlink()
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    again = answer.replayed(
-        copy, ReplayRequest(step="1"), start=plain_ranks, scratch=scratch, screen=io.StringIO(), deadline_s=60.0
-    )
+    again = replay(copy, "1")
     assert again.verdict is Verdict.NOTHING
     assert again.as_json()["verdict"] == "nothing to compare with"
-    said = shown(again)
-    assert "rl/1, trained again from step 0, has nothing recorded to compare with" in said
-    assert "is what the run recorded" not in said
+    shown = page(again)
+    assert "has nothing recorded to compare with" in shown
+    assert "is what the run recorded" not in shown
     monkeypatch.setattr(answer, "replayed", lambda *_told, **_also: again)
     monkeypatch.setattr(answer, "stop_ray", lambda: None)
     asked = ReplayRequest(step="1")
@@ -289,12 +265,13 @@ def test_metrics_are_told_whether_or_not_tokens_were_recorded(found: Replay) -> 
     one = found.compared[-1]
     assert one.metrics_compared > 5
     assert found.verdict is Verdict.SAME
-    assert f"step {one.step}: {one.metrics_compared} metrics, difference 0" in shown(found)
+    assert f"step {one.step}: {one.metrics_compared} metrics, difference 0" in page(found)
     unlike = replace(one, tokens=None, metrics={"train/loss": (1.5, 2.5)})
     other = replace(found, compared=[*found.compared[:-1], unlike])
     assert other.verdict is Verdict.DIFFERS
-    assert f"step {one.step}: {one.metrics_compared} metrics, 1 differ" in shown(other)
-    assert "train/loss: recorded 1.5, replayed 2.5" in shown(other)
+    shown = page(other)
+    assert f"step {one.step}: {one.metrics_compared} metrics, 1 differ" in shown
+    assert "train/loss: recorded 1.5, replayed 2.5" in shown
 
 
 def test_a_replay_waits_as_long_as_its_run_and_says_what_makes_it_wait_longer(run: RunDir, tmp_path: Path) -> None:
@@ -314,10 +291,5 @@ def test_a_replay_waits_as_long_as_its_run_and_says_what_makes_it_wait_longer(ru
             answer.replayed(copy, asked, start=never, scratch=tmp_path, screen=io.StringIO(), deadline_s=deadline_s)
         return str(said.value)
 
-    began = time.monotonic()
-    told = fails(None)
-    assert "nothing for 0 s while waiting for the ranks to start; " in told
-    assert "replay with a longer --deadline" in told
-    assert "the same command" not in told
-    assert time.monotonic() - began < 30.0
-    assert "nothing for 1 s while" in fails(1.0)
+    assert re.search(r"for 0 s while waiting for the ranks to start; .*--deadline", fails(None))
+    assert "for 1 s while" in fails(1.0)
