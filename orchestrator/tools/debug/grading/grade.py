@@ -32,11 +32,11 @@ class Response:
 
     def result(self, scored: Scored | None) -> dict[str, Any]:
         """Return the row of the results; `scored` is None without a script."""
-        scored, failure = scored or Scored(reward=None), {"type": BAD_ROW, "message": self.mistake}
-        if self.script is not None:
-            failed = scored.failure
-            failure = None if failed is None else {"type": failed.kind.value, "message": failed.message}
-        outcome = scored.verdict.outcome
+        scored = scored or Scored(reward=None)
+        failed, outcome = scored.failure, scored.verdict.outcome
+        failure = None if failed is None else {"type": failed.kind.value, "message": failed.message}
+        if self.script is None:
+            failure = {"type": BAD_ROW, "message": self.mistake}
         return {
             "key": self.key,
             "reward": scored.reward,
