@@ -116,10 +116,8 @@ def test_a_terminal_of_80_characters_shows_each_process_whole(tmp_path: Path) ->
 
 
 def test_the_state_of_a_run_is_shown_as_json_and_whether_it_is_running(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, folder: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = RunDir(tmp_path / "job")
-    folder.open()
     STATUS.write(folder.root)
     for running in (True, False):
         assert main(["status", str(folder.root), "--json"]) == 0
@@ -131,9 +129,7 @@ def test_the_state_of_a_run_is_shown_as_json_and_whether_it_is_running(
     assert main(["status", str(tmp_path / "none")]) == 2
 
 
-def test_a_watch_is_ended_by_ctrl_c(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = RunDir(tmp_path / "job")
-    folder.open()
+def test_a_watch_is_ended_by_ctrl_c(folder: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     STATUS.write(folder.root)
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began the tests behind `&`
     watching = threading.Thread(target=interrupt_in, args=("_status", threading.get_ident()))
@@ -156,9 +152,7 @@ def interrupt_in(function: str, thread: int) -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-def test_a_request_for_workers_is_taken_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = RunDir(tmp_path / "job")
-    folder.open()
+def test_a_request_for_workers_is_taken_once(folder: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     taken: list[int] = []
 
     def driver() -> None:
@@ -177,11 +171,9 @@ def test_a_request_for_workers_is_taken_once(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_request_that_nobody_takes_is_withdrawn_and_says_what_the_run_was_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: RunDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(look_commands, "ANSWER_S", 0.3)
-    folder = RunDir(tmp_path / "job")
-    folder.open()
     scale = ["scale", str(folder.root), "--rollout-workers", "3"]
     assert main(scale) == 2
     assert "and has written no status yet" in capsys.readouterr().err

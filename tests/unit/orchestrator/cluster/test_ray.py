@@ -1,7 +1,11 @@
-"""Tests of what workers of a cluster are told by their environment."""
+"""Ray: what its workers are told and print, how actors end, which ports are free, and how a cluster is left."""
 
+import asyncio
+import errno
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -11,10 +15,15 @@ from time import monotonic
 import pytest
 import ray
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
+from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
 
+from temper.envs.core.member import LearnerDied, WorkerDied
+from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster import bundles, ray_cluster
-from temper.orchestrator.cluster.ray_cluster import _vllm_level, asks_for_no_token, stop_ray
-from temper.orchestrator.cluster.this_machine import IMPORTS_OF_COPY, ROOT
+from temper.orchestrator.cluster.actors import await_actor, living_nodes
+from temper.orchestrator.cluster.ray_cluster import SessionLogs, _vllm_level, asks_for_no_token, stop_ray
+from temper.orchestrator.cluster.run_actors import allocator_options
+from temper.orchestrator.cluster.this_machine import IMPORTS_OF_COPY, LOOPBACK, ROOT, free_ports
 from temper.orchestrator.run.driver import VLLM_LEVEL
 
 
@@ -68,3 +77,106 @@ def test_a_cluster_without_a_token_is_known(
     if mode is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
     assert asks_for_no_token() is open_to_all
+
+
+def printed(folder: Path, name: str, text: str, *, age_s: float = 0.0) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    os.utime(path, (10**9 - age_s, 10**9 - age_s))
+    return path
+
+
+def test_what_workers_of_the_job_printed_is_copied_and_again_as_it_grows(tmp_path: Path) -> None:
+    logs, into = tmp_path / "logs", tmp_path / "ray"
+    mine = printed(logs, "worker-aa-02000000-11.out", "begun\n")
+    printed(logs, "worker-bb-03000000-12.out", "of another job\n")
+    printed(logs, "worker-cc-02000000-13.err", "")
+    printed(logs, "gcs_server.out", "of Ray itself\n")
+    ours = SessionLogs(folder=logs, job="02000000")
+    assert ours.keep(into) == ""
+    assert [path.name for path in into.iterdir()] == [mine.name]
+    mine.write_text("begun\ndied\n", encoding="utf-8")
+    assert ours.keep(into) == ""
+    assert (into / mine.name).read_text(encoding="utf-8") == "begun\ndied\n"
+    assert SessionLogs(folder=logs).keep(into) == ""
+    assert len(list(into.iterdir())) == 2
+
+
+def test_of_long_files_the_end_is_kept_and_of_many_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "FILE_BYTES", 10)
+    monkeypatch.setattr(ray_cluster, "FOLDER_BYTES", 250 + 2 * len(str(tmp_path)))
+    logs, into = tmp_path / "logs", tmp_path / "ray"
+    for number in range(5):
+        printed(logs, f"worker-{number}-01-1.out", "x" * 90 + f"the end {number}\n", age_s=number)
+    assert SessionLogs(folder=logs).keep(into) == ""
+    assert sorted(path.name[7] for path in into.iterdir()) == ["0", "1"]
+    text = (into / "worker-0-01-1.out").read_text(encoding="utf-8")
+    assert text.endswith("left out\nthe end 0\n")
+    assert "the first 90 bytes of" in text
+
+
+def test_what_can_not_be_copied_is_told_and_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs = tmp_path / "logs"
+    printed(logs, "worker-a-01-1.out", "x")
+    assert "No such file or directory" in SessionLogs(folder=logs).keep(tmp_path / "gone" / "ray")
+    assert SessionLogs(folder=tmp_path / "never").keep(tmp_path / "ray") == ""
+    monkeypatch.setattr(ray_cluster, "COPY_S", -1.0)
+    assert "not all of" in SessionLogs(folder=logs).keep(tmp_path / "ray")
+
+
+def test_a_copy_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, into = tmp_path / "logs", tmp_path / "ray"
+    printed(logs, "worker-a-01-1.out", "x")
+
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    assert "No space left" in SessionLogs(folder=logs).keep(into)
+    assert list(into.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "said", [ActorDiedError(), OutOfMemoryError("memory is nearly full"), NodeDiedError("the machine is gone")]
+)
+def test_however_a_process_ended_that_is_its_death(said: RayError) -> None:
+    async def call() -> None:
+        raise said
+
+    with pytest.raises(WorkerDied, match="rollout worker 0 died"):
+        asyncio.run(await_actor(call(), "rollout worker 0", died=WorkerDied))
+    with pytest.raises(LearnerDied, match="rank 1 died"):
+        asyncio.run(await_actor(call(), "rank 1", died=LearnerDied))
+
+
+def test_a_mere_head_holds_no_process_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    offers: dict[str, dict[str, float]] = {"head": {}, "gpus": {"GPU": 8.0}, "cpus": {"CPU": 4.0}}
+    found = [{"NodeID": name, "Alive": True, "Resources": offered} for name, offered in offers.items()]
+    monkeypatch.setattr(ray, "nodes", lambda: found)
+    assert asyncio.run(living_nodes()) == ["head", "gpus", "cpus"]
+    assert asyncio.run(living_nodes(hosts=True)) == ["gpus", "cpus"]
+
+
+def test_ranks_on_gpus_have_segments_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    usual = LearnerConfig(transport="broadcast")
+    grown = {"runtime_env": {"env_vars": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}}}
+    assert allocator_options(usual, on_gpus=True) == grown
+    assert allocator_options(LearnerConfig(transport="cuda_ipc"), on_gpus=True) == {}
+    assert allocator_options(usual, on_gpus=False) == {}
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
+    assert allocator_options(usual, on_gpus=True) == {}
+
+
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def test_ports_are_free_and_all_different_and_none_is_given_to_somebody_elses_connection() -> None:
+    lowest = int(RANGE.read_text().split()[0]) if RANGE.exists() else 32_768
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    assert max(ports) < lowest
+    for port in ports:
+        socket.create_server((LOOPBACK, port)).close()

@@ -1,4 +1,4 @@
-"""The buffer: no group beyond its lag, nothing lost, no step without an end."""
+"""The buffer: no group beyond its lag, nothing lost, no step without an end; its slots, counted as they change."""
 
 import asyncio
 import itertools
@@ -8,26 +8,29 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
+from typing import Any, cast
 
 import pytest
+from support.turns import report_of
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.loop.buffer import (
+    MISSING,
     Buffer,
     BufferState,
+    HeldSlots,
     Occupancy,
+    Slot,
     SlotState,
     TicketEvent,
     Totals,
     VersionCell,
 )
-from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.step import Phase, StepReport, StepTimes
+from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.orchestrator.run.loop_state import buffer_from_json, buffer_to_json, held_group_lines, saved_groups
 from temper.orchestrator.stages.rl import teaches
 from temper.orchestrator.stages.step_metrics import step_metrics
-from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 
@@ -97,29 +100,20 @@ async def train(
     return done
 
 
-@pytest.mark.parametrize(("max_lag", "slots"), [(0, None), (1, None), (2, None), (3, None), (1, 5), (3, 5), (3, 9)])
-@pytest.mark.parametrize("seed", range(5))
-def test_no_group_is_trained_more_than_max_lag_versions_after_its_admission(
-    max_lag: int, slots: int | None, seed: int
-) -> None:
-    buffer = Buffer(groups_per_step=4, max_lag=max_lag, max_drops=0, slots=slots)
-    lags = [
-        version - g.ticket.admitted.step
-        for version, groups in asyncio.run(train(buffer, steps=30, seed=seed))
-        for g in groups
-    ]
-    assert len(lags) == 30 * 4
-    assert max(lags) <= max_lag
-    assert fmean(lags) <= buffer.capacity / 4 - 1
+LOADED, LATE = (0,), (0, 3, 30, 90)
+LAGS = [(0, None), (1, None), (2, None), (3, None), (1, 5), (3, 5), (3, 9)]
 
 
-@pytest.mark.parametrize(("max_lag", "slots"), [(1, None), (2, None), (3, None), (3, 9)])
+@pytest.mark.parametrize(
+    ("max_lag", "slots", "loads"), [(*lag, LOADED) for lag in LAGS] + [(*lag, LATE) for lag in LAGS[1:]]
+)
 @pytest.mark.parametrize("seed", range(3))
-def test_no_group_is_older_where_a_step_begins_before_the_weights_of_the_one_before_are_loaded(
-    max_lag: int, slots: int | None, seed: int
+def test_no_group_is_trained_more_than_max_lag_versions_after_its_admission(
+    max_lag: int, slots: int | None, seed: int, loads: tuple[int, ...]
 ) -> None:
+    """A step may begin before the weights of the one before are loaded."""
     buffer = Buffer(groups_per_step=4, max_lag=max_lag, max_drops=10**6, slots=slots)
-    trained = asyncio.run(train(buffer, steps=40, seed=seed, loads=(0, 3, 30, 90), signal=0.5))
+    trained = asyncio.run(train(buffer, steps=40, seed=seed, loads=loads, signal=1.0 if loads == LOADED else 0.5))
     lags = [version - g.ticket.admitted.step for version, groups in trained for g in groups]
     assert len(lags) == 40 * 4
     assert max(lags) <= max_lag
@@ -325,36 +319,28 @@ def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_it_was_asked_
     assert (second.held[SlotState.GENERATING], second.free) == (1.0, 3.0)
 
 
-def test_groups_without_signal_are_replaced_until_the_limit_and_then_kept() -> None:
+@pytest.mark.parametrize(
+    ("settings", "rewards", "dropped"),
+    [
+        ({"groups_per_step": 2, "max_drops": 3}, [[1.0, 1.0]] * 5, (3, 0)),  # the last two are kept
+        ({"signal": partial(teaches, kind="rloo")}, [[1.0, 1.0]], (1, 0)),
+        ({"signal": partial(teaches, kind="reinforce_pp")}, [[1.0, 1.0]], (0, 0)),  # compared with the whole batch
+        ({}, [[1.0]], (0, 1)),  # one answer is left
+    ],
+)
+def test_groups_that_teach_nothing_are_replaced(
+    settings: dict[str, Any], rewards: list[list[float]], dropped: tuple[int, int]
+) -> None:
     async def story() -> tuple[int, int]:
         version, source = VersionCell(WeightVersion(step=0)), mixture()
-        buffer = Buffer(groups_per_step=2, max_lag=0, max_drops=3)
-        for _ in range(5):
-            await buffer.put(group(await buffer.admit(source, version), [1.0, 1.0]))
-        return len(await buffer.take(version.value)), buffer.dropped.no_signal
+        buffer = Buffer(**{"groups_per_step": 1, "max_lag": 0, "max_drops": 9} | settings)
+        for each in rewards:
+            await buffer.put(group(await buffer.admit(source, version), each))
+        if "groups_per_step" in settings:
+            assert len(await buffer.take(version.value)) == 2
+        return buffer.dropped.no_signal, buffer.dropped.failed
 
-    assert asyncio.run(story()) == (2, 3)
-
-
-def test_the_advantage_says_which_groups_teach_anything() -> None:
-    async def dropped(kind: str) -> int:
-        version, source = VersionCell(WeightVersion(step=0)), mixture()
-        buffer = Buffer(groups_per_step=1, max_lag=0, max_drops=9, signal=partial(teaches, kind=kind))
-        await buffer.put(group(await buffer.admit(source, version), [1.0, 1.0]))
-        return buffer.dropped.no_signal
-
-    assert asyncio.run(dropped("rloo")) == 1
-    assert asyncio.run(dropped("reinforce_pp")) == 0  # compared with the whole batch
-
-
-def test_a_group_with_one_answer_left_is_dropped_as_failed() -> None:
-    async def story() -> int:
-        version, source = VersionCell(WeightVersion(step=0)), mixture()
-        buffer = Buffer(groups_per_step=1, max_lag=0, max_drops=0)
-        await buffer.put(group(await buffer.admit(source, version), [1.0]))
-        return buffer.dropped.failed
-
-    assert asyncio.run(story()) == 1
+    assert asyncio.run(story()) == dropped
 
 
 def test_rewards_of_dropped_groups_are_measured_each_once() -> None:
@@ -366,21 +352,7 @@ def test_rewards_of_dropped_groups_are_measured_each_once() -> None:
             for answers in rewards:
                 await buffer.put(group(await buffer.admit(source, version), answers))
             groups, dropped = await buffer.take(version.value), buffer.dropped
-            report = StepReport(
-                step=1,
-                groups=groups,
-                dropped=dropped,
-                learner={},
-                version=WeightVersion(step=0),
-                left_over=0,
-                pushed_bytes=0,
-                pushed_share=0.0,
-                load_s=0.0,
-                times=StepTimes(seconds={Phase.WAIT: 1.0}),
-                occupancy=buffer.occupancy(),
-                engine=EngineStats(),
-            )
-            steps.append(step_metrics(report))
+            steps.append(step_metrics(report_of(groups, dropped=dropped)))
             await buffer.trained(1)
             await buffer.release(1)
         return steps
@@ -459,3 +431,47 @@ def test_a_task_whose_ticket_could_not_be_written_down_is_in_the_checkpoint_befo
     state = asyncio.run(work())
     assert state.totals.balances
     assert [(held.number, held.draw.index) for held in state.tickets] == [(n, n) for n in range(state.next_ticket)]
+
+
+GROUP = cast(Group, object())
+VERSIONS = 6
+
+
+def change(held: HeldSlots, plain: list[Slot], rng: random.Random, number: int) -> None:
+    """Make one random change that the buffer could make, to the slots and to the plain list of them."""
+    what = rng.choice(("add", "add", "enter", "enter", "finish", "remove"))
+    if what == "add" or not plain:
+        state = rng.choice(list(SlotState))
+        undecided = state is SlotState.GENERATING and rng.random() < 0.3
+        group = None if state in MISSING and not undecided else GROUP
+        version = WeightVersion(step=rng.randrange(VERSIONS))
+        slot = Slot(number=number, draw=Draw(env="math", index=number), admitted=version, state=state, group=group)
+        held.add(slot)
+        plain.append(slot)
+        return
+    slot = rng.choice(plain)
+    later = [state for state in SlotState if list(SlotState).index(state) > list(SlotState).index(slot.state)]
+    if what == "remove":
+        held.remove(slot)
+        plain.remove(slot)
+    elif what == "finish" and slot.state is SlotState.GENERATING:
+        held.finish(slot, GROUP)
+    elif what == "enter" and later:
+        held.enter(slot, rng.choice(later))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counts_that_follow_changes_are_those_of_a_plain_count(seed: int) -> None:
+    rng, held, plain = random.Random(seed), HeldSlots(), list[Slot]()
+    for number in range(400):
+        change(held, plain, rng, number)
+        missing = [slot for slot in plain if slot.state in MISSING]
+        assert list(held) == plain
+        assert len(held) == len(plain)
+        assert held.missing == missing
+        assert held.counts == {state: sum(slot.state is state for slot in plain) for state in SlotState}
+        assert all(held.in_state(state) == [slot for slot in plain if slot.state is state] for state in SlotState)
+        assert held.any_undecided == any(slot.group is not None for slot in missing)
+        for version in range(-1, VERSIONS):
+            assert held.missing_until(version) == sum(slot.admitted.step <= version for slot in missing)
+    assert [held[slot.number] for slot in plain] == plain

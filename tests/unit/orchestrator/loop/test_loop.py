@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.plain_loop import plain_loop
 from support.pushes import empty_push
+from support.turns import turn_of
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
 from temper.envs.core.member import LearnerDied
@@ -41,21 +42,12 @@ from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
+from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Push
 
 SLOW_S = 0.8
 LIMIT = Deadline(seconds=20, setting="rl.timeout_s")
-TURN = Turn(
-    context_ids=as_ids((1, 2)),
-    sampled_ids=as_ids((3, 4)),
-    logprobs_T=as_floats((-1.0, -1.0)),
-    versions_T=as_ids((0, 0)),
-    forced_T=as_marks((False, False)),
-    text="an answer",
-    observation=(),
-)
+TURN = turn_of((3, 4), context=(1, 2), text="an answer")
 TIMES = Times(queue_s=0.25, generate_s=0.5, step_s=0.125)
 
 
@@ -432,13 +424,7 @@ def test_the_loop_does_not_end_before_the_engines_have_loaded_what_they_began_to
 
     rollouts = LoadsLong(after=0)
     ended = Ended(rollouts, SlowLearner(rollouts, breaks_at=2))
-    assert (str(ended.error), ended.reported, loaded) == ("no memory for a gradient", [1], [1])
-
-
-def test_a_step_that_the_learner_refuses_is_not_reported() -> None:
-    rollouts = BreakingRollouts(after=0)
-    ended = Ended(rollouts, SlowLearner(rollouts, breaks_at=2))
-    assert (str(ended.error), ended.reported, ended.learning) == ("no memory for a gradient", [1], [2])
+    assert (str(ended.error), ended.reported, ended.learning, loaded) == ("no memory for a gradient", [1], [2], [1])
 
 
 def test_groups_of_a_step_that_the_learner_did_not_begin_wait_again() -> None:
@@ -607,12 +593,8 @@ def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_tra
     folder = told_folder(tmp_path)
     with Progress(stream=io.StringIO()) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
-        stage = LoopStage(
-            run,
-            config.section(RlConfig),
-            single_instance(rl.STAGE),
-            partial(Buffer, groups_per_step=2, max_lag=0, max_drops=0),
-        )
+        buffer = partial(Buffer, groups_per_step=2, max_lag=0, max_drops=0)
+        stage = LoopStage(run, config.section(RlConfig), single_instance(rl.STAGE), buffer)
         with pytest.raises(NothingTrained, match=r"1 to 3.*max_skipped=3"):
             asyncio.run(stage.run())
     folder.close()
@@ -631,11 +613,11 @@ class NeverMade:
         raise AssertionError("nobody waits any more")
 
 
-def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadline(tmp_path: Path) -> None:
+def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadline(
+    tmp_path: Path, folder: RunDir
+) -> None:
     source = NeverMade()
     config = load_config(Path("configs/demo.yaml"), ["self_sft.timeout_s=0.05"])
-    folder = RunDir(tmp_path / "run")
-    folder.open()
     folder.store(RunState(model=str(tmp_path / "model")))
     with Progress(stream=io.StringIO()) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
@@ -646,4 +628,3 @@ def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadli
             asyncio.run(sample_once(run, sampling, mixture, instance=instance, lines=lambda draw, group: [], wanted=""))
     assert time.monotonic() - began < 5
     source.given_up.set()
-    folder.close()

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from support.ledger_rows import read_ledger
 from support.pushes import empty_push
+from support.turns import turn_of
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
 from temper.envs.core.errors import Failure, FailureKind
@@ -47,8 +48,7 @@ from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Push
 
 STEPS, PER_STEP, EVERY = 5, 2, 2
@@ -219,14 +219,8 @@ class Rollouts:
 
     def answer(self, ticket: Ticket, reward: float, served: tuple[str, ...]) -> Trajectory:
         tokens = hashlib.sha256(f"{ticket.number}/{reward}/{served}".encode()).digest()[:3]
-        turn = Turn(
-            context_ids=as_ids((1, 2)),
-            sampled_ids=as_ids(tuple(tokens)),
-            logprobs_T=as_floats((-1.0 / (1 + tokens[0]),) * 3),
-            versions_T=as_ids((ticket.admitted.step,) * 3),
-            forced_T=as_marks((False,) * 3),
-            text="an answer",
-        )
+        versions, logprob = (ticket.admitted.step,) * 3, -1.0 / (1 + tokens[0])
+        turn = turn_of(tokens, context=(1, 2), logprob=logprob, versions=versions, text="an answer")
         return Trajectory(task=ticket.task, turns=(turn,), stop=Stop.ENV, reward=reward)
 
     async def load_weights(self, push: Push) -> WeightVersion:

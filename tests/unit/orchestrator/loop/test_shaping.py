@@ -1,13 +1,15 @@
-"""Rewards and advantages of a whole group: length, effort, and turns with a fault."""
+"""Rewards and advantages of a whole group: length, effort, turns with a fault, and turns near their limit, by hand."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from support.turns import turn_of
 
 from temper.envs.core.task import EnvRef, Task
-from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking
+from temper.envs.core.thinking_mode import LOW_EFFORT, UNLIMITED, Thinking, up_to
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.batches.samples import samples_from_groups
 from temper.learner.config import LearnerConfig
@@ -15,26 +17,19 @@ from temper.learner.losses.advantages import differ
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.shaping import ShapingConfig, shaped
+from temper.orchestrator.loop.shaping import ShapingConfig, earned_rewards, shaped
+from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.stages.rl import teaches
+from temper.rewards.length_shaping import overlong_penalty
 from temper.rewards.verdict import CORRECT, Verdict
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 VERSION = WeightVersion(step=0)
 
 
 def turn(*, thought: int = 2, answer: int = 1, faults: tuple[TurnFault, ...] = ()) -> Turn:
-    count = thought + answer
-    return Turn(
-        context_ids=as_ids((1, 2)),
-        sampled_ids=as_ids((5,) * count),
-        logprobs_T=as_floats((-1.0,) * count),
-        versions_T=as_ids((0,) * count),
-        forced_T=as_marks((False,) * count),
-        text="",
-        thought=Thought(tokens=thought, answer_tokens=answer, closed=Closed.ITSELF),
-        faults=faults,
-    )
+    own = Thought(tokens=thought, answer_tokens=answer, closed=Closed.ITSELF)
+    return turn_of((5,) * (thought + answer), context=(1, 2), thought=own, faults=faults)
 
 
 def group(answers: Sequence[tuple[float, Sequence[Turn]]], *, thinking: Thinking = UNLIMITED) -> Group:
@@ -133,3 +128,49 @@ def test_a_group_of_equal_rewards_is_kept_where_one_of_its_turns_has_an_advantag
     assert asyncio.run(dropped({})) == 1
     assert asyncio.run(dropped(LossConfig(malformed_thought=-5.0).overrides)) == 0
     assert asyncio.run(dropped(LossConfig(invalid_call=-5.0).overrides)) == 1
+
+
+@pytest.mark.parametrize(("length", "penalty"), [(0, 0.0), (80, 0.0), (81, -0.1), (85, -0.5), (90, -1.0), (95, -1.0)])
+def test_the_penalty_falls_over_the_buffer_to_minus_the_factor(length: int, penalty: float) -> None:
+    assert overlong_penalty(length, limit=90, buffer=10, factor=1.0) == pytest.approx(penalty)
+    assert overlong_penalty(length, limit=90, buffer=10, factor=0.5) == pytest.approx(penalty / 2)
+
+
+def long(*answers: tuple[int, ...], thinking: Thinking = UNLIMITED) -> Group:
+    """Right answers by the lengths of their turns, which the environment says nothing more of."""
+    turned = group([(1.0, [turn_of((5,) * tokens) for tokens in turns]) for turns in answers], thinking=thinking)
+    return replace(turned, trajectories=tuple(replace(one, verdict=Verdict()) for one in turned.trajectories))
+
+
+def test_an_answer_pays_for_its_longest_turn() -> None:
+    config = ShapingConfig(overlong_buffer=10, overlong_factor=2.0)
+    after = shaped(long((8, 8, 8), (3, 15), ()), config, turn_tokens=20)
+    assert after.rewards_G == pytest.approx([1.0, 0.0, 1.0])
+    assert [t.verdict.parts["overlong"] for t in after.trajectories] == pytest.approx([0.0, -1.0, 0.0])
+
+
+def test_a_group_is_filtered_by_what_its_answers_earned_before_the_penalty() -> None:
+    right = long(*[(3,)] * 7, (15,))
+    after = shaped(right, ShapingConfig(overlong_buffer=10, overlong_factor=0.1), turn_tokens=20)
+    assert after.rewards_G == pytest.approx([1.0] * 7 + [0.95])
+    assert earned_rewards(after) == [1.0] * 8
+    assert not teaches(after, kind="grpo")
+    assert teaches(after, kind="reinforce_pp")  # equal rewards teach by it
+
+
+def test_an_answer_stays_right_when_a_penalty_is_taken_from_its_reward() -> None:
+    after = shaped(long((15,), (3,)), ShapingConfig(overlong_buffer=10), turn_tokens=20)
+    assert after.rewards_G == pytest.approx([0.5, 1.0])
+    assert [t.correct for t in after.trajectories] == [True, True]  # the environment has no part `correct`
+
+
+def test_a_turn_with_a_thinking_budget_pays_nothing() -> None:
+    told = long((20,), (1,), thinking=up_to(8))
+    assert shaped(told, ShapingConfig(overlong_buffer=10), turn_tokens=20) == told
+
+
+def test_a_buffer_longer_than_a_turn_is_refused() -> None:
+    with pytest.raises(ValueError, match="rl.shaping.overlong_buffer=97"):
+        load_config(Path("configs/demo.yaml"), ["rl.shaping.overlong_buffer=97"])
+    with pytest.raises(ValueError, match="rl.shaping.overlong_factor=-1"):
+        ShapingConfig(overlong_factor=-1.0)

@@ -1,21 +1,43 @@
-"""What can be known at the start is said at the start, before a file is written."""
+"""What can be known at the start is said at the start, before a file is written: of files, limits and models."""
 
 import json
 import struct
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import tiny_models
 
+from temper.envs.binding import EnvConfig, bind
+from temper.envs.core.thinking_mode import ThinkingMix
+from temper.envs.data.config import DataConfig
+from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.__main__ import main
-from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.config.loop import RlConfig
+from temper.orchestrator.data.sft import SftDataConfig
+from temper.orchestrator.pipeline.config import Config, load_config, usual_sections
 from temper.orchestrator.pipeline.continuation import check_continuation
+from temper.orchestrator.pipeline.finding import Finding, Level
+from temper.orchestrator.pipeline.runner import placed
+from temper.orchestrator.pipeline.start_checks import (
+    Start,
+    check_before,
+    check_hangs,
+    check_model,
+    check_prompts,
+    check_turns,
+    needs_of,
+)
 from temper.orchestrator.run.folder import RunDir
+from temper.orchestrator.stages.dpo import DpoConfig
+from temper.orchestrator.stages.sft import SftConfig
+from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.weights.weight_files import require_whole
 
-DEMO = "configs/demo.yaml"
+DEMO = Path("configs/demo.yaml")
 ROW = '{"question": "What is 1 + 1?", "answer": "#### 2"}\n'
 CHAT = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]}\n'
 
@@ -53,7 +75,7 @@ def test_a_mistake_in_files_is_said_at_once_and_leaves_nothing_behind(
 ) -> None:
     monkeypatch.syspath_prepend(files)
     began = time.monotonic()
-    assert main(["run", DEMO, f"runs_dir={files}/runs", "name=job", *overrides.format(files).split()]) == 2
+    assert main(["run", str(DEMO), f"runs_dir={files}/runs", "name=job", *overrides.format(files).split()]) == 2
     assert time.monotonic() - began < 30  # without an engine
     assert said.format(files) in capsys.readouterr().err
     assert not (files / "runs").exists()
@@ -63,7 +85,7 @@ def test_a_disk_that_can_not_hold_a_checkpoint_is_named_at_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     huge = ["model.fresh.hidden_size=65536", "model.fresh.intermediate_size=1048576", "model.fresh.pattern=----"]
-    assert main(["run", DEMO, f"runs_dir={tmp_path}/runs", "name=job", *huge]) == 1
+    assert main(["run", str(DEMO), f"runs_dir={tmp_path}/runs", "name=job", *huge]) == 1
     assert "bytes free and a checkpoint of" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
@@ -103,7 +125,7 @@ def test_an_index_tells_which_files_a_model_must_have(tmp_path: Path) -> None:
 def test_rows_of_data_without_demonstrations_are_no_supervised_data(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", DEMO, f"runs_dir={files}/runs", "name=job", f"envs.math.data={files}/rows.jsonl"]) == 2
+    assert main(["run", str(DEMO), f"runs_dir={files}/runs", "name=job", f"envs.math.data={files}/rows.jsonl"]) == 2
     assert "'math' has no demonstrations (a row of data comes without" in capsys.readouterr().err
 
 
@@ -116,10 +138,10 @@ def test_a_run_that_trained_nothing_is_not_held_by_a_model_that_it_shall_not_hav
         (files / name).mkdir()
         (files / name / "notes.txt").write_text(name)
     given = [f"runs_dir={files}/runs", "name=job"]
-    check_continuation(load_config(Path(DEMO), [*given, f"model.path={files}/first"]), folder)
+    check_continuation(load_config(DEMO, [*given, f"model.path={files}/first"]), folder)
     folder.store(replace(folder.state(), done={"init": 0}, model=f"{files}/first"))
     folder.close()
-    assert main(["run", DEMO, *given, f"model.path={files}/second"]) == 2
+    assert main(["run", str(DEMO), *given, f"model.path={files}/second"]) == 2
     assert f"{files}/second is no model directory" in capsys.readouterr().err
 
 
@@ -128,6 +150,149 @@ def test_a_stage_does_not_go_on_from_checkpoints_of_which_the_run_knows_nothing(
 ) -> None:
     foreign = files / "runs" / "job" / "checkpoints" / "rl"
     (foreign / "000025").mkdir(parents=True)
-    assert main(["run", DEMO, f"runs_dir={files}/runs", "name=job"]) == 2
+    assert main(["run", str(DEMO), f"runs_dir={files}/runs", "name=job"]) == 2
     assert f"{foreign} has checkpoints of which the run knows nothing" in capsys.readouterr().err
     assert [path.name for path in foreign.parent.parent.iterdir()] == ["checkpoints"]
+
+
+def start(*overrides: str) -> Start:
+    config = load_config(DEMO, ["sft.shares.math=0", *overrides])
+    return Start(config=config, ahead=config.instances, model=None)
+
+
+def warned(found: Iterable[Finding]) -> list[str]:
+    return [one.what for one in found if one.level is Level.WARNING]
+
+
+def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
+    own = load_config(
+        DEMO, ["rollout.workers=2", "learner.ranks=4", "dpo.batch_size=4", "stages=[init,dpo,eval,report]"]
+    )
+    rows = replace(
+        own, sections={**own.sections, "dpo": replace(own.section(DpoConfig), data=DataConfig(path="pairs.jsonl"))}
+    )
+    _, dpo, evaluation, report = own.instances
+    assert placed(own, [dpo]).gpus == 2 + 4  # it pairs the model's own answers
+    assert placed(rows, [dpo]).gpus == 4
+    assert placed(own, [evaluation, report]).gpus == 2
+    assert placed(own, [report]).gpus == 0
+
+
+def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:
+    lake = "envs.lake={kind: gym, options: {id: FrozenLake-v1}}"
+    assert warned(check_turns(start(lake))) == []
+    assert warned(check_turns(start(lake, "rollout.limits.turns=64"))) == []
+    said = warned(check_turns(start(lake, "envs.tool_use.max_turns=6", "rollout.limits.turns=5")))
+    assert [("lake" in one, "tool_use" in one) for one in said] in (
+        [(True, False), (False, True)],
+        [(False, True), (True, False)],
+    )
+
+
+def test_rows_whose_prompt_fills_an_episode_are_counted_and_refused_or_let_pass_by_on_error(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    questions = ["2+2=?", "What is 1+1? " * 20, "What is 1+2? " * 40]
+    path.write_text("\n".join(json.dumps({"question": said, "answer": "#### 4"}) for said in questions))
+
+    def limited(total: int, *more: str) -> list[str]:
+        limits = (f"rollout.limits.total_tokens={total}", f"rollout.limits.turn_tokens={min(total, 128)}")
+        longest = f"rollout.engine.max_model_len={total}"
+        return warned(check_prompts(start(f"envs.math.data={path}", *limits, longest, *more)))
+
+    assert limited(2000) == []
+    with pytest.raises(ValueError, match=r"2 of 3 rows .*total_tokens=250; the longest has 5\d\d .*on_error=skip"):
+        limited(250)
+    (note,) = limited(250, "envs.math.on_error=skip")
+    tokens = int(note.partition("the longest has ")[2].split()[0])
+    assert limited(tokens + 1, "envs.math.on_error=skip") == []
+    assert len(limited(tokens, "envs.math.on_error=skip")) == 1
+
+
+def test_a_run_says_so_before_it_writes_anything(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    rows = (json.dumps({"question": f"What is 1+{n}? " * 40, "answer": "#### 2"}) + "\n" for n in range(30))
+    path.write_text("".join(rows))
+    given = ["rollout.limits.turns=2", f"envs.math.data={path}", "sft.shares.math=0"]
+    said = [*given, f"runs_dir={tmp_path / 'runs'}"]
+    folder = tmp_path / "runs" / "demo"
+    with pytest.raises(ValueError, match="30 of 30 rows leave no token for an answer"):
+        check_before(load_config(DEMO, said), load_config(DEMO, said).instances, folder)
+    config = load_config(DEMO, [*said, "envs.math.on_error=skip"])
+    turns, prompts = check_before(config, config.instances, folder)
+    assert "rollout.limits.turns=2" in turns
+    assert prompts.endswith("their episodes fail as prompt_too_long")
+    assert check_before(config, [one for one in config.instances if one.name == "sft"], folder) == []
+    assert not folder.exists()
+
+
+def test_a_stage_that_gives_up_before_a_hang_is_found_says_so() -> None:
+    (note,) = warned(check_hangs(start("supervision.stalled_s=180", "rl.timeout_s=120")))
+    assert note.startswith("rl.timeout_s=120 is not above supervision.stalled_s=180")
+    assert warned(check_hangs(start())) == []
+
+
+def test_every_row_that_is_read_is_looked_at_for_system_texts(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    function = {"name": "get", "parameters": {"type": "dict", "properties": {}, "required": []}}
+    for count in (20, 21):
+        asked = [[{"role": "user", "content": f"{n}?"}] for n in range(count)]
+        for messages in asked[20:]:
+            messages.insert(0, {"role": "system", "content": "Be brief."})
+        rows = [{"question": [each], "function": [function], "ground_truth": [{"get": {}}]} for each in asked]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        for streaming in (False, True):
+            env = bind("tool_use", EnvConfig(data=DataConfig(path=str(path), streaming=streaming)))
+            needs = needs_of({"tool_use": env}, seed=1, left_out=False)
+            assert (needs.tools, needs.system) == (True, count == 21)
+
+
+ENVS = load_config(DEMO, []).envs
+BUDGETS = usual_sections() | {"rl": RlConfig(thinking=ThinkingMix(budget=0.5, budgets=[16]))}
+
+
+def saved_template(directory: Path, template: str) -> Path:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def test_a_template_that_ignores_the_mode_is_refused_where_a_stage_switches_thinking_off(tmp_path: Path) -> None:
+    template = str(byte_tokenizer().chat_template)
+    model = saved_template(tiny_models.nemotron_h(tmp_path / "m"), template.replace("if thinking else", "if true else"))
+    bare = SftConfig(thoughts=SftDataConfig(thinking=ThinkingMix(no_thought=0.1)))
+    with pytest.raises(ValueError, match="can't switch thinking off"):
+        check_model(
+            model, Config(name="x", envs=ENVS, stages=["init", "sft"], sections=usual_sections() | {"sft": bare})
+        )
+    check_model(
+        model, Config(name="x", envs=ENVS, stages=["init", "sft"])
+    )  # by default each sample has its thought then
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS))
+
+
+def test_a_template_that_does_not_show_the_closing_has_the_usual_one_or_that_of_the_configuration(
+    tmp_path: Path,
+) -> None:
+    plain = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}{{ '<think>' if add_generation_prompt }}"
+    model = saved_template(tiny_models.nemotron_h(tmp_path / "m"), plain)
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS))
+    given = RolloutConfig(thought=ThoughtConfig(closing="\n</think>\n\n"))
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS, rollout=given))
+    check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"]))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rl.thinking.budget=0.5", "give rl.thinking.budgets"),
+        ("rl.thinking={budget: 0.5, budgets: [-4]}", "budget of -4 tokens"),
+        ("rl.thinking={budget: 0.5, budgets: [450]}", "rollout.limits.total_tokens=512"),
+        ("rollout.thought.grace=-1", "grace=-1"),
+        ("self_sft.thinking.no_thought=0.1", "must be 0"),
+        ("sft.thoughts.low_effort_keep=0", "low_effort_keep=0"),
+    ],
+)
+def test_impossible_budgets_are_refused_when_the_configuration_is_read(override: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        load_config(DEMO, [override])

@@ -49,9 +49,7 @@ def told(folder: RunDir, config: Config, state: RunState) -> Told:
     return tracker
 
 
-def test_a_process_that_goes_on_tells_what_the_ones_before_may_not_have_sent(tmp_path: Path) -> None:
-    folder = RunDir(tmp_path / "job")
-    folder.open()
+def test_a_process_that_goes_on_tells_what_the_ones_before_may_not_have_sent(tmp_path: Path, folder: RunDir) -> None:
     data = tmp_path / "rows.jsonl"
     data.write_text('{"question": "1+1", "answer": "#### 2"}\n')
     config = load_config(Path("configs/demo.yaml"), [f"envs.math={{share: 1, data: {data}, format: gsm8k}}"])
@@ -61,7 +59,6 @@ def test_a_process_that_goes_on_tells_what_the_ones_before_may_not_have_sent(tmp
     write_json(folder.evals / "init.json", {"label": "init", "order": 0, "k": 1, "seconds": 1.0, "envs": {}})
     (folder.trajectories / "eval-init.jsonl").write_text("")
     tracker = told(folder, config, state)
-    folder.close()
     assert list(tracker.stages) == ["eval-init", "sft"]  # `init` measures nothing, and `rl` has not begun
     params, seconds, read = tracker.stages["sft"]
     assert (params["sft.steps"], seconds) == ("540", 9.5)
@@ -80,9 +77,7 @@ def test_a_process_that_goes_on_tells_what_the_ones_before_may_not_have_sent(tmp
     assert tracker.files == ["init.json", "eval-init.jsonl"]
 
 
-def test_a_stage_tells_the_rows_of_its_own_or_the_environments_that_have_a_share_in_it(tmp_path: Path) -> None:
-    folder = RunDir(tmp_path / "job")
-    folder.open()
+def test_a_stage_tells_the_rows_of_its_own_or_the_environments_that_have_a_share_in_it(folder: RunDir) -> None:
     secret = "https://user:s3cret@host/rows.jsonl?token=abc"
     config = load_config(
         Path("configs/demo.yaml"),
@@ -95,7 +90,6 @@ def test_a_stage_tells_the_rows_of_its_own_or_the_environments_that_have_a_share
     )
     done = {"init": 0, "exam": 0, "sft": 5, "rl": 5, "eval-rl": 0}
     tracker = told(folder, config, RunState(done=done))
-    folder.close()
     read = {name: data for name, (_, _, data) in tracker.stages.items()}
     assert list(read) == ["eval-exam", "sft", "rl", "eval-rl"]  # as the rows of metrics.jsonl name them
     assert [(one.kind, one.context) for one in read["sft"]] == [("file", "train")]
@@ -105,13 +99,10 @@ def test_a_stage_tells_the_rows_of_its_own_or_the_environments_that_have_a_share
     assert not {"s3cret", "abc"} & set(re.findall(r"\w+", str(read)))
 
 
-def test_a_run_that_can_not_be_described_says_so_and_goes_on(tmp_path: Path) -> None:
-    folder = RunDir(tmp_path / "job")
-    folder.open()
+def test_a_run_that_can_not_be_described_says_so_and_goes_on(folder: RunDir) -> None:
     (folder.evals / "init.json").parent.mkdir(exist_ok=True)
     (folder.evals / "init.json").write_text('{"label": "in')
     tracker = told(folder, load_config(Path("configs/demo.yaml"), []), RunState(done={"init": 0}))
-    folder.close()
     (note,) = tracker.notes
     assert note.startswith("tracking: the run is not described anew (")
     assert "init.json" in note
@@ -136,13 +127,10 @@ def test_the_files_of_answers_that_are_sent_are_those_that_were_written_last(tmp
     assert RunDir(tmp_path / "none").newest_trajectories(3) == []
 
 
-def test_files_of_answers_that_went_with_a_report_are_told_again_as_it_is(tmp_path: Path) -> None:
-    folder = RunDir(tmp_path / "job")
-    folder.open()
+def test_files_of_answers_that_went_with_a_report_are_told_again_as_it_is(folder: RunDir) -> None:
     (folder.trajectories / "rl-5.jsonl").write_text("")
     for asked in (False, True):
         config = load_config(Path("configs/demo.yaml"), [f"tracking.trajectories={asked}"])
         for done in ({}, {"report": 0}):
             files = told(folder, config, RunState(done=done)).files
             assert files.count("rl-5.jsonl") == 1 + (asked and bool(done))  # once for its traces
-    folder.close()

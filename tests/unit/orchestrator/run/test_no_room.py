@@ -134,9 +134,7 @@ def test_trajectories_that_can_not_be_written_are_told_and_the_run_goes_on(tmp_p
     )
 
 
-def test_a_stage_that_goes_on_from_a_step_leaves_nothing_of_what_came_after_it(tmp_path: Path) -> None:
-    folder = RunDir(tmp_path / "run")
-    folder.open()
+def test_a_stage_that_goes_on_from_a_step_leaves_nothing_of_what_came_after_it(folder: RunDir) -> None:
     names = ["rl-10.jsonl", "rl-20.jsonl", "rl-30.jsonl", "rl-2-30.jsonl", "rl_tools-30.jsonl", "eval-rl.jsonl"]
     for name in names:
         (folder.trajectories / name).write_text("")
@@ -152,7 +150,6 @@ def test_a_stage_that_goes_on_from_a_step_leaves_nothing_of_what_came_after_it(t
             run.metrics.append("rl", step, {"x": 1.0})
         run.metrics.event("rl", 30, "unwritten", {"rl-30.jsonl": "No space left on device"})
         run.cut_back("rl", 20)
-    folder.close()
     assert sorted(path.name for path in folder.trajectories.iterdir()) == sorted(set(names) - {"rl-30.jsonl"})
     assert [row.step for row in read_metrics(folder.metrics)] == [20]
     assert list(folder.trajectory_files("rl")) == [10, 20]

@@ -116,19 +116,18 @@ def test_everything_under_a_secret_key_is_blanked() -> None:
     }
 
 
-def test_no_file_of_a_run_holds_its_secrets_and_the_run_can_be_continued(tmp_path: Path, shop: str) -> None:
+def test_no_file_of_a_run_holds_its_secrets_and_the_run_can_be_continued(
+    tmp_path: Path, folder: RunDir, shop: str
+) -> None:
     given = [shop, f"tracking.experiment=of {TOKEN}", f"runs_dir={tmp_path}", "name=job"]
     config = load_config(DEMO, [*given, f"tracking.uri={URI}", "envs.shop.options={api_key: sesame, n: 7}"])
     assert (config.tracking.uri, config.envs["shop"].options["api_key"]) == (URI, "sesame")  # the run itself has them
-    folder = RunDir(tmp_path / "job")
-    folder.open()
     check_continuation(config, folder)
     with_checkpoint(folder, "sft")
     check_continuation(load_config(DEMO, [*given, "envs.shop.options={api_key: renewed, n: 7}"]), folder)
     with pytest.raises(ValueError, match=r"envs\.shop\.options\.n: 7 -> 8"):
         check_continuation(load_config(DEMO, [*given, "envs.shop.options={api_key: renewed, n: 8}"]), folder)
     check_continuation(config, folder)
-    folder.close()
     write_report(folder.root)
     files = [path for path in folder.root.rglob("*") if path.is_file()]
     assert {"config.yaml", "manifest.json", "report.html", "report.json"} <= {path.name for path in files}

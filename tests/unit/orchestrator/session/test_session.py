@@ -26,7 +26,7 @@ from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.engines import Engines as HeldEngines
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.session.trainer import Trainer
+from temper.orchestrator.session.trainer import CheckpointWriter, Trainer
 from temper.orchestrator.stages.stage import StageInstance, all_stages
 from temper.rollout.pool.restarts import TooManyRestarts
 from temper.rollout.trajectory import WeightVersion
@@ -463,3 +463,34 @@ def test_an_engine_that_hangs_in_a_push_is_given_up_before_the_run_is(tmp_path: 
 
     engine, whole = on_a_run(tmp_path, Learner(), work)
     assert whole >= 2 * engine  # what failed is delivered once more, and a death takes a while to be known
+
+
+@pytest.mark.parametrize("committing", [False, True])
+def test_a_hung_rank_is_given_up_and_a_checkpoint_that_is_being_committed_is_not(committing: bool) -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        writer, needed = CheckpointWriter(lambda text: None), asyncio.Event()
+
+        async def write() -> None:
+            try:
+                if committing:
+                    writer.keep()
+                await needed.wait()
+                ended.append("committed")
+            except asyncio.CancelledError:
+                ended.append("given up")
+                raise
+
+        writer.start(write(), what="checkpoint 5", needed=0)
+        if committing:
+            asyncio.get_running_loop().call_later(0.2, needed.set)
+        await writer.let_go(at_most_s=0.01)
+        if committing:
+            assert ended == ["committed"]
+        await asyncio.sleep(0.01)
+        writer.start(asyncio.sleep(0), what="checkpoint 6", needed=0)  # the next one may begin
+        await writer.written()
+
+    asyncio.run(work())
+    assert ended == ["committed" if committing else "given up"]

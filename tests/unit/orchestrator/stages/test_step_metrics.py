@@ -3,32 +3,19 @@
 from dataclasses import replace
 
 from support.metric_names import unexplained
+from support.turns import report_of, turn_of
 
 from temper.envs.core.task import EnvRef, Task
-from temper.orchestrator.loop.buffer import Dropped, Occupancy
-from temper.orchestrator.loop.step import Phase, StepReport, StepTimes
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rewards.verdict import Verdict
-from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
+from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "content": "?"},), spec={})
 
 
 def answer(*turns: tuple[int, ...]) -> Trajectory:
     """An answer whose turns have tokens of these versions."""
-    said = (
-        Turn(
-            context_ids=as_ids((1,)),
-            sampled_ids=as_ids(versions),
-            logprobs_T=as_floats((-1.0,) * len(versions)),
-            versions_T=as_ids(versions),
-            forced_T=as_marks((False,) * len(versions)),
-            text="",
-        )
-        for versions in turns
-    )
+    said = (turn_of(versions, versions=versions) for versions in turns)
     return Trajectory(task=TASK, turns=tuple(said), stop=Stop.ENV, reward=0.0)
 
 
@@ -39,22 +26,7 @@ def group(number: int, admitted: int, *answers: Trajectory) -> Group:
 
 
 def measured(*groups: Group) -> dict[str, float]:
-    return step_metrics(
-        StepReport(
-            step=9,
-            groups=list(groups),
-            dropped=Dropped(),
-            learner={},
-            version=WeightVersion(step=8),
-            left_over=3,
-            pushed_bytes=0,
-            pushed_share=1.0,
-            load_s=0.0,
-            times=StepTimes(seconds={Phase.WAIT: 1.0}),
-            occupancy=Occupancy(slots=1, held={}),
-            engine=EngineStats(),
-        )
-    )
+    return step_metrics(report_of(list(groups), version=8, left_over=3))
 
 
 def test_groups_are_behind_their_admission_and_tokens_behind_what_sampled_them() -> None:

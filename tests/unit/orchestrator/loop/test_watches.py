@@ -1,4 +1,4 @@
-"""Alarms where a number leaves its band, ends of stages, and what a run that goes on remembers of both."""
+"""Alarms where a number leaves its band, the watch over failures, ends of stages, and what a continued run remembers."""
 
 import asyncio
 import io
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from unit.orchestrator.loop.test_loop import ToldRun, ToldTrainer, told_folder
 
+from temper.envs.core.task import EnvRef, Task
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.evaluation.record import Event, read_run
@@ -18,9 +19,11 @@ from temper.orchestrator.loop.watches import (
     Band,
     BandsConfig,
     BandWatch,
+    FailureWatch,
     NothingTrained,
     OutOfBand,
     SkipWatch,
+    TooManyFailures,
 )
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
@@ -31,6 +34,7 @@ from temper.orchestrator.stages import rl
 from temper.orchestrator.stages.distill import DistillConfig
 from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.tools.inspect.report.report import write_report
+from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
 ENTROPY = BandsConfig(entropy=Band(low=0.2, high=2.0, stop_after=3))
 
@@ -116,10 +120,8 @@ def test_so_many_steps_outside_in_a_row_end_the_stage_also_where_a_run_went_on_i
 def test_a_band_that_can_not_be_is_refused(bands: BandsConfig, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RlConfig(bands=bands)
-
-
-def test_a_band_of_the_divergence_goes_with_a_reference() -> None:
-    RlConfig(bands=BandsConfig(kl=Band(high=1.0)), loss=LossConfig(kl_coefficient=0.1))
+    if bands.kl.is_watched:  # with a reference it is right
+        RlConfig(bands=bands, loss=LossConfig(kl_coefficient=0.1))
 
 
 def test_alarms_of_steps_that_are_made_again_are_forgotten_with_them_and_other_events_stay(tmp_path: Path) -> None:
@@ -172,3 +174,67 @@ def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last
     page = write_report(folder.root).html.read_text(encoding="utf-8")
     assert "<h2>Alarms</h2>" in page
     assert "<h2>Events</h2>" not in page
+
+
+TASK = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={})
+ENGINE = Failure(kind=FailureKind.ENGINE, message="EngineFault: the engine is dead")
+ENVIRONMENT = Failure(kind=FailureKind.ENVIRONMENT, message="ConnectionError: refused")
+
+
+def group(right: int, *, failed: tuple[Failure, ...] = (), retried: tuple[Failure, ...] = ()) -> Group:
+    return Group(
+        ticket=Ticket(number=0, task=TASK, admitted=WeightVersion(step=0)),
+        trajectories=tuple(Trajectory(task=TASK, turns=(), stop=Stop.ENV, reward=1.0) for _ in range(right)),
+        failed=tuple(Trajectory(task=TASK, turns=(), stop=Stop.FAILURE, failure=failure) for failure in failed),
+        retried=retried,
+    )
+
+
+def watch(highest: float = 0.5) -> FailureWatch:
+    return FailureWatch(highest, setting="rl.max_failures")
+
+
+def test_a_large_group_counts_as_a_whole() -> None:
+    few = watch()
+    few.add(group(128, retried=(ENVIRONMENT,) * 33))  # 20 % of 161 episodes
+    few.conclude()
+    with pytest.raises(TooManyFailures, match="129 .* 257"):
+        watch().add(group(128, retried=(ENVIRONMENT,) * 129))
+
+
+@pytest.mark.parametrize("size", [1, 8, 24, 40, 64, 200])
+def test_the_same_share_of_failures_halts_at_any_size_of_a_group(size: int) -> None:
+    for share, halts in ((0.4, False), (0.6, True)):
+        seen, failed = watch(), 0
+        try:
+            for number in range(1, 400 // size + 2):
+                due = round(share * size * number) - failed
+                seen.add(group(size - due, failed=(ENVIRONMENT,) * due))
+                failed += due
+        except TooManyFailures:
+            assert halts
+        else:
+            assert not halts
+
+
+def test_the_engine_is_named_where_the_engine_is_dead_and_the_environment_where_it_is_down() -> None:
+    with pytest.raises(TooManyFailures, match=r"engine.*'math'.*engine 63, environment 1"):
+        watch().add(group(0, failed=(ENGINE,) * 63 + (ENVIRONMENT,)))
+    with pytest.raises(TooManyFailures, match=r"^environment 'math'.*rl\.max_failures=0\.5.*refused"):
+        watch().add(group(0, failed=(ENVIRONMENT,) * 63, retried=(ENGINE,)))
+
+
+def test_fewer_episodes_are_judged_when_no_more_will_come() -> None:
+    seen = watch()
+    asyncio.run(seen.on(asyncio.sleep(0, group(1, failed=(ENGINE,) * 3))))
+    with pytest.raises(TooManyFailures, match="3 .* 4 "):
+        seen.conclude()
+
+
+def test_old_failures_are_forgotten() -> None:
+    seen = watch()
+    seen.add(group(0, failed=(ENVIRONMENT,) * 8))
+    for _ in range(8):
+        seen.add(group(8))
+    seen.add(group(33, failed=(ENVIRONMENT,) * 31))
+    seen.conclude()
