@@ -26,7 +26,6 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.loop.deadline import DeadlineConfig, StuckError
 from temper.orchestrator.run.checkpoint import place, size_of, steps
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session import recording as keeping
 from temper.orchestrator.session.recording import BatchKeeper, StepBatch, read_batch, write_batch
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.tools.debug.replay import answer
