@@ -112,17 +112,13 @@ def env_class(ref: EnvRef) -> Callable[[], gymnasium.Env[str, str]]:
 
 
 def make_env(ref: EnvRef) -> gymnasium.Env[str, str]:
-    """Make a new single-use environment for the tasks that carry this reference."""
     return env_class(ref)()
 
 
 def drawing_env(
     definition: EnvDefinition, draw: Callable[[random.Random], Task] | None = None
 ) -> gymnasium.Env[str, str]:
-    """Make an environment that draws a task where `reset` is given none, by `draw` or as it generates them.
-
-    Raises `ValueError` where it does neither.
-    """
+    """Make an environment that draws a task where `reset` is given none, by `draw` or as it generates them."""
     ref, generate = definition.ref(), definition.generate
     if draw is None:
         if generate is None:

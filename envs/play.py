@@ -44,10 +44,7 @@ class Play:
             return messages_in(info, self._name)
 
     def turn(self, parsed: ParsedTurn, *, cut: str = "") -> StepResult:
-        """Return what the environment says to a turn. `cut` names the limit that ends the episode with it, if one does.
-
-        A turn that was cut off inside its thought has no answer to be judged.
-        """
+        """Return what the environment says to a turn. `cut` names the limit that ends the episode with it, if one does."""
         with self._lock:
             env = self._opened
             if cut and isinstance(env.unwrapped, TaskEnv) and not parsed.readable:
@@ -76,10 +73,7 @@ class Play:
         return self._env
 
     def _answered(self, env: gymnasium.Env[str, str], parsed: ParsedTurn) -> StepResult:
-        """Hand over the turn: as it was read to an environment of Temper, as text to a wrapper of one, the answer to any other.
-
-        An environment that is not Temper's own gets the whole text if its `metadata` ask for it.
-        """
+        """Hand over the turn: as it was read to an environment of Temper, its text to a wrapper, the answer to any other."""
         if isinstance(env, TaskEnv):
             return checked(env.respond(parsed), self._name)
         whole = isinstance(env.unwrapped, TaskEnv) or bool(env.metadata.get(RAW_TURNS))

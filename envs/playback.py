@@ -40,10 +40,7 @@ def read_as_own(text: str) -> ParsedTurn:
 
 
 def score(task: Task, turns: Sequence[str], *, read: Callable[[str], ParsedTurn] = read_as_own) -> Scored:
-    """Play the turns as an episode that may have no others. Never raises: a fault becomes a typed failure.
-
-    `read` reads each of them. Turns after the end of the episode are not played.
-    """
+    """Play the turns as an episode that may have no others. Never raises: a fault becomes a typed failure."""
     start = time.monotonic()
     try:
         scored = _play(task, turns, read)
@@ -96,7 +93,6 @@ def turns_of(response: dict[str, Any]) -> list[str]:
 
 
 def _said(message: Message) -> str:
-    """Return an assistant's message as the text that a model would have written."""
     content, calls = message.get("content") or "", message.get("tool_calls") or []
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))

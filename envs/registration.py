@@ -19,7 +19,6 @@ from temper.envs.source import SizedSource, open_source
 
 NAMESPACE = "temper"
 NUMBERS = 2**31
-"""Numbers of tasks to draw from, if the source does not give their number."""
 
 
 def make(

@@ -29,7 +29,6 @@ def content_key(task: Task) -> str:
 
 
 def data_of(env: BoundEnv) -> list[DataConfig]:
-    """Return the data of an environment: of its tasks and of its evaluation, if it has them."""
     return [data for data in (env.config.data, env.config.eval_data) if data is not None]
 
 
@@ -41,10 +40,7 @@ def holds(env: BoundEnv, split: str) -> DataConfig | None:
 
 
 def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
-    """Return the tasks of all rows of `data`, one of the environment's own, which are read once for all who ask.
-
-    Raise as `usable_rows` does.
-    """
+    """Return the tasks of all rows of `data`, one of the environment's own, which are read once for all who ask."""
     setting = _setting(env, data)
     if setting not in env.rows:
         tally = Tally()
@@ -107,6 +103,8 @@ class StreamedSource:
     Rows that repeat others are not noticed.
     """
 
+    size: int | None = None
+
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
         """Read the first block. Raise `ValueError` or `FileNotFoundError` where it can't be read, or has no task."""
         self._env, self._data, self._split = env, data, split
@@ -117,13 +115,7 @@ class StreamedSource:
         if self._blocks.empty:
             raise ValueError(f"{data.name} has no {split} rows; give more of them, or another split")
 
-    @property
-    def size(self) -> int | None:
-        """How many tasks there are: not known of rows that are not all read."""
-        return None
-
     def task(self, index: int) -> Task:
-        """Return the task at `index`, counted round and round."""
         return self._blocks.item(index)
 
     def _rows(self) -> Iterator[Task]:
@@ -149,13 +141,13 @@ class SizedSource(TaskSource, Protocol):
     """A source that may know how many tasks it has."""
 
     @property
-    def size(self) -> int | None:
-        """How many tasks there are; None where they are generated, or not all read."""
-        ...
+    def size(self) -> int | None: ...
 
 
 class GeneratedSource:
     """Generated tasks: the task at `index` depends on environment, seed, split and index only."""
+
+    size: int | None = None
 
     def __init__(self, env: BoundEnv, *, split: str, seed: int) -> None:
         if env.definition.generate is None:
@@ -164,13 +156,7 @@ class GeneratedSource:
         self.generate = env.definition.generate
         self._made(0)
 
-    @property
-    def size(self) -> int | None:
-        """How many tasks there are: without end."""
-        return None
-
     def task(self, index: int) -> Task:
-        """Return the task at `index`. One that can't be made, after the first, is left to its episodes as their fault."""
         try:
             return self._made(index)
         except (Exception, SystemExit) as error:
@@ -179,7 +165,6 @@ class GeneratedSource:
             return Task(env=self.env.ref, key=f"fault-{index}", messages=nothing, spec={}, fault=fault)
 
     def _made(self, index: int) -> Task:
-        """Redraw until the prompt falls into the split."""
         env_id, level = self.env.definition.id, self.env.config.level
         rng = random.Random(f"{env_id}/{self.seed}/{self.split}/{index}")
         prompts = set()
@@ -221,19 +206,14 @@ class RowSource:
             self.tasks = _without_overlap(self.tasks, env)
         if not self.tasks:
             raise ValueError(f"{data.name} has no {split} rows among {len(read.tasks)}; give a larger file")
+        self.size: int | None = len(self.tasks)
         self._seed = f"{env.definition.id}/{seed}/{split}"
         self._reshuffles = not heldout
         self._order = lru_cache(maxsize=2)(self._shuffled)  # near the end of an epoch draws of two are under way
         if not whole:
             random.Random(self._seed).shuffle(self.tasks)
 
-    @property
-    def size(self) -> int | None:
-        """How many tasks there are."""
-        return len(self.tasks)
-
     def task(self, index: int) -> Task:
-        """Return the task at `index`, counted round and round. It depends on the seed and the index only."""
         epoch, place = divmod(index, len(self.tasks))
         return self.tasks[self._order(epoch)[place] if epoch and self._reshuffles else place]
 
@@ -283,7 +263,6 @@ def open_source(env: BoundEnv, *, split: str, seed: int) -> SizedSource:
 
 
 def _without_equals(tasks: list[Task]) -> list[Task]:
-    """Return one of all tasks with the same key and the same content."""
     times = Counter(task.key for task in tasks)
     unique = {(task.key, content_key(task) if times[task.key] > 1 else ""): task for task in tasks}
     return list(unique.values())

@@ -124,10 +124,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         return self.task
 
     def use_shared_tools(self, task: Task, parsed: ParsedTurn, names: Sequence[str]) -> StepResult:
-        """Answer a turn that calls shared tools: each call by its owner, in order. The episode's last turn may not.
-
-        `turn` gets the other calls, if the environment has tools. All its messages but the tools' come last.
-        """
+        """Answer a turn that calls shared tools: each call by its owner, in order. The episode's last turn may not."""
         owned = any(tool["function"]["name"] not in names for tool in task.tools)
         is_own = [owned and not (isinstance(call, Call) and call.name in names) for call in parsed.calls]
         own = tuple(compress(parsed.calls, is_own))
@@ -147,10 +144,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         return self.go_on([*messages, *(message for message in result.messages if message["role"] != "tool")])
 
     def cut(self, limit: str, text: str = "") -> StepResult:
-        """End an episode by a limit: between two turns, or inside one that came to no answer (`text`).
-
-        `limit` says where that was.
-        """
+        """End an episode by a limit: between two turns, or inside one that came to no answer (`text`)."""
         if self.task is None:
             raise RuntimeError("there is no episode to be cut off")
         self.turns += bool(text)
@@ -195,7 +189,6 @@ def malformed(judged: Verdict, detail: str) -> Verdict:
 
 
 def last_user_text(task: Task) -> str:
-    """Return the text of the task's last user message."""
     for message in reversed(task.messages):
         if message["role"] == "user":
             return str(message["content"])

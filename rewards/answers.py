@@ -150,7 +150,6 @@ def _denied(text: str, stated: list[re.Match[str]], value: object) -> bool:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines with a letter or a digit."""
     return [line.strip() for line in text.split("\n") if any(map(str.isalnum, line))]
 
 

@@ -87,7 +87,6 @@ def _letter(match: re.Match[str], letters: str) -> str | None:
 
 
 def _names_another(rest: str, letter: str, letters: str) -> bool:
-    """Tell whether what stands behind a letter names another one by the rule above."""
     joined = Joined.BESIDE
     for word in WORD.finditer(rest):
         said = word[0]

@@ -76,7 +76,6 @@ def repeats(answer: str, question: str) -> bool:
 
 
 def without(question: str, text: str) -> str:
-    """Return a text without the question, where it repeats it word for word. Shorter questions than 8 characters stay."""
     return text.replace(question, " ") if len(question) >= SHORTEST_QUESTION else text
 
 
@@ -146,7 +145,6 @@ def refusal(answer: str, *, gold: str) -> str | None:
 
 
 def _brackets(text: str) -> str:
-    """Tell whether a text starts as a set, or as a tuple or an interval."""
     start = text.replace("\\left", "").lstrip("$ ")
     return "set" if start.startswith("\\{") else "tuple" if start.startswith(("(", "[")) else ""
 
@@ -194,6 +192,5 @@ def _nesting(text: str) -> int:
 
 
 def _large(exponent: str) -> bool:
-    """Tell whether an exponent holds another power, or a number beyond the bound."""
     numbers = re.findall(r"\d+", exponent)
     return not exponent or "^" in exponent or "**" in exponent or any(int(n) > MAX_EXPONENT for n in numbers)

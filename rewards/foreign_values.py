@@ -62,9 +62,7 @@ GUESSES: Mapping[Language, tuple[Reader, ...]] = {
     ),
     "javascript": (TRUTH, (re.compile(r""""(.*)"|'(.*)'""", re.DOTALL), str), WHOLE, SCALARS["java"]["double"]),
 }
-"""What a value may be whose type is not said."""
 MAX_CHARACTERS = 8192
-"""A longer text is not read as a literal."""
 ARRAY = re.compile(r"new\s+\w+\[\]\s*\{([^}\n]*)\}")
 LISTED = re.compile(r"new\s+ArrayList<\w*>\(Arrays\.asList\((.+?)\)\)")
 GROWN = re.compile(r"new\s+ArrayList<\w*>\(\)(?:\s*\{\{(.*?)\}\})?", re.DOTALL)

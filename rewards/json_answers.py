@@ -61,7 +61,6 @@ def parsed(text: str) -> Any:
 
 
 def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object of these keys and values. Raise `NoJson` for a key that is given twice."""
     made = dict(pairs)
     if len(made) < len(pairs):
         raise NoJson("an object has a key twice")

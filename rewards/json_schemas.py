@@ -173,13 +173,11 @@ def _pairs(validator: Any, patterns: dict[str, Any], instance: Any) -> Iterator[
 
 
 def unique(validator: Any, value: bool, instance: Any, _schema: Any) -> Iterator[ValidationError]:
-    """Yield an error where a list has the same JSON value twice."""
     if value and validator.is_type(instance, "array") and len(set(map(_hashed, instance))) < len(instance):
         yield ValidationError(f"{instance!r:.80} has the same item twice")
 
 
 def _hashed(value: Any) -> Any:
-    """Return what is equal for JSON values that are the same."""
     if isinstance(value, bool):
         return ("bool", value)
     if isinstance(value, list):

@@ -124,14 +124,12 @@ def number(answer: str) -> Number | None:
 
 
 def quotient(fraction: re.Match[str]) -> str:
-    """Write a LaTeX fraction as a quotient with one sign."""
     over, top, under, bottom, one_digit, other_digit = fraction.groups()
     sign = "-" if over != under else ""
     return f" {sign}{top}/{bottom}" if top else f" {one_digit}/{other_digit}"
 
 
 def is_unit(words: str) -> bool:
-    """Return whether words can be the unit behind a value."""
     return _scale(words, attached=False) is not None
 
 

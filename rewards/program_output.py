@@ -31,7 +31,6 @@ def strictly_equal(result: Any, expected: Any) -> bool:
 
 
 def _typed(keys: Iterable[Any]) -> set[tuple[type, Any]]:
-    """Return keys with their types, so that True and 1 differ."""
     return {(type(key), key) for key in keys}
 
 

@@ -39,7 +39,6 @@ from temper.rewards.plain_numbers import (
 )
 
 MAX_CHARACTERS = 4000
-"""A text beyond this is no short answer."""
 MAX_ITEMS = 256
 EMPHASIS = " \t\n*_`"
 STATED = re.compile(
@@ -59,7 +58,6 @@ KEPT = re.compile(
     r"|(?<=[^\W_])(?:\++|[\^<>]-?(?=[^\W_])|[\u2640-\u266f])|(?<=[a-z])#"
     r"|(?:(?<=\d)|(?<=\b[a-z])|(?<=\b[a-z][a-z]))-(?![^\W_])"
 )
-"""Signs that are no punctuation."""
 UNIT_SIGNS = "%$\u20ac\u00a3\u00a5\u20b9"
 WHOLE_NUMBER = re.compile(rf"(?:{NUMBER.pattern})(?: (?i:{'|'.join(SCALES)}))?")
 ARTICLE = re.compile(r"\b(?:an?|the)\b(?=\s+\S)")
@@ -169,10 +167,7 @@ def _json_list(text: str) -> list[str] | None:
 
 
 def list_f1(text: str, wanted: Sequence[Sequence[str]], *, ordered: bool) -> float:
-    """Return the highest F1 of the items of a list, each wanted one with its accepted texts; 1 where the list is right.
-
-    In a given order an item counts in its place alone; else each item stands for one of the wanted ones.
-    """
+    """Return the highest F1 of the items of a list, each wanted one with its accepted texts; 1 where the list is right."""
     needed = [frozenset[tuple[str, object]]().union(*map(forms, accepted)) for accepted in wanted]
     best = 0.0
     for items in readings(text):

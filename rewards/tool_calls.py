@@ -161,5 +161,4 @@ def inner_schema(schema: Any, *path: str) -> Schema:
 
 
 def standard(text: str) -> str:
-    """Return a string as the leaderboard compares it: lower case, no spaces and punctuation, one kind of quote."""
     return IGNORED.sub("", text).lower().replace("'", '"')

@@ -165,7 +165,6 @@ def quantity(text: str) -> Quantity | None:
 
 
 def unit(text: str) -> Quantity | None:
-    """Return what one of a unit is in base units; None for a unit that the table does not give."""
     return _product(_simpler(text))
 
 
@@ -200,7 +199,6 @@ def _simpler(text: str) -> str:
 
 
 def _part(text: str) -> tuple[Quantity, F] | None:
-    """Return one number with its unit, and the size of the unit."""
     dollars = re.fullmatch(r"(-?) ?\$ ?(-?.*)", text)
     text = f"{dollars[1]}{dollars[2]} $" if dollars else text
     numeral = NUMERAL.match(text)
@@ -217,7 +215,6 @@ def _part(text: str) -> tuple[Quantity, F] | None:
 
 
 def _product(text: str) -> Quantity | None:
-    """Return a product of units; 1 for an empty text, None for what is none."""
     value, powers, factors = F(1), dict[str, int](), list[tuple[Quantity, int]]()
     at, inverse, inside = 0, False, False
     while at < len(text):

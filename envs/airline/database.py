@@ -3,29 +3,11 @@
 import functools
 from pathlib import Path
 
-from temper.envs.service import records as service
-from temper.envs.service.records import OPENING, Record, Records, Table, check_each, read_records
+from temper.envs.service.records import OPENING, Database, Record, Records, Table, check_each, read_records
 
 TABLES = ("users", "flights", "reservations")
 AVAILABLE = "available"
 CREDIT_CARD, GIFT_CARD, CERTIFICATE = "credit_card", "gift_card", "certificate"
-
-
-class Database(service.Database[Records]):
-    """One episode's view of an airline."""
-
-    @property
-    def flights(self) -> Table:
-        """All flights by number, which no tool changes."""
-        return self.records.tables["flights"]
-
-    def reservation(self, reservation_id: str) -> Record | None:
-        """Return the reservation as it is now, to read only."""
-        return self.find("reservations", reservation_id)
-
-    def edit_reservation(self, reservation_id: str) -> Record:
-        """Return the reservation, which is there, to change."""
-        return self.edit("reservations", reservation_id)
 
 
 @functools.lru_cache(maxsize=8)
@@ -39,7 +21,7 @@ def open_airline(folder: Path) -> Records:
     return read
 
 
-def fresh(folder: Path) -> Database:
+def fresh(folder: Path) -> Database[Records]:
     """Return the database of a folder, unchanged. Raise `ValueError` as `open_airline`."""
     with OPENING:
         return Database(open_airline(folder))

@@ -1,14 +1,13 @@
 """The airline: one customer, fourteen tools over users, flights and reservations (tau-bench, Yao et al., 2024, airline)."""
 
-from temper.envs.airline.database import TABLES, Database, fresh
-from temper.envs.airline.tools import TOOLS
+from temper.envs.airline.database import TABLES, fresh
+from temper.envs.airline.tools import TOOLS, Database
 from temper.envs.service.domain import Domain
 from temper.envs.service.env import ServiceEnv, definition
 from temper.envs.service.tools import Action
 
 
 def further(database: Database, user_id: str) -> Action:
-    """Return a certificate that nobody asked for."""
     return {"name": "send_certificate", "arguments": {"user_id": user_id, "amount": 1}}
 
 

@@ -11,34 +11,19 @@ from datetime import date as calendar_date
 from datetime import timedelta
 from typing import Any
 
-from temper.envs.airline.database import AVAILABLE, CERTIFICATE, CREDIT_CARD, GIFT_CARD, Database
+from temper.envs.airline.database import AVAILABLE, CERTIFICATE, CREDIT_CARD, GIFT_CARD
 from temper.envs.service import tools as service
-from temper.envs.service.records import Record
-from temper.envs.service.tools import Refusal, is_number, known_user
+from temper.envs.service.records import Database as AnyDatabase
+from temper.envs.service.records import Record, Records
+from temper.envs.service.tools import Refusal, is_number, known
 
+Database = AnyDatabase[Records]
 AIRPORTS = {
-    "SFO": "San Francisco",
-    "JFK": "New York",
-    "LAX": "Los Angeles",
-    "ORD": "Chicago",
-    "DFW": "Dallas",
-    "DEN": "Denver",
-    "SEA": "Seattle",
-    "ATL": "Atlanta",
-    "MIA": "Miami",
-    "BOS": "Boston",
-    "PHX": "Phoenix",
-    "IAH": "Houston",
-    "LAS": "Las Vegas",
-    "MCO": "Orlando",
-    "EWR": "Newark",
-    "CLT": "Charlotte",
-    "MSP": "Minneapolis",
-    "DTW": "Detroit",
-    "PHL": "Philadelphia",
-    "LGA": "LaGuardia",
-}
-"""Cities by the IATA codes of their airports."""
+    "SFO": "San Francisco", "JFK": "New York", "LAX": "Los Angeles", "ORD": "Chicago", "DFW": "Dallas",
+    "DEN": "Denver", "SEA": "Seattle", "ATL": "Atlanta", "MIA": "Miami", "BOS": "Boston", "PHX": "Phoenix",
+    "IAH": "Houston", "LAS": "Las Vegas", "MCO": "Orlando", "EWR": "Newark", "CLT": "Charlotte", "MSP": "Minneapolis",
+    "DTW": "Detroit", "PHL": "Philadelphia", "LGA": "LaGuardia",
+}  # fmt: skip
 NEXT_DAY = "+1"
 """What a time ends with that is on the day after the departure."""
 NOW = "2024-05-15T15:00:00"
@@ -50,20 +35,10 @@ INSURANCE, BAG = 30, 50
 
 
 def get_reservation_details(database: Database, *, reservation_id: str) -> str:
-    """Return the reservation as JSON."""
-    return json.dumps(known_reservation(database, reservation_id))
-
-
-def known_reservation(database: Database, reservation_id: str) -> Record:
-    """Return a reservation as it is now. Raise `Refusal` where there is none of this id."""
-    reservation = database.reservation(reservation_id)
-    if reservation is None:
-        raise Refusal("reservation not found")
-    return reservation
+    return json.dumps(known(database, "reservations", reservation_id))
 
 
 def list_all_airports(database: Database) -> str:
-    """Return the cities by the codes of their airports, as JSON."""
     return json.dumps(AIRPORTS)
 
 
@@ -74,10 +49,7 @@ def search_direct_flight(database: Database, *, origin: str, destination: str, d
 
 
 def search_onestop_flight(database: Database, *, origin: str, destination: str, date: str) -> str:
-    """Return the pairs of flights that can be booked, the second leaving after the first one's arrival, as JSON.
-
-    The second is on the day on which the first arrives, by whose times the two are compared as they are written.
-    """
+    """Return the pairs of flights that can be booked, the second leaving after the first one's arrival, as JSON."""
     pairs = []
     for first in _departing(database, origin, date):
         arrival = first["scheduled_arrival_time_est"]
@@ -90,13 +62,12 @@ def search_onestop_flight(database: Database, *, origin: str, destination: str, 
 
 def _departing(database: Database, origin: str, date: str) -> Iterator[Record]:
     """Yield the flights from an airport that can be booked for a day."""
-    for flight in database.flights.values():
+    for flight in database.records.tables["flights"].values():
         if flight["origin"] == origin and flight["dates"].get(date, {}).get("status") == AVAILABLE:
             yield flight
 
 
 def _on(flight: Record, date: str) -> Record:
-    """Return what is said of a flight on a day."""
     return {key: value for key, value in flight.items() if key != "dates"} | flight["dates"][date]
 
 
@@ -123,16 +94,16 @@ def book_reservation(
     insurance: str,
 ) -> str:
     """Book flights, paid in full by the user's methods; a certificate is used up, the seats stay as they are."""
-    user = known_user(database, user_id)
+    user = known(database, "users", user_id)
     _require_texts(passengers, "passengers", "first_name", "last_name", "dob")
     booked = [_priced(database, flight, cabin, len(passengers)) for flight in _segments(flights)]
     price = sum(flight["price"] for flight in booked) * len(passengers) + BAG * nonfree_baggages
     price += INSURANCE * len(passengers) if insurance == "yes" else 0
     _check_payments(user, payment_methods, price)
-    reservation_id = next((it for it in NEW_RESERVATIONS if database.reservation(it) is None), None)
+    reservation_id = next((it for it in NEW_RESERVATIONS if database.find("reservations", it) is None), None)
     if reservation_id is None:
         raise Refusal(f"no more than {len(NEW_RESERVATIONS)} reservations can be made")
-    user = database.edit_user(user_id)
+    user = database.edit("users", user_id)
     for payment in payment_methods:
         _take(user, payment["payment_id"], payment["amount"])
     user["reservations"].append(reservation_id)
@@ -157,8 +128,8 @@ def book_reservation(
 
 def cancel_reservation(database: Database, *, reservation_id: str) -> str:
     """Cancel a whole reservation; all that was paid is noted as going back, which takes days."""
-    known_reservation(database, reservation_id)
-    reservation = database.edit_reservation(reservation_id)
+    known(database, "reservations", reservation_id)
+    reservation = database.edit("reservations", reservation_id)
     history = reservation["payment_history"]
     history += [{"payment_id": entry["payment_id"], "amount": -entry["amount"]} for entry in history]
     reservation["status"] = "cancelled"
@@ -166,12 +137,11 @@ def cancel_reservation(database: Database, *, reservation_id: str) -> str:
 
 
 def send_certificate(database: Database, *, user_id: str, amount: float) -> str:
-    """Give the user a certificate."""
-    user = known_user(database, user_id)
+    user = known(database, "users", user_id)
     payment_id = next((it for it in NEW_CERTIFICATES if it not in user["payment_methods"]), None)
     if payment_id is None:
         raise Refusal(f"no more than {len(NEW_CERTIFICATES)} certificates can be sent")
-    methods = database.edit_user(user_id)["payment_methods"]
+    methods = database.edit("users", user_id)["payment_methods"]
     methods[payment_id] = {"source": CERTIFICATE, "amount": amount, "id": payment_id}
     return f"Certificate {payment_id} added to user {user_id} with amount {amount}."
 
@@ -180,10 +150,10 @@ def update_reservation_baggages(
     database: Database, *, reservation_id: str, total_baggages: int, nonfree_baggages: int, payment_id: str
 ) -> str:
     """Set the numbers of bags; those that are not free beyond the ones before are paid."""
-    reservation = known_reservation(database, reservation_id)
+    reservation = known(database, "reservations", reservation_id)
     price = BAG * max(0, nonfree_baggages - reservation["nonfree_baggages"])
     _pay(database, reservation, payment_id, price)
-    reservation = database.edit_reservation(reservation_id)
+    reservation = database.edit("reservations", reservation_id)
     reservation.update({"total_baggages": total_baggages, "nonfree_baggages": nonfree_baggages})
     return json.dumps(reservation)
 
@@ -192,7 +162,7 @@ def update_reservation_flights(
     database: Database, *, reservation_id: str, cabin: str, flights: list[dict[str, Any]], payment_id: str
 ) -> str:
     """Replace all flights of a reservation; those that stay in the same cabin keep their prices, the difference is paid."""
-    reservation = known_reservation(database, reservation_id)
+    reservation = known(database, "reservations", reservation_id)
     count = len(reservation["passengers"])
     kept = {
         (flight["flight_number"], flight["date"]): flight
@@ -206,18 +176,18 @@ def update_reservation_flights(
         new.append(_priced(database, flight, cabin, count) if same is None else flight | same)
     before = sum(flight["price"] for flight in reservation["flights"])
     _pay(database, reservation, payment_id, (sum(flight["price"] for flight in new) - before) * count)
-    reservation = database.edit_reservation(reservation_id)
+    reservation = database.edit("reservations", reservation_id)
     reservation["flights"] = new
     return json.dumps(reservation)
 
 
 def update_reservation_passengers(database: Database, *, reservation_id: str, passengers: list[dict[str, Any]]) -> str:
     """Replace the passengers of a reservation by as many others."""
-    reservation = known_reservation(database, reservation_id)
+    reservation = known(database, "reservations", reservation_id)
     _require_texts(passengers, "passengers", "first_name", "last_name", "dob")
     if len(passengers) != len(reservation["passengers"]):
         raise Refusal("number of passengers does not match")
-    reservation = database.edit_reservation(reservation_id)
+    reservation = database.edit("reservations", reservation_id)
     reservation["passengers"] = [dict(passenger) for passenger in passengers]
     return json.dumps(reservation)
 
@@ -236,7 +206,7 @@ def _segments(flights: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _priced(database: Database, flight: dict[str, Any], cabin: str, passengers: int) -> Record:
     """Return a flight with its price of today. Raise `Refusal` where it has no seats for so many."""
     number, date = flight["flight_number"], flight["date"]
-    known = database.flights.get(number)
+    known = database.records.tables["flights"].get(number)
     if known is None:
         raise Refusal(f"flight {number} not found")
     if date not in known["dates"]:
@@ -272,8 +242,7 @@ def _check_payments(user: Record, payments: list[dict[str, Any]], price: float) 
 
 def _pay(database: Database, reservation: Record, payment_id: str, price: float) -> None:
     """Pay a price, or get it back where it is negative, and note it. Raise `Refusal` where the method can't."""
-    user = database.user(reservation["user_id"])
-    assert user is not None
+    user = known(database, "users", reservation["user_id"])
     method = user["payment_methods"].get(payment_id)
     if method is None:
         raise Refusal("payment method not found")
@@ -282,9 +251,9 @@ def _pay(database: Database, reservation: Record, payment_id: str, price: float)
     if method["source"] == GIFT_CARD and method["amount"] < price:
         raise Refusal("gift card balance is not enough")
     if price != 0:
-        _take(database.edit_user(reservation["user_id"]), payment_id, price)
+        _take(database.edit("users", reservation["user_id"]), payment_id, price)
         entry = {"payment_id": payment_id, "amount": price}
-        database.edit_reservation(reservation["reservation_id"])["payment_history"].append(entry)
+        database.edit("reservations", reservation["reservation_id"])["payment_history"].append(entry)
 
 
 def _take(user: Record, payment_id: str, amount: float) -> None:

@@ -73,12 +73,7 @@ def judge(
     failures: int = 1,
     seconds: float = MAX_SECONDS,
 ) -> tuple[Verdict, list[str]]:
-    """Return the verdict on a program and the tests that failed, in words; under `all` it stops after so many failures.
-
-    Tests that are left after so many `seconds`, without those for which the programs waited for a CPU, count as failed.
-
-    Raises `GraderError` where a test breaks on its own account, or where other than all tests were executed.
-    """
+    """Return the verdict on a program and the tests that failed, in words; under `all` it stops after so many failures."""
     partial = credit == "fraction"
     tests = suite(sandbox, source, spec, one_by_one=partial or failures > 1)
     done = tests.execute(failures=tests.count if partial else failures, seconds=seconds)
@@ -117,7 +112,6 @@ def _user(text: str) -> Message:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment with these options, which are about its rows. Raise `ValueError` for wrong ones."""
     only_known(options, NAMES, "options")
     return _definition(read_prompts(options, ASKED))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from temper.envs.core.task import Message, Task
-from temper.envs.core.worked_steps import sum_steps
+from temper.envs.core.worked_steps import sum_steps, worked_answer
 
 # few inputs: each test of a program is a process of its own, which costs 5 ms of CPU time
 NUMBERS = (-7, 0, 13)
@@ -126,7 +126,6 @@ def _string_chain(rng: random.Random) -> Exercise:
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """Generate a task of this level; its key is set by the source."""
     largest, steps = (9, 2) if level == 1 else (19, 3)
     kinds: list[Callable[[], Exercise]] = [
         *[lambda: _constant(rng, largest=99)] * 5,
@@ -150,7 +149,4 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """Return the expert's answer to a generated task."""
-    if "plan" not in task.spec:
-        raise ValueError("a row of data comes without an expert's way to its answer")
-    return [{"role": "assistant", "reasoning_content": task.spec["plan"], "content": task.spec["solution"]}]
+    return worked_answer(task, task.spec.get("solution", ""), steps="plan")

@@ -56,14 +56,12 @@ PROGRAMS = {
 
 
 def gold(task: Task) -> list[str]:
-    """Return the turns of a right answer. Raise `ValueError` where the task holds no solution."""
     if "solution" not in task.spec:
         raise ValueError(f"task {task.label} holds no solution")
     return [BLOCK.format(task.spec["solution"].strip("\n"))]
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield wrong answers: none, programs that do nothing, break, exit, or pretend, and the right results spoilt."""
     solution, name = task.spec.get("solution"), task.spec.get("entry_point")
     yield "empty", [""]
     yield "prose", ["I would rather not write a program."]

@@ -17,9 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 Pair = tuple[Any, Any]
-"""An input and the output that is expected."""
 MAX_UNPACKED = 512 * 2**20
-"""Most bytes of unpacked tests."""
 UNPACKING = threading.Lock()
 KEPT = 4
 """Texts of packed tests that stay unpacked: answers to one task come together."""
@@ -70,7 +68,6 @@ def function_tests(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 
 
 def _text(value: Any, what: str) -> str:
-    """Return the text of an input or output, which some rows give as a list of lines."""
     if isinstance(value, list) and all(isinstance(line, str | int | float) for line in value):
         return "\n".join(map(str, value))
     if isinstance(value, str | int | float):
@@ -86,7 +83,6 @@ def _arguments(given: Any) -> list[Any]:
 
 
 def _expected(given: Any, wanted: Any) -> Any:
-    """Return the expected result, which is text in JSON beside arguments in text."""
     if isinstance(given, str) and isinstance(wanted, str):
         return _literal(wanted)
     return wanted
@@ -109,10 +105,7 @@ def is_packed(value: Any) -> bool:
 
 
 def packed_tests(text: str, *, calls: bool) -> Sequence[Mapping[str, Any]]:
-    """Return packed tests as those of a function or of a program, not to be changed. Raise `ValueError` as `unpacked`.
-
-    One text is unpacked at a time, so that a process needs the memory once.
-    """
+    """Return packed tests as those of a function or of a program, not to be changed. Raise `ValueError` as `unpacked`."""
     with UNPACKING:
         return _packed_tests(text, calls)
 
@@ -124,10 +117,7 @@ def _packed_tests(text: str, calls: bool) -> Sequence[Mapping[str, Any]]:
 
 
 def unpacked(text: str) -> list[Pair]:
-    """Return the pairs of packed tests.
-
-    Raise `ValueError` where they are not packed so, where there are none, or where they are too large.
-    """
+    """Return the pairs of packed tests."""
     try:
         inflate = zlib.decompressobj()
         pickled = inflate.decompress(base64.b64decode(text, validate=True), MAX_UNPACKED)

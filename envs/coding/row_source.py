@@ -118,7 +118,6 @@ def check_of(tree: ast.Module) -> ast.FunctionDef | None:
 
 
 def uses(tree: ast.AST, names: Collection[str]) -> bool:
-    """Tell whether a tree mentions one of these names."""
     return any(isinstance(node, ast.Name) and node.id in names for node in nodes(tree))
 
 

@@ -68,10 +68,7 @@ def _name(row: Row, names: tuple[str, ...], what: str) -> str:
 
 
 def _assertions(value: Any, name: str) -> list[str]:
-    """Return the tests of a list, or of a text: its assertions and functions `test...()`, each after what comes before it.
-
-    Imports from a module `solution` name what the program defines.
-    """
+    """Return the tests of a list, or of a text: its assertions and functions `test...()`, each after what comes before it."""
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         for item in value:
             parsed(item, name)
@@ -95,7 +92,6 @@ def _assertions(value: Any, name: str) -> list[str]:
 
 
 def _lines(value: Any, name: str) -> str:
-    """Return set-up code, which is given as a text or as a list of lines."""
     lines = [value] if isinstance(value, str) else value
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise ValueError(f"field {name!r} must be a text or a list of lines, not {type(value).__name__}")
@@ -128,7 +124,6 @@ def _has_assertions(row: Row) -> bool:
 
 
 def formats(prompts: Prompts) -> tuple[RowFormat, ...]:
-    """Return the formats of rows, put to the model as `prompts` say."""
     known = {"mbppplus": _is_mbpp_plus, "mbpp": _is_mbpp, "assertions": _has_assertions}
     return tuple(
         RowFormat(name=name, matches=matches, load=partial(load, prompts=prompts)) for name, matches in known.items()

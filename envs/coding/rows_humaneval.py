@@ -88,10 +88,8 @@ def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> 
 
 
 def matches(row: Row) -> bool:
-    """Tell whether a row is one of HumanEval's."""
     return all(name in row for name in ("prompt", "test", "entry_point"))
 
 
 def formats(prompts: Prompts) -> tuple[RowFormat, ...]:
-    """Return the format of rows, put to the model as `prompts` say."""
     return (RowFormat(name="humaneval", matches=matches, load=partial(load, prompts=prompts)),)

@@ -18,17 +18,10 @@ from temper.envs.core.task import Task
 TEXTS = ("question", "question_content", "prompt", "problem", "description", "problem_statement", "text")
 PUBLIC = ("examples", "public_tests", "public_test_cases")
 HIDDEN = (
-    "input_output",
-    "tests",
-    "test_cases",
-    "official_tests",
-    "private_tests",
-    "private_test_cases",
-    "generated_tests",
-)
+    "input_output", "tests", "test_cases", "official_tests", "private_tests", "private_test_cases", "generated_tests",
+)  # fmt: skip
 PACKED = "private_test_cases"
 WRAPPED = "input_output"
-"""Where a list of one result stands for the result too, as APPS writes some of them."""
 CHECKERS = ("checker", "checker_code", "generated_checker", "custom_checker", "special_judge", "spj", "interactor")
 """Fields by which a row marks outputs other than the listed ones as right too."""
 SOLUTIONS = ("solution", "solutions", "code", "canonical_solution", "reference_solution")
@@ -39,20 +32,11 @@ LEETCODE = (
 )
 OPENED = (
     *(
-        "string",
-        "re",
-        "datetime",
-        "collections",
-        "heapq",
-        "bisect",
-        "copy",
-        "math",
-        "random",
-        "statistics",
+        "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics",
         "itertools",
     ),
     *("functools", "operator", "io", "sys", "json", "builtins", "typing"),
-)
+)  # fmt: skip
 LIVECODEBENCH = (
     "".join(f"from {module} import *\n" for module in OPENED)
     + "".join(f"import {module}\n" for module in OPENED)
@@ -67,7 +51,6 @@ STARTER = "\n\nIt begins so:\n\n```python\n{}\n```"
 
 
 def load(row: Row, prompts: Prompts = USUAL) -> Task:
-    """Make a task of a row. The tests that the data set calls public may be shown."""
     text = next((row[name] for name in TEXTS if isinstance(row.get(name), str) and row[name].strip()), None)
     if text is None:
         raise ValueError(f"no text of the problem; it would be one of {', '.join(TEXTS)}, the row has {sorted(row)}")
@@ -108,7 +91,6 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
 
 
 def _distinct(pairs: list[Pair]) -> list[Pair]:
-    """Return the pairs without repetitions, in their order."""
     return [pair for index, pair in enumerate(pairs) if pair not in pairs[:index]]
 
 
@@ -139,7 +121,6 @@ def _solution(row: Row) -> str | None:
 
 
 def matches(row: Row) -> bool:
-    """Tell whether a row holds inputs and outputs."""
     for name in (*PUBLIC, *HIDDEN):
         value = row.get(name)
         if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
@@ -150,5 +131,4 @@ def matches(row: Row) -> bool:
 
 
 def formats(prompts: Prompts) -> tuple[RowFormat, ...]:
-    """Return the format of rows, put to the model as `prompts` say."""
     return (RowFormat(name="stdio", matches=matches, load=partial(load, prompts=prompts)),)

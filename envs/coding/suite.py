@@ -146,7 +146,6 @@ def _outputs(sandbox: Sandbox, source: str, tests: list[dict[str, str]]) -> Gene
 
 
 def _named(results: Generator[Tested, None, None], texts: list[str]) -> Generator[Tested, None, None]:
-    """Yield the results, those of failed tests with the text of the test."""
     for tested, text in zip(results, texts, strict=True):
         failed_text = f"{short(text)} failed: {tested.detail}"
         yield tested if tested.passed else replace(tested, detail=failed_text)

@@ -29,7 +29,6 @@ class Tested:
 
 
 def failed(reply: Reply, what: str) -> Tested:
-    """Return the result of a test whose program gave no value."""
     detail = f"{what} {ENDED.get(reply.kind, 'ended:')} {reply.detail}".strip()
     out_of_time = reply.kind is ReplyKind.TIME
     fault = FAULTS.get(reply.kind, "the program gave no result")
@@ -37,17 +36,14 @@ def failed(reply: Reply, what: str) -> Tested:
 
 
 def short(text: str, limit: int = MAX_SHOWN) -> str:
-    """Cut a text to at most this many characters."""
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def shown(value: Any) -> str:
-    """Write a plain value or packed form as short Python."""
     return short(_python(value, 0))
 
 
 def call_text(name: str, arguments: Sequence[Any], keywords: dict[str, Any] | None = None) -> str:
-    """Write a call as short Python."""
     parts = [*map(shown, arguments), *(f"{key}={shown(value)}" for key, value in (keywords or {}).items())]
     return short(f"{name}({', '.join(parts)})")
 

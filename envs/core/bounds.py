@@ -14,30 +14,25 @@ class SettingError(ValueError):
         super().__init__(message or f"{key}={'null' if value is None else value}: {remedy}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the arguments with which another process makes it again."""
         return partial(type(self), message=str(self)), (self.key, self.value, self.remedy)
 
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Check that the value is one of the choices."""
     if value not in choices:
         raise SettingError(name, repr(value), f"choose one of {', '.join(choices)}")
 
 
 def positive(name: str, value: float) -> None:
-    """Check that the value is above 0."""
     if not value > 0:
         raise SettingError(name, value, "must be above 0")
 
 
 def not_negative(name: str, value: float) -> None:
-    """Check that the value is 0 or more."""
     if not value >= 0:
         raise SettingError(name, value, "must be 0 or more")
 
 
 def fraction(name: str, value: float) -> None:
-    """Check that the value lies between 0 and 1."""
     if not 0 <= value <= 1:
         raise SettingError(name, value, "must be between 0 and 1")
 

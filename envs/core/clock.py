@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 SHORTEST_WAIT_S = 0.05
-"""Seconds between two looks at a clock that is about to run out."""
 
 
 class Clock:
@@ -37,7 +36,6 @@ class Clock:
             self.turn(on=before)
 
     def turn(self, *, on: bool) -> bool:
-        """Run or pause from now on. Return whether it ran."""
         with self._lock:
             now, before = time.monotonic(), self._since is not None
             if self._since is not None:
@@ -47,7 +45,6 @@ class Clock:
 
 
 CURRENT: ContextVar[Clock | None] = ContextVar("CURRENT", default=None)
-"""The clock of the episode for which this thread works."""
 
 
 @contextmanager

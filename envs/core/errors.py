@@ -68,7 +68,6 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the type of an exception and its message, if the message can be read."""
     try:
         text = str(error)
     except Exception:

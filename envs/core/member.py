@@ -74,7 +74,6 @@ class Heart:
             self.beat()
 
     def for_each(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield the items, with a beat before each."""
         for item in items:
             self.beat()
             yield item
@@ -111,7 +110,6 @@ class Place:
     node: str | None = None
 
     def __str__(self) -> str:
-        """Return the place, for people."""
         return f"process {self.pid} on {self.host}" + ("" if self.node is None else f", node {self.node[:8]}")
 
 

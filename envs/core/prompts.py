@@ -9,7 +9,6 @@ from temper.envs.core.task import Message
 
 QUESTION = "question"
 NAMES = ("prompt", "system")
-"""The options that are read here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +26,6 @@ class Prompts:
 
 
 USUAL = Prompts()
-"""The environment's own prompts."""
 
 
 def filled(text: str, fields: Mapping[str, str]) -> str:
@@ -66,5 +64,4 @@ def read_prompts(options: Mapping[str, Any], kinds: Mapping[str, tuple[str, ...]
 
 
 def _fields(text: str, kinds: Mapping[str, Collection[str]]) -> set[str]:
-    """Return the fields that a text names, of those that rows of any kind have."""
     return {name for names in kinds.values() for name in names if f"{{{name}}}" in text}

@@ -34,7 +34,6 @@ class RowFormat:
 
 
 def has_fields(*names: str) -> Callable[[Row], bool]:
-    """Return what recognises a row by fields that it must have."""
     return lambda row: all(name in row for name in names)
 
 
@@ -47,10 +46,7 @@ def own_id(row: Row) -> str | int | None:
 
 
 def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None) -> Task:
-    """Return the task of a row, by the format of this name, else by the first that matches.
-
-    Raises ValueError for an unknown name, for a row that no format matches, and for a broken row.
-    """
+    """Return the task of a row, by the format of this name, else by the first that matches."""
     if name is not None:
         named = [known for known in formats if known.name == name]
         if not named:

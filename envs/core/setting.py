@@ -58,23 +58,16 @@ def _setting(default: Any, kind: Kind, unit: Unit) -> Any:
 
 
 def unit_of(each: "Field[Any]") -> str:
-    """Return the unit that a field declares."""
     return str(each.metadata.get(UNIT, ""))
 
 
 def kinds(config: type) -> dict[str, Kind]:
-    """Return the kind of each setting by its dotted name; `*` stands for the keys of a dict of configurations.
-
-    Raises `ValueError` for a field that declares none.
-    """
+    """Return the kind of each setting by its dotted name; `*` stands for the keys of a dict of configurations."""
     return dict(_kinds(config, ""))
 
 
 def kind_of(known: Mapping[str, Kind], key: str) -> Kind:
-    """Return the kind of a dotted key, among those that `kinds` gave; of a key inside a setting, that of the setting.
-
-    A key that is not known is identity: nobody said that it may change.
-    """
+    """Return the kind of a dotted key, among those that `kinds` gave; of a key inside a setting, that of the setting."""
     words = key.split(".")
     for count in range(len(words), 0, -1):
         for place in range(count + 1):

@@ -20,7 +20,6 @@ from temper.envs.core.turn_text import BadCall, Call
 from temper.rewards.verdict import Outcome, Verdict
 
 GymStep = tuple[str, float, bool, bool, dict[str, Any]]
-"""What gymnasium's `step` returns: observation, reward, ended, cut off, info."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +139,6 @@ def _number(value: Any, what: str) -> float:
 
 
 def _plain(value: Any, kind: type, what: str) -> Any:
-    """Return a copy made of plain JSON data."""
     try:
         copy = json.loads(json.dumps(value, default=_scalar, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
@@ -165,7 +163,6 @@ class StepSpans:
 
 
 CURRENT: ContextVar[StepSpans | None] = ContextVar("CURRENT", default=None)
-"""Those of the step that this thread makes."""
 
 
 @contextmanager

@@ -93,7 +93,6 @@ class Task:
 
     @property
     def thinks(self) -> bool:
-        """Whether the model thinks before it answers."""
         return self.thinking.on
 
 

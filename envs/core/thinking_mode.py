@@ -32,7 +32,6 @@ class Thinking:
 
     @property
     def on(self) -> bool:
-        """Whether there is a thought at all."""
         return self.mode is not Mode.OFF
 
     @property
@@ -83,7 +82,6 @@ class ThinkingMix:
 
     @property
     def names_budgets(self) -> bool:
-        """Whether it says which budgets there are."""
         return bool(self.budgets or self.budget_range)
 
     @property
@@ -92,7 +90,6 @@ class ThinkingMix:
         return max((*self.budgets, *self.budget_range), default=0)
 
     def draw_mode(self, rng: random.Random) -> Mode:
-        """Draw a mode by the shares."""
         lot = rng.random()
         for mode, share in (
             (Mode.OFF, self.no_thought),

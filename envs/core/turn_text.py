@@ -137,10 +137,7 @@ def _parse_block(body: str, *, closed: bool) -> Call | BadCall:
 
 
 def call_of(name: Any, arguments: Any, *, named: Any = "") -> Call | BadCall:
-    """Return the call of what was read as its name, its arguments and, where the model named it, its id.
-
-    Its texts can be written and its numbers are finite, so that whoever it is handed on to can do with it what JSON allows.
-    """
+    """Return the call of what was read as its name, its arguments and, where the model named it, its id."""
     if not isinstance(name, str) or not name.strip():
         return BadCall(error="error: tool call has no name")
     if not isinstance(arguments, dict):
@@ -171,7 +168,6 @@ def writable(value: Any, *, levels: int = DEEPEST) -> Any:
 
 
 def call_from_text(name: Any, arguments: str) -> Call | BadCall:
-    """Return the call of a name and arguments that are JSON in a text."""
     read = _json_of(arguments)
     return read if isinstance(read, BadCall) else call_of(name, read)
 
@@ -198,7 +194,6 @@ def calls_are_valid(calls: Sequence[Call | BadCall], tools: Sequence[Tool]) -> b
 
 
 def call_message(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return one entry of a message's `tool_calls`."""
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 

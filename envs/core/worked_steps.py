@@ -1,4 +1,13 @@
-"""Sums and differences worked out column by column, as a thought writes them."""
+"""The thoughts of an expert: sums and differences worked out column by column, and the answer behind them."""
+
+from temper.envs.core.task import Message, Task
+
+
+def worked_answer(task: Task, content: str, *, steps: str = "steps") -> list[Message]:
+    """Return an answer behind the steps that a generated task holds. Raise `ValueError` for a row, which holds none."""
+    if steps not in task.spec:
+        raise ValueError("a row of data comes without an expert's way to its answer")
+    return [{"role": "assistant", "reasoning_content": task.spec[steps], "content": content}]
 
 
 def sum_steps(numbers: list[int]) -> str:

@@ -8,7 +8,6 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 BLOCK = 1024
-"""Items that are held at once, and shuffled among themselves."""
 HELD = 2
 
 
@@ -20,10 +19,7 @@ class Blocks(Generic[T]):
     """
 
     def __init__(self, read: Callable[[], Iterator[T]], *, seed: str | None) -> None:
-        """Read the first block of what `read` yields, each time the same items; a `seed` of None keeps their order.
-
-        Raise whatever `read` does.
-        """
+        """Read the first block of what `read` yields, each time the same items; a `seed` of None keeps their order."""
         self._read, self._seed = read, seed
         self._blocks: dict[int, list[T]] = {}
         self._reading: Iterator[T] = iter(())
@@ -54,7 +50,6 @@ class Blocks(Generic[T]):
         return self._shuffled[1]
 
     def _block(self, number: int) -> list[T]:
-        """Return a block, the last one shorter and those behind it empty."""
         if number in self._blocks:
             return self._blocks[number]
         if number < self._next or self._next == 0:

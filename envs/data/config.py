@@ -1,14 +1,15 @@
 """What names data: where it lies, which of its rows, and under which names their columns are wanted."""
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from temper.envs.core.setting import Kind, identity, required, running
 
 OnError = Literal["raise", "skip"]
-"""What a row that can't be used does: it ends the run, or is counted and left out."""
 BOUNDS = {"min", "max"}
-"""What a range of a filter may have."""
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def number_of(value: object) -> float | None:
@@ -69,3 +70,22 @@ class DataConfig:
 def _is_range(bounds: list[Any]) -> bool:
     given = [bound for bound in bounds if bound is not None]
     return all(number_of(bound) is not None for bound in given) or all(isinstance(bound, str) for bound in given)
+
+
+def names_hub(path: str, files: tuple[str, ...] = ()) -> bool:
+    """Return whether a path is a name on the hub: it looks like one, has no ending of `files`, and its first part is no folder
+    here, in which it would be looked for.
+    """
+    if not HUB_NAME.fullmatch(path) or path.lower().endswith(files):
+        return False
+    return not Path(path.partition("/")[0]).is_dir()
+
+
+def why_no_name(path: str) -> str:
+    """Return why what looks like a name on the hub is none, to be said behind that nothing lies there; else nothing."""
+    owner = path.partition("/")[0]
+    if not HUB_NAME.fullmatch(path) or not Path(owner).is_dir():
+        return ""
+    return (
+        f" ({owner} is a folder here, so that this is no name on the hub; what is there comes into it with hf download)"
+    )

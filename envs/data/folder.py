@@ -52,7 +52,6 @@ def _matching(pattern: str, base: Path) -> list[str]:
 
 
 def _card(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the configurations that the card describes, by name."""
     path = folder / CARD
     data = (metadata_load(path) if path.is_file() else None) or {}
     return {str(entry["config_name"]): entry for entry in data.get("configs") or []}

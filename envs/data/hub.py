@@ -21,7 +21,6 @@ from huggingface_hub.errors import (
 Kind = Literal["model", "dataset"]
 CARD = "README.md"
 CACHE_ALONE: ContextVar[bool] = ContextVar("CACHE_ALONE", default=False)
-"""Whether the hub is not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +105,6 @@ def in_cache(name: str, *, file: str, revision: str | None) -> bool:
 
 
 def card_of(name: str, revision: str | None) -> Snapshot:
-    """Return the commit that a data set is at, with its card, if it has one. Raise as `snapshot`."""
     return snapshot(name, kind="dataset", revision=revision, patterns=(CARD,))
 
 

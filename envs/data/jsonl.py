@@ -2,14 +2,24 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from temper.envs.core.row_format import Row
-from temper.envs.data.placed_row import PlacedRow
 
 MAX_LINE_BYTES = 256 * 2**20
 """Most bytes of a line: tests of programs that are packed into one row may have tens of MiB."""
 BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedRow:
+    """A row with the place where it stands, or what is wrong with it."""
+
+    place: str
+    """File and line, or data set and row, counted from 1."""
+    row: Row | None = None
+    fault: str = ""
 
 
 def jsonl_rows(path: Path) -> Iterator[PlacedRow]:
@@ -31,7 +41,6 @@ def sound_rows(path: Path) -> Iterator[Row]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the non-blank lines with their 1-based numbers; of a line over the size limit only its start is kept."""
     with path.open("rb") as file:
         line_number = 0
         while line := file.readline(MAX_LINE_BYTES + 1):

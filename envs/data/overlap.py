@@ -67,7 +67,6 @@ class OverlapIndex:
     """Evaluation prompts, to which training prompts are compared one after the other."""
 
     def __init__(self, prompts: Iterable[tuple[str, PromptText]]) -> None:
-        """Take the key and the text of each evaluation prompt."""
         self._prompts = list(prompts)
         self._wholes = {prompt.whole for _, prompt in self._prompts if prompt.whole}
         had = Counter(run for _, prompt in self._prompts for run in prompt.runs)

@@ -2,18 +2,18 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from temper.envs.core.row_format import LeftOut, Row
-from temper.envs.data.config import DataConfig, OnError
-from temper.envs.data.hub_name import names_hub, why_no_name
-from temper.envs.data.jsonl import jsonl_rows
-from temper.envs.data.placed_row import PlacedRow, has_column, wanted
+from temper.envs.data.config import DataConfig, OnError, names_hub, number_of, why_no_name
+from temper.envs.data.jsonl import PlacedRow, jsonl_rows
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+ABSENT = object()
 TABLES = (".parquet", ".csv", ".tsv", ".json")
 """Endings of the files that are read as tables, `.json` only where it holds a list; all others are JSONL."""
 
@@ -27,15 +27,11 @@ class Tally:
 
 
 def is_on_hub(data: DataConfig) -> bool:
-    """Return whether data is a name on the hub."""
     return names_hub(data.path, (*TABLES, ".jsonl"))
 
 
 def open_rows(data: DataConfig) -> Iterator[PlacedRow]:
-    """Yield all rows of data, unfiltered.
-
-    Raise `FileNotFoundError` where there is no such data, `ValueError` where it can't be read.
-    """
+    """Yield all rows of data, unfiltered."""
     path = Path(data.path).expanduser()
     if path.is_file():
         if named := [name for name in ("config", "split", "revision") if vars(data)[name] is not None]:
@@ -126,3 +122,80 @@ def _is_table(path: Path) -> bool:
         return ending in TABLES
     with path.open("rb") as file:
         return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+
+
+def wanted(placed: PlacedRow, data: DataConfig) -> PlacedRow | None:
+    """Return the row under the names that are wanted; None for one that the filter leaves out, as one without its column."""
+    if placed.row is None or not (data.filter or data.columns):
+        return placed
+    try:
+        if not all(_passes(_found(placed.row, name), rule) for name, rule in data.filter.items()):
+            return None
+        return replace(placed, row=_renamed(placed.row, data.columns))
+    except ValueError as error:
+        return replace(placed, row=None, fault=str(error))
+
+
+def _renamed(row: Row, columns: dict[str, str]) -> Row:
+    given = {needed: _value(row, name, f"columns.{needed}") for needed, name in columns.items()}
+    moved = set(columns.values())
+    return {name: value for name, value in row.items() if name not in moved} | given
+
+
+def has_column(row: Row, name: str) -> bool:
+    return _found(row, name) is not ABSENT
+
+
+def _value(row: Row, name: str, setting: str) -> Any:
+    value = _found(row, name)
+    if value is ABSENT:
+        raise ValueError(f"{setting} names the column {name!r}; the row has {sorted(row)}")
+    return value
+
+
+def _found(row: Row, name: str) -> Any:
+    """Return the value of a column; `a.b` is the entry `b` of the column `a` where no column has the whole name."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        value = value.get(part, ABSENT) if isinstance(value, dict) else ABSENT
+    return value
+
+
+def _passes(value: Any, rule: Any) -> bool:
+    if value is ABSENT:
+        return False
+    if isinstance(rule, dict):
+        return _within(value, rule.get("min"), rule.get("max"))
+    return any(_equal(value, one) for one in (rule if isinstance(rule, list) else [rule]))
+
+
+def _within(value: Any, low: Any, high: Any) -> bool:
+    """Return whether a value lies between two numbers, or between two texts, such as dates; the bounds belong to it.
+
+    Texts that are numbers are compared as such with what is a number.
+    """
+    number, lowest, highest = number_of(value), number_of(low), number_of(high)
+    if number is not None and (lowest is None) == (low is None) and (highest is None) == (high is None):
+        return (lowest is None or lowest <= number) and (highest is None or number <= highest)
+    if not (isinstance(low, str | None) and isinstance(high, str | None)):
+        return False
+    text = str(value)
+    return (low is None or text >= low) and (high is None or text[: len(high)] <= high)
+
+
+def _equal(value: Any, wanted: Any) -> bool:
+    """Return whether two values are one; a number may be a text, as in every column of a CSV file."""
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return str(value).lower() == str(wanted).lower()
+    if value == wanted or isinstance(value, dict | list):
+        return bool(value == wanted)
+    return str(value) == str(wanted) or (isinstance(wanted, int | float) and _decimal(value) == _decimal(wanted))
+
+
+def _decimal(value: Any) -> Decimal | None:
+    try:
+        return Decimal(str(value))
+    except InvalidOperation:
+        return None

@@ -68,15 +68,11 @@ class SplitConfig:
 
 
 def digest(data: Any) -> str:
-    """Return the SHA-256 of plain data."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def split_of(task: Task, share: float = SHARE) -> str:
-    """Return the split of a task by the hash of its prompt messages, of which a share is held out.
-
-    What a smaller share holds out, a larger one holds out too.
-    """
+    """Return the split of a task by the hash of its prompt messages, of which a share is held out."""
     low = int(digest(task.messages), 16) % 2**BITS
     place = (
         int(f"{low:0{BITS}b}"[::-1], 2) / 2**BITS

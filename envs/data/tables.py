@@ -86,10 +86,7 @@ def _listed(path: Path) -> Iterator[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: what is null in a column is absent from its row, and bytes, as of images, are left out.
-
-    A decimal number is a text, which has all its places.
-    """
+    """Return a value as JSON has it: what is null in a column is absent from its row, and bytes, as of images, are left out."""
     if isinstance(value, dict):
         plain = {key: _plain(inner) for key, inner in value.items()}
         return {key: inner for key, inner in plain.items() if inner is not None}

@@ -70,7 +70,6 @@ def _named(answer: str, boxed: Sequence[str] | None, names: Sequence[str]) -> in
 
 
 def _json(text: str, space: Space) -> Any:
-    """Read JSON. The brackets around a list or around one number may be missing."""
     if isinstance(space, spaces.Dict) or text.startswith("["):
         return json.loads(text)
     return json.loads(f"[{text}]")
@@ -106,6 +105,5 @@ def _listed(shape: Sequence[int] | None) -> str:
 
 
 def _bounds(bound: Any) -> str:
-    """Return a bound that all numbers share, else all of them."""
     distinct = numpy.unique(bound)
     return f"{distinct[0]:g}" if distinct.size == 1 else str(numpy.asarray(bound).tolist())

@@ -86,7 +86,6 @@ class GymEnv(TaskEnv):
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment that plays the game of these options. Raise `ValueError` for wrong ones."""
     return _definition(game_options(options) if options else DEFAULT)
 
 

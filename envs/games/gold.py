@@ -13,7 +13,6 @@ Dynamics = Mapping[Any, Mapping[int, Sequence[tuple[float, Any, float, bool]]]]
 
 
 def gold(task: Task) -> list[str]:
-    """Return the shortest way to win. Raise `ValueError` where a game gives no dynamics, or leaves something to chance."""
     game, _ = begin_of(task)
     toy: Any = game.unwrapped
     game.close()
@@ -23,7 +22,6 @@ def gold(task: Task) -> list[str]:
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield ways not to win."""
     right = gold(task)
     yield "last action missing", right[:-1] or [""]
     yield "first action missing", right[1:] or [""]
@@ -31,7 +29,6 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """Return the shortest way to win, with what is seen on it."""
     game, _ = begin_of(task)
     messages: list[Message] = []
     for said in gold(task):

@@ -128,9 +128,7 @@ GAMES = {
     "Taxi": TAXI,
     "Blackjack": CARDS,
 }
-"""By gymnasium's name of the environment, without its version."""
 
 
 def known_game(game_id: str) -> Game:
-    """Return what is said about the game of this id; the defaults for a game that is not known."""
     return GAMES.get(gymnasium.spec(game_id).name, Game())

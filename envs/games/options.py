@@ -104,6 +104,5 @@ def _idle(game: GymGame, about: Game) -> float:
 
 
 def _names(actions: Any, count: int) -> bool:
-    """Tell whether these are so many names that can be told apart."""
     texts = isinstance(actions, list) and all(isinstance(name, str) and name.strip() for name in actions)
     return texts and len(actions) == count == len({name.lower() for name in actions})

@@ -17,7 +17,6 @@ One action a turn. {actions}. Put your action in \\boxed{{}}.
 
 
 def begin(options: Mapping[str, Any], number: int) -> tuple[GymGame, str]:
-    """Begin the game of this number; return it and its first view."""
     kwargs = dict(known_game(options["id"]).laid_out(number, options["kwargs"]))
     if options["frame"] == "ansi":
         kwargs["render_mode"] = "ansi"
@@ -27,18 +26,15 @@ def begin(options: Mapping[str, Any], number: int) -> tuple[GymGame, str]:
 
 
 def begin_of(task: Task) -> tuple[GymGame, str]:
-    """Begin the game of a task; return it and its first view."""
     return begin(task.env.options, task.spec["number"])
 
 
 def view(game: GymGame, options: Mapping[str, Any], observation: Any) -> str:
-    """Return what the model sees: the observation in words, and the drawing where there is one."""
     words = known_game(options["id"]).words(observation, game.unwrapped)
     return f"{words}\n{drawing(str(game.render()))}" if options["frame"] == "ansi" else words
 
 
 def act(game: GymGame, action: Any) -> tuple[Any, float, bool, bool]:
-    """Take an action. Return the observation, the reward, and whether the game ended or was cut off."""
     observation, reward, ended, cut, _ = game.step(action)
     return observation, float(reward), ended, cut
 
@@ -55,7 +51,6 @@ def prompt(options: Mapping[str, Any], first: str) -> str:
 
 
 def generate(rng: random.Random, level: int, *, options: Mapping[str, Any]) -> Task:
-    """Make a task of a game. Its one level has no meaning. Games that begin and run alike have one key."""
     number = rng.randrange(NUMBERS)
     game, first = begin(options, number)
     dynamics = repr(getattr(game.unwrapped, "P", None))

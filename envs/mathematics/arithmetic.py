@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from temper.envs.core.task import Message, Task
-from temper.envs.core.worked_steps import difference_steps, sum_steps
+from temper.envs.core.worked_steps import difference_steps, sum_steps, worked_answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,6 @@ LEVELS: dict[int, tuple[tuple[MakeProblem, int], ...]] = {
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """Generate a task of this level; its key is set by the source."""
     choices = [choice for step in range(1, level + 1) for choice in LEVELS[step]]
     make_problem, digits = rng.choice(choices)
     problem = make_problem(rng, digits)
@@ -85,8 +84,4 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """Return the expert's answer to a generated task."""
-    if "steps" not in task.spec:
-        raise ValueError("a row of data comes without an expert's way to its answer")
-    content = f"\\boxed{{{task.spec['answer']}}}"
-    return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": content}]
+    return worked_answer(task, f"\\boxed{{{task.spec['answer']}}}")

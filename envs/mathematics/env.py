@@ -21,7 +21,6 @@ from temper.rewards.plain_numbers import plain_number
 from temper.rewards.verdict import Verdict, policy_fault, verdict
 
 ECHO = "echo"
-"""Part of a verdict: whether the answer did nothing but repeat the question."""
 
 
 class MathEnv(TaskEnv):
@@ -81,7 +80,6 @@ def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = 
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment with these options, which are about its rows. Raise `ValueError` for wrong ones."""
     only_known(options, (*NAMES, BOXES), "options")
     boxes: Boxes = options.get(BOXES, AGREE)
     one_of(f"options.{BOXES}", boxes, get_args(Boxes))

@@ -10,17 +10,14 @@ from temper.rewards.plain_numbers import plain_number
 
 
 def gold(task: Task) -> list[str]:
-    """Return the turn of a right answer. Raise `ValueError` where the task holds none."""
     return [boxed(_gold(task))]
 
 
 def boxed(answer: str) -> str:
-    """Return a sentence with the answer in a box."""
     return f"The answer is \\boxed{{{answer}}}."
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield wrong answers by what was done to the right one. Raise `ValueError` where the task holds none."""
     right = _gold(task)
     for name, answer in _wrong(right).items():
         yield name, [boxed(answer)]
@@ -38,7 +35,6 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _wrong(right: str) -> dict[str, str]:
-    """Return wrong answers near the right one."""
     value = plain_number(right)
     if value is None:
         one_more = {} if "\\infty" in right else {"one more": f"{right}+1"}

@@ -72,7 +72,6 @@ class MathWorker:
         return dict(json.loads(line))
 
     def end(self) -> None:
-        """End the worker, whatever it does."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.process, signal.SIGKILL)
         os.close(self.process)
@@ -139,7 +138,6 @@ class MathGrader:
         raise GraderError("the process that runs math-verify died twice")
 
     def _sealed(self, worker: MathWorker) -> MathWorker:
-        """Return the worker, where its seal is what `sandbox.min_level` asks for. Raise `GraderError` where it is not."""
         try:
             require_seal(worker.seal, "math-verify")
         except GraderError:
@@ -167,7 +165,6 @@ class MathGrader:
         return self.control
 
     def _warm(self) -> socket.socket:
-        """Return the control socket of a mother that is warm."""
         control = self._started()
         if not self.warm:
             control.settimeout(START_S)
@@ -193,7 +190,6 @@ class MathGrader:
         self.warm = False
 
     def close(self) -> None:
-        """End all processes; the next check would start them again."""
         with self.lock:
             self._stop()
 
@@ -202,5 +198,4 @@ SHARED = PerProcess(MathGrader)
 
 
 def shared_grader() -> MathGrader:
-    """Return the grader of this process."""
     return SHARED.get()

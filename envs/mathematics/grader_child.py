@@ -79,7 +79,6 @@ def unadded(expression: Any) -> bool:
 
 
 def terms(node: Any) -> list[Any]:
-    """Return the terms of a sum whose terms may be sums."""
     return [term for part in node.args for term in (terms(part) if isinstance(part, Add) else [part])]
 
 
@@ -110,7 +109,6 @@ def serve(channel: int) -> None:
 
 
 def say(channel: int, reply: dict[str, Any]) -> None:
-    """Write one line of an answer."""
     os.write(channel, json.dumps(reply).encode() + b"\n")
 
 

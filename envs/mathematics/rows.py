@@ -15,7 +15,6 @@ AGREE: Boxes = "agree"
 BOXES = "boxes"
 """Option, and part of a spec: whether an answer's boxes must agree, or the last one counts."""
 KINDS = {QUESTION: (QUESTION,)}
-"""What `options.prompt` may give a text for, with its fields."""
 
 
 def load_gsm8k(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = AGREE) -> Task:
@@ -43,7 +42,6 @@ def load_math(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = 
 
 
 def formats(prompts: Prompts, boxes_are: Boxes = AGREE) -> tuple[RowFormat, ...]:
-    """Return the formats of rows, put to the model as `prompts` say, whose answers are judged with `boxes_are`."""
     gsm8k = partial(load_gsm8k, prompts=prompts, boxes_are=boxes_are)
     return (
         RowFormat(name="gsm8k", matches=has_fields("question", "answer"), load=gsm8k),

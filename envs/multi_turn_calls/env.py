@@ -65,7 +65,6 @@ class MultiTurnCallsEnv(TaskEnv):
         return self.go_on(task.spec["later"][self.right - 1])
 
     def _step(self, task: Task, calls: list[Call]) -> StepResult:
-        """Carry out a turn's calls, the gold ones of the dialogue up to now beside them."""
         if self.steps == MAX_STEPS:
             return self.cut(f"after {MAX_STEPS} turns with calls in user's turn {self.right}")
         self.steps += 1
@@ -87,7 +86,6 @@ class MultiTurnCallsEnv(TaskEnv):
         return self.go_on(messages)
 
     def _fault(self, task: Task) -> str:
-        """Return what is wrong with the user's turn that ends now; empty where nothing is."""
         wanted = len(task.spec["gold"][self.right])
         if not wanted:
             return ""
@@ -107,10 +105,7 @@ class MultiTurnCallsEnv(TaskEnv):
 
 
 def with_folder(folder: Path, *, package: Path | None) -> EnvDefinition:
-    """Return the environment of the rows in a folder, with the simulators of a package, else those that belong to the folder.
-
-    Raise `ValueError` with the remedy where there are none.
-    """
+    """Return the environment of the rows in a folder. Without a package it takes the simulators that belong to the folder."""
     found = package or package_for(folder)
     load = partial(rows.load, folder=folder, package=found)
     dialogues = RowFormat(name="bfcl_v4_multi_turn", matches=rows.is_dialogue, load=load)
@@ -118,7 +113,6 @@ def with_folder(folder: Path, *, package: Path | None) -> EnvDefinition:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment with the simulators that an option names. Raise `ValueError` where they are not there."""
     only_known(options, ("simulators",), "options")
     given = options.get("simulators")
     if given is not None and not isinstance(given, str):

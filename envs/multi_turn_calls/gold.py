@@ -8,19 +8,14 @@ from temper.envs.core.turn_text import call_message, turn_text
 
 DONE = "Done."
 Calls = list[dict[str, Any]]
-"""Calls as `{"name", "arguments"}`."""
 
 
 def gold(task: Task) -> list[str]:
-    """Return for each turn of the user a turn with all its gold calls, where it has any, and one without calls."""
     return _turns(task.spec["gold"])
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield for each turn of the user with gold calls one with none, and the dialogue that ends before it is over.
-
-    A single call left out need not be wrong: its result may have been seen before, and nothing be changed by it.
-    """
+    """Yield for each turn of the user with gold calls one with none, and the dialogue that ends before it is over."""
     turns: list[Calls] = task.spec["gold"]
     for place, calls in enumerate(turns):
         if calls:

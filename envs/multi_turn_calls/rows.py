@@ -23,13 +23,11 @@ from temper.envs.tool_use.leaderboard_rows import answer_to, category_of, shown_
 
 CATEGORIES = tuple(f"multi_turn_{kind}" for kind in ("base", "miss_func", "miss_param", "long_context"))
 ANSWERS = tuple(f"possible_answer/BFCL_v4_{category}.json" for category in CATEGORIES)
-"""The files of gold calls, beside those of questions."""
 OFFER = "{functions}\nI have updated some more functions you can choose from. What about now?"
 """What the user says, in the leaderboard's form for models that are told of functions in words, when more are offered."""
 
 
 def is_dialogue(row: Row) -> bool:
-    """Return whether a row is a dialogue of several turns of the leaderboard."""
     return "involved_classes" in row and category_of(row) in CATEGORIES
 
 
@@ -65,13 +63,11 @@ def load(row: Row, *, folder: Path, package: Path) -> Task:
 
 
 def scene_of(task: Task) -> Scene:
-    """Return the simulators of a task, and how they begin."""
     spec = task.spec
     return Scene(classes=tuple(spec["classes"]), config=spec["config"], long_context=spec["long_context"])
 
 
 def _withheld(row: Row, documents: Mapping[str, Any]) -> dict[int, list[str]]:
-    """Return the names of functions that are offered only from a turn on, by its place."""
     found = {int(place): names for place, names in row.get("missed_function", {}).items()}
     for name in (name for names in found.values() for name in names):
         if name not in documents:

@@ -35,7 +35,6 @@ MISSING = object()
 Instances = dict[str, Any]
 Call = dict[str, Any]
 Answer = tuple[str, float, float]
-"""What a call returned, when it began and what it took, in seconds."""
 
 
 def loaded(folder: str) -> tuple[dict[str, Any], dict[str, str]]:

@@ -19,7 +19,6 @@ MODULES: Mapping[str, str] = {
 }
 """The module of each simulator, which is also the name of its document."""
 STATELESS = ("MathAPI",)
-"""Simulators that begin every dialogue alike."""
 ERROR = "Error during execution:"
 """How the answer to a call begins that raised an exception."""
 PLACES = (
@@ -51,10 +50,7 @@ def package_named(given: str) -> Path:
 
 
 def package_for(folder: Path) -> Path:
-    """Return the package to which a folder of rows belongs, else the installed one, which is not imported.
-
-    Raise `ValueError` with the remedy where there is neither.
-    """
+    """Return the package to which a folder of rows belongs, else the installed one, which is not imported."""
     found = package_at(folder.resolve().parent) or package_at(folder)
     spec = find_spec(PACKAGE) if found is None else None
     if spec is not None:

@@ -4,7 +4,6 @@ The process keeps nothing: every request makes the simulators anew and carries o
 it may be killed at any time, and one serves all episodes of a worker.
 """
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.core.clock import off_the_clock
-from temper.envs.core.errors import EnvironmentFault, GraderError
+from temper.envs.core.errors import EnvironmentFault
 from temper.envs.multi_turn_calls.simulator_names import ERROR, REMEDY
-from temper.envs.sandbox.line_process import LineProcess
+from temper.envs.sandbox.line_process import LineProcess, NotStarted
 from temper.envs.sandbox.per_process import PerProcess
 
 CHILD = Path(__file__).with_name("simulator_child.py")
 CPU_S, WALL_S = 2.0, 60.0
 Calls = Sequence[Mapping[str, Any]]
-"""Calls as `{"name", "arguments"}`, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +50,7 @@ class Simulators:
         """`package` is the folder of `bfcl_eval`; a request may take `cpu_s` of processor time and `wall_s` in all."""
         self.package = package
         self.wall_s = wall_s
-        self._lock = threading.Lock()
-        self._process = LineProcess(CHILD, (str(package.parent), str(cpu_s)))
+        self._process = LineProcess(CHILD, "the simulators", (str(package.parent), str(cpu_s)))
 
     def play(self, scene: Scene, *, model: Calls, gold: Calls) -> Played | None:
         """Carry out the model's calls and the gold ones, each on simulators of their own.
@@ -61,7 +58,7 @@ class Simulators:
         Return None where the model's calls took too long or ended the process, twice, and the gold ones alone do not. Raise
         `EnvironmentFault` where a simulator can't be loaded, fails, or does not come to an end with the gold calls.
         """
-        with off_the_clock(), self._lock:
+        with off_the_clock(), self._process.lock:
             reply = self._ask(scene, model, gold)
             if reply is None:
                 if self._ask(scene, (), gold) is None:
@@ -82,14 +79,12 @@ class Simulators:
         )
 
     def seal(self) -> dict[str, Any]:
-        """Return what the process says of its seal."""
-        with self._lock:
+        with self._process.lock:
             self._started()
             return dict(self._process.ready["seal"])
 
     def close(self) -> None:
-        """End the process."""
-        with self._lock:
+        with self._process.lock:
             self._process.close()
 
     def _ask(self, scene: Scene, model: Calls, gold: Calls) -> dict[str, Any] | None:
@@ -107,18 +102,14 @@ class Simulators:
         return None if reply is None else reply | {"asked": asked}
 
     def _started(self) -> None:
-        """Start the process where it does not run. Raise `GraderError` where it is sealed too little."""
         try:
-            fresh = self._process.start()
-        except GraderError as error:
+            self._process.start()
+        except NotStarted as error:
             raise EnvironmentFault(f"the simulators of {self.package} can't be loaded: {error}; {REMEDY}") from error
-        if fresh:
-            self._process.require_seal("the simulators")
 
 
 SHARED = PerProcess[dict[str, Simulators]](dict)
 
 
 def shared_simulators(package: str) -> Simulators:
-    """Return the simulators of this package in this process."""
     return SHARED.get().setdefault(package, Simulators(Path(package)))

@@ -38,10 +38,7 @@ def preset_of(name: str) -> Preset:
 
 
 def with_preset(env: str, given: Any) -> Any:
-    """Return the settings of an environment with those of the standard set that it names, if it names one.
-
-    Raise `ValueError`, with the key of the setting, where there is no such set, or as `Preset.env_settings`.
-    """
+    """Return the settings of an environment with those of the standard set that it names, if it names one."""
     if not (isinstance(given, Mapping) and given.get("preset") is not None):
         return given
     try:

@@ -7,7 +7,6 @@ from typing import Any
 from temper.envs.data.config import DataConfig
 
 PLACE = ("path", "config", "split", "revision")
-"""What says where rows lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +63,6 @@ class Preset:
         return whole | {"eval_data": self._data(given.get("eval_data"))}
 
     def _data(self, given: Any) -> dict[str, Any]:
-        """Return its data with what is given over it: a path, or parts of `DataConfig`."""
         own = as_given(self.data)
         told = {"path": given} if isinstance(given, str) else dict(given or {})
         if told.get("path") not in (None, self.data.path):
@@ -72,7 +70,6 @@ class Preset:
         return own | told
 
     def _is_own(self, data: Any) -> bool:
-        """Tell whether data for training is the set itself."""
         told = {"path": data} if isinstance(data, str) else dict(data)
         own = as_given(self.data)
         return all(told.get(name) in (None, own.get(name)) for name in ("config", "split")) and (

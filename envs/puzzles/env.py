@@ -93,7 +93,6 @@ def answer_of(text: str) -> tuple[str, bool]:
 def generate(
     rng: random.Random, level: int, *, datasets: tuple[str, ...] = (), config: Mapping[str, Any] | None = None
 ) -> Task:
-    """Generate a task of one of the data sets, of all but `LEFT_OUT` without a name. Its source sets its key."""
     library = shared_library("making")
     name = rng.choice(datasets or tuple(name for name in library.datasets() if name not in LEFT_OUT))
     origin = Origin(dataset=name, config=dict(config or {}), seed=rng.getrandbits(31))
@@ -104,14 +103,12 @@ def generate(
 
 
 def gold(task: Task) -> list[str]:
-    """Return the answer that the data set gives. Raise `ValueError` where it gives none (boxnet, rush_hour, some integrals)."""
     if task.spec["answer"] is None:
         raise ValueError(f"data set {task.spec['dataset']} gives no answer to seed {task.spec['seed']}")
     return [_marked(task.spec["answer"])]
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield wrong answers. Data sets may give some of them a part of the score, never all of it."""
     yield "empty", [_marked("")]
     yield "other text", [_marked("no answer")]
     right = task.spec["answer"]
@@ -126,7 +123,6 @@ def _marked(answer: str) -> str:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment over the data sets that the options choose. Raise `ValueError` for wrong options."""
     if find_spec("reasoning_gym") is None:
         raise ValueError("reasoning-gym is not installed: its pycosat needs a C compiler; then `make clean setup`")
     known = ("dataset", "config")

@@ -1,6 +1,5 @@
 """reasoning-gym as seen from outside its process (`envs.puzzles.library_child`): puzzles and scores by data set and seed."""
 
-import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,24 +36,20 @@ class PuzzleLibrary:
     """One child process. Requests go one at a time, from any thread; they have deadlines of their own, off any other."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process = LineProcess(CHILD)
+        self._process = LineProcess(CHILD, "reasoning-gym")
 
     def datasets(self) -> dict[str, list[str]]:
-        """Return the names of the data sets, each with the keys of its configuration."""
-        with self._lock:
-            self._started()
+        with self._process.lock:
+            self._process.start()
             return dict(self._process.ready["datasets"])
 
     def seal(self) -> dict[str, Any]:
-        """Return what the process says of its seal."""
-        with self._lock:
-            self._started()
+        with self._process.lock:
+            self._process.start()
             return dict(self._process.ready["seal"])
 
     def make(self, origin: Origin) -> Puzzle:
-        """Return the puzzle. Raise `ValueError` where it can't be made so, `GraderError` where it takes too long."""
-        with off_the_clock(), self._lock:
+        with off_the_clock(), self._process.lock:
             return self._make(origin)
 
     def score(self, origin: Origin, text: str) -> float | None:
@@ -62,7 +57,7 @@ class PuzzleLibrary:
 
         Raises `GraderError` where a right answer is no better off.
         """
-        with off_the_clock(), self._lock:
+        with off_the_clock(), self._process.lock:
             answer = self._make(origin).answer
             reply = self._score(origin, text)
             if (reply is None or reply["score"] is None) and answer is not None:
@@ -72,13 +67,7 @@ class PuzzleLibrary:
                     raise GraderError(f"{origin}: its own answer can't be scored ({right})")
             return None if reply is None else float(reply["score"] or 0.0)
 
-    def _started(self) -> None:
-        """Start the process where it does not run. Raise `GraderError` where it can't, or is sealed too little."""
-        if self._process.start():
-            self._process.require_seal("reasoning-gym")
-
     def _make(self, origin: Origin) -> Puzzle:
-        self._started()
         reply = self._process.ask(_request(origin), seconds=MAKE_S)
         if reply is None:
             raise GraderError(f"{origin} could not be made in {MAKE_S:.0f} s")
@@ -87,12 +76,10 @@ class PuzzleLibrary:
         return Puzzle(question=reply["question"], answer=reply["answer"])
 
     def _score(self, origin: Origin, text: str) -> dict[str, Any] | None:
-        self._started()
         return self._process.ask(_request(origin) | {"text": text}, seconds=SCORE_S)
 
     def close(self) -> None:
-        """End the process."""
-        with self._lock:
+        with self._process.lock:
             self._process.close()
 
 
@@ -104,5 +91,4 @@ SHARED = PerProcess(PuzzleLibrary)
 
 
 def shared_library(purpose: Purpose) -> PuzzleLibrary:
-    """Return the library of this process for one purpose, so that puzzles are not made where answers were scored."""
     return SHARED.get(purpose)

@@ -43,7 +43,6 @@ MEMORY_BYTES = 4 * 2**30
 Entry = dict[str, Any]
 
 LEFT_OUT = ("composite",)
-"""A mixture of the others has no questions of its own."""
 LAID_OUT_WHEN_MADE = ("acre", "gsm_symbolic", "list_functions", "word_ladder")
 """Data sets whose entries depend on their size; those of all others are a function of seed plus index."""
 
@@ -80,7 +79,6 @@ def fraction(text: str) -> Fraction:
 
 
 def numbers(text: str) -> list[float]:
-    """Return all numbers of a text."""
     return [float(number) for number in NUMBER.findall(text)]
 
 
@@ -126,7 +124,6 @@ ANSWERS: dict[str, Callable[[Entry], str | None]] = {
 
 @functools.lru_cache(maxsize=16)
 def dataset(name: str, config: str, seed: int) -> Any:
-    """Return the data set with this configuration (JSON)."""
     return reasoning_gym.create_dataset(name, size=1, seed=seed, **json.loads(config))
 
 
@@ -140,7 +137,6 @@ def entry(name: str, config: str, seed: int) -> Entry:
 
 
 def made(name: str, config: str, seed: int) -> dict[str, Any]:
-    """Return the question, and the answer where there is one."""
     found = entry(name, config, seed)
     answer = ANSWERS[name](found) if name in ANSWERS else found["answer"]
     return {"question": found["question"], "answer": answer}
@@ -167,7 +163,6 @@ def score(name: str, config: str, seed: int, text: str) -> float | None:
 
 
 def answered(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a request."""
     key = request["dataset"], json.dumps(request["config"]), request["seed"]
     if "text" in request:
         signal.setitimer(signal.ITIMER_PROF, SCORE_CPU_S)

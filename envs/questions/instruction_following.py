@@ -45,12 +45,10 @@ class InstructionEnv(TaskEnv):
 
 
 def instructions_of(task: Task) -> list[Instruction]:
-    """Return the instructions of a task."""
     return [Instruction(id=one["id"], arguments=one["arguments"]) for one in task.spec["instructions"]]
 
 
 def judge(text: str, instructions: list[Instruction]) -> Verdict:
-    """Judge a response by the instructions of its prompt."""
     is_empty = not _says_something(text) and all(following("x", instructions).strict)
     found = following("" if is_empty else text, instructions)
     correct = all(found.strict)
@@ -74,20 +72,17 @@ def _says_something(text: str) -> bool:
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """Generate a task of this level; its key is set by the source."""
     request = requests.draw(rng, level)
     asked = [(ask.id, ask.arguments) for ask in request.asks]
     return _task(request.text, asked, {"response": request.response})
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """Return the expert's response to a generated task."""
     names = " ".join(one["id"].partition(":")[2].replace("_", " ").split()[-1] for one in task.spec["instructions"])
     return [{"role": "assistant", "reasoning_content": names, "content": _response(task)}]
 
 
 def gold(task: Task) -> list[str]:
-    """Return the response that a generated task holds. Raise `ValueError` for a row, which holds none."""
     return [_response(task)]
 
 
@@ -135,11 +130,9 @@ BREAKS: dict[str, Break] = {
     "count:numbers": lambda text, given: f"{text} 8",
     "sentence:increment": lambda text, given: f"{text} Too.",
 }
-"""What is done to a response that follows an instruction so that it does not."""
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield responses that do not follow an instruction, by its id. Raise `ValueError` for a row, which holds no response."""
     right = _response(task)
     for one in instructions_of(task):
         yield f"against {one.id}", [BREAKS[one.id](right, one.arguments)]
@@ -148,7 +141,6 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def load(row: Row) -> Task:
-    """Make a task of a row of IFEval or IFBench."""
     prompt, ids, given = field(row, "prompt", str), field(row, "instruction_id_list", list), field(row, "kwargs", list)
     if not ids or len(ids) != len(given):
         raise ValueError(f"the row has {len(ids)} instructions and {len(given)} kwargs; it needs one kwargs each")

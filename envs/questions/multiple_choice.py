@@ -25,7 +25,7 @@ from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.core.worked_steps import sum_steps
+from temper.envs.core.worked_steps import sum_steps, worked_answer
 from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.choices import LETTERS, chosen
 from temper.rewards.verdict import verdict
@@ -58,7 +58,6 @@ def laid_out(question: str, choices: Sequence[str], request: str = REQUEST) -> s
 
 
 def _walk(numbers: list[int], right: int) -> str:
-    """Return the choices in order up to the right one: a thought that ends with its letter and number."""
     return " ".join(f"{LETTERS[place]}. {number}" for place, number in enumerate(numbers[: right + 1]))
 
 
@@ -98,7 +97,6 @@ LEVELS: dict[int, Callable[[random.Random], tuple[str, list[int], int, str]]] = 
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """Generate a task of this level; its key is set by the source."""
     question, numbers, right, steps = LEVELS[rng.randint(1, level)](rng)
     content = laid_out(question, [str(number) for number in numbers], request="")
     spec = {"answer": LETTERS[right], "choices": len(numbers), "steps": steps}
@@ -106,19 +104,14 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """Return the expert's answer to a generated task."""
-    if "steps" not in task.spec:
-        raise ValueError("a row of data comes without an expert's way to its answer")
-    return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": task.spec["answer"]}]
+    return worked_answer(task, task.spec["answer"])
 
 
 def gold(task: Task) -> list[str]:
-    """Return the turn of the right answer."""
     return [f"\\boxed{{{task.spec['answer']}}}"]
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield wrong answers by what was done to the right one."""
     right, letters = task.spec["answer"], LETTERS[: task.spec["choices"] + 1]
     others = [letter for letter in letters if letter != right]
     for letter in others:
@@ -145,7 +138,6 @@ def _list_task(row: Row, *, choices: str, shuffle: bool) -> Task:
 
 
 def _labelled_task(row: Row, *, shuffle: bool) -> Task:
-    """Make a task of a row whose `choices` have `text` and `label`, one of which is the `answerKey`."""
     choices = field(row, "choices", dict)
     texts, labels = field(choices, "text", list), field(choices, "label", list)
     if len(texts) != len(labels) or labels.count(row["answerKey"]) != 1:
@@ -155,7 +147,6 @@ def _labelled_task(row: Row, *, shuffle: bool) -> Task:
 
 
 def _gpqa_task(row: Row) -> Task:
-    """Make a task of a GPQA row."""
     texts = [field(row, name, str).strip() for name in ("Correct Answer", *WRONG_OF_GPQA)]
     return _task(field(row, "Question", str), texts, 0, shuffle=True)
 
@@ -179,7 +170,6 @@ def _task(question: str, choices: list[Any], right: int, *, shuffle: bool) -> Ta
 
 
 def _formats(*, shuffle: bool) -> tuple[RowFormat, ...]:
-    """Return the formats, the choices of a row shuffled or not."""
     labelled = has_fields("choices", "answerKey")
     return (
         RowFormat(name="arc", matches=labelled, load=partial(_labelled_task, shuffle=shuffle)),
@@ -198,7 +188,6 @@ def _formats(*, shuffle: bool) -> tuple[RowFormat, ...]:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment with these options. Raise `ValueError` for wrong ones."""
     only_known(options, ("shuffle",), "options")
     shuffle = options.get("shuffle", True)
     if not isinstance(shuffle, bool):

@@ -35,6 +35,7 @@ from temper.envs.core.row_format import field as row_field
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.core.worked_steps import worked_answer
 from temper.envs.questions.made_words import CONSONANTS, VOWELS
 from temper.envs.task_env import TaskEnv
 from temper.rewards.short_answers import short_answer
@@ -53,16 +54,9 @@ MOST_NEEDLES = 1000
 NAMES = ("ann", "bob", "cal", "dan", "eva", "fay", "gus", "hal", "ida", "jim", "kim", "lee", "max", "ned", "pat", "sue")
 SYLLABLES = tuple(first + vowel for first in CONSONANTS for vowel in VOWELS)
 SUBJECTS = (
-    "The road",
-    "A river",
-    "The old house",
-    "Her garden",
-    "The sky",
-    "A small bird",
-    "The wind",
-    "His coat",
+    "The road", "A river", "The old house", "Her garden", "The sky", "A small bird", "The wind", "His coat",
     "The sea",
-)
+)  # fmt: skip
 VERBS = ("is", "was", "looks", "seems", "stays", "grew", "felt", "became")
 QUALITIES = ("grey", "calm", "warm", "quiet", "dark", "wide", "cold", "slow", "green", "bright", "soft", "empty")
 PLACES = ("", "", " in spring", " at noon", " again", " after the rain", " for a while", " near the town")
@@ -128,7 +122,6 @@ class Needles:
 
     @property
     def question(self) -> str:
-        """The question for the codes of the keys."""
         *names, last = self.keys
         return f"What are the codes of {', '.join(names)} and {last}?" if names else f"What is the code of {last}?"
 
@@ -138,7 +131,6 @@ def _needle(key: str, value: str) -> str:
 
 
 def _keys(rng: random.Random, count: int) -> list[str]:
-    """Return different keys: known names where they are enough, else made of syllables."""
     if count <= len(NAMES):
         return rng.sample(NAMES, count)
     found: dict[str, None] = {}
@@ -164,7 +156,6 @@ def _needles(rng: random.Random, kind: Kind, count: int) -> Needles:
 
 
 def _hay(rng: random.Random, needles: Needles, haystack: Haystack) -> str:
-    """Return one sentence that has nothing to do with the question."""
     if haystack == "sentences":
         return f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(QUALITIES)}{rng.choice(PLACES)}."
     taken, used = set(needles.keys), {value for _, value in needles.asked}
@@ -221,7 +212,6 @@ def _mixed(rng: random.Random, hay: list[str], placed: list[str], depth: float |
 
 
 def generate(rng: random.Random, level: int, *, options: NeedleOptions) -> Task:
-    """Generate a task of this level; its key is set by the source."""
     kind = options.task or KINDS[rng.randrange(level)]
     needles = _needles(rng, kind, options.needles)
     length = options.length or FIRST_WORDS + MORE_WORDS * (level - 1)
@@ -234,19 +224,14 @@ def generate(rng: random.Random, level: int, *, options: NeedleOptions) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """Return the expert's answer to a generated task."""
-    if "steps" not in task.spec:
-        raise ValueError("a row of data comes without an expert's way to its answer")
-    return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": ", ".join(task.spec["values"])}]
+    return worked_answer(task, ", ".join(task.spec["values"]))
 
 
 def gold(task: Task) -> list[str]:
-    """Return the turn of the right answer."""
     return [", ".join(task.spec["values"])]
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield wrong answers by what was done to the right one."""
     values, others = task.spec["values"], task.spec.get("others", [])
     yield "empty", [""]
     yield "another text", ["certainly not this"]
@@ -263,7 +248,6 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _ruler_task(row: Row) -> Task:
-    """Make a task of a row as RULER writes them: the whole prompt, and the texts that the answer must have."""
     outputs = [str(output).strip() for output in row_field(row, "outputs", list)]
     if not outputs or not all(outputs):
         raise ValueError(f"field 'outputs' must hold texts that are not empty, not {outputs!r:.80}")
@@ -271,7 +255,6 @@ def _ruler_task(row: Row) -> Task:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment with these options. Raise `ValueError` for wrong ones."""
     only_known(options, [option.name for option in fields(NeedleOptions)], "options")
     chosen = NeedleOptions(**options)
     _measure(chosen)("")

@@ -18,7 +18,6 @@ WORDS = (
     "ant", "bear", "cat", "deer", "eel", "fox", "goat", "hare", "ibis", "jay", "kite", "lion", "mole", "newt", "owl", "pig",
     "quail", "rat", "seal", "toad", "urial", "vole", "wolf", "xerus", "yak", "zebu",
 )
-"""A word for each letter."""
 # fmt: on
 FORBIDDEN = ("very", "good", "thing", "nice")
 
@@ -41,18 +40,17 @@ class Request:
 
     @property
     def text(self) -> str:
-        """The request in words."""
         return " ".join(ask.words for ask in self.asks)
 
 
 def ask(words: str, instruction: str, arguments: dict[str, Any] | None = None) -> Ask:
-    """Return an instruction in words, by its id and with its arguments."""
     return Ask(words=words, id=instruction, arguments=arguments or {})
 
 
 def _word(rng: random.Random) -> Request:
-    """Return a request for a word, written in one way."""
     (word, end), times = made_words(rng, 2), rng.randint(2, 3)
+    often = {"keyword": word, "frequency": times, "relation": "at least"}
+    bullets = ask(f"{times} bullets.", "detectable_format:number_bullet_lists", {"num_bullets": times})
     forms = (
         (ask("In double quotes.", "startend:quotation"), f'"{word}"'),
         (ask("In capitals.", "change_case:english_capital"), word.upper()),
@@ -62,18 +60,11 @@ def _word(rng: random.Random) -> Request:
         (ask("In [...].", "detectable_content:number_placeholders", {"num_placeholders": 1}), f"[{word}]"),
         (ask(f"End with {end}.", "startend:end_checker", {"end_phrase": end}), f"{word} {end}"),
         (ask("As JSON.", "detectable_format:json_format"), json.dumps([word])),
-        (_times(word, times), " ".join([word] * times)),
-        (
-            ask(f"{times} bullets.", "detectable_format:number_bullet_lists", {"num_bullets": times}),
-            "\n".join([f"* {word}"] * times),
-        ),
+        (ask(f"{times} times.", "keywords:frequency", often), " ".join([word] * times)),
+        (bullets, "\n".join([f"* {word}"] * times)),
     )
     form, response = rng.choice(forms)
     return Request(asks=(_include(word), form), response=response)
-
-
-def _times(word: str, times: int) -> Ask:
-    return ask(f"{times} times.", "keywords:frequency", {"keyword": word, "frequency": times, "relation": "at least"})
 
 
 def _include(word: str) -> Ask:
@@ -83,94 +74,84 @@ def _include(word: str) -> Ask:
 def _structure(rng: random.Random, said: list[str]) -> tuple[Ask, str]:
     """Return an instruction on structure, and a text out of these words that follows it; not in small letters alone."""
     count, pairs = len(said), [f"{word} and {word}" for word in said]
-    nth, request = rng.randint(2, count), f"Say something of a {said[0]}."
-    choices = (
+    nth, request, whole = rng.randint(2, count), f"Say something of a {said[0]}.", " ".join(pairs)
+    first = {"num_paragraphs": count, "nth_paragraph": nth, "first_word": said[nth - 1]}
+    choices: tuple[tuple[str, str, dict[str, Any], str], ...] = (
         (
-            ask(
-                f"Give exactly {count} bullet points with *.",
-                "detectable_format:number_bullet_lists",
-                {"num_bullets": count},
-            ),
+            f"Give exactly {count} bullet points with *.",
+            "detectable_format:number_bullet_lists",
+            {"num_bullets": count},
             "\n".join(f"* {pair}" for pair in pairs),
         ),
         (
-            ask(
-                f"Write {count} paragraphs with *** between them.",
-                "length_constraints:number_paragraphs",
-                {"num_paragraphs": count},
-            ),
+            f"Write {count} paragraphs with *** between them.",
+            "length_constraints:number_paragraphs",
+            {"num_paragraphs": count},
             "\n***\n".join(pairs),
         ),
         (
-            ask(
-                f"Write {count} paragraphs with a blank line between them; paragraph {nth} begins with {said[nth - 1]}.",
-                "length_constraints:nth_paragraph_first_word",
-                {"num_paragraphs": count, "nth_paragraph": nth, "first_word": said[nth - 1]},
-            ),
+            f"Write {count} paragraphs with a blank line between them; paragraph {nth} begins with {said[nth - 1]}.",
+            "length_constraints:nth_paragraph_first_word",
+            first,
             "\n\n".join(pairs),
         ),
         (
-            ask(
-                f"Write {count} sections: SECTION 1, SECTION 2, ...",
-                "detectable_format:multiple_sections",
-                {"section_spliter": "SECTION", "num_sections": count},
-            ),
+            f"Write {count} sections: SECTION 1, SECTION 2, ...",
+            "detectable_format:multiple_sections",
+            {"section_spliter": "SECTION", "num_sections": count},
             "\n".join(f"SECTION {number} {pair}" for number, pair in enumerate(pairs, 1)),
         ),
         (
-            ask(
-                f"Write at least {count} sentences.",
-                "length_constraints:number_sentences",
-                {"num_sentences": count, "relation": "at least"},
-            ),
+            f"Write at least {count} sentences.",
+            "length_constraints:number_sentences",
+            {"num_sentences": count, "relation": "at least"},
             " ".join(f"{pair}." for pair in map(str.capitalize, pairs)),
         ),
         (
-            ask(
-                f"Write at least {2 * count} words.",
-                "length_constraints:number_words",
-                {"num_words": 2 * count, "relation": "at least"},
-            ),
-            " ".join(pairs),
+            f"Write at least {2 * count} words.",
+            "length_constraints:number_words",
+            {"num_words": 2 * count, "relation": "at least"},
+            whole,
         ),
         (
-            ask("Give two different responses with ****** between them.", "combination:two_responses"),
+            "Give two different responses with ****** between them.",
+            "combination:two_responses",
+            {},
             f"{pairs[0]}\n******\n{' '.join(pairs[1:])}",
         ),
         (
-            ask(
-                f"Highlight at least {count} parts with *...*.",
-                "detectable_format:number_highlighted_sections",
-                {"num_highlights": count},
-            ),
+            f"Highlight at least {count} parts with *...*.",
+            "detectable_format:number_highlighted_sections",
+            {"num_highlights": count},
             " ".join(f"*{pair}*" for pair in pairs),
         ),
         (
-            ask(
-                f"Have at least {count} placeholders such as [name].",
-                "detectable_content:number_placeholders",
-                {"num_placeholders": count},
-            ),
+            f"Have at least {count} placeholders such as [name].",
+            "detectable_content:number_placeholders",
+            {"num_placeholders": count},
             " ".join(f"[{pair}]" for pair in pairs),
         ),
         (
-            ask(
-                f"Have at least {count} words in capitals.",
-                "change_case:capital_word_frequency",
-                {"capital_frequency": count, "capital_relation": "at least"},
-            ),
-            " ".join(map(str.upper, pairs)),
+            f"Have at least {count} words in capitals.",
+            "change_case:capital_word_frequency",
+            {"capital_frequency": count, "capital_relation": "at least"},
+            whole.upper(),
         ),
         (
-            ask(f"Repeat this first: {request}", "combination:repeat_prompt", {"prompt_to_repeat": request}),
-            f"{request} {' '.join(pairs)}",
+            f"Repeat this first: {request}",
+            "combination:repeat_prompt",
+            {"prompt_to_repeat": request},
+            f"{request} {whole}",
         ),
         (
-            ask("Answer: My answer is yes. Or: My answer is no.", "detectable_format:constrained_response"),
-            f"{' '.join(pairs)}. My answer is no.",
+            "Answer: My answer is yes. Or: My answer is no.",
+            "detectable_format:constrained_response",
+            {},
+            f"{whole}. My answer is no.",
         ),
     )
-    return rng.choice(choices)
+    words, instruction, arguments, text = rng.choice(choices)
+    return ask(words, instruction, arguments), text
 
 
 def _frame(rng: random.Random, text: str, structure: Ask) -> tuple[Ask, str]:
@@ -178,16 +159,12 @@ def _frame(rng: random.Random, text: str, structure: Ask) -> tuple[Ask, str]:
     begins = structure.id == "combination:repeat_prompt"
     exact = structure.id == "detectable_format:constrained_response"
     word = rng.choice(WORDS)
+    postscript = ask("Close with a postscript, P.S.", "detectable_content:postscript", {"postscript_marker": "P.S."})
+    end = ask(f"End with {word} {word}.", "startend:end_checker", {"end_phrase": f"{word} {word}."})
     choices = [
         (ask("Give it a title in <<...>>.", "detectable_format:title"), f"{text}\n<<{word}>>"),
-        (
-            ask("Close with a postscript, P.S.", "detectable_content:postscript", {"postscript_marker": "P.S."}),
-            f"{text}\nP.S. {word}",
-        ),
-        (
-            ask(f"End with {word} {word}.", "startend:end_checker", {"end_phrase": f"{word} {word}."}),
-            f"{text}\n{word} {word}.",
-        ),
+        (postscript, f"{text}\nP.S. {word}"),
+        (end, f"{text}\n{word} {word}."),
     ]
     if not begins:
         choices.append((ask("Put all of it in double quotes.", "startend:quotation"), f'"\n{text}\n"'))
@@ -204,32 +181,21 @@ def _composed(rng: random.Random) -> Request:
     structure, text = _structure(rng, said)
     frame, text = _frame(rng, text, structure)
     few = text.lower().count("e") + 1
-    limit = rng.choice(
-        (
-            ask("Use no commas.", "punctuation:no_comma"),
-            ask(
-                f"Never say {FORBIDDEN[0]} or {FORBIDDEN[1]}.",
-                "keywords:forbidden_words",
-                {"forbidden_words": list(FORBIDDEN[:2])},
-            ),
-            ask(
-                f"Have the letter e less than {few} times.",
-                "keywords:letter_frequency",
-                {"letter": "e", "let_frequency": few, "let_relation": "less than"},
-            ),
-        )
+    forbidden, letter = list(FORBIDDEN[:2]), {"letter": "e", "let_frequency": few, "let_relation": "less than"}
+    limits = (
+        ask("Use no commas.", "punctuation:no_comma"),
+        ask(f"Never say {' or '.join(forbidden)}.", "keywords:forbidden_words", {"forbidden_words": forbidden}),
+        ask(f"Have the letter e less than {few} times.", "keywords:letter_frequency", letter),
     )
+    limit = rng.choice(limits)
     include = ask(f"Write about: {' '.join(said)}.", "keywords:existence", {"keywords": said})
     return Request(asks=(include, structure, frame, limit), response=text)
 
 
 def _alphabetical(rng: random.Random) -> Request:
     count, start = rng.randint(4, 8), rng.randrange(26)
-    words = ask(
-        f"Write at least {count} words.",
-        "length_constraints:number_words",
-        {"num_words": count, "relation": "at least"},
-    )
+    least = {"num_words": count, "relation": "at least"}
+    words = ask(f"Write at least {count} words.", "length_constraints:number_words", least)
     said = [WORDS[(start + place) % 26] for place in range(count)]
     rule = rng.choice(
         (
@@ -246,11 +212,8 @@ def _alphabetical(rng: random.Random) -> Request:
 def _stepped(rng: random.Random) -> Request:
     count, step, word = rng.randint(2, 4), rng.randint(1, 2), rng.choice(WORDS)
     lengths = [1 + step * place for place in range(count)]
-    sentences = ask(
-        f"Write at least {count} sentences.",
-        "length_constraints:number_sentences",
-        {"num_sentences": count, "relation": "at least"},
-    )
+    least = {"num_sentences": count, "relation": "at least"}
+    sentences = ask(f"Write at least {count} sentences.", "length_constraints:number_sentences", least)
     more = ask(f"Each has exactly {step} more words than the one before it.", "sentence:increment", {"small_n": step})
     said = " ".join(f"{word} {' '.join([word] * (length - 1))}".strip().capitalize() + "." for length in lengths)
     return Request(asks=(sentences, more), response=said)
@@ -258,19 +221,14 @@ def _stepped(rng: random.Random) -> Request:
 
 def _nested(rng: random.Random) -> Request:
     word, other = rng.sample(WORDS, 2)
+    quoted, indented = f'"{other} \'is "{word}" it\' it"', f"{word}\n {other}\n  {word}"
     shape, response = rng.choice(
         (
             (ask("Nest brackets ([{([ around it.", "format:parentheses"), f"([{{([{word}])}}])"),
-            (
-                ask("Nest quotes, double and single in turns, three deep.", "format:quotes"),
-                f'"{other} \'is "{word}" it\' it"',
-            ),
+            (ask("Nest quotes, double and single in turns, three deep.", "format:quotes"), quoted),
             (ask("No white space at all.", "format:no_whitespace"), f"{word}-{other}"),
             (ask("Each line ends with its first word.", "words:paragraph_last_first"), f"{word} {other} {word}"),
-            (
-                ask("Each line begins with more spaces than the one before it.", "format:line_indent"),
-                f"{word}\n {other}\n  {word}",
-            ),
+            (ask("Each line begins with more spaces than the one before it.", "format:line_indent"), indented),
         )
     )
     return Request(asks=(_include(word), shape), response=response)
@@ -281,5 +239,4 @@ LEVELS: dict[int, tuple[MakeRequest, ...]] = {1: (_word,), 2: (_composed,), 3: (
 
 
 def draw(rng: random.Random, level: int) -> Request:
-    """Draw a request of a level up to this one."""
     return rng.choice(LEVELS[rng.randint(1, level)])(rng)

@@ -41,22 +41,9 @@ BESIDE = "corpus.jsonl"
 REQUEST = "Search for the answer. Then put it, and nothing else, in \\boxed{}."
 SURNAMES = ("fox", "day", "orr", "kay", "may", "lim")
 TOWNS = (
-    "Rome",
-    "Oslo",
-    "Lima",
-    "Bonn",
-    "Cork",
-    "Nice",
-    "Kyiv",
-    "Doha",
-    "Bern",
-    "York",
-    "Lund",
-    "Pisa",
-    "Graz",
-    "Bari",
+    "Rome", "Oslo", "Lima", "Bonn", "Cork", "Nice", "Kyiv", "Doha", "Bern", "York", "Lund", "Pisa", "Graz", "Bari",
     "Baku",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +102,6 @@ class SearchEnv(TaskEnv):
 
 
 def tools(corpus: Corpus | None, options: SearchOptions, opened: set[str]) -> dict[str, TextTool]:
-    """Return the tools over a corpus; `opened` gets the ids of the documents that are opened."""
-
     def search(query: str) -> str:
         assert corpus is not None
         found = corpus.search(query, options.results)
@@ -157,7 +142,6 @@ def _corpus(task: Task) -> Corpus:
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """Generate a task of this level, with a corpus of its own; its key is set by the source."""
     drawn = rng.randint(1, level)
     if drawn == 3:
         people = [f"{name} {surname}" for name in made_words(rng, 3) for surname in rng.sample(SURNAMES, 4)]
@@ -185,7 +169,6 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """Return the expert's turns with the tools' results: search for each in turn, open what was found, answer."""
     spec = task.spec
     if "path" not in spec:
         raise ValueError("a row of data comes without an expert's way to its answer")
@@ -205,7 +188,6 @@ def _asking(thought: str, name: str, arguments: dict[str, str]) -> Message:
 
 
 def gold(task: Task) -> list[str]:
-    """Return the turns of a right answer: the expert's, or the answer of a row at once after its documents were opened."""
     if "path" in task.spec:
         return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
     opening = [call_message("open", {"id": name}) for name in task.spec["gold_ids"][:MAX_CALLS]]
@@ -214,7 +196,6 @@ def gold(task: Task) -> list[str]:
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield the turns of wrong answers by what was done to the right one."""
     *asked, answered = gold(task)
     right = task.spec["accepted"][0]
     yield "no answer", asked
@@ -227,7 +208,6 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _load(row: Row, *, corpus: str) -> Task:
-    """Make a task of a row whose gold documents, where it names some, are in the corpus."""
     answers = row["golden_answers"] if "golden_answers" in row else row["answer"]
     accepted = [
         str(one).strip() for one in (answers if isinstance(answers, list) else [answers]) if isinstance(one, str | int)
@@ -245,7 +225,6 @@ def _load(row: Row, *, corpus: str) -> Task:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment with these options. Raise `ValueError` for wrong ones."""
     only_known(options, [option.name for option in fields(SearchOptions)], "options")
     return _definition(SearchOptions(**options))
 

@@ -24,6 +24,7 @@ from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.core.worked_steps import worked_answer
 from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.short_answers import list_f1, plain, says, short_answer, word_f1
 from temper.rewards.units import quantity, same_quantity, unit
@@ -34,25 +35,9 @@ REQUEST = "Put the answer, and nothing else, in \\boxed{}."
 LIST_REQUEST = "Put the answers, separated by semicolons, in \\boxed{}."
 UNIT_REQUEST = "Put the answer with its unit in \\boxed{}."
 Made = tuple[str, dict[str, Any], str]
-"""A question, what the verifier needs, and the steps that lead to the answer."""
 THINGS = (
-    "ink",
-    "oak",
-    "ice",
-    "tea",
-    "sun",
-    "ant",
-    "jam",
-    "pig",
-    "map",
-    "key",
-    "hat",
-    "cup",
-    "fox",
-    "bed",
-    "egg",
-    "owl",
-)
+    "ink", "oak", "ice", "tea", "sun", "ant", "jam", "pig", "map", "key", "hat", "cup", "fox", "bed", "egg", "owl",
+)  # fmt: skip
 NAMES = ("Al", "Bo", "Cy", "Di", "Ed", "Flo", "Gus", "Hal", "Ida", "Jo", "Kim", "Lee", "Max", "Ned", "Ola", "Pam")
 UNITS = (("km", "m", 1000), ("h", "min", 60), ("kg", "g", 1000), ("min", "s", 60), ("m", "cm", 100), ("ft", "in", 12))
 
@@ -70,7 +55,6 @@ class ShortAnswerEnv(TaskEnv):
 
 
 def judged(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
-    """Return whether an answer is right, and its F1."""
     if "items" in spec:
         f1 = list_f1(answer, spec["items"], ordered=spec["ordered"])
         return f1 == 1.0, f1
@@ -115,7 +99,6 @@ LEVELS: dict[int, Callable[[random.Random], Made]] = {1: _has, 2: _list, 3: _qua
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """Generate a task of this level; its key is set by the source."""
     question, spec, steps = LEVELS[rng.randint(1, level)](rng)
     return Task(messages=({"role": "user", "content": question},), spec=spec | {"steps": steps})
 
@@ -128,14 +111,10 @@ def _right(task: Task) -> str:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """Return the expert's answer to a generated task."""
-    if "steps" not in task.spec:
-        raise ValueError("a row of data comes without an expert's way to its answer")
-    return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": _right(task)}]
+    return worked_answer(task, _right(task))
 
 
 def gold(task: Task) -> list[str]:
-    """Return the turn of the right answer."""
     right = _right(task)
     return [
         f"\\boxed{{{right}}}" if right.count("{") == right.count("}") == right.count("\\") == 0 else f"Answer: {right}"
@@ -143,7 +122,6 @@ def gold(task: Task) -> list[str]:
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield wrong answers by what was done to the right one."""
     right, spec = _right(task), task.spec
     yield "empty", [""]
     yield "an empty box", ["\\boxed{}"]
@@ -156,7 +134,6 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _near(right: str, spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield answers of the right kind that are wrong."""
     if "items" in spec:
         items = [accepted[0] for accepted in spec["items"]]
         yield "an item more", "; ".join([*items, "surely not this"])
@@ -178,7 +155,6 @@ def _near(right: str, spec: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _accepted(*texts: Any) -> dict[str, Any]:
-    """Return what the verifier needs for any of these texts. Raise `ValueError` where there is none."""
     known = list(dict.fromkeys(str(text).strip() for text in texts))
     known = [text for text in known if text]
     if not known or not all(isinstance(text, str | int | float) for text in texts):
@@ -187,7 +163,6 @@ def _accepted(*texts: Any) -> dict[str, Any]:
 
 
 def _asked(question: str, context: Any, spec: dict[str, Any], request: str = REQUEST) -> Task:
-    """Make a task: what is to be read first, if anything, then the question and how it is to be answered."""
     if not question.strip():
         raise ValueError("the question is empty")
     parts = [part for part in (laid_out(context), question.strip(), request) if part]

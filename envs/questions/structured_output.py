@@ -25,6 +25,7 @@ from temper.envs.core.row_format import Row, RowFormat, field, has_fields
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
+from temper.envs.core.worked_steps import worked_answer
 from temper.envs.task_env import TaskEnv
 from temper.rewards.json_answers import NoJson, json_answer, parsed, same_json, share_right
 from temper.rewards.json_schemas import TooMuchWork, UnusableSchema, checked_schema, first_error
@@ -35,23 +36,8 @@ REQUEST = "Answer with JSON that is valid under this schema:\n{}"
 ANY_VALUE = "Give an example, as JSON, that is valid under this JSON schema:\n{}"
 ROLES = ("system", "user", "assistant")
 NAMES = (
-    "Amy",
-    "Ben",
-    "Cleo",
-    "Dan",
-    "Eva",
-    "Finn",
-    "Gus",
-    "Hal",
-    "Ida",
-    "Jon",
-    "Kim",
-    "Leo",
-    "Mia",
-    "Ned",
-    "Pam",
-    "Tom",
-)
+    "Amy", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hal", "Ida", "Jon", "Kim", "Leo", "Mia", "Ned", "Pam", "Tom",
+)  # fmt: skip
 CITIES = ("Bern", "Cork", "Oslo", "Pisa", "Riga", "Turku", "Vaduz", "York")
 THINGS = ("apple", "book", "cup", "fork", "lamp", "map", "pen", "ring", "shoe", "vase")
 INTEGER, TEXT, BOOLEAN = ({"type": name} for name in ("integer", "string", "boolean"))
@@ -65,10 +51,7 @@ class StructuredOutputEnv(TaskEnv):
 
 
 def judge(text: str, spec: dict[str, Any]) -> Verdict:
-    """Judge an answer by the `schema` of a task and its right `value`, where it has one.
-
-    Raises `GraderError` for a schema that can't be used.
-    """
+    """Judge an answer by the `schema` of a task and its right `value`, where it has one."""
     try:
         value = json_answer(text)
         error = first_error(value, spec["schema"])
@@ -101,7 +84,6 @@ class Record:
 
 
 def closed(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object that has all of these properties and no others."""
     return {"type": "object", "properties": dict(properties), "required": [*properties], "additionalProperties": False}
 
 
@@ -171,7 +153,6 @@ LEVELS: dict[int, Callable[[random.Random], Record]] = {1: _numbers, 2: _person,
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """Generate a task of this level; its key is set by the source."""
     record = LEVELS[rng.randint(1, level)](rng)
     request = record.request.format(json.dumps(record.schema)) if record.request is REQUEST else record.request
     spec = {"schema": record.schema, "value": record.value, "steps": record.steps}
@@ -179,15 +160,10 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """Return the expert's answer to a generated task."""
-    if "steps" not in task.spec:
-        raise ValueError("a row of data comes without an expert's way to its answer")
-    content = json.dumps(task.spec["value"])
-    return [{"role": "assistant", "reasoning_content": task.spec["steps"], "content": content}]
+    return worked_answer(task, json.dumps(task.spec.get("value")))
 
 
 def gold(task: Task) -> list[str]:
-    """Return the turn of the right value, in a code fence. Raise `ValueError` where the task holds none."""
     return [f"```json\n{json.dumps(_value(task), indent=1)}\n```"]
 
 
@@ -198,7 +174,6 @@ def _value(task: Task) -> Any:
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield wrong answers by what was done to the right one. Raise `ValueError` where the task holds none."""
     right = json.dumps(_value(task))
     for name, value in _wrong(_value(task)):
         yield name, [json.dumps(value)]
@@ -213,7 +188,6 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _wrong(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield values that differ from a value in one place, each with what was done there."""
     match value:
         case dict():
             yield "a surplus key", value | {"surplus_key": 1}
@@ -236,7 +210,6 @@ def _wrong(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def load(row: Row) -> Task:
-    """Make a task of a row with a prompt, a schema and the right value."""
     schema = _json_field(row, "schema" if "schema" in row else "json_schema")
     value = _json_field(row, "completion" if "completion" in row else "answer")
     checked_schema(schema)
@@ -250,14 +223,12 @@ def load(row: Row) -> Task:
 
 
 def load_schema(row: Row) -> Task:
-    """Make a task of a row with a schema alone: any valid value is right."""
     schema = checked_schema(_json_field(row, "json_schema"))
     message = {"role": "user", "content": ANY_VALUE.format(json.dumps(schema))}
     return Task(messages=(message,), spec={"schema": schema})
 
 
 def _json_field(row: Row, name: str) -> Any:
-    """Return a field that holds a JSON value, or the text of one."""
     value = field(row, name, object)
     try:
         return parsed(value) if isinstance(value, str) else value

@@ -77,7 +77,6 @@ class Server:
                 raise ValueError(f"options.{name} is {seconds!r}; it must be a number of seconds above 0")
 
     def key(self) -> dict[str, str]:
-        """Return the header with the key, or nothing without one."""
         if not self.key_variable:
             return {}
         value = os.environ[self.key_variable].strip()
@@ -85,7 +84,6 @@ class Server:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -102,7 +100,6 @@ class HttpReply:
 
     @property
     def text(self) -> str:
-        """The body as text."""
         return self.body.decode("utf-8", "replace")
 
 
@@ -180,7 +177,6 @@ class Session:
         return f"{self.server.url.rstrip('/')}/{route}"
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
 

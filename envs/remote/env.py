@@ -97,7 +97,6 @@ class HttpEnv(TaskEnv):
         return reply.text[:MAX_RESULT_CHARACTERS]
 
     def standing(self, task: Task) -> Verdict:
-        """Return the sum of the rewards that the server has given so far."""
         errors = share_of(self.refused + self.unreadable, self.calls)
         parts = {CORRECT: self.total, FORMAT: float(not self.unreadable), TOOL_ERRORS: errors}
         outcome = Outcome.OK if self.total >= 1.0 else Outcome.WRONG
@@ -145,7 +144,6 @@ def _number(reply: dict[str, Any], name: str) -> float:
 
 
 def _shown(reply: dict[str, Any]) -> list[Message]:
-    """Return what a reply of `reset` or `step` shows the model: results of tools, then the observation."""
     info = reply.get("info")
     outputs = info.get("tool_outputs") if isinstance(info, dict) else None
     messages = [{"role": "tool", "content": _text(output.get("output"))} for output in outputs or () if output]
@@ -163,7 +161,6 @@ def _text(value: Any) -> str:
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment of one server. Raise `ValueError` for wrong options."""
     known = [setting.name for setting in fields(Server)]
     only_known(options, ("protocol", *known), "options")
     protocol = options.get("protocol", "verify")

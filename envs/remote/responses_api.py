@@ -14,7 +14,6 @@ Item = dict[str, Any]
 ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 PARAMS = "responses_create_params"
 ROUTES = ("seed_session", "verify", "reset", "step", "close", "aggregate_metrics", "reverify_mode", "mcp")
-"""Routes of the servers themselves: no tool may be called so."""
 TOOL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 
 
@@ -30,10 +29,7 @@ def load(row: dict[str, Any]) -> Task:
 
 
 def messages_of(params: dict[str, Any]) -> tuple[Message, ...]:
-    """Return the chat messages of `responses_create_params`: `instructions`, and `input` as text or as a list of items.
-
-    Raises `ValueError` for an item that is no text message, function call or output of one.
-    """
+    """Return the chat messages of `responses_create_params`: `instructions`, and `input` as text or as a list of items."""
     said = params.get("input")
     if not isinstance(said, str | list) or not said:
         raise ValueError("field 'responses_create_params.input' must be text or a list of messages, and not empty")
@@ -91,7 +87,6 @@ class ResponseTurn:
     outputs: tuple[str, ...] = ()
 
     def items(self, number: int) -> list[Item]:
-        """Return the turn as output items of a response."""
         items: list[Item] = []
         if self.text or not self.calls:
             content = [{"type": "output_text", "text": self.text, "annotations": []}]
@@ -107,7 +102,6 @@ class ResponseTurn:
 
 
 def response(turns: Sequence[ResponseTurn], params: dict[str, Any]) -> dict[str, Any]:
-    """Return these turns as one response to `responses_create_params`."""
     return {
         "id": "resp_0",
         "object": "response",

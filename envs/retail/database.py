@@ -19,37 +19,8 @@ class Shop(Records):
     emails: Mapping[str, str]
     names: Mapping[tuple[str, str], tuple[str, ...]]
 
-    @property
-    def users(self) -> Table:
-        """All users by id."""
-        return self.tables["users"]
 
-    @property
-    def orders(self) -> Table:
-        """All orders by id."""
-        return self.tables["orders"]
-
-    @property
-    def products(self) -> Table:
-        """All products by id."""
-        return self.tables["products"]
-
-
-class Database(service.Database[Shop]):
-    """One episode's view of a shop."""
-
-    @property
-    def shop(self) -> Shop:
-        """The shop as it is before."""
-        return self.records
-
-    def order(self, order_id: str) -> Record | None:
-        """Return the order as it is now, to read only."""
-        return self.find("orders", order_id)
-
-    def edit_order(self, order_id: str) -> Record:
-        """Return the order, which is there, to change."""
-        return self.edit("orders", order_id)
+Database = service.Database[Shop]
 
 
 @functools.lru_cache(maxsize=8)

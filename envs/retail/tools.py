@@ -10,17 +10,15 @@ from collections import Counter
 from temper.envs.retail.database import GIFT_CARD, Database
 from temper.envs.service import tools as service
 from temper.envs.service.records import Record
-from temper.envs.service.tools import Refusal, known_user
+from temper.envs.service.tools import Refusal, known
 
 REASONS = ("no longer needed", "ordered by mistake")
 ITEMS_MODIFIED = "pending (item modified)"
 Swap = tuple[int, Record]
-"""A position among the items of an order, and the variant that takes its place."""
 
 
 def find_user_id_by_email(database: Database, *, email: str) -> str:
-    """Return the id of the user, letter case ignored."""
-    user_id = database.shop.emails.get(email.lower())
+    user_id = database.records.emails.get(email.lower())
     if user_id is None:
         raise Refusal("user not found")
     return user_id
@@ -28,32 +26,23 @@ def find_user_id_by_email(database: Database, *, email: str) -> str:
 
 def find_user_id_by_name_zip(database: Database, *, first_name: str, last_name: str, zip: str) -> str:
     """Return the id of the user of this name, letter case ignored, whose present zip code this is."""
-    for user_id in database.shop.names.get((first_name.lower(), last_name.lower()), ()):
-        user = database.user(user_id)
-        if user is not None and user["address"]["zip"] == zip:
+    for user_id in database.records.names.get((first_name.lower(), last_name.lower()), ()):
+        if known(database, "users", user_id)["address"]["zip"] == zip:
             return user_id
     raise Refusal("user not found")
 
 
 def get_order_details(database: Database, *, order_id: str) -> str:
-    """Return the order as JSON."""
-    order = database.order(order_id)
-    if order is None:
-        raise Refusal("order not found")
-    return json.dumps(order)
+    return json.dumps(known(database, "orders", order_id))
 
 
 def get_product_details(database: Database, *, product_id: str) -> str:
-    """Return the product with all its variants as JSON."""
-    product = database.shop.products.get(product_id)
-    if product is None:
-        raise Refusal("product not found")
-    return json.dumps(product)
+    return json.dumps(known(database, "products", product_id))
 
 
 def list_all_product_types(database: Database) -> str:
     """Return the product ids by name, in the order of the names, as JSON."""
-    products = database.shop.products.values()
+    products = database.records.tables["products"].values()
     return json.dumps(dict(sorted((product["name"], product["product_id"]) for product in products)))
 
 
@@ -67,7 +56,7 @@ def cancel_pending_order(database: Database, *, order_id: str, reason: str) -> s
         sign = 1 if entry["transaction_type"] == "payment" else -1
         method_id = entry["payment_method_id"]
         paid[method_id] = round(paid.get(method_id, 0.0) + sign * entry["amount"], 2)
-    order = database.edit_order(order_id)
+    order = database.edit("orders", order_id)
     for method_id, amount in paid.items():
         if amount > 0:
             order["payment_history"].append(_entry("refund", amount, method_id))
@@ -88,7 +77,7 @@ def modify_pending_order_payment(database: Database, *, order_id: str, payment_m
         raise Refusal("the new payment method should be different from the current one")
     amount, old_id = first["amount"], first["payment_method_id"]
     _require_balance(database, order, payment_method_id, amount)
-    order = database.edit_order(order_id)
+    order = database.edit("orders", order_id)
     order["payment_history"] += [_entry("payment", amount, payment_method_id), _entry("refund", amount, old_id)]
     _charge(database, order, payment_method_id, amount)
     _charge(database, order, old_id, -amount)
@@ -103,7 +92,7 @@ def modify_pending_order_items(
     swaps = _swaps(database, order, item_ids, new_item_ids)
     difference = _difference(order, swaps)
     _require_balance(database, order, payment_method_id, difference)
-    order = database.edit_order(order_id)
+    order = database.edit("orders", order_id)
     kind = "payment" if difference > 0 else "refund"
     order["payment_history"].append(_entry(kind, abs(difference), payment_method_id))
     _charge(database, order, payment_method_id, difference)
@@ -121,7 +110,7 @@ def exchange_delivered_order_items(
     order = _order(database, order_id, status="delivered", action="exchanged")
     difference = _difference(order, _swaps(database, order, item_ids, new_item_ids))
     _require_balance(database, order, payment_method_id, difference)
-    order = database.edit_order(order_id)
+    order = database.edit("orders", order_id)
     order["status"] = "exchange requested"
     order["exchange_items"] = sorted(item_ids)
     order["exchange_new_items"] = sorted(new_item_ids)
@@ -139,7 +128,7 @@ def return_delivered_order_items(
     if method["source"] != GIFT_CARD and payment_method_id != order["payment_history"][0]["payment_method_id"]:
         raise Refusal("payment method should be either the original payment method or a gift card")
     _positions(order, item_ids)
-    order = database.edit_order(order_id)
+    order = database.edit("orders", order_id)
     order["status"] = "return requested"
     order["return_items"] = sorted(item_ids)
     order["return_payment_method_id"] = payment_method_id
@@ -149,9 +138,8 @@ def return_delivered_order_items(
 def modify_pending_order_address(
     database: Database, *, order_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
 ) -> str:
-    """Replace the shipping address of an order."""
     _order(database, order_id, status="pending", action="modified")
-    order = database.edit_order(order_id)
+    order = database.edit("orders", order_id)
     order["address"] = _address(address1, address2, city, state, country, zip)
     return json.dumps(order)
 
@@ -160,24 +148,21 @@ def modify_user_address(
     database: Database, *, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
 ) -> str:
     """Replace the default address of a user; the orders keep theirs."""
-    known_user(database, user_id)
-    user = database.edit_user(user_id)
+    known(database, "users", user_id)
+    user = database.edit("users", user_id)
     user["address"] = _address(address1, address2, city, state, country, zip)
     return json.dumps(user)
 
 
 def _order(database: Database, order_id: str, *, status: str, action: str) -> Record:
-    order = database.order(order_id)
-    if order is None:
-        raise Refusal("order not found")
+    order = known(database, "orders", order_id)
     if order["status"] != status:
         raise Refusal(f"non-{status} order cannot be {action}")
     return order
 
 
 def _payment_method(database: Database, order: Record, method_id: str) -> Record:
-    user = database.user(order["user_id"])
-    assert user is not None
+    user = known(database, "users", order["user_id"])
     method: Record | None = user["payment_methods"].get(method_id)
     if method is None:
         raise Refusal("payment method not found")
@@ -194,7 +179,7 @@ def _require_balance(database: Database, order: Record, method_id: str, amount: 
 def _charge(database: Database, order: Record, method_id: str, amount: float) -> None:
     """Take an amount from a gift card, or give it back where it is negative; other methods are not kept here."""
     if _payment_method(database, order, method_id)["source"] == GIFT_CARD:
-        method = database.edit_user(order["user_id"])["payment_methods"][method_id]
+        method = database.edit("users", order["user_id"])["payment_methods"][method_id]
         method["balance"] = round(method["balance"] - amount, 2)
 
 
@@ -220,7 +205,7 @@ def _swaps(database: Database, order: Record, item_ids: list[str], new_item_ids:
     pairs = sorted(zip(item_ids, new_item_ids, strict=True))
     swaps = []
     for position, (_, new_id) in zip(_positions(order, [item_id for item_id, _ in pairs]), pairs, strict=True):
-        variant = database.shop.products[order["items"][position]["product_id"]]["variants"].get(new_id)
+        variant = database.records.tables["products"][order["items"][position]["product_id"]]["variants"].get(new_id)
         if variant is None or not variant["available"]:
             raise Refusal("some new item is not available or of another product")
         swaps.append((position, variant))
@@ -228,7 +213,6 @@ def _swaps(database: Database, order: Record, item_ids: list[str], new_item_ids:
 
 
 def _difference(order: Record, swaps: list[Swap]) -> float:
-    """Return what the new items cost more than the old, in cents' precision."""
     return round(sum(variant["price"] - order["items"][position]["price"] for position, variant in swaps), 2)
 
 

@@ -55,7 +55,6 @@ class Border:
         self.kept: list[Any] = []
 
     def pack(self, value: Any) -> Any:
-        """Return the form in which a value crosses, made of plain values."""
         kind = type(value)
         if kind in ATOMS:
             return value
@@ -71,7 +70,6 @@ class Border:
         return (MARK, *self.marked(value, kind))
 
     def marked(self, value: Any, kind: type) -> tuple[Any, ...]:
-        """Return the name of a form and what it is made of."""
         if kind is Remote:
             return object.__getattribute__(value, "_there")
         if kind in VIEWS:
@@ -101,7 +99,6 @@ class Border:
         return "kept", len(self.kept) - 1
 
     def unpack(self, form: Any) -> Any:
-        """Return the value of a form."""
         kind = type(form)
         if kind is list:
             return [self.unpack(item) for item in form]
@@ -169,7 +166,6 @@ class Border:
 
 
 def is_built_in(value: Any) -> bool:
-    """Tell whether a value is a function or class that everyone has."""
     return callable(value) and getattr(builtins, str(getattr(value, "__name__", "")), None) is value
 
 
@@ -184,7 +180,6 @@ def allowed(what: str, thing: Any, parts: list[Any]) -> bool:
 
 
 def step(iterator: Iterator[Any]) -> list[Any]:
-    """Return the next item of an iterator in a list, empty at its end."""
     for item in iterator:
         return [item]
     return []
@@ -259,13 +254,11 @@ class Remote:
 
 
 def remote(stand_in: Remote, what: str, *parts: Any) -> Any:
-    """Return what the other side makes of a request."""
     border, there = object.__getattribute__(stand_in, "_border"), object.__getattribute__(stand_in, "_there")
     return border.request(what, there, *parts)
 
 
 def refill(original: Any, changed: Any) -> None:
-    """Give a mutable argument the contents that it has on the other side."""
     if isinstance(original, (list, bytearray)):
         original[:] = changed
     elif isinstance(original, (dict, set, deque)):
@@ -286,7 +279,6 @@ def exception(names: list[str], text: str) -> Exception:
 
 
 def run(ask: Callable[[Any], Any], source: str, names: list[str]) -> None:
-    """Execute a check with stand-ins for these names."""
     border = Border(ask, {}, is_check=True)
     exec(source, {"__name__": CHECK} | {name: Remote(border, ("named", name)) for name in names})
 

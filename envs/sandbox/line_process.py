@@ -4,6 +4,7 @@ import json
 import selectors
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,23 +17,26 @@ VARIABLES = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "
 """All that a child sees. Sets have one order in every process, so that what is made from a seed is always the same."""
 
 
-class LineProcess:
-    """Runs a Python file that writes a line when it is ready and one for each line that it reads; for one thread.
+class NotStarted(GraderError):
+    """The process ended before it was ready."""
 
-    It is started when first needed, and again after it was lost.
+
+class LineProcess:
+    """Runs a Python file that writes a line when it is ready and one for each line that it reads. One thread holds `lock`.
+
+    It is started when first needed, and again after it was lost. `who` names it in messages.
     """
 
-    def __init__(self, child: Path, arguments: Sequence[str] = ()) -> None:
-        """`arguments` are those of its command line."""
-        self.child = child
-        self.arguments = tuple(arguments)
+    def __init__(self, child: Path, who: str, arguments: Sequence[str] = ()) -> None:
+        self.child, self.who, self.arguments = child, who, tuple(arguments)
+        self.lock = threading.Lock()
         self.ready: dict[str, Any] = {}
         self._process: subprocess.Popen[str] | None = None
 
-    def start(self) -> bool:
-        """Start it where it does not run, with its first line in `ready`; return whether it did. GraderError where it can't."""
+    def start(self) -> None:
+        """Start it if it does not run, with its first line in `ready`. Raise `GraderError` if it is sealed too little."""
         if self._process is not None:
-            return False
+            return
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-s", str(self.child), *self.arguments],
             env=VARIABLES,
@@ -46,14 +50,10 @@ class LineProcess:
         line = self._line(self._process, START_S)
         if not line:
             self.close()
-            raise GraderError(f"{self.child.name} did not start; are the packages that it imports installed?")
+            raise NotStarted(f"{self.child.name} did not start; are the packages that it imports installed?")
         self.ready = json.loads(line)
-        return True
-
-    def require_seal(self, who: str) -> None:
-        """Raise `GraderError` where the process says of itself that it is sealed too little, which ends it."""
         try:
-            require_seal(self.ready["seal"], who)
+            require_seal(self.ready["seal"], self.who)
         except GraderError:
             self.close()
             raise
@@ -76,7 +76,6 @@ class LineProcess:
         return dict(json.loads(line))
 
     def close(self) -> None:
-        """End the process."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

@@ -67,7 +67,6 @@ def _cover(folder: str) -> None:
 
 
 def _show(descriptor: int, target: str) -> None:
-    """Show an opened folder at a path, for reading, and close it."""
     os.makedirs(target, exist_ok=True)
     _mount(f"/proc/self/fd/{descriptor}", target, None, MS_BIND | MS_REC)
     locked = os.fstatvfs(descriptor).f_flag & MS_NOEXEC
@@ -83,7 +82,6 @@ def _closed_parent(folder: str) -> str | None:
 
 
 def _own_mounts() -> None:
-    """Make a mount namespace of our own; without root inside a user namespace."""
     if os.geteuid() == 0:
         checked(LIBC.unshare(CLONE_NEWNS), "unshare of mounts")
     else:

@@ -67,13 +67,11 @@ class Isolation:
     succeeded: tuple[str, ...]
 
     def line(self) -> str:
-        """Return one line for people."""
         through = f"; NOT STOPPED: {', '.join(self.succeeded)}" if self.succeeded else ""
         return f"sandbox level {self.level} of 3 ({', '.join(self.layers)}); not isolated: {NOT_ISOLATED}{through}"
 
 
 def probe(zygote: Zygote) -> Isolation:
-    """Run every attack once and return what the sandbox holds against."""
     succeeded = []
     with SealedProcess(zygote, LIMITS) as process:
         loaded = process.load(f"EXECUTABLE, HOST = {sys.executable!r}, {platform.node()!r}\n{ATTACKS}")

@@ -30,7 +30,6 @@ MAX_MESSAGE_CHARACTERS = 200
 
 
 def run(channel: int) -> None:
-    """Load a program and answer calls until the channel closes."""
     module = types.ModuleType("solution")
     while (request := read(channel)) is not None:
         try:
@@ -43,7 +42,6 @@ def run(channel: int) -> None:
 
 
 def serve_program(channel: int, request: dict[str, Any], module: types.ModuleType) -> Any:
-    """Return the value of what is asked for."""
     if "main" in request:
         return run_main(request["main"])
     namespace, value = module.__dict__, None
@@ -108,13 +106,11 @@ class PipeEnd:
 
 
 def pipe_pair() -> tuple[PipeEnd, PipeEnd]:
-    """Return two connected ends."""
     (reader, to_reader), (other, to_other) = os.pipe(), os.pipe()
     return PipeEnd(reader, to_other), PipeEnd(other, to_reader)
 
 
 def place(error: BaseException) -> str:
-    """Return in words the last line of the program that the exception went through."""
     trace, line = error.__traceback__, None
     while trace is not None:
         line = trace.tb_lineno if trace.tb_frame.f_code.co_filename == PROGRAM else line
@@ -141,7 +137,6 @@ def read(channel: int) -> dict[str, Any] | None:
 
 
 def read_exactly(channel: int, count: int) -> bytes | None:
-    """Read `count` bytes, or None where the channel ends before."""
     parts = []
     while count:
         part = os.read(channel, min(count, 2**16))

@@ -102,10 +102,7 @@ class Sandbox:
                 process.close()
 
     def run_main(self, source: str, stdin: str, limits: Limits, *, most: int = 0) -> Reply:
-        """Run a whole program as `__main__`: `VALUE` with its standard output, or why it has none.
-
-        It may write `most` bytes, and always 1 MiB.
-        """
+        """Run a whole program as `__main__`: `VALUE` with its standard output, or why it has none."""
         threads = bool(THREADS.search(source))
         with StdinProcess(self.warm(source), limits, stdin=stdin, most=most, threads=threads) as process:
             return process.run(source)
@@ -124,10 +121,7 @@ class Sandbox:
                 return action(self)
 
     def warm(self, source: str = "") -> Zygote:
-        """Return the zygote for a source, started and probed where there is none.
-
-        Raises `SandboxError` where it isolates too little.
-        """
+        """Return the zygote for a source, started and probed where there is none."""
         site = _numpy_folder() if NUMPY.search(source) else None
         with self.lock:
             if site in self.zygotes and self.zygotes[site].broken:
@@ -157,7 +151,6 @@ class Sandbox:
         return Zygote(level=2, site=site)
 
     def close(self) -> None:
-        """End the zygotes."""
         with self.lock:
             while self.zygotes:
                 self.zygotes.popitem()[1].close()
@@ -165,7 +158,6 @@ class Sandbox:
 
 @cache
 def _numpy_folder() -> str | None:
-    """Return the folder that holds the installed numpy; None where there is none."""
     spec = find_spec("numpy")
     return None if spec is None or spec.origin is None else str(Path(spec.origin).resolve().parents[1])
 
@@ -174,7 +166,6 @@ SHARED = PerProcess(lambda: Sandbox(min_level=int(os.environ.get(MIN_LEVEL_VARIA
 
 
 def shared_sandbox() -> Sandbox:
-    """Return the sandbox of this process."""
     return SHARED.get()
 
 

@@ -68,7 +68,6 @@ NO_CAPABILITIES = ctypes.create_string_buffer(24)
 
 
 def checked(result: int, what: str) -> int:
-    """Return the result of a system call. Raise `OSError` where it failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -76,7 +75,6 @@ def checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, argument: int, what: str) -> None:
-    """Set a property of this process. Raise `OSError` where it failed."""
     checked(LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0), what)
 
 
@@ -180,7 +178,6 @@ def seccomp_filter(machine: str = MACHINE, *, threads: bool = False) -> ctypes.A
 
 
 def assembled(code: Sequence[Instruction]) -> ctypes.Array[ctypes.c_char]:
-    """Return instructions as the kernel's array."""
     return ctypes.create_string_buffer(b"".join(struct.pack("HBBI", op, yes, no, k) for op, yes, no, k in code))
 
 

@@ -18,7 +18,6 @@ LOG = logging.getLogger(__name__)
 FULL = 2
 KERNEL = "a Linux kernel of 5.13 or later"
 MIN_LEVEL_VARIABLE = "TEMPER_SANDBOX_MIN_LEVEL"
-"""The environment variable that holds `sandbox.min_level`."""
 
 
 def seal_found(*, memory_bytes: int) -> dict[str, Any]:
@@ -42,7 +41,6 @@ def require_seal(found: Mapping[str, Any], who: str) -> None:
 
 
 def _through(attempts: Mapping[str, Callable[[], Any]]) -> list[str]:
-    """Return the names of the attempts that succeeded."""
     succeeded = []
     for name, attempt in attempts.items():
         try:

@@ -96,11 +96,9 @@ class SealedProcess:
             )
 
     def load(self, source: str) -> Reply:
-        """Run the source of the program."""
         return self._request(frame({"source": unicode(source)}))
 
     def call(self, name: str, arguments: list[Any]) -> Reply:
-        """Call a function that the source defined, with plain arguments."""
         return self._request(frame({"call": name, "arguments": arguments}))
 
     def send(self, source: str, name: str, arguments: list[Any]) -> None:
@@ -116,7 +114,6 @@ class SealedProcess:
             raise SandboxError(f"a program's process could not be given its source: {error!r}") from error
 
     def reply(self) -> Reply:
-        """Return the next reply to what was sent ahead."""
         return self._request(b"")
 
     def converse(self, name: str, source: str = "") -> Reply:
@@ -124,7 +121,6 @@ class SealedProcess:
         return self._request(frame({"source": source, "converse": name}), may_ask=True)
 
     def answer(self, value: Any) -> Reply:
-        """Answer an `ASK` and go on."""
         return self._request(frame({"value": value}), may_ask=True)
 
     def _request(self, sent: bytes, *, may_ask: bool = False) -> Reply:
@@ -223,7 +219,6 @@ class SealedProcess:
         return Reply(kind=ReplyKind.CRASH, detail=f"ended by {ended_by}")
 
     def close(self) -> None:
-        """Kill the process. A zygote that is gone took it along."""
         self.channel.close()
         if self.pid is not None:
             WAITS.seconds += self._queued()
@@ -245,10 +240,7 @@ def unicode(source: str) -> str:
 
 
 def frame(message: dict[str, Any]) -> bytes:
-    """Encode a message to a program's process: its length in 4 bytes, then JSON.
-
-    Raises `EnvironmentFault` where it can't be given.
-    """
+    """Encode a message to a program's process: its length in 4 bytes, then JSON."""
     try:
         forms = {name: literals.encode(value) for name, value in message.items()}
     except literals.NotPlain as error:
@@ -260,7 +252,6 @@ def frame(message: dict[str, Any]) -> bytes:
 
 
 def _reply(body: bytes, *, may_ask: bool) -> Reply:
-    """Decode a frame of a program, which is free to send rubbish."""
     try:
         ((name, content),) = json.loads(body).items()
         kind = ReplyKind(name)

@@ -62,7 +62,6 @@ class StdinProcess(SealedProcess):
                 poll.unregister(self.output)
 
     def close(self) -> None:
-        """Kill the process and close its output."""
         super().close()
         if self.output >= 0:
             os.close(self.output)

@@ -53,7 +53,6 @@ def try_listener() -> None:
 
 
 def hand_over(channel: socket.socket) -> None:
-    """Send a listener for this process over a channel."""
     socket.send_fds(channel, [b"listener"], [listener()])
 
 
@@ -66,12 +65,10 @@ class ThreadLimit:
         self.started: dict[int, tuple[int, int]] = {}  # by listener: the fork, and how many threads it has started
 
     def expect(self, channel: socket.socket, pid: int) -> None:
-        """Take the listener that a fork will send."""
         self.channels[channel.fileno()] = channel, pid
         self.poll.register(channel, select.POLLIN)
 
     def serve(self, descriptor: int, events: int) -> None:
-        """Handle an event of a channel or of a listener."""
         if descriptor in self.channels:
             self.poll.unregister(descriptor)
             channel, pid = self.channels.pop(descriptor)

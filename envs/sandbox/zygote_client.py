@@ -42,10 +42,7 @@ class Zygote:
             raise
 
     def spawn(self, descriptors: list[int], cpu_s: int, memory_bytes: int, *, threads: bool = False) -> int:
-        """Fork a process that serves the first descriptor, a channel. Further ones are its input and output.
-
-        It may start `threads` if they can be counted.
-        """
+        """Fork a process that serves the first descriptor, a channel. Further ones are its input and output."""
         request = {"spawn": {"cpu_s": cpu_s, "memory_bytes": memory_bytes, "threads": threads}}
         with self.lock:
             self._send(request, descriptors)
@@ -92,7 +89,6 @@ class Zygote:
         return dict(json.loads(answer))
 
     def close(self) -> None:
-        """End the zygote and with it everything it forked."""
         self.broken = True
         self.control.close()
         self.process.kill()

@@ -48,7 +48,6 @@ SOCKET_PAIR = socket.socketpair  # programs get another one
 
 
 def main() -> None:
-    """Serve until the parent is gone."""
     level, *site = int(sys.argv[1]), *sys.argv[2:]
     control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)

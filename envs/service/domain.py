@@ -69,7 +69,6 @@ class Domain(Generic[D]):
         return self.fresh(Path(task.env.options["database"]))
 
     def after(self, task: Task, actions: list[Action]) -> D:
-        """Return the database of a task after these actions."""
         database = self.fresh_for(task)
         self.tools.replay(database, actions)
         return database
@@ -86,15 +85,11 @@ def says(text: str, output: str, *, part: bool = False) -> bool:
 
 
 def takes_parts(task: Task) -> bool:
-    """Return whether the outputs of a task may be any part of the text, among any number of others."""
     return task.env.options.get("outputs") == "part"
 
 
 def outputs_in(text: str, outputs: list[str], *, part: bool = False) -> list[str]:
-    """Return the outputs that a text holds, but none with a digit if it holds `MANY_NUMBERS` numbers more than outputs.
-
-    The numbers of a list's entries do not count. With `part` any part of the text counts, among any number of others.
-    """
+    """Return the outputs that a text holds, but none with a digit if it holds `MANY_NUMBERS` numbers more than outputs."""
     text = text if part else LIST_MARK.sub("", text)
     guessed = not part and len({*NUMBER.findall(_plain(text))}) > MANY_NUMBERS + len(outputs)
     return [

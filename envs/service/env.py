@@ -86,7 +86,6 @@ class ServiceEnv(TaskEnv):
         return result
 
     def standing(self, task: Task) -> Verdict:
-        """Judge the database as it is now, and what has been said."""
         wanted = self.database.before()
         self.domain.tools.replay(wanted, task.spec["actions"])
         same = self.database.same_state(wanted)

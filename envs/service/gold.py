@@ -13,15 +13,11 @@ CLOSING = "That is all. Good-bye."
 
 
 def gold(task: Task) -> list[str]:
-    """Return one call a turn, a text with all outputs, and as many good-byes as the user answers."""
     return _turns(task, task.spec["actions"])
 
 
 def corruptions(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each writing action left out or with an argument changed, a further one, and each output left unsaid.
-
-    Left alone are changes that leave the database as it should be: of an action that is refused, or done over by another.
-    """
+    """Yield each writing action left out or with an argument changed, a further one, and each output left unsaid."""
     actions: list[Action] = task.spec["actions"]
     after = domain.after(task, actions)
     for index, action in enumerate(actions):

@@ -33,13 +33,11 @@ def convert(source: Path, folder: Path) -> list[str]:
 
 
 def _tool_files(source: Path) -> list[str]:
-    """Return the names of the modules of tools, in the order in which they are listed."""
     tree = _parsed(source / "tools" / "__init__.py")
     return [node.module for node in tree.body if isinstance(node, ast.ImportFrom) and node.module]
 
 
 def _schema(file: Path) -> Any:
-    """Return what the function `get_info` of a tool returns."""
     for node in ast.walk(_parsed(file)):
         if isinstance(node, ast.FunctionDef) and node.name == "get_info" and isinstance(node.body[-1], ast.Return):
             return _literal(node.body[-1].value, file)
@@ -61,7 +59,6 @@ def _keywords(node: ast.expr, file: Path) -> dict[str, Any]:
 
 
 def _value(node: ast.expr, file: Path) -> Any:
-    """Return a literal, or a list of what calls name."""
     if isinstance(node, ast.List) and any(isinstance(item, ast.Call) for item in node.elts):
         return [_keywords(item, file) for item in node.elts]
     return _literal(node, file)

@@ -51,28 +51,12 @@ class Database(Generic[R]):
             own[key] = copy.deepcopy(self.records.tables[table][key])
         return own[key]
 
-    def user(self, user_id: str) -> Record | None:
-        """Return the user as it is now, to read only; None where there is none."""
-        return self.find("users", user_id)
-
-    def edit_user(self, user_id: str) -> Record:
-        """Return the user, which is there, to change."""
-        return self.edit("users", user_id)
-
     def add(self, table: str, key: str, record: Record) -> None:
-        """Add a record under an id that is free."""
         assert self.find(table, key) is None
         self._own[table][key] = record
 
     def before(self) -> Self:
-        """Return a view of the same records that nothing has changed."""
         return type(self)(self.records)
-
-    def copy(self) -> Self:
-        """Return a view of its own that begins as this one is now."""
-        made = self.before()
-        made._own = copy.deepcopy(self._own)
-        return made
 
     def same_state(self, other: "Database[R]") -> bool:
         """Tell whether all records of two views of the same ones are equal; only those that either touched can differ."""
@@ -85,7 +69,6 @@ class Database(Generic[R]):
 
 
 def companions(tables: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the files of a folder with these tables."""
     return (*(f"{table}.json" for table in tables), TOOLS, POLICY)
 
 

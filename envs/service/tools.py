@@ -10,14 +10,12 @@ from temper.envs.service.records import Database, Record
 from temper.envs.tools.calculator import calculate as value_of
 
 Action = dict[str, Any]
-"""A call as `{"name", "arguments"}`."""
 TRANSFER = "transfer_to_human_agents"
 LARGEST = 10**12
 """What a number of a call may be, up or down: the tools reckon with it."""
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a value is a number that a tool can reckon with."""
     return type(value) in (int, float) and -LARGEST <= value <= LARGEST
 
 
@@ -34,7 +32,6 @@ KINDS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
         lambda value: isinstance(value, list) and all(isinstance(it, dict) for it in value),
     ),
 }
-"""What an argument must be, by the type that its tool declares, and how that is seen."""
 
 
 class Refusal(Exception):
@@ -45,7 +42,6 @@ class ToolSet:
     """The tools of one service: functions of its database and keyword arguments, all of them needed."""
 
     def __init__(self, *, reading: Iterable[Callable[..., str]], writing: Iterable[Callable[..., str]]) -> None:
-        """`writing` are those that change the database, `reading` all others."""
         self.writing = {tool.__name__: tool for tool in writing}
         self.tools = self.writing | {tool.__name__: tool for tool in reading}
         self._parameters = {
@@ -95,16 +91,15 @@ def calculate(database: Any, *, expression: str) -> str:
 
 
 def get_user_details(database: Database[Any], *, user_id: str) -> str:
-    """Return the user as JSON."""
-    return json.dumps(known_user(database, user_id))
+    return json.dumps(known(database, "users", user_id))
 
 
-def known_user(database: Database[Any], user_id: str) -> Record:
-    """Return a user as it is now. Raise `Refusal` where there is none of this id."""
-    user = database.user(user_id)
-    if user is None:
-        raise Refusal("user not found")
-    return user
+def known(database: Database[Any], table: str, key: str) -> Record:
+    """Return a record as it is now. Raise `Refusal` if there is none of this id."""
+    record = database.find(table, key)
+    if record is None:
+        raise Refusal(f"{table.removesuffix('s')} not found")
+    return record
 
 
 def think(database: Any, *, thought: str) -> str:

@@ -32,7 +32,6 @@ class ToolEnv(TaskEnv):
         return super().reset(seed=seed, options=options)
 
     def with_tool_errors(self, judged: Verdict) -> Verdict:
-        """Return the verdict with the share of this episode's calls that went wrong as a part."""
         return replace(judged, parts=judged.parts | {TOOL_ERRORS: share_of(self.errors, self.calls)})
 
     def standing(self, task: Task) -> Verdict:
@@ -56,7 +55,6 @@ class ToolEnv(TaskEnv):
 
 
 def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
-    """Return what one of the look-ups' tools answers."""
     return answer_call(call, lookups.tools(database))
 
 

@@ -29,7 +29,6 @@ def load(row: Row) -> Task:
 
 
 def messages_of(row: Row) -> tuple[Message, ...]:
-    """Return the dialogue of a row's field `question`."""
     question = field(row, "question", list)
     if len(question) != 1 or not isinstance(question[0], list):
         raise ValueError(f"field 'question' must hold one list of messages, it holds {len(question)} entries")
@@ -40,7 +39,6 @@ def messages_of(row: Row) -> tuple[Message, ...]:
 
 
 def accepted_calls(calls: list[Any]) -> list[dict[str, Any]]:
-    """Return the accepted calls of a row's field `ground_truth`."""
     for call in calls:
         if not isinstance(call, dict) or len(call) != 1 or not all(_accepted(values) for values in call.values()):
             raise ValueError("field 'ground_truth' must hold {name: {argument: [accepted values]}}")
@@ -58,7 +56,6 @@ def _message(message: Any) -> dict[str, str]:
 
 
 def tool_of(schema: Any) -> Tool:
-    """Return a function of a row's field `function` as a tool."""
     match schema:
         case {"name": str(), "parameters": dict(parameters)} if _properties(parameters) is not None:
             return {"type": "function", "function": schema | {"parameters": json_schema(parameters)}}
@@ -90,5 +87,4 @@ def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def parameter_schemas(tools: Sequence[Tool]) -> Schemas:
-    """Return the JSON schema of every tool's parameters."""
     return {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}

@@ -8,25 +8,24 @@ from typing import Any
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.tool_use.leaderboard_rows import schemas_of, written_types
-from temper.envs.tool_use.literals import literal
 from temper.envs.tool_use.lookups import demonstrate
+from temper.rewards.foreign_values import Language, foreign_value
 from temper.rewards.tool_calls import OMITTED, GoldCall, Schema, Schemas, argument_fits, inner_schema, type_of
 
 Calls = list[dict[str, Any]]
-"""Calls as `{"name", "arguments"}`."""
 NO_CALL = "None of the functions can answer this."
 WRONG_TEXT = "certainly not this"
+SUFFIXES = {("java", "long"): "L", ("java", "float"): "f", ("javascript", "Bigint"): "n"}
+QUOTED = ("char", "String")
 
 
 def gold(task: Task) -> list[str]:
-    """Return the turns of a right answer: the expert's, or one that makes the accepted calls."""
     if "answer" not in task.spec:
         return [_turn([_written(call, task) for call in _gold_calls(task)])]
     return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield the turns of wrong answers, by what was done to the right one."""
     if "accepted" in task.spec:
         yield from _wrong_calls(task)
     elif "wanted" in task.spec:
@@ -58,7 +57,6 @@ def _wrong_calls(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _accepted_of(task: Task, name: str) -> dict[str, list[Any]]:
-    """Return the values of each argument that any accepted call of this function takes."""
     taken: dict[str, list[Any]] = {}
     for call in task.spec["accepted"]:
         for argument, values in call.get(name, {}).items():
@@ -84,7 +82,6 @@ def _spoilt(call: dict[str, Any], accepted: dict[str, list[Any]], task: Task) ->
 
 
 def _other_value(value: Any) -> Any:
-    """Return another value of the same type."""
     match value:
         case bool():
             return not value
@@ -161,3 +158,40 @@ def _value(option: Any, schema: Schema) -> Any:
 def _turn(calls: Calls) -> str:
     made = [call_message(call["name"], call["arguments"]) for call in calls]
     return turn_text({"content": "" if calls else NO_CALL, "tool_calls": made}, thinks=False)
+
+
+def literal(value: Any, kind: str, items: str | None, language: Language) -> str:
+    """Return the text that is read as `value`. Raise `ValueError` where none is."""
+    text = _java(value, kind, items) if language == "java" else _javascript(value, items)
+    text += SUFFIXES.get((language, kind), "")
+    if foreign_value(text, kind, items, language) != value:
+        raise ValueError(f"no {language} literal of type {kind} is read as {value!r:.80}")
+    return text
+
+
+def _java(value: Any, kind: str, items: str | None) -> str:
+    if isinstance(value, dict):
+        puts = " ".join(f"put({json.dumps(key)}, {_guessable(inner)});" for key, inner in value.items())
+        return f"new HashMap<>() {{{{ {puts} }}}}" if value else "new HashMap<>()"
+    if isinstance(value, list):
+        quoted = kind == "ArrayList" and items in QUOTED
+        parts = ", ".join(json.dumps(one) if quoted else literal(one, items or "any", None, "java") for one in value)
+        if kind == "Array":
+            return f"new Object[]{{{parts}}}"
+        return f"new ArrayList<>(Arrays.asList({parts}))" if value else "new ArrayList<>()"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _javascript(value: Any, items: str | None) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)}: {_guessable(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        typed = items in ("String", None)
+        return "[" + ", ".join(_guessable(one) if typed else _javascript(one, None) for one in value) + "]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _guessable(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_guessable(one) for one in value) + "]"
+    return json.dumps(value, ensure_ascii=False)

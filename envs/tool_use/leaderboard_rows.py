@@ -28,7 +28,6 @@ WANTED: Mapping[str, Wanted] = {
     "live_irrelevance": "no call",
     "live_relevance": "any call",
 }
-"""What is right in a category that has no accepted calls."""
 LANGUAGES: Mapping[str, Language] = {"simple_java": "java", "simple_javascript": "javascript"}
 NO_VALUE = object()
 SPOKEN: Mapping[Language | None, str] = {None: "Python 3", "java": "Java 8 SDK", "javascript": "JavaScript"}
@@ -38,7 +37,6 @@ ANSWERED = (
 )
 CATEGORIES = (*ANSWERED, *WANTED)
 ANSWERS = tuple(f"possible_answer/BFCL_v4_{category}.json" for category in ANSWERED)
-"""The files of accepted calls, beside those of questions."""
 
 
 def category_of(row: Row) -> str:
@@ -47,7 +45,6 @@ def category_of(row: Row) -> str:
 
 
 def is_question(row: Row) -> bool:
-    """Return whether a row is a question of the leaderboard without its answer."""
     return "function" in row and "ground_truth" not in row and category_of(row) in CATEGORIES
 
 
@@ -83,10 +80,7 @@ def _accepted(row_id: str, category: str, folder: Path | None) -> list[dict[str,
 
 
 def answer_to(row_id: str, category: str, folder: Path | None) -> list[Any]:
-    """Return the field `ground_truth` of the answer to a question of a category, which lies below `folder`.
-
-    Raise `ValueError` where the file or the answer is not there.
-    """
+    """Return the field `ground_truth` of the answer to a question of a category, which lies below `folder`."""
     path = Path() if folder is None else folder / "possible_answer" / f"BFCL_v4_{category}.json"
     if folder is None or not path.is_file():
         raise ValueError(f"{path} is not there, with the accepted calls; keep the leaderboard's folder as it is")
@@ -98,7 +92,6 @@ def answer_to(row_id: str, category: str, folder: Path | None) -> list[Any]:
 
 @functools.lru_cache(maxsize=32)
 def _answers(path: Path, _changed: int) -> Mapping[str, list[Any]]:
-    """Return the answers of a file by id."""
     return {field(row, "id", str): field(row, "ground_truth", list) for row in sound_rows(path)}
 
 
@@ -171,10 +164,7 @@ def _read_schema(parameters: Schema, language: Language) -> Schema:
 
 
 def judge(task: Task, calls: Sequence[Call | BadCall]) -> Verdict:
-    """Judge a turn as right whose calls can all be read and match the accepted ones, in any order; other text is free.
-
-    Where no call is wanted, one that can't be read is none; where any call is, it may be of any function.
-    """
+    """Judge a turn as right whose calls can all be read and match the accepted ones, in any order; other text is free."""
     good = [call for call in calls if isinstance(call, Call)]
     well_formed = len(good) == len(calls)
     detail = f"{len(good)} of {len(calls)} calls readable"
@@ -199,6 +189,5 @@ def _arguments(task: Task, call: Call) -> Mapping[str, Any]:
 
 
 def written_types(task: Task, name: str) -> Mapping[str, tuple[str, str | None]]:
-    """Return the type of each argument of a function, and that of its elements, as a row of another language says them."""
     known = inner_schema(task.spec["functions"].get(name), "properties")
     return {key: (str(schema.get("type", "any")), _items(schema)) for key, schema in known.items()}

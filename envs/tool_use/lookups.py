@@ -25,8 +25,6 @@ MAX_VALUE = 99
 
 
 def tools(database: Mapping[str, int]) -> dict[str, TextTool]:
-    """Return the tools over a database."""
-
     def get(key: str) -> str:
         if key not in database:
             raise ValueError("unknown key")
@@ -39,7 +37,6 @@ TOOLS = schemas(tools({}))
 
 
 def generate(rng: random.Random, level: int) -> Task:
-    """Generate a task of this level; its key is set by the source."""
     names = rng.sample(LETTERS if level == 1 else NAMES, 4)
     database = {name: rng.randint(1, MAX_VALUE) for name in names}
     operands: list[str] = names[: rng.randint(1, 2 if level == 1 else 3)]
@@ -60,7 +57,6 @@ def generate(rng: random.Random, level: int) -> Task:
 
 
 def demonstrate(task: Task) -> list[Message]:
-    """Return the expert's turns with the tools' results: look up every key at once, calculate, answer."""
     spec = task.spec
     if "keys" not in spec:
         raise ValueError("a row of data comes without an expert's way to its answer")

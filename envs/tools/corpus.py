@@ -38,7 +38,6 @@ class Corpus:
     """Documents in order, with their index."""
 
     def __init__(self, documents: Sequence[Document]) -> None:
-        """`documents` are those of the corpus, each with an id of its own."""
         import bm25s
 
         self.documents = tuple(documents)
@@ -98,5 +97,4 @@ def _read(path: str) -> Corpus:
 
 @lru_cache(maxsize=256)
 def small_corpus(documents: tuple[tuple[str, str, str], ...]) -> Corpus:
-    """Return the corpus of these documents (id, title, text), which a task carries with it."""
     return Corpus([Document(id=name, title=title, text=text) for name, title, text in documents])

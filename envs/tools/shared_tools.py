@@ -12,10 +12,7 @@ MAX_RESULT_CHARACTERS = 4000
 
 
 def run_python(source: str) -> str:
-    """Return what a Python program prints, in a sealed process of its own: nothing is kept from one call to the next.
-
-    Raises ValueError for a program that breaks a limit or ends by an exception.
-    """
+    """Return what a Python program prints, in a sealed process of its own: nothing is kept from one call to the next."""
     reply = shared_sandbox().attempt(lambda sandbox: sandbox.run_main(source, "", LIMITS))
     if reply.kind is ReplyKind.VALUE:
         return str(reply.value)
@@ -33,9 +30,7 @@ SHARED_TOOLS = {
 
 
 RUN_PROGRAMS = frozenset({"python"})
-"""Those that run what the model writes."""
 
 
 def shared_tools(names: Iterable[str]) -> dict[str, TextTool]:
-    """Return the tools of these names, all of which there must be."""
     return {name: SHARED_TOOLS[name] for name in names}

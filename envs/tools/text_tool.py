@@ -18,7 +18,6 @@ class TextTool:
 
 
 def schemas(tools: Mapping[str, TextTool]) -> tuple[Tool, ...]:
-    """Return the tools in the Hugging Face format."""
     return tuple(_schema(name, tool) for name, tool in tools.items())
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from temper.envs.core.setting import Kind, identity, required
+from temper.envs.data.config import names_hub, why_no_name
 from temper.envs.data.hub import in_cache, snapshot
-from temper.envs.data.hub_name import names_hub, why_no_name
 
 FILES = (
     "config.json",

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from temper.rewards.instructions.rules import Instruction
 
 MAX_CHARACTERS = 100_000
-"""Longer responses follow nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +22,6 @@ class Following:
 
 
 def following(text: str, instructions: Sequence[Instruction]) -> Following:
-    """Return which of the instructions a response follows."""
     if len(text) > MAX_CHARACTERS:
         return Following(strict=(False,) * len(instructions), loose=(False,) * len(instructions))
     forms = loose_forms(text)

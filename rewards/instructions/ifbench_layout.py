@@ -20,10 +20,7 @@ NAPOLEON = range(1769, 1822)
 
 
 def parentheses(text: str) -> bool:
-    """Tell whether round, square and curly brackets are nested five deep and the innermost is closed by its own kind.
-
-    A bracket that is closed by another kind begins the count anew.
-    """
+    """Tell whether round, square and curly brackets are nested five deep and the innermost is closed by its own kind."""
     opened: list[str] = []
     deepest = 0
     for char in text:
@@ -84,7 +81,6 @@ def quote_unquote(text: str) -> bool:
 
 
 def list_marker(text: str, *, sep: str) -> bool:
-    """Tell whether the sign that stands in place of bullets is there at least twice."""
     return text.count(sep) >= 2
 
 
@@ -96,7 +92,6 @@ def thesis(text: str) -> bool:
 
 
 def sub_bullets(text: str) -> bool:
-    """Tell whether a `-` follows each `*` before the next one."""
     return all("-" in part for part in text.split("*")[1:])
 
 
@@ -118,12 +113,10 @@ def title_case(text: str) -> bool:
 
 
 def output_template(text: str) -> bool:
-    """Tell whether the three labels of the template are there."""
     return all(label in text for label in TEMPLATE)
 
 
 def no_whitespace(text: str) -> bool:
-    """Tell whether there is no white space."""
     return not any(map(str.isspace, text))
 
 
@@ -133,7 +126,6 @@ def multiples(text: str) -> bool:
 
 
 def character_reverse(text: str) -> bool:
-    """Tell whether the bald eagle is there, letter by letter backwards."""
     return "elgae dlab" in text.lower()
 
 

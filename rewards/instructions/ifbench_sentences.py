@@ -24,7 +24,6 @@ def sentence_type(text: str) -> bool:
 
 
 def sentence_balance(text: str) -> bool:
-    """Tell whether there are statements, questions and exclamations, as many of each."""
     statements, questions, exclamations = _kinds(text)
     return statements == questions == exclamations > 0
 
@@ -66,7 +65,6 @@ def last_first(text: str) -> bool:
 
 
 def sentence_alphabet(text: str) -> bool:
-    """Tell whether there are 26 sentences, whose first letters are the alphabet."""
     return "".join(sentence[0] for sentence in sentences(text)).lower() == string.ascii_lowercase
 
 
@@ -77,7 +75,6 @@ def repeat_change(text: str, *, prompt_to_repeat: str) -> bool:
 
 
 def repeat_simple(text: str) -> bool:
-    """Tell whether the text is the sentence that asks for itself, in capital or small letters."""
     return text.strip().lower() == ONLY_THIS.lower()
 
 

@@ -16,7 +16,6 @@ PERSON_NAMES = (
     "Abigail", "Gabriel", "Ella", "Jacob", "Scarlett", "Nathan", "Victoria", "Elijah", "Layla", "Nicholas", "Audrey", "David",
     "Hannah", "Christopher", "Penelope", "Thomas", "Nora", "Andrew", "Aria", "Joseph", "Claire", "Ryan", "Stella", "Jonathan",
 )
-"""The names that the instruction itself lists."""
 PRONOUNS = frozenset((
     "i", "me", "my", "mine", "myself", "we", "us", "our", "ours", "ourselves", "you", "your", "yours", "yourself", "yourselves",
     "he", "him", "his", "himself", "she", "her", "hers", "herself", "it", "its", "itself", "they", "them", "their", "theirs",
@@ -104,13 +103,11 @@ def palindrome(text: str) -> bool:
 
 
 def prime_lengths(text: str) -> bool:
-    """Tell whether the number of characters of each word is a prime."""
     lengths = {len(word) for word in bare_words(text)}
     return all(length > 1 and all(length % divisor for divisor in range(2, int(length**0.5) + 1)) for length in lengths)
 
 
 def repeats(text: str, *, small_n: int) -> bool:
-    """Tell whether no word is there more often than this."""
     return max(Counter(bare_words(text)).values(), default=0) <= small_n
 
 

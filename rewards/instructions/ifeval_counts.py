@@ -25,17 +25,14 @@ def forbidden_words(text: str, *, forbidden_words: list[str]) -> bool:
 
 
 def letter_frequency(text: str, *, letter: str, let_frequency: int, let_relation: Relation) -> bool:
-    """Compare how often a letter is there, capital and small ones alike."""
     return compared(text.lower().count(letter.lower()), let_frequency, let_relation)
 
 
 def number_words(text: str, *, num_words: int, relation: Relation) -> bool:
-    """Compare the number of words."""
     return compared(len(words(text)), num_words, relation)
 
 
 def number_sentences(text: str, *, num_sentences: int, relation: Relation) -> bool:
-    """Compare the number of sentences."""
     return compared(len(sentences(text)), num_sentences, relation)
 
 

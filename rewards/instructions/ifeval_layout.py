@@ -37,7 +37,6 @@ def number_bullet_lists(text: str, *, num_bullets: int) -> bool:
 
 
 def constrained_response(text: str) -> bool:
-    """Tell whether one of the three answers is there, with whatever else around it."""
     return any(answer in text for answer in ANSWERS)
 
 
@@ -84,7 +83,6 @@ def two_responses(text: str) -> bool:
 
 
 def repeat_prompt(text: str, *, prompt_to_repeat: str) -> bool:
-    """Tell whether the text begins with the request, in capital or small letters."""
     return text.strip().lower().startswith(prompt_to_repeat.strip().lower())
 
 
@@ -94,21 +92,17 @@ def end_checker(text: str, *, end_phrase: str) -> bool:
 
 
 def quotation(text: str) -> bool:
-    """Tell whether the whole text stands between double quotes."""
     text = text.strip()
     return len(text) > 1 and text[0] == text[-1] == '"'
 
 
 def english_capital(text: str) -> bool:
-    """Tell whether there are letters, all of them capitals."""
     return text.isupper()
 
 
 def english_lowercase(text: str) -> bool:
-    """Tell whether there are letters, all of them small."""
     return text.islower()
 
 
 def no_comma(text: str) -> bool:
-    """Tell whether there is no comma."""
     return "," not in text

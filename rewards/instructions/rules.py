@@ -106,7 +106,6 @@ UNCHECKED = {
     "custom:european_capitals_sort": SINGLE,
     "custom:csv_special_character": SINGLE,
 }
-"""Instructions that are known and not checked, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,16 +122,12 @@ class Instruction:
 
 @cache
 def parameters(instruction_id: str) -> dict[str, Any]:
-    """Return the arguments of an instruction with their types."""
     rule = RULES[instruction_id]
     return {name: get_type_hints(rule)[name] for name in list(inspect.signature(rule).parameters)[1:]}
 
 
 def read_instruction(instruction_id: str, given: Mapping[str, Any]) -> Instruction:
-    """Return the instruction of a row, by its id and `kwargs`; arguments that it does not take are left out.
-
-    Raises `ValueError` for one that is unknown or not checked, and for an argument that is missing or wrong.
-    """
+    """Return the instruction of a row, by its id and `kwargs`; arguments that it does not take are left out."""
     if instruction_id in UNCHECKED:
         raise ValueError(f"instruction {instruction_id!r} is not checked here: {UNCHECKED[instruction_id]}")
     if instruction_id not in RULES:

@@ -30,7 +30,6 @@ ABBREVIATIONS = frozenset((
 FINAL_ABBREVIATIONS = frozenset((
     "etc", "al", "inc", "ltd", "corp", "co", "a.m", "p.m", "u.s", "u.k", "u.n", "ph.d", "b.c", "a.d", "jr", "sr",
 ))
-"""Those that may stand at the end of a sentence."""
 STARTERS = frozenset((
     "A", "After", "All", "Also", "An", "And", "As", "At", "But", "By", "For", "From", "He", "Her", "His", "How", "However", "I",
     "If", "In", "It", "Its", "My", "No", "On", "Our", "She", "So", "That", "The", "Their", "Then", "There", "These", "They",
@@ -41,17 +40,14 @@ STARTERS = frozenset((
 
 
 def words(text: str) -> list[str]:
-    """Return the words of a text."""
     return WORD.findall(text)
 
 
 def bare_words(text: str) -> list[str]:
-    """Return the bare words of a text."""
     return text.lower().translate(NO_PUNCTUATION).split()
 
 
 def compared(count: int, number: int, relation: Relation) -> bool:
-    """Compare a count as an instruction asks for it."""
     return count < number if relation == "less than" else count >= number
 
 

@@ -232,21 +232,10 @@ LONG = 60_000
 HOSTILE = [
     (text * LONG)[:LONG]
     for text in (
-        "```python\nx=1\n",
-        "```\n",
-        "```json\n{",
-        "`",
-        "` ",
-        "```json",
-        "~~~\n",
-        "```x",
-        " ",
-        "{",
-        '"\\',
-        "[\n",
+        "```python\nx=1\n", "```\n", "```json\n{", "`", "` ", "```json", "~~~\n", "```x", " ", "{", '"\\', "[\n",
         "1, ",
     )
-]
+]  # fmt: skip
 EXTRACTORS: dict[str, Callable[[str], Any]] = {
     "json": json_answer,
     "program": partial(program_of, entry_point="f", prompt="def f(x):\n"),

@@ -51,20 +51,8 @@ def test_plain_numbers_have_exact_values(text: str, value: Fraction | int) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "2+2",
-        "2^2",
-        "4!",
-        "1=2=3=4",
-        "18 or 19",
-        "18 and a half",
-        "18, 19",
-        "5x",
-        "5 x",
-        "5xy",
-        "5\\pi",
-        "5\u00b2",
-        "x",
-        "",
+        "2+2", "2^2", "4!", "1=2=3=4", "18 or 19", "18 and a half", "18, 19", "5x", "5 x", "5xy", "5\\pi", "5\u00b2",
+        "x", "",
     ]
     + [
         "1/0",
@@ -79,7 +67,7 @@ def test_plain_numbers_have_exact_values(text: str, value: Fraction | int) -> No
         "7:30",
         "\\approx 18",
     ],
-)
+)  # fmt: skip
 def test_what_leaves_work_to_the_reader_is_no_plain_number(text: str) -> None:
     assert plain_number(text) is None
 

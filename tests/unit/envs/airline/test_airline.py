@@ -62,7 +62,7 @@ def test_a_booking_is_paid_by_several_methods_and_uses_certificates_up(airline: 
     assert made["reservation_id"] == "HATHAT"
     assert made["flights"] == [legs(("HAT1", DAY))[0] | {"price": 200, "origin": "JFK", "destination": "SEA"}]
     assert (made["created_at"], made["payment_history"]) == ("2024-05-15T15:00:00", BOOKING["payment_methods"])
-    user = airline.user("ann_lee_1")
+    user = airline.find("users", "ann_lee_1")
     assert user is not None
     assert user["reservations"] == ["AAA", "BBB", "HATHAT"]
     assert {key: method.get("amount") for key, method in user["payment_methods"].items()} == {
@@ -123,13 +123,13 @@ def test_flights_that_stay_keep_their_prices_and_the_difference_is_paid_or_given
     )
     assert [each["price"] for each in changed["flights"]] == [35, 60]
     assert changed["payment_history"][-1] == {"payment_id": "gift_card_1", "amount": 30}
-    user = airline.user("ann_lee_1")
+    user = airline.find("users", "ann_lee_1")
     assert user is not None
     assert user["payment_methods"]["gift_card_1"]["amount"] == 90
     cheaper = {"reservation_id": "AAA", "cabin": "basic_economy", "flights": legs(("HAT1", DAY))}
     changed = run(airline, "update_reservation_flights", **cheaper, payment_id="gift_card_1")
     assert changed["payment_history"][-1]["amount"] == -90
-    assert airline.user("ann_lee_1")["payment_methods"]["gift_card_1"]["amount"] == 180  # type: ignore[index]
+    assert airline.find("users", "ann_lee_1")["payment_methods"]["gift_card_1"]["amount"] == 180  # type: ignore[index]
 
 
 def test_bags_beyond_those_that_were_paid_are_paid(airline: Database) -> None:

@@ -184,7 +184,7 @@ def test_gold_calls_are_read_and_never_run() -> None:
         "7",
     ):
         with pytest.raises(ValueError, match="is no call of a known function with literals"):
-            call_in(text, documents)
+            call_in(text, documents)  # fmt: skip
 
 
 def test_calls_of_the_model_that_do_not_end_are_its_own_fault(tmp_path: Path) -> None:

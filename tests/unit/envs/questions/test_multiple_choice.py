@@ -79,15 +79,10 @@ def test_without_shuffling_the_order_is_that_of_the_row() -> None:
 @pytest.mark.parametrize(
     "last",
     [
-        "None of the above",
-        "all of these",
-        "Both A and B",
-        "A and C only",
-        "neither of these",
-        "(A) and (B)",
+        "None of the above", "all of these", "Both A and B", "A and C only", "neither of these", "(A) and (B)",
         "Option A",
     ],
-)
+)  # fmt: skip
 def test_choices_that_speak_of_the_others_keep_their_place(last: str) -> None:
     for number in range(20):
         row = {"question": f"{number}?", "choices": ["x", "y", "z", last], "answer": 3}

@@ -25,7 +25,7 @@ def use(database: Database, name: str, **arguments: Any) -> Any:
 
 
 def balance(database: Database, card: str) -> float:
-    user = database.user("ann_lee_1")
+    user = database.find("users", "ann_lee_1")
     assert user is not None
     return float(user["payment_methods"][card]["balance"])
 
@@ -100,7 +100,7 @@ def test_items_of_a_pending_order_are_replaced_and_the_difference_is_paid(databa
 
 
 def test_the_order_in_which_items_are_named_does_not_matter(database: Database) -> None:
-    other = Database(database.shop)
+    other = Database(database.records)
     forward = {"item_ids": ["100", "200", "100"], "new_item_ids": ["101", "200", "103"]}
     backward = {"item_ids": ["100", "200", "100"], "new_item_ids": ["103", "200", "101"]}
     for view, swap in ((database, forward), (other, backward)):
@@ -134,7 +134,7 @@ def test_a_return_is_noted_for_the_original_method_or_a_gift_card(database: Data
 
 def test_addresses_are_replaced_each_on_its_own(database: Database) -> None:
     assert use(database, "modify_pending_order_address", order_id="#W1", **NEW_ADDRESS)["address"] == NEW_ADDRESS
-    user = database.user("ann_lee_1")
+    user = database.find("users", "ann_lee_1")
     assert user is not None
     assert user["address"] == ADDRESS
     assert use(database, "modify_user_address", user_id="ann_lee_1", **NEW_ADDRESS)["address"] == NEW_ADDRESS
@@ -205,9 +205,9 @@ def test_a_refused_call_says_why_and_changes_nothing(
 ) -> None:
     with pytest.raises(Refusal, match=reason):
         use(database, name, **arguments)
-    assert database.same_state(Database(database.shop))
-    assert database.shop.orders == ORDERS
-    assert database.shop.users == USERS
+    assert database.same_state(Database(database.records))
+    assert database.records.tables["orders"] == ORDERS
+    assert database.records.tables["users"] == USERS
 
 
 def test_an_order_whose_items_were_modified_is_closed_to_further_changes(database: Database) -> None:
@@ -232,14 +232,14 @@ def test_a_delivered_order_is_returned_or_exchanged_once_and_a_payment_moved_onc
 
 
 def test_views_of_one_shop_do_not_touch_each_other(database: Database) -> None:
-    other = Database(database.shop)
+    other = Database(database.records)
     actions = [{"name": "cancel_pending_order", "arguments": CANCEL}] * 2
     assert TOOLS.replay(database, actions) == [1]
     assert not database.same_state(other)
     assert not other.same_state(database)
     assert TOOLS.replay(other, actions[:1]) == []
     assert database.same_state(other)
-    assert database.shop.orders == ORDERS
+    assert database.records.tables["orders"] == ORDERS
 
 
 @pytest.mark.parametrize(

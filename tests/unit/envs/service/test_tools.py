@@ -60,7 +60,7 @@ def test_a_call_of_the_airline_with_a_number_that_it_can_not_reckon_with_is_refu
 ) -> None:
     database = fresh_airline(write_airline(tmp_path))
     for arguments in altered(CALLS[name], number):
-        view = database.copy()
+        view = database.before()
         with pytest.raises(Refusal):
             AIRLINE.run(view, Call(name=name, arguments=arguments))
         assert view.same_state(database)

@@ -131,21 +131,10 @@ def test_the_corruptions_are_of_every_kind() -> None:
     made = row([{"f": {"size": [1], "name": ["Al"], "flag": [True]}}], JAVA, required=["size", "name"])
     task = function_rows.load(made)
     assert list(dict(gold.corruptions(task))) == [
-        "extra call",
-        "f (0) left out",
-        "f (0): wrong function",
-        "f (0): unknown argument",
-        "f (0): no size",
-        "f (0): wrong size",
-        "f (0): mistyped size",
-        "f (0): fraction size",
-        "f (0): no name",
-        "f (0): wrong name",
-        "f (0): mistyped name",
-        "f (0): no flag",
-        "f (0): wrong flag",
-        "f (0): mistyped flag",
-    ]
+        "extra call", "f (0) left out", "f (0): wrong function", "f (0): unknown argument", "f (0): no size",
+        "f (0): wrong size", "f (0): mistyped size", "f (0): fraction size", "f (0): no name", "f (0): wrong name",
+        "f (0): mistyped name", "f (0): no flag", "f (0): wrong flag", "f (0): mistyped flag",
+    ]  # fmt: skip
 
 
 def test_an_argument_without_an_accepted_value_has_no_gold_call() -> None:
