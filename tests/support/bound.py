@@ -8,6 +8,8 @@ import gymnasium
 from temper.envs.catalog import environment, make_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
+from temper.envs.core.turn_text import call_message, turn_text
+from temper.envs.task_env import TaskEnv
 
 
 def bound(task: Task, env: str | EnvDefinition, **settings: Any) -> Task:
@@ -21,3 +23,17 @@ def bound(task: Task, env: str | EnvDefinition, **settings: Any) -> Task:
 def made(env: str) -> "gymnasium.Env[str, str]":
     """Return an environment of this id."""
     return make_env(environment(env).ref())
+
+
+def opened(task: Task) -> TaskEnv:
+    """Return the environment of a task, with its episode begun."""
+    env = make_env(task.env)
+    assert isinstance(env, TaskEnv)
+    env.reset(options={"task": task})
+    return env
+
+
+def say(content: str, *calls: tuple[str, dict[str, Any]], thinks: bool = False) -> str:
+    """Return the text of a turn with these calls, each a name and its arguments."""
+    made = [call_message(name, arguments) for name, arguments in calls]
+    return turn_text({"content": content, "tool_calls": made}, thinks=thinks)

@@ -63,12 +63,6 @@ def test_prompts_and_demonstrations_stay_small(env_id: str) -> None:
             assert len(message["content"]) <= 60
 
 
-def test_the_configuration_reaches_the_task() -> None:
-    task = open_source(bind("tool_use", EnvConfig(thinking=False, max_turns=2)), split="train", seed=0).task(0)
-    assert not task.thinks
-    assert task.env.settings.max_turns == 2
-
-
 def test_an_unknown_environment_is_named_with_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"'maths'; there are math, code, tool_use, .*; did you mean 'math'"):
         environment("maths")

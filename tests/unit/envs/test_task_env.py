@@ -3,13 +3,12 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from support.bound import bound, made
+from support.bound import made, opened
+from support.code_tasks import task_of
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import drawing_env, environment, make_env
+from temper.envs.catalog import drawing_env, environment
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.errors import GraderError
-from temper.envs.core.row_format import load_row
 from temper.envs.core.step_result import GymStep, StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn, call_message, turn_text
@@ -23,22 +22,20 @@ ALL = [environment(env_id) for env_id in IDS]
 
 def play(task: Task, messages: list[Message]) -> GymStep:
     """Says the assistant's messages one after the other; checks that the tool messages between them come back."""
-    env = make_env(task.env)
-    env.reset(options={"task": task})
+    env = opened(task)
     said = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     for index in said[:-1]:
         *_, terminated, truncated, info = env.step(turn_text(messages[index], thinks=task.thinks))
         assert (terminated, truncated) == (False, False)
         observed = info["messages"]
         assert observed == messages[index + 1 : index + 1 + len(observed)]
-    return env.step(turn_text(messages[said[-1]], thinks=task.thinks))  # type: ignore[return-value]
+    return env.step(turn_text(messages[said[-1]], thinks=task.thinks))
 
 
 def one_step(env_id: str, action: str, *, thinks: bool = True) -> tuple[Task, GymStep]:
     task = open_source(bind(env_id, EnvConfig(thinking=thinks)), split="train", seed=0).task(0)
-    env = made(env_id)
-    env.reset(options={"task": task})
-    return task, env.step(action)  # type: ignore[return-value]
+    env = opened(task)
+    return task, env.step(action)
 
 
 @pytest.mark.parametrize("thinks", [True, False])
@@ -62,12 +59,6 @@ def test_a_thought_left_open_is_wrong(env_id: str) -> None:
     answer = turn_text(demonstrate(task)[-1], thinks=False)
     _, (_, reward, terminated, _, info) = one_step(env_id, f"thinking {answer}")
     assert (reward, terminated, info["outcome"], info["parts"]["format"]) == (0.0, True, "wrong", 0.0)
-
-
-def test_a_thought_where_thinking_is_off_is_wrong() -> None:
-    task = open_source(bind("math", EnvConfig(thinking=False)), split="train", seed=0).task(0)
-    _, (_, reward, *_) = one_step("math", f"hm</think>\\boxed{{{task.spec['answer']}}}", thinks=False)
-    assert reward == 0.0
 
 
 @pytest.mark.parametrize("env_id", IDS)
@@ -114,11 +105,6 @@ def test_an_end_without_a_verdict_names_what_it_got() -> None:
         env.step("</think>1")
 
 
-def test_the_same_seed_draws_the_same_task() -> None:
-    env = drawing_env(environment("tool_use"))
-    assert env.reset(seed=4) == env.reset(seed=4)
-
-
 def test_episodes_run_from_many_threads() -> None:
     sources = [open_source(bind(env.id, EnvConfig()), split="train", seed=9) for env in ALL]
     tasks = [source.task(index) for index in range(16) for source in sources]
@@ -135,8 +121,7 @@ def test_episodes_run_from_many_threads() -> None:
 def test_tool_calls_are_answered_one_by_one_and_mistakes_explained() -> None:
     task = open_source(bind("tool_use", EnvConfig()), split="train", seed=0).task(0)
     key, value = next(iter(task.spec["database"].items()))
-    env = made("tool_use")
-    env.reset(options={"task": task})
+    env = opened(task)
     calls = [call_message("get", {"key": key}), call_message("get", {"key": "nobody"}), call_message("sql", {})]
     said = turn_text({"content": "", "tool_calls": calls}, thinks=True) + "<tool_call>{</tool_call>"
     observation, reward, terminated, truncated, info = env.step(said)
@@ -150,16 +135,10 @@ def test_tool_calls_are_answered_one_by_one_and_mistakes_explained() -> None:
 
 def test_tool_use_is_cut_off_after_its_turns() -> None:
     task = open_source(bind("tool_use", EnvConfig(max_turns=2)), split="train", seed=0).task(0)
-    env = made("tool_use")
-    env.reset(options={"task": task})
+    env = opened(task)
     action = turn_text({"content": "", "tool_calls": [call_message("calc", {"expr": "1+1"})]}, thinks=True)
     assert env.step(action)[2:4] == (False, False)
     assert env.step(action)[1:4] == (0.0, False, True)
-
-
-def test_tools_take_exactly_their_argument() -> None:
-    _, (*_, info) = one_step("tool_use", '</think><tool_call>{"name": "get", "arguments": {"key": 3}}</tool_call>')
-    assert info["messages"] == [{"role": "tool", "content": "error: get takes one string, key"}]
 
 
 @pytest.mark.parametrize(
@@ -181,32 +160,9 @@ def test_a_programs_faults_have_an_outcome_and_no_reward(source: str, outcome: s
     assert (reward, terminated, info["outcome"]) == (0.0, True, outcome), info
 
 
-def check_task(check: str) -> Task:
-    row = {"prompt": "def f(x):\n    '''Twice x.'''\n", "entry_point": "f", "test": check}
-    return bound(load_row(environment("code").formats, row), "code")
-
-
-def test_a_check_function_judges_results_that_cross_as_plain_values() -> None:
-    task = check_task(
-        "def check(candidate):\n    assert candidate((1, 2)) == (2, 4)\n    assert candidate(None) is None\n"
-    )
-    good = "def f(x):\n    return None if x is None else tuple(2 * v for v in x)"
-    equal_to_all = "class E:\n    def __eq__(self, other): return True\ndef f(x):\n    return E()"
-    assert play(task, [{"role": "assistant", "content": good}])[1] == 1.0
-    assert play(task, [{"role": "assistant", "content": good.replace("tuple(", "list(")}])[1] == 0.0
-    assert play(task, [{"role": "assistant", "content": equal_to_all}])[1] == 0.0
-
-
-def test_a_check_that_fails_by_itself_is_the_graders_error() -> None:
-    answer: list[Message] = [{"role": "assistant", "content": "def f(x):\n    return 2 * x"}]
-    with pytest.raises(GraderError, match="never called the candidate"):
-        play(check_task("def check(candidate):\n    undefined\n"), answer)
-    with pytest.raises(GraderError, match="can't be loaded"):
-        play(check_task("def check(candidate):\n    pass\nundefined\n"), answer)
-
-
 def test_a_slow_candidate_can_not_make_the_check_the_culprit() -> None:
-    task = check_task("def check(candidate):\n    assert candidate(1) == 2\n")
+    test = "def check(candidate):\n    assert candidate(1) == 2\n"
+    task = task_of({"prompt": "def f(x):\n", "entry_point": "f", "test": test})
     slow = "import time\ntime.sleep(30)\ndef f(x):\n    return 2"
     *_, info = play(task, [{"role": "assistant", "content": slow}])
     assert info["outcome"] == "policy_fault"
@@ -215,8 +171,7 @@ def test_a_slow_candidate_can_not_make_the_check_the_culprit() -> None:
 def test_the_weights_and_the_length_limit_of_the_run_make_the_reward() -> None:
     config = EnvConfig(weights={"correct": 1.0, "tool_errors": -0.5, "length": 0.1}, length_limit=60)
     task = open_source(bind("tool_use", config), split="train", seed=0).task(0)
-    env = made("tool_use")
-    env.reset(options={"task": task})
+    env = opened(task)
     env.step("</think>" + turn_text({"content": "", "tool_calls": [call_message("get", {"key": "?"})]}, thinks=False))
     *_, info = env.step(f"</think>\\boxed{{{task.spec['answer']}}}")
     assert (info["parts"]["correct"], info["parts"]["tool_errors"]) == (1.0, 1.0)

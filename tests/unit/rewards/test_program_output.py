@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from temper.rewards.program_output import strictly_equal
-from temper.rewards.program_text import program_of
 from temper.rewards.verdict import Outcome, brevity, policy_fault, share_of, verdict, weighted
 
 
@@ -29,24 +28,6 @@ from temper.rewards.verdict import Outcome, brevity, policy_fault, share_of, ver
 )
 def test_results_are_compared_with_their_types(result: Any, expected: Any, equal: bool) -> None:
     assert strictly_equal(result, expected) is equal
-
-
-def test_the_last_fenced_block_that_defines_the_function_is_the_program() -> None:
-    first, second = ("```python\ndef f(x):\n    return 1\n```", "```python\ndef f(x):\n    return 2\n```")
-    answer = f"First\n{first}\nthen\n{second}\nuse:\n```\nf(3)\n```"
-    assert program_of(answer, entry_point="f") == "def f(x):\n    return 2"
-
-
-def test_a_bare_answer_is_the_program() -> None:
-    assert program_of("def f(x):\n    return x", entry_point="f") == "def f(x):\n    return x"
-    assert program_of("  \n ", entry_point="f") is None
-
-
-def test_an_answer_without_the_function_continues_the_prompt() -> None:
-    prompt = "import math\n\ndef f(x):\n"
-    assert program_of("    return math.pi", entry_point="f", prompt=prompt) == prompt + "    return math.pi"
-    whole = program_of("```python\ndef f(x):\n    return math.e\n```", entry_point="f", prompt=prompt)
-    assert whole == "import math\n\n\ndef f(x):\n    return math.e"
 
 
 def test_the_reward_is_the_weighted_sum_of_the_parts() -> None:

@@ -1,5 +1,7 @@
 """Short answers: which text is the answer, what says the same, lists in any and in a given order."""
 
+from itertools import permutations
+
 import pytest
 
 from temper.rewards.short_answers import list_f1, says, short_answer, word_f1
@@ -31,7 +33,7 @@ def test_the_answer_is_the_box_else_what_is_stated_else_the_whole_text(text: str
 
 
 @pytest.mark.parametrize(
-    ("text", "accepted"),
+    "texts",
     [
         ("the Eiffel Tower", "Eiffel tower."),
         ("U.S.", "US"),
@@ -39,29 +41,20 @@ def test_the_answer_is_the_box_else_what_is_stated_else_the_whole_text(text: str
         ("wellknown", "well-known"),
         ("snake_case", "snake case"),
         ("\u201cHamlet\u201d", "Hamlet"),
-        ("1,234", "1234"),
+        ("1,234", "1234", "1{,}234", "1\\,234"),
         ("18.0", "18"),
-        ("1/2", "0.5"),
-        ("$5", "5"),
-        ("\u22125", "-5"),
+        ("1/2", "0.5", "\u00bd", "\\frac{1}{2}"),
+        ("$5", "5", "+5"),
+        ("\u22125", "-5", "\u20135", "- 5", "-$5"),
         ("the", "The"),
         ("...", "..."),
         ("caf\u00e9", "cafe\u0301"),
         ("C++", "c++"),
-        ("\u20135", "-5"),
-        ("- 5", "-5"),
-        ("-$5", "-5"),
         ("\u20ac5", "5"),
-        ("5%", "0.05"),
+        ("5%", "0.05", "5 percent"),
         ("5%", "5"),
-        ("5%", "5 percent"),
-        ("+5", "5"),
-        ("\u00bd", "1/2"),
-        ("\u00bd", "0.5"),
         ("3\u00bd", "3.5"),
-        ("\\frac{1}{2}", "1/2"),
-        ("10\u2076", "10^6"),
-        ("10^{6}", "10^6"),
+        ("10\u2076", "10^6", "10^{6}"),
         ("10\u207b\u00b3", "10^{-3}"),
         ("\u221a2", "\\sqrt{2}"),
         ("\u03c0", "pi"),
@@ -73,8 +66,6 @@ def test_the_answer_is_the_box_else_what_is_stated_else_the_whole_text(text: str
         ("1914 \u2013 1918", "1914-1918"),
         ("3 : 1", "3:1"),
         ("1 234 567", "1,234,567"),
-        ("1{,}234", "1234"),
-        ("1\\,234", "1234"),
         ("5 million", "5,000,000"),
         ("25^\\circ", "25\u00b0"),
         ("50\\%", "50%"),
@@ -84,8 +75,7 @@ def test_the_answer_is_the_box_else_what_is_stated_else_the_whole_text(text: str
         ("F-16", "F16"),
         ("(3, 4)", "(3,4)"),
         ("Na^+", "Na+"),
-        ("Ca^{2+}", "Ca2+"),
-        ("Ca\u00b2\u207a", "Ca2+"),
+        ("Ca^{2+}", "Ca2+", "Ca\u00b2\u207a"),
         ("C\\#", "C#"),
         ("R\\&B", "R&B"),
         ("B&B", "B & B"),
@@ -97,9 +87,9 @@ def test_the_answer_is_the_box_else_what_is_stated_else_the_whole_text(text: str
         ("zero\u200bwidth", "zerowidth"),
     ],
 )
-def test_texts_that_say_the_same(text: str, accepted: str) -> None:
-    assert says(text, ["certainly not this", accepted])
-    assert says(accepted, [text])
+def test_texts_that_say_the_same(texts: tuple[str, ...]) -> None:
+    for text, other in permutations(texts, 2):
+        assert says(text, ["certainly not this", other]), (text, other)
 
 
 @pytest.mark.parametrize(

@@ -1,81 +1,61 @@
 """Numbers with units: equal ones however they are written, and ones that are not."""
 
+from itertools import permutations
+
 import pytest
 
 from temper.rewards.units import PREFIXES, quantity, same_quantity
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold"),
+    "texts",
     [
-        ("1.5 km", "1500 m"),
-        ("3/2 kilometres", "1500 m"),
-        ("1 h 30 min", "90 min"),
-        ("90 min", "1.5 h"),
-        ("5 ft 3 in", "63 in"),
-        ("36 km/h", "10 m/s"),
-        ("10 metres per second", "36 km/h"),
-        ("10 m s^{-1}", "36 km/h"),
-        ("10 m s-1", "36 km/h"),
-        ("25 \xb0C", "77 degF"),
-        ("25^\\circ C", "298.15 K"),
-        ("77 degrees Fahrenheit", "25 celsius"),
-        ("$5", "5 dollars"),
-        ("\\$5", "500 cents"),
-        ("20%", "0.2"),
-        ("20 percent", "20\\%"),
-        ("3\\times10^8 m/s", "3e8 m/s"),
-        ("3 x 10^8 m/s", "300000 km/s"),
+        ("1.5 km", "1500 m", "3/2 kilometres", "1,500 m"),
+        ("1 h 30 min", "90 min", "1.5 h"),
+        ("5 ft 3 in", "63 in", "5 ft. 3 in."),
+        ("36 km/h", "10 m/s", "10 metres per second", "10 m s^{-1}", "10 m s-1"),
+        ("25 \u00b0C", "77 degF", "25^\\circ C", "298.15 K", "77 degrees Fahrenheit", "25 celsius"),
+        ("$5", "5 dollars", "\\$5", "500 cents"),
+        ("20%", "0.2", "20 percent", "20\\%"),
+        ("3\\times10^8 m/s", "3e8 m/s", "3 x 10^8 m/s", "300000 km/s"),
         ("4.2 J/(g K)", "4200 J/(kg*K)"),
-        ("9.8 m/s^2", "9.8 m/s\xb2"),
-        ("5 \\text{ km}", "5000 m"),
-        ("5\\,\\mathrm{km}", "5 km"),
+        ("9.8 m/s^2", "9.8 m/s\u00b2"),
+        ("5 \\text{ km}", "5000 m", "5\\,\\mathrm{km}", "5 km", "5 kms", "5 KM", "5 000 m"),
         ("5 million km", "5e9 m"),
-        ("12 sq ft", "12 ft^2"),
-        ("12 square feet", "12 ft^2"),
+        ("12 sq ft", "12 ft^2", "12 square feet"),
         ("2 kWh", "7.2 MJ"),
-        ("5 \u03bcm", "5000 nm"),
-        ("5 \xb5m", "5000 nm"),
+        ("5 \u03bcm", "5000 nm", "5 \u00b5m"),
         ("10 k\u03a9", "10000 ohm"),
         ("1 lb", "16 oz"),
         ("1 gallon", "128 fl oz"),
         ("1 kB", "8000 bits"),
         ("1 GiB", "1073741824 bytes"),
         ("\u20ac5", "5 euros"),
-        ("1,500 m", "1.5 km"),
-        ("x = 5 m", "500 cm"),
-        ("5 m.", "5 m"),
-        ("-5 \xb0C", "268.15 K"),
+        ("x = 5 m", "500 cm", "5 m.", "5 m"),
+        ("-5 \u00b0C", "268.15 K"),
         ("2 years", "24 months"),
-        ("5 m/s/s", "5 m/s^2"),
+        ("5 m/s/s", "5 m/s^2", "5\\,\\frac{m}{s^{2}}"),
         ("5 km and 20 m", "5020 m"),
         ("3 hours", "180 minutes"),
         ("60 mph", "26.8224 m/s"),
         ("1 atm", "101.325 kPa"),
-        ("180 deg", "0.5 turn"),
-        ("180\xb0", "180 degrees"),
+        ("180 deg", "0.5 turn", "180\u00b0", "180 degrees"),
         ("5 m2", "5 m^2"),
         ("5 hrs", "5 h"),
         ("5 yrs", "5 years"),
-        ("5 kms", "5 km"),
-        ("5 kgs", "5 kg"),
-        ("5 Kg", "5 kg"),
-        ("5 KM", "5 km"),
+        ("5 kgs", "5 kg", "5 Kg"),
         ("\\frac{1}{2} kg", "500 g"),
         ("-\\dfrac{3}{2}\\,\\text{m}", "-150 cm"),
         ("5 mcg", "5 ug"),
         ("5 kmph", "5 km/h"),
-        ("5 000 m", "5 km"),
-        ("5 ft. 3 in.", "63 in"),
         ("5 \\frac{\\text{m}}{\\text{s}}", "5 m/s"),
-        ("5\\,\\frac{m}{s^{2}}", "5 m/s^2"),
         ("\\frac{1}{2} \\frac{J}{g K}", "500 J/(kg K)"),
         ("2 hrs 30 mins", "2.5 h"),
     ],
 )
-def test_quantities_that_are_equal(answer: str, gold: str) -> None:
-    assert same_quantity(answer, gold)
-    assert same_quantity(gold, answer)
+def test_quantities_that_are_equal(texts: tuple[str, ...]) -> None:
+    for answer, gold in permutations(texts, 2):
+        assert same_quantity(answer, gold), (answer, gold)
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from support.bound import bound
 from support.tiny_airline import ANN, BOB, DAY, FLIGHTS, NEXT, RESERVATIONS, USERS, write_airline
 
 from temper.envs.airline.database import Database, fresh
-from temper.envs.airline.env import DOMAIN, ENVIRONMENT
+from temper.envs.airline.env import DOMAIN
 from temper.envs.airline.tools import TOOLS
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
-from temper.envs.core.turn_text import Call, call_message, turn_text
+from temper.envs.core.turn_text import Call
 from temper.envs.playback import score
 from temper.envs.service import gold
 from temper.envs.service.env import with_folder
@@ -204,11 +204,6 @@ def task_of(folder: Path, given: dict[str, Any]) -> Task:
     )
 
 
-def say(text: str, *calls: tuple[str, dict[str, Any]]) -> str:
-    made = [call_message(name, arguments) for name, arguments in calls]
-    return turn_text({"content": text, "tool_calls": made}, thinks=False)
-
-
 CANCEL = ("cancel_reservation", {"reservation_id": "AAA"})
 BOOK = ("book_reservation", BOOKING)
 BAGS = (
@@ -225,15 +220,6 @@ FREE_BAGS = (
 )
 PEOPLE = ("update_reservation_passengers", {"reservation_id": "AAA", "passengers": [BOB]})
 CERTIFICATE = ("send_certificate", {"user_id": "ann_lee_1", "amount": 100})
-
-
-def test_the_state_of_the_database_and_what_was_said_decide(tmp_path: Path) -> None:
-    task = task_of(write_airline(tmp_path), row(CANCEL, outputs=("1,090",)))
-    assert [message["content"] for message in task.messages] == ["Be of service.", INSTRUCTION]
-    assert score(task, [say("", CANCEL), "That is 1090 dollars.", "Bye."]).reward == 1.0
-    assert score(task, [say("", CANCEL), "Done.", "Bye."]).verdict.parts["state"] == 1.0
-    assert score(task, [say("", CANCEL), "Done.", "Bye."]).reward == 0.0
-    assert score(task, ["1090", say("", CERTIFICATE), "1090", "Bye."]).verdict.parts["state"] == 0.0
 
 
 def test_the_gold_script_is_right_and_every_corruption_wrong(tmp_path: Path) -> None:
@@ -274,15 +260,6 @@ def test_a_broken_record_is_named(tmp_path: Path, table: str, record: dict[str, 
     path.write_text(json.dumps(json.loads(path.read_text()) | {"bad": record}))
     with pytest.raises(ValueError, match=said):
         fresh(tmp_path)
-
-
-def test_a_missing_file_is_named_with_all_that_a_folder_needs(tmp_path: Path) -> None:
-    (write_airline(tmp_path) / "flights.json").unlink()
-    assert ENVIRONMENT.configure is not None
-    with pytest.raises(
-        ValueError, match=r"flights.json.*users.json, flights.json, reservations.json, tools.json and policy.md"
-    ):
-        ENVIRONMENT.configure({"database": str(tmp_path)})
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the airline's data (../shared/data/tau_airline) is not on this machine")

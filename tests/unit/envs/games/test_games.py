@@ -7,10 +7,10 @@ import gymnasium
 import numpy
 import pytest
 from gymnasium import spaces
-from support.bound import bound
+from support.bound import bound, opened
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import configured, make_env
+from temper.envs.catalog import configured
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.task import Task
@@ -42,12 +42,6 @@ def task_of(options: dict[str, Any], *, seed: int = 0) -> Task:
     env = configured("gym", options)
     assert env.generate is not None
     return bound(env.generate(random.Random(seed), 1), env)
-
-
-def opened(task: Task) -> "gymnasium.Env[str, str]":
-    env = make_env(task.env)
-    env.reset(options={"task": task})
-    return env
 
 
 @pytest.mark.parametrize("game", PLANNED)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.bound import say
 from support.tiny_simulators import ASKED, SOURCE, dialogue, write_simulators
 
 from temper.envs.all_tasks import read_tasks
@@ -50,10 +51,6 @@ def task_of(folder: Path, *, source: str = SOURCE, category: str = "multi_turn_b
     return open_source(bind("turns", config), split="heldout", seed=0).task(0)
 
 
-def said(*calls: tuple[str, dict[str, Any]]) -> str:
-    return "".join(f"<tool_call>{json.dumps({'name': n, 'arguments': given})}</tool_call>" for n, given in calls)
-
-
 def right(scored: Scored) -> float:
     assert scored.failure is None, scored.failure
     return scored.verdict.parts["correct"]
@@ -64,7 +61,7 @@ def test_gold_earns_one_and_its_corruptions_nothing(tmp_path: Path) -> None:
     assert task.thinking == OFF
     assert [message["content"] for message in task.messages] == ASKED[:1]
     assert [tool["function"]["name"] for tool in task.tools] == ["mkdir", "ls", "rm", "wait"]
-    assert gold(task) == [said(DOCS), DONE, said(LS), DONE]
+    assert gold(task) == [say("", DOCS), DONE, say("", LS), DONE]
     assert right(score(task, gold(task))) == 1.0
     wrong = dict(corruptions(task))
     assert list(wrong) == [
@@ -79,24 +76,24 @@ def test_gold_earns_one_and_its_corruptions_nothing(tmp_path: Path) -> None:
 
 def test_state_and_results_are_judged_after_each_turn_of_the_user(tmp_path: Path) -> None:
     task = task_of(tmp_path)
-    other = score(task, [said(("mkdir", {"name": "dogs"})), DONE, said(LS), DONE])
+    other = score(task, [say("", ("mkdir", {"name": "dogs"})), DONE, say("", LS), DONE])
     assert (right(other), other.verdict.parts["user_turns"]) == (0.0, 0.0)
     assert other.verdict.detail == "user's turn 0: GorillaFileSystem.names not as wanted"
-    more = [said(DOCS, ("mkdir", {"name": "x"})), DONE]
+    more = [say("", DOCS, ("mkdir", {"name": "x"})), DONE]
     assert right(score(task, more)) == 0.0
-    undone = [said(DOCS, ("mkdir", {"name": "x"})), said(("rm", {"name": "x"})), DONE, said(LS), DONE]
+    undone = [say("", DOCS, ("mkdir", {"name": "x"})), say("", ("rm", {"name": "x"})), DONE, say("", LS), DONE]
     assert right(score(task, undone)) == 1.0
-    unseen = score(task, [said(DOCS), DONE, said(("rm", {"name": "none"})), DONE])
+    unseen = score(task, [say("", DOCS), DONE, say("", ("rm", {"name": "none"})), DONE])
     assert (right(unseen), unseen.verdict.parts["user_turns"]) == (0.0, 0.5)
     assert unseen.verdict.detail == "user's turn 1: 1 of 1 wanted results not seen"
-    assert right(score(task, [said(DOCS), DONE, DONE])) == 0.0
+    assert right(score(task, [say("", DOCS), DONE, DONE])) == 0.0
 
 
 def test_a_result_of_an_earlier_turn_counts_but_a_turn_needs_calls(tmp_path: Path) -> None:
     task = task_of(tmp_path, asked=["Look.", "Look again."], gold=[["ls()"], ["ls()"]])
-    assert right(score(task, [said(LS), DONE, said(LS), DONE])) == 1.0
-    assert right(score(task, [said(LS), DONE, said(("cp", {})), DONE])) == 1.0
-    assert right(score(task, [said(LS), DONE, DONE])) == 0.0
+    assert right(score(task, [say("", LS), DONE, say("", LS), DONE])) == 1.0
+    assert right(score(task, [say("", LS), DONE, say("", ("cp", {})), DONE])) == 1.0
+    assert right(score(task, [say("", LS), DONE, DONE])) == 0.0
     assert fault_of(wanted=["a", "a"], seen=["a", "b"], differing=[]) == "1 of 2 wanted results not seen"
 
 
@@ -104,7 +101,11 @@ def test_the_model_is_told_what_its_calls_return(tmp_path: Path) -> None:
     play = Play(task_of(tmp_path, category="multi_turn_long_context"))
     play.begin()
     told, spans = [], []
-    for text in (said(DOCS, DOCS, LS), said(("rm", {"name": "docs", "often": 2})), said(("rm", {}), ("cp", {}))):
+    for text in (
+        say("", DOCS, DOCS, LS),
+        say("", ("rm", {"name": "docs", "often": 2})),
+        say("", ("rm", {}), ("cp", {})),
+    ):
         began = time.monotonic()
         result = play.turn(parse_turn(text, thinks=False))
         took = time.monotonic() - began
@@ -124,17 +125,17 @@ def test_the_model_is_told_what_its_calls_return(tmp_path: Path) -> None:
 
 def test_a_turn_with_a_call_that_cant_be_read_is_one_without_calls(tmp_path: Path) -> None:
     task = task_of(tmp_path)
-    broken = score(task, [said(DOCS) + "<tool_call>{</tool_call>", DONE])
+    broken = score(task, [say("", DOCS) + "<tool_call>{</tool_call>", DONE])
     assert (right(broken), broken.verdict.parts["format"]) == (0.0, 0.0)
-    later = score(task, [said(DOCS), "<tool_call>{</tool_call>", said(LS), DONE])
+    later = score(task, [say("", DOCS), "<tool_call>{</tool_call>", say("", LS), DONE])
     assert (right(later), later.verdict.parts["format"]) == (1.0, 0.0)
 
 
 def test_a_turn_of_the_user_has_twenty_turns_with_calls(tmp_path: Path) -> None:
     task = task_of(tmp_path, asked=["Look.", "Again."], gold=[["ls()"], ["ls()"]])
-    most = [said(LS)] * MAX_STEPS
+    most = [say("", LS)] * MAX_STEPS
     assert right(score(task, [*most, DONE, *most, DONE])) == 1.0
-    over = score(task, [*most, said(LS), DONE])
+    over = score(task, [*most, say("", LS), DONE])
     assert (right(over), over.verdict.outcome) == (0.0, Outcome.CUT)
 
 
@@ -152,8 +153,8 @@ def test_withheld_functions_are_offered_in_words_in_their_turn(tmp_path: Path) -
     assert [one["name"] for one in json.loads(functions)] == ["ls"]
     assert words == "I have updated some more functions you can choose from. What about now?"
     assert right(score(task, gold(task))) == 1.0
-    assert right(score(task, [said(DOCS), DONE, said(LS), DONE, said(LS), DONE, said(LS), DONE])) == 1.0
-    assert right(score(task, [said(DOCS), DONE, said(("rm", {"name": "old"})), DONE, said(LS), DONE])) == 0.0
+    assert right(score(task, [say("", DOCS), DONE, say("", LS), DONE, say("", LS), DONE, say("", LS), DONE])) == 1.0
+    assert right(score(task, [say("", DOCS), DONE, say("", ("rm", {"name": "old"})), DONE, say("", LS), DONE])) == 0.0
 
 
 def test_rows_that_do_not_hold_together_are_told(tmp_path: Path) -> None:
@@ -188,7 +189,7 @@ def test_gold_calls_are_read_and_never_run() -> None:
 
 
 def test_calls_of_the_model_that_do_not_end_are_its_own_fault(tmp_path: Path) -> None:
-    scored = score(task_of(tmp_path), [said(("wait", {})), DONE])
+    scored = score(task_of(tmp_path), [say("", ("wait", {})), DONE])
     assert (right(scored), scored.verdict.outcome) == (0.0, Outcome.POLICY_FAULT)
     assert scored.verdict.parts["user_turns"] == 0.0
     assert right(score(task_of(tmp_path), gold(task_of(tmp_path)))) == 1.0
@@ -209,7 +210,7 @@ def test_a_fault_of_the_simulators_is_no_wrong_answer(tmp_path: Path, row: dict[
         with pytest.raises(ValueError, match=message):
             task_of(tmp_path, **row)
         return
-    scored = score(task_of(tmp_path, **row), [said(DOCS), DONE])
+    scored = score(task_of(tmp_path, **row), [say("", DOCS), DONE])
     assert scored.failure is not None
     assert scored.failure.kind is FailureKind.ENVIRONMENT
     assert scored.reward is None
@@ -241,7 +242,7 @@ def test_simulators_that_cant_be_had_are_told_with_the_remedy(tmp_path: Path) ->
     env = configured("multi_turn_calls", {})
     with pytest.raises(ValueError, match=r"simulators of the function-calling leaderboard are not at .*git clone"):
         read_tasks(DataConfig(path=str(written(tmp_path))), env)
-    scored = score(task_of(tmp_path, source="import no_such_module"), [said(DOCS), DONE])
+    scored = score(task_of(tmp_path, source="import no_such_module"), [say("", DOCS), DONE])
     assert scored.failure is not None
     assert "GorillaFileSystem of" in scored.failure.message
     assert "can't be loaded (ModuleNotFoundError: No module named 'no_such_module')" in scored.failure.message
@@ -252,7 +253,7 @@ def test_simulators_that_cant_be_had_are_told_with_the_remedy(tmp_path: Path) ->
 def test_simulators_that_their_user_may_not_read_are_told(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     (tmp_path / "elsewhere").chmod(0o700)
-    scored = score(task, [said(DOCS), DONE])
+    scored = score(task, [say("", DOCS), DONE])
     assert scored.failure is not None
     assert "let others read it" in scored.failure.message
 

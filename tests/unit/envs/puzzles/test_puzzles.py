@@ -10,7 +10,7 @@ import pytest
 from support.bound import bound
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import configured, make_env
+from temper.envs.catalog import configured
 from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
@@ -282,11 +282,3 @@ def test_a_process_that_was_lost_is_started_again() -> None:
     assert library.make(origin) == before
     assert library.score(origin, str(before.answer)) == 1.0
     library.close()
-
-
-def test_a_turn_without_a_closed_thought_is_wrong() -> None:
-    task = task_of("leg_counting")
-    env = make_env(task.env)
-    env.reset(options={"task": task})
-    _, reward, terminated, _, info = env.step(f"<answer>{task.spec['answer']}</answer>")
-    assert (reward, terminated, info["outcome"]) == (0.0, True, "wrong")

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import bound, opened, say
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import configured, environment, make_env
+from temper.envs.catalog import configured, environment
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
-from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.data.config import DataConfig
 from temper.envs.playback import score
 from temper.envs.source import open_source
@@ -37,15 +36,10 @@ def task_of(row: dict[str, Any], corpus: Path, **options: Any) -> Task:
     return bound(load_row(env.formats, row), env)
 
 
-def asking(*calls: tuple[str, dict[str, Any]]) -> str:
-    return turn_text({"content": "", "tool_calls": [call_message(*call) for call in calls]}, thinks=False)
-
-
 def shown(task: Task, *calls: tuple[str, dict[str, Any]]) -> list[str]:
     """What one turn with these calls is answered by."""
-    env = make_env(task.env)
-    env.reset(options={"task": task})
-    return [message["content"] for message in env.step(f"</think>{asking(*calls)}")[4]["messages"]]
+    env = opened(task)
+    return [message["content"] for message in env.step("</think>" + say("", *calls))[4]["messages"]]
 
 
 def test_a_corpus_gives_the_best_documents_first_and_none_without_a_word_of_the_query() -> None:
@@ -78,21 +72,21 @@ def test_search_and_open_answer_in_the_words_of_the_corpus(tmp_path: Path) -> No
 def test_a_wrong_call_is_answered_by_an_error_and_counted(tmp_path: Path, name: str, arguments: dict[str, Any]) -> None:
     task = task_of(ROW, write_corpus(tmp_path))
     assert shown(task, (name, arguments))[0].startswith("error: ")
-    judged = score(task, [asking((name, arguments), ("search", {"query": "France"})), "Paris"])
+    judged = score(task, [say("", (name, arguments), ("search", {"query": "France"})), "Paris"])
     assert (judged.reward, judged.verdict.parts["tool_errors"]) == (1.0, 0.5)
 
 
 def test_the_gold_documents_that_were_opened_are_a_part(tmp_path: Path) -> None:
     task = task_of(ROW | {"gold_ids": ["d1", 2]}, write_corpus(tmp_path))
     assert score(task, ["Paris"]).verdict.parts["found"] == 0.0
-    opened = asking(("open", {"id": "d1"}), ("open", {"id": "d3"}))
+    opened = say("", ("open", {"id": "d1"}), ("open", {"id": "d3"}))
     assert score(task, [opened, "Paris, France"]).verdict.parts["found"] == 0.5
     assert score(task, [opened, "Rome"]).reward == 0.0
 
 
 def test_an_episode_without_an_answer_is_cut_off(tmp_path: Path) -> None:
     task = task_of(ROW, write_corpus(tmp_path))
-    judged = score(task, [asking(("search", {"query": "France"}))] * 8)
+    judged = score(task, [say("", ("search", {"query": "France"}))] * 8)
     assert (judged.reward, judged.verdict.parts["found"]) == (0.0, 0.0)
 
 
@@ -107,7 +101,7 @@ def test_rows_find_their_corpus_beside_them(tmp_path: Path) -> None:
         open_source(bind("ask", config), split="train", seed=0)
     write_corpus(tmp_path)
     task = open_source(bind("ask", config), split="train", seed=0).task(0)
-    assert score(task, [asking(("search", {"query": "France"})), "Paris"]).reward == 1.0
+    assert score(task, [say("", ("search", {"query": "France"})), "Paris"]).reward == 1.0
 
 
 def test_every_generated_task_has_a_corpus_of_its_own() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import bound, opened
 
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import call_message, turn_text
-from temper.envs.retail.env import DOMAIN, RetailEnv
+from temper.envs.retail.env import DOMAIN
 from temper.envs.retail.tools import TOOLS
 from temper.envs.service import gold
 from temper.envs.service.env import with_folder
@@ -34,8 +34,7 @@ def tasks() -> dict[tuple[str, int], Task]:
 
 
 def correct(task: Task, turns: list[str]) -> float:
-    env = RetailEnv()
-    env.reset(options={"task": task})
+    env = opened(task)
     for turn in turns:
         _, reward, terminated, truncated, _ = env.step(turn)
     assert terminated

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bound import bound
+from support.bound import bound, opened, say
 from support.tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
 
 from temper.envs.all_tasks import read_tasks
@@ -14,7 +14,6 @@ from temper.envs.catalog import configured
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
-from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.data.config import DataConfig
 from temper.envs.retail.env import DOMAIN, ENVIRONMENT, RetailEnv
 from temper.envs.service import gold
@@ -47,15 +46,9 @@ def task_of(shop: Path, row: dict[str, Any], **settings: Any) -> Task:
     )
 
 
-def say(content: str, *calls: tuple[str, dict[str, Any]]) -> str:
-    made = [call_message(name, arguments) for name, arguments in calls]
-    return turn_text({"content": content, "tool_calls": made}, thinks=False)
-
-
 def play(task: Task, *turns: str) -> dict[str, Any]:
     """The `info` of the last step, with `reward` and `truncated`; the episode ends with the last turn, not before."""
-    env = RetailEnv()
-    env.reset(options={"task": task})
+    env = opened(task)
     for turn in turns[:-1]:
         *_, terminated, truncated, info = env.step(turn)
         assert not terminated, turn
@@ -81,8 +74,7 @@ def test_a_task_shows_policy_instruction_and_tools_and_carries_only_the_path_of_
 
 
 def test_each_call_is_answered_in_order_by_one_tool_message(shop: Path) -> None:
-    env = RetailEnv()
-    env.reset(options={"task": task_of(shop, row(CANCEL))})
+    env = opened(task_of(shop, row(CANCEL)))
     wrong = ("get_order_details", {"order_id": "#W9"})
     broken = "<tool_call>{</tool_call>"
     observation, reward, terminated, truncated, info = env.step(say("", DETAILS, CANCEL, DETAILS, wrong) + broken)
@@ -95,8 +87,7 @@ def test_each_call_is_answered_in_order_by_one_tool_message(shop: Path) -> None:
 
 
 def test_the_user_agrees_once_and_the_next_turn_without_calls_ends_the_episode(shop: Path) -> None:
-    env = RetailEnv()
-    env.reset(options={"task": task_of(shop, row(CANCEL))})
+    env = opened(task_of(shop, row(CANCEL)))
     *_, terminated, _, info = env.step("Shall I cancel #W4?")
     assert (terminated, info["messages"]) == (False, [AGREED])
     *_, terminated, _, info = env.step(say("", CANCEL))
@@ -132,8 +123,7 @@ def test_the_episode_is_judged_by_its_state_when_its_turns_are_used_up(shop: Pat
 
 
 def test_calls_beyond_the_limit_of_a_turn_are_not_carried_out(shop: Path) -> None:
-    env = RetailEnv()
-    env.reset(options={"task": task_of(shop, row(CANCEL))})
+    env = opened(task_of(shop, row(CANCEL)))
     *_, info = env.step(say("", *[DETAILS] * 64, CANCEL))
     assert len(info["messages"]) == 65
     assert info["messages"][64]["content"].startswith("error:")
@@ -149,23 +139,10 @@ def test_text_beside_a_call_of_a_shared_tool_is_said(shop: Path) -> None:
     assert play(task, say("Wait.", sums, CANCEL), "Done.", "Bye.")["reward"] == 0.0
 
 
-def test_what_was_not_asked_for_counts_against_the_agent(shop: Path) -> None:
-    address = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
-    ended = play(task_of(shop, row(CANCEL)), say("", CANCEL, address), "Done.", "Done.")
-    assert (ended["reward"], ended["outcome"], ended["parts"]["state"]) == (0.0, "wrong", 0.0)
-
-
 def test_a_change_that_is_taken_back_leaves_the_state_as_it_was(shop: Path) -> None:
     away = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
     back = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS})
     assert play(task_of(shop, row()), say("", away), say("", back), "Done.", "Done.")["reward"] == 1.0
-
-
-def test_outputs_must_be_said_without_regard_to_commas_and_case(shop: Path) -> None:
-    task = task_of(shop, row(outputs=("1,234.50", "Blue Mug")))
-    assert play(task, "It costs 1234.50.", "A BLUE, mug.")["reward"] == 1.0
-    half = play(task, "It costs 1,234.50.", "Done.")
-    assert (half["reward"], half["parts"]["outputs"], half["parts"]["state"]) == (0.0, 0.5, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import pytest
-from support.bound import made
+from support.bound import made, opened
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.step_result import StepResult
@@ -51,8 +51,7 @@ def test_a_shared_tool_answers_or_says_what_was_wrong(call: tuple[str, dict[str,
 
 
 def test_several_calls_are_answered_in_order_and_an_unknown_tool_is_an_error() -> None:
-    env = made("math")
-    env.reset(options={"task": task_with(["calculator"])})
+    env = opened(task_with(["calculator"]))
     calls = [("calculator", {"expression": "1+1"}), ("python", {"code": "1"}), ("calculator", {"expression": "2+2"})]
     *_, info = env.step(turn(*calls))
     assert [message["content"] for message in info["messages"]] == [
@@ -65,8 +64,7 @@ def test_several_calls_are_answered_in_order_and_an_unknown_tool_is_an_error() -
 def test_own_and_shared_calls_of_one_turn_go_to_their_owners_and_come_back_in_order() -> None:
     task = task_with(["calculator", "python"], "tool_use")
     key, value = next(iter(task.spec["database"].items()))
-    env = made("tool_use")
-    env.reset(options={"task": task})
+    env = opened(task)
     calls = [
         ("calculator", {"expression": "1+1"}),
         ("get", {"key": key}),
@@ -83,8 +81,7 @@ def test_own_and_shared_calls_of_one_turn_go_to_their_owners_and_come_back_in_or
 
 @pytest.mark.parametrize("call", [("calculator", {"expression": "1+1"}), ("calc", {"expr": "1+1"})])
 def test_twelve_calls_get_twelve_messages_of_which_eight_are_carried_out(call: tuple[str, dict[str, Any]]) -> None:
-    env = made("tool_use")
-    env.reset(options={"task": task_with(["calculator"], "tool_use")})
+    env = opened(task_with(["calculator"], "tool_use"))
     *_, info = env.step(turn(*[call] * 12))
     told = [message["content"] for message in info["messages"]]
     assert told[:8] == ["2"] * 8
@@ -126,15 +123,13 @@ def test_each_call_of_a_turn_is_timed_alone_and_a_call_that_cant_be_read_has_no_
 
 
 def test_without_a_shared_tool_a_call_is_no_answer() -> None:
-    env = made("math")
-    env.reset(options={"task": task_with([])})
+    env = opened(task_with([]))
     _, reward, terminated, *_ = env.step(turn(("python", {"code": "print(1)"})))
     assert (reward, terminated) == (0.0, True)
 
 
 def test_the_last_turn_may_not_call_a_tool() -> None:
-    env = made("math")
-    env.reset(options={"task": task_with(["calculator"])})
+    env = opened(task_with(["calculator"]))
     for _ in range(3):
         assert env.step(turn(("calculator", {"expression": "1"})))[2:4] == (False, False)
     assert env.step(turn(("calculator", {"expression": "1"})))[1:4] == (0.0, False, True)
