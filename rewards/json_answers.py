@@ -20,6 +20,7 @@ from temper.rewards.program_text import blocks
 
 MAX_CHARACTERS, MAX_NESTING, MAX_PARTS, MAX_DIGITS = 65_536, 32, 4096, 300
 ONE_LINE_FENCE = re.compile(r"```(?:json)?([^`\n]+)```", re.IGNORECASE)
+MISSING = object()
 JSON_FENCES = ("", "json", "jsonc", "json5", "text")
 
 
@@ -114,31 +115,17 @@ def same_json(left: Any, right: Any) -> bool:
 
 def share_right(value: Any, gold: Any) -> float:
     """Return the share of the gold value's leaves that stand at the same place in a value; an empty list is a leaf too."""
-    places = list(_leaves(gold))
-    return sum(_found(value, path) and same_json(_at(value, path), leaf) for path, leaf in places) / len(places)
+    found = list(_right(value, gold))
+    return sum(found) / len(found)
 
 
-def _leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    if isinstance(value, dict) and value:
-        for key, inner in value.items():
-            yield from _leaves(inner, (*path, key))
-    elif isinstance(value, list) and value:
-        for index, inner in enumerate(value):
-            yield from _leaves(inner, (*path, index))
+def _right(value: Any, gold: Any) -> Iterator[bool]:
+    """Yield for each leaf of the gold value whether a value has it at its place."""
+    if isinstance(gold, dict) and gold:
+        for key, inner in gold.items():
+            yield from _right(value.get(key, MISSING) if isinstance(value, dict) else MISSING, inner)
+    elif isinstance(gold, list) and gold:
+        for index, inner in enumerate(gold):
+            yield from _right(value[index] if isinstance(value, list) and index < len(value) else MISSING, inner)
     else:
-        yield path, value
-
-
-def _found(value: Any, path: tuple[str | int, ...]) -> bool:
-    for step in path:
-        inside = isinstance(value, dict) and step in value
-        if not inside and not (isinstance(value, list) and isinstance(step, int) and step < len(value)):
-            return False
-        value = value[step]
-    return True
-
-
-def _at(value: Any, path: tuple[str | int, ...]) -> Any:
-    for step in path:
-        value = value[step]
-    return value
+        yield same_json(value, gold)

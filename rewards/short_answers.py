@@ -37,6 +37,7 @@ from temper.rewards.plain_numbers import (
     readable,
     ungrouped,
 )
+from temper.rewards.tool_calls import most_pairs
 
 MAX_CHARACTERS = 4000
 MAX_ITEMS = 256
@@ -177,23 +178,6 @@ def list_f1(text: str, wanted: Sequence[Sequence[str]], *, ordered: bool) -> flo
         if ordered:
             shared = sum(not one.isdisjoint(other) for one, other in zip(given, needed, strict=False))
         else:
-            shared = _paired(given, needed)
+            shared = most_pairs([[not one.isdisjoint(other) for other in needed] for one in given])
         best = max(best, _f1(shared, len(given), len(needed)))
     return best
-
-
-def _paired(given: Sequence[frozenset[tuple[str, object]]], needed: Sequence[frozenset[tuple[str, object]]]) -> int:
-    """Return how many of both can be paired at most, each once (augmenting paths)."""
-    partner: dict[int, int] = {}
-
-    def place(one: int, tried: set[int]) -> bool:
-        for other, wanted in enumerate(needed):
-            if other in tried or given[one].isdisjoint(wanted):
-                continue
-            tried.add(other)
-            if other not in partner or place(partner[other], tried):
-                partner[other] = one
-                return True
-        return False
-
-    return sum(place(one, set()) for one in range(len(given)))

@@ -50,20 +50,25 @@ def match_calls(
     """Tell whether the calls (name, arguments) and the gold calls pair up one to one; more than 64 never do."""
     if len(calls) != len(gold) or len(calls) > MAX_CALLS:
         return False
-    fits = [[_call_fits(call, target, schemas, exact=exact) for target in gold] for call in calls]
+    return most_pairs([[_call_fits(call, target, schemas, exact=exact) for target in gold] for call in calls]) == len(
+        gold
+    )
+
+
+def most_pairs(fits: Sequence[Sequence[bool]]) -> int:
+    """Return how many rows can be paired with columns that fit them, each once (augmenting paths, Kuhn 1955)."""
     owner: dict[int, int] = {}
-    return all(_assign(index, fits, owner, set()) for index in range(len(calls)))
 
+    def place(row: int, tried: set[int]) -> bool:
+        for column, fit in enumerate(fits[row]):
+            if fit and column not in tried:
+                tried.add(column)
+                if column not in owner or place(owner[column], tried):
+                    owner[column] = row
+                    return True
+        return False
 
-def _assign(call: int, fits: list[list[bool]], owner: dict[int, int], tried: set[int]) -> bool:
-    """Search one augmenting path of the bipartite matching (Kuhn 1955)."""
-    for target, fit in enumerate(fits[call]):
-        if fit and target not in tried:
-            tried.add(target)
-            if target not in owner or _assign(owner[target], fits, owner, tried):
-                owner[target] = call
-                return True
-    return False
+    return sum(place(row, set()) for row in range(len(fits)))
 
 
 def _call_fits(call: tuple[str, Mapping[str, Any]], gold: GoldCall, schemas: Schemas, *, exact: bool) -> bool:

@@ -16,7 +16,7 @@ from temper.envs.coding.row_source import (
     wanted,
 )
 from temper.envs.core.prompts import USUAL, Prompts
-from temper.envs.core.row_format import Row, RowFormat, field
+from temper.envs.core.row_format import RowFormat, field, has_fields
 from temper.envs.core.task import Task
 from temper.rewards.program_text import completed, defines, joined, preamble
 
@@ -87,9 +87,9 @@ def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> 
     return completed(prompt, given) if completes else None
 
 
-def matches(row: Row) -> bool:
-    return all(name in row for name in ("prompt", "test", "entry_point"))
-
-
 def formats(prompts: Prompts) -> tuple[RowFormat, ...]:
-    return (RowFormat(name="humaneval", matches=matches, load=partial(load, prompts=prompts)),)
+    return (
+        RowFormat(
+            name="humaneval", matches=has_fields("prompt", "test", "entry_point"), load=partial(load, prompts=prompts)
+        ),
+    )

@@ -31,11 +31,8 @@ LEETCODE = (
     "from itertools import *\nfrom math import inf, gcd, sqrt, ceil, floor, comb, isqrt\nfrom typing import *\n"
 )
 OPENED = (
-    *(
-        "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics",
-        "itertools",
-    ),
-    *("functools", "operator", "io", "sys", "json", "builtins", "typing"),
+    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
+    "functools", "operator", "io", "sys", "json", "builtins", "typing",
 )  # fmt: skip
 LIVECODEBENCH = (
     "".join(f"from {module} import *\n" for module in OPENED)

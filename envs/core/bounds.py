@@ -22,6 +22,11 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise SettingError(name, repr(value), f"choose one of {', '.join(choices)}")
 
 
+def whole(name: str, value: object, *, least: int = 0) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise SettingError(name, repr(value), f"must be a whole number, {least} or more")
+
+
 def positive(name: str, value: float) -> None:
     if not value > 0:
         raise SettingError(name, value, "must be above 0")

@@ -54,12 +54,7 @@ def snapshot(
 
 @cache
 def _snapshot(
-    name: str,
-    kind: Kind,
-    revision: str | None,
-    patterns: tuple[str, ...],
-    without: tuple[str, ...],
-    cached: bool,
+    name: str, kind: Kind, revision: str | None, patterns: tuple[str, ...], without: tuple[str, ...], cached: bool
 ) -> Snapshot:
     at = f" at revision {revision}" if revision else ""
     try:

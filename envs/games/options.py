@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import gymnasium
 
-from temper.envs.core.bounds import only_known
+from temper.envs.core.bounds import only_known, whole
 from temper.envs.games.actions import described
 from temper.envs.games.known_games import Game, GymGame, known_game
 
@@ -86,8 +86,7 @@ def _made(options: GymOptions) -> GymGame:
 
 
 def _check_numbers(*, max_steps: int, success: float, idle: float) -> None:
-    if not isinstance(max_steps, int) or max_steps < 1:
-        raise ValueError(f"options.max_steps is {max_steps!r}; it must be 1 or more")
+    whole("options.max_steps", max_steps, least=1)
     if not isinstance(success, int | float):
         raise ValueError(f"options.success is {success!r}; it must be a number")
     if not isinstance(idle, int | float) or idle > 0:

@@ -99,7 +99,9 @@ class MathGrader:
         Raises `GraderError` where no worker can be started, or where a fresh one can't read the gold answer.
         """
         with off_the_clock(), self.slots:
-            readable, same = self._check(gold, answer, self._idle())
+            with self.lock:
+                idle = self.idle.pop() if self.idle else None
+            readable, same = self._check(gold, answer, idle)
             if not readable:
                 readable, same = self._check(gold, answer, None)
             if not readable:
@@ -118,10 +120,6 @@ class MathGrader:
                 self.idle.append(worker)
         return readable, None if reply is None else bool(reply["equal"])
 
-    def _idle(self) -> MathWorker | None:
-        with self.lock:
-            return self.idle.pop() if self.idle else None
-
     def _fork(self) -> MathWorker:
         """Return a new worker. A mother that died meanwhile is replaced, once."""
         for _ in range(2):
@@ -131,13 +129,13 @@ class MathGrader:
                 with theirs, contextlib.suppress(OSError):
                     socket.send_fds(control, [b"fork"], [theirs.fileno()])
             with contextlib.suppress(OSError):
-                return self._sealed(MathWorker(ours))
+                worker = MathWorker(ours)
+                break
             with self.lock:
                 if self.control is control:
                     self._stop()
-        raise GraderError("the process that runs math-verify died twice")
-
-    def _sealed(self, worker: MathWorker) -> MathWorker:
+        else:
+            raise GraderError("the process that runs math-verify died twice")
         try:
             require_seal(worker.seal, "math-verify")
         except GraderError:

@@ -13,7 +13,6 @@ STRICTER = (
     "an unevaluated expression is wrong, and so is an equation where the answer is none, or one over the time limit"
 )
 A_NUMBER = "an answer that is left to be computed, such as 2*17, is wrong, and so is an equation, such as m+n=34"
-FEW = "16 to 64 at temperature 0.6, top_p 0.95"
 
 GSM8K = Preset(
     name="gsm8k",
@@ -50,31 +49,24 @@ MATH500 = Preset(
     ),
     differs=STRICTER,
 )
-AIME24 = Preset(
-    name="aime24",
-    title="AIME 2024, I and II",
-    env="math",
-    data=DataConfig(path="HuggingFaceH4/aime_2024", split="train", revision="2fe88a2f1091d5048c0f36abc874fb997b3dd99a"),
-    rows=30,
-    options={"prompt": BOXED, "boxes": "last"},
-    prompt=BOXED_FROM,
-    rule="the number in the last box equals the answer, a whole number from 0 to 999",
-    tokens=8192,
-    samples=FEW,
-    source="American Invitational Mathematics Examination 2024, Mathematical Association of America",
-    differs=f"{A_NUMBER}; 30 rows say little: one answer each leaves a 95 % interval of +-0.18 at 0.5",
-)
-AIME25 = Preset(
-    name="aime25",
-    title="AIME 2025, I and II",
-    env="math",
-    data=DataConfig(path="math-ai/aime25", split="test", revision="563bb8404243c5f09de6ec262f2db674fe5bce9b"),
-    rows=30,
-    options={"prompt": BOXED, "boxes": "last"},
-    prompt=BOXED_FROM,
-    rule=AIME24.rule,
-    tokens=8192,
-    samples=FEW,
-    source="American Invitational Mathematics Examination 2025, Mathematical Association of America",
-    differs=AIME24.differs,
-)
+
+
+def _aime(year: int, path: str, split: str, revision: str) -> Preset:
+    return Preset(
+        name=f"aime{year % 100}",
+        title=f"AIME {year}, I and II",
+        env="math",
+        data=DataConfig(path=path, split=split, revision=revision),
+        rows=30,
+        options={"prompt": BOXED, "boxes": "last"},
+        prompt=BOXED_FROM,
+        rule="the number in the last box equals the answer, a whole number from 0 to 999",
+        tokens=8192,
+        samples="16 to 64 at temperature 0.6, top_p 0.95",
+        source=f"American Invitational Mathematics Examination {year}, Mathematical Association of America",
+        differs=f"{A_NUMBER}; 30 rows say little: one answer each leaves a 95 % interval of +-0.18 at 0.5",
+    )
+
+
+AIME24 = _aime(2024, "HuggingFaceH4/aime_2024", "train", "2fe88a2f1091d5048c0f36abc874fb997b3dd99a")
+AIME25 = _aime(2025, "math-ai/aime25", "test", "563bb8404243c5f09de6ec262f2db674fe5bce9b")

@@ -2,9 +2,8 @@
 Instruction-Following Evaluation for Large Language Models, 2023, arXiv 2311.07911) and IFBench (Pyatkin et al., Generalizing
 Verifiable Instruction Following, 2025, arXiv 2507.02833). `rewards/instructions/` has the rules.
 
-Generated tasks are described in `envs/questions/requests.py`. Rows have `prompt`, `instruction_id_list` and `kwargs`, one
-mapping (or its JSON text) for each instruction, as both publish them. A row with an instruction that is not checked here, such
-as `language:response_language`, is refused with the reason.
+Generated tasks are described in `envs/questions/requests.py`. A row with an instruction that is not checked here, such as
+`language:response_language`, is refused with the reason.
 
 `correct` is strict accuracy by prompt: the unchanged response follows all instructions. If a single letter would follow them
 all, a response of fewer than 10 letters and digits, or 5 different ones, follows nothing. No rule reads if the response

@@ -3,13 +3,10 @@
 Levels of generated tasks: 1 which choice is the given number; 2 which is the sum of two numbers below ten; 3 which is the
 smallest, the largest or the even one among up to five two-digit numbers. A level draws from all levels up to it.
 
-Rows: `question`, `choices` (a list) and `answer` (a letter, or a 0-based index), as in MMLU, or `options` in place of
-`choices`, as in MMLU-Pro; `choices` with `text` and `label` and an `answerKey`, as in ARC, CommonsenseQA and OpenBookQA;
-`Question`, `Correct Answer` and `Incorrect Answer 1` to `3`, as in GPQA.
-
-The choices of a row are shuffled by a seed made of the row itself, so that a task is the same in every run, unless a choice
-speaks of the others (`none of the above`, `both A and B`). Option `shuffle: false` keeps the order of the data, but for
-GPQA's rows, which name the right one first. `rewards/choices.py` says which letter an answer chooses.
+`docs/data.md` lists the forms of rows. The choices of a row are shuffled by a seed made of the row itself, so that a task is
+the same in every run, unless a choice speaks of the others (`none of the above`, `both A and B`). Option `shuffle: false`
+keeps the order of the data, but for GPQA's rows, which name the right one first. `rewards/choices.py` says which letter an
+answer chooses.
 """
 
 import json

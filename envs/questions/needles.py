@@ -28,7 +28,7 @@ from typing import Any, Literal, get_args
 
 from tokenizers import Tokenizer
 
-from temper.envs.core.bounds import fraction, one_of, only_known, positive
+from temper.envs.core.bounds import fraction, one_of, only_known, whole
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.row_format import Row, RowFormat, has_fields
 from temper.envs.core.row_format import field as row_field
@@ -80,12 +80,9 @@ class NeedleOptions:
         one_of("options.haystack", str(self.haystack), get_args(Haystack))
         if self.task is not None:
             one_of("options.task", str(self.task), KINDS)
-        for name, value in (("length", self.length), ("needles", self.needles)):
-            if value is None and name == "length":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f"options.{name} is {value!r}; it must be a whole number")
-            positive(f"options.{name}", value)
+        if self.length is not None:
+            whole("options.length", self.length, least=1)
+        whole("options.needles", self.needles, least=1)
         if self.needles > MOST_NEEDLES:
             raise ValueError(f"options.needles is {self.needles}; it may be up to {MOST_NEEDLES}")
         if self.depth is not None:

@@ -4,10 +4,8 @@ Each generated task has a corpus of its own, so that nothing can be learnt by he
 document for each of four; 2 where the boss of somebody lives, which two documents say; 3 the same among twelve who share
 names. A level draws from all levels up to it.
 
-Rows: `question` with `answer` (a text, or a list of texts of which any is right), or with `golden_answers` as FlashRAG and
-Search-R1 have them; `gold_ids` where it is known which documents say it. The corpus is `corpus.jsonl` beside the rows, or that
-of option `corpus`: a file (JSONL, Parquet, CSV), a folder or a name on the hub, with `id`, `text` or `contents`, and perhaps
-`title` (BEIR's, FlashRAG's). Options: `results` of a search (5), `snippet` (characters of its text that a result shows, 160)
+Rows find the corpus as `corpus.jsonl` beside them, or by option `corpus`: a file, a folder or a name on the hub
+(`docs/data.md`). Options: `results` of a search (5), `snippet` (characters of its text that a result shows, 160)
 and `page` (characters of an opened document, 4000).
 
 The answer is the first turn without calls; `rewards/short_answers.py` says when it is right. Parts: `found` (the share of the
@@ -21,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.bounds import only_known, positive
+from temper.envs.core.bounds import only_known, whole
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.row_format import Row, RowFormat, field, has_fields
@@ -58,13 +56,9 @@ class SearchOptions:
     def __post_init__(self) -> None:
         if self.corpus is not None and not isinstance(self.corpus, str):
             raise ValueError(f"options.corpus is {self.corpus!r}; it must be a file, a folder or a name on the hub")
-        for name, value in (("results", self.results), ("snippet", self.snippet), ("page", self.page)):
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise ValueError(f"options.{name} is {value!r}; it must be a whole number")
-        positive("options.results", self.results)
-        positive("options.page", self.page)
-        if self.snippet < 0:
-            raise ValueError(f"options.snippet is {self.snippet}; it must be 0 or more")
+        whole("options.results", self.results, least=1)
+        whole("options.snippet", self.snippet)
+        whole("options.page", self.page, least=1)
 
 
 class SearchEnv(TaskEnv):

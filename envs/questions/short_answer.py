@@ -3,11 +3,7 @@
 Levels of generated tasks: 1 what stands behind one of three names; 2 digits sorted, or the even ones of them in any order;
 3 a quantity in another unit. A level draws from all levels up to it.
 
-Rows, each with a `question`: `answers` with `text`, and a `context`, as in SQuAD; `answer` with `value` and `aliases`, as in
-TriviaQA; `possible_answers`, as in PopQA; `answer` as a text or as a list of texts of which any is right, as in HotpotQA (its
-`context` is shown where it is there) and NQ-Open; `input`, `context` and `answers`, as in LongBench. Own rows may have
-`answer` with a `unit` and a `tolerance` (a share of the answer), or a list `items`, each a text or a list of texts of which
-any is right, and `ordered: true` where their order counts.
+`docs/data.md` lists the forms of rows.
 
 `rewards/short_answers.py` says which text is the answer and when two are the same, `rewards/units.py` when two quantities are.
 Part `f1` is SQuAD's F1 of the words, or that of the items of a list.

@@ -4,10 +4,8 @@ Levels of generated tasks: 1 some of the numbers of a line, by their names; 2 re
 and lists out of sentences; 3 orders with a list of objects, an enumeration, a value that may be null and a sum. A level draws
 from all levels up to it.
 
-Rows: `prompt` or `question` (a text, or messages that show the schema themselves), `schema` (an object, or its JSON text) and
-`completion` or `answer` (the right value, or its JSON text), as in json-mode-eval; a row with `json_schema` alone, as in
-JSONSchemaBench, asks for any valid value. A row whose right value is not valid, or whose schema is wrong or refers to
-something else, is refused.
+`docs/data.md` lists the forms of rows. A row whose right value is not valid, or whose schema refers to something else, is
+refused.
 
 The part `valid` is 1 for JSON that is valid, `values` the share of right values at their places. An answer is right where it is
 valid and all its values are right, none missing and none beside them (`rewards/json_answers.py`, `rewards/json_schemas.py`).

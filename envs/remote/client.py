@@ -21,6 +21,7 @@ from typing import Any
 
 import httpx
 
+from temper.envs.core.bounds import whole
 from temper.envs.core.errors import EnvironmentFault
 
 TURNED_AWAY = (429, 503)
@@ -69,9 +70,8 @@ class Server:
             raise ValueError(
                 f"options.key_variable: {self.key_variable} is not set here; export it before the run starts"
             )
-        for name, count in (("retries", self.retries), ("max_bytes", self.max_bytes)):
-            if not isinstance(count, int) or count < 0:
-                raise ValueError(f"options.{name} is {count!r}; it must be a whole number, 0 or more")
+        whole("options.retries", self.retries)
+        whole("options.max_bytes", self.max_bytes)
         for name, seconds in (("timeout_s", self.timeout_s), ("backoff_s", self.backoff_s)):
             if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
                 raise ValueError(f"options.{name} is {seconds!r}; it must be a number of seconds above 0")

@@ -208,11 +208,7 @@ def reap(pid: int, options: int) -> dict[str, Any]:
 
 
 def enter(
-    descriptors: list[int],
-    control: socket.socket,
-    limits: dict[str, int],
-    forks: Forks,
-    zygote: socket.socket | None,
+    descriptors: list[int], control: socket.socket, limits: dict[str, int], forks: Forks, zygote: socket.socket | None
 ) -> None:
     """Seal the fork: its own session, nothing open but its channel, its input and output or /dev/null."""
     os.setsid()

@@ -23,11 +23,7 @@ from temper.rewards.tool_calls import Schema, Schemas, inner_schema, match_calls
 from temper.rewards.verdict import Verdict, verdict
 
 Wanted = Literal["no call", "any call"]
-WANTED: Mapping[str, Wanted] = {
-    "irrelevance": "no call",
-    "live_irrelevance": "no call",
-    "live_relevance": "any call",
-}
+WANTED: Mapping[str, Wanted] = {"irrelevance": "no call", "live_irrelevance": "no call", "live_relevance": "any call"}
 LANGUAGES: Mapping[str, Language] = {"simple_java": "java", "simple_javascript": "javascript"}
 NO_VALUE = object()
 SPOKEN: Mapping[Language | None, str] = {None: "Python 3", "java": "Java 8 SDK", "javascript": "JavaScript"}

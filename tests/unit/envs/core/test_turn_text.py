@@ -32,11 +32,7 @@ READ = {"readable": True, "well_formed": True}
 @pytest.mark.parametrize(
     ("text", "thinks", "expected"),
     [
-        (
-            'so</think>I ask. <tool_call>{"name": "a"}</tool_call>',
-            True,
-            {"thought": "so", "calls": (CALL,), **READ},
-        ),
+        ('so</think>I ask. <tool_call>{"name": "a"}</tool_call>', True, {"thought": "so", "calls": (CALL,), **READ}),
         (
             "a</think>b</think>85",
             True,

@@ -281,7 +281,7 @@ def test_a_plan_is_refused_where_chance_decides_or_no_win_can_be_reached() -> No
         ({"id": "Blackjack-v1", "frame": "ansi"}, "Blackjack-v1 has text"),
         ({"id": "Blackjack-v1", "actions": ["a", "A"]}, "needs 2 different names"),
         ({"id": "Blackjack-v1", "actions": ["a"]}, "needs 2 different names"),
-        ({"id": "Blackjack-v1", "max_steps": 0}, "must be 1 or more"),
+        ({"id": "Blackjack-v1", "max_steps": 0}, "options.max_steps=0"),
         ({"id": "Blackjack-v1", "success": "yes"}, "must be a number"),
     ],
 )
