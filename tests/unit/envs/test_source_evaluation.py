@@ -1,6 +1,7 @@
-"""Evaluation data of its own, splits by file and column, streamed rows, and training rows that overlap with evaluation."""
+"""Rows of evaluation and of training: data of their own, splits by file and column, streams, overlap between the two."""
 
 import json
+import logging
 import re
 from pathlib import Path
 
@@ -12,17 +13,20 @@ from temper.envs.data.blocks import BLOCK
 from temper.envs.data.config import DataConfig
 from temper.envs.data.overlap import DropOverlap, OverlapIndex, PromptText, prompt_text
 from temper.envs.data.split import SplitConfig
-from temper.envs.source import RowSource, StreamedSource, distinct, open_source
+from temper.envs.source import RowSource, StreamedSource, all_rows, distinct, open_source, row_tasks
 from temper.orchestrator.pipeline.config import KINDS, load_config
-from temper.orchestrator.pipeline.overlap_check import find_overlaps
+from temper.orchestrator.pipeline.overlap_check import find_overlaps, overlaps_of
 from temper.orchestrator.pipeline.overlaps import read_overlaps, write_overlaps
+from temper.orchestrator.run.folder import RunDir, RunState
 
+DEMO = Path("configs/demo.yaml")
 REAL = Path("../shared/data/gsm8k_train.jsonl")
 LONG = "A farmer sells {n} eggs on each of the seven days of a week and keeps the rest for his own kitchen. How many?"
 
 
-def save(path: Path, questions: list[str], **further: str) -> DataConfig:
-    rows = [{"question": said, "answer": "#### 1"} | further for said in questions]
+def save(path: Path, questions: list[str], **further: str | None) -> DataConfig:
+    given = {name: value for name, value in further.items() if value is not None}
+    rows = [{"question": said, "answer": "#### 1"} | given for said in questions]
     with path.open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
     return DataConfig(path=str(path))
@@ -78,7 +82,7 @@ def test_generated_tasks_may_have_evaluation_data(tmp_path: Path) -> None:
     assert asked(env, "heldout") == numbered(0, 3)
     with pytest.raises(ValueError, match="the tasks are generated, or streamed"):
         asked(env, "train")
-    config = load_config(Path("configs/demo.yaml"), ["envs.math.eval_data=test.jsonl"])
+    config = load_config(DEMO, ["envs.math.eval_data=test.jsonl"])
     assert config.envs["math"].eval_data == DataConfig(path="test.jsonl")  # a text alone is the path
     assert kind_of(KINDS, "envs.math.eval_data.streaming") is Kind.RUNNING
     assert {kind_of(KINDS, f"envs.math.eval_data{part}") for part in ("", ".path", ".filter.n")} == {Kind.IDENTITY}
@@ -104,6 +108,7 @@ def test_a_larger_share_holds_out_what_a_smaller_one_does(tmp_path: Path) -> Non
 
 def test_splits_that_can_not_be_are_refused(tmp_path: Path) -> None:
     data = save(tmp_path / "rows.jsonl", numbered(0, 9))
+    held, column = save(tmp_path / "test.jsonl", numbered(0, 9)), SplitConfig(by="column", column="part", share=0.5)
     streamed = DataConfig(path=data.path, streaming=True)
     for wrong, said in (
         (EnvConfig(data=data, split=SplitConfig(share=1.0)), "envs.math.split.share=1.0: must be above 0 and below 1"),
@@ -124,9 +129,25 @@ def test_splits_that_can_not_be_are_refused(tmp_path: Path) -> None:
             EnvConfig(data=streamed, drop_overlap="ngrams"),
             "envs.math.drop_overlap=ngrams: with envs.math.data.streaming give envs.math.eval_data",
         ),
+        (
+            EnvConfig(data=data, split=SplitConfig(heldout=["dev"])),
+            "envs.math.split.heldout=['dev']: values of a column",
+        ),
+        (EnvConfig(data=data, split=column), "envs.math.split.share=0.5: envs.math.split.column says what"),
+        (
+            EnvConfig(data=data, eval_data=held, split=SplitConfig(share=0.5)),
+            "envs.math.split.share=0.5: eval_data says",
+        ),
+        (
+            EnvConfig(eval_data=DataConfig(path="x", streaming=True)),
+            "envs.math.eval_data.streaming: rows of evaluation",
+        ),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(said)}"):
             bind("math", wrong)
+    bind("math", EnvConfig(eval_data=held, split=SplitConfig(share=0.5)))  # of the tasks that are generated
+    with pytest.raises(ValueError, match=r"model\.revision=main is that of model\.path, which is not given"):
+        load_config(DEMO, ["model.revision=main"])
 
 
 def test_streamed_rows_come_in_blocks_and_again_after_the_last(tmp_path: Path) -> None:
@@ -173,7 +194,7 @@ def test_every_setting_that_names_data_is_compared_also_where_two_name_the_same_
         f"envs.{name}={{kind: math, eval_data: {held.path}, data: {{path: {rows}, filter: {{source: {name}}}}}}}"
         for name in ("a", "b")
     ]
-    found = {one.env: one for one in find_overlaps(load_config(Path("configs/demo.yaml"), envs))}
+    found = {one.env: one for one in find_overlaps(load_config(DEMO, envs))}
     assert {(len(found[env].found.exact), found[env].found.training) for env in ("a", "b")} == {(4, 20)}
     assert found["a"].training == (f"envs.a.data={rows}", f"envs.b.data={rows}")
 
@@ -220,7 +241,7 @@ def test_the_overlap_with_all_training_prompts_is_counted(tmp_path: Path) -> Non
     rows = [{"messages": [{"role": "user", "content": each}, answer]} for each in said]
     chats.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = [f"envs.math.data={data.path}", f"envs.math.eval_data={held.path}", "envs.math.drop_overlap=ngrams"]
-    config = load_config(Path("configs/demo.yaml"), [*settings, f"sft.data={chats}"])
+    config = load_config(DEMO, [*settings, f"sft.data={chats}"])
     (found,) = find_overlaps(config)
     assert (found.found.prompts, found.found.training, len(found.found.exact)) == (4, 23, 2)
     assert (found.found.long, len(found.found.shared), found.left_out) == (1, 1, 1)
@@ -236,7 +257,66 @@ def test_half_of_gsm8k_is_compared_with_the_other_half(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text("\n".join(lines[:-500]))
     (tmp_path / "test.jsonl").write_text("\n".join([*lines[-500:], lines[0]]))
     settings = [f"envs.math.data={tmp_path / 'train.jsonl'}", f"envs.math.eval_data={tmp_path / 'test.jsonl'}"]
-    (found,) = find_overlaps(load_config(Path("configs/demo.yaml"), settings))
+    (found,) = find_overlaps(load_config(DEMO, settings))
     assert found.found.prompts == 501
     assert len(found.found.exact) >= 1
     assert len(found.found.shared) < 50
+
+
+def test_rows_are_read_once_for_all_who_ask_of_an_environment(tmp_path: Path) -> None:
+    data = save(tmp_path / "rows.jsonl", numbered(0, 40))
+    env = bind("math", EnvConfig(data=data))
+    (first, *_) = row_tasks(env, data)
+    Path(data.path).unlink()  # nobody reads it again
+    train, held = (open_source(env, split=split, seed=1) for split in ("train", "heldout"))
+    assert isinstance(train, RowSource)
+    assert isinstance(held, RowSource)
+    assert len(train.tasks) + len(held.tasks) == 40
+    assert any(task is first.task for task in (*train.tasks, *held.tasks))
+    with pytest.raises(FileNotFoundError, match=r"^envs\.math\.data: no data file .*; or null for generated tasks"):
+        all_rows(bind("math", EnvConfig(data=data)), data)
+
+
+def test_a_row_without_the_column_of_the_split_is_trained_on_and_a_column_that_no_row_has_is_refused(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    for first, part in ((0, "test"), (4, None), (8, "train")):
+        save(path, numbered(first, 4), part=part)
+    data = DataConfig(path=str(path))
+    rows = list(row_tasks(bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="part"))), data))
+    assert [each.heldout for each in rows] == [True] * 4 + [False] * 8
+    wrong = bind("math", EnvConfig(data=data, split=SplitConfig(by="column", column="prat")))
+    with pytest.raises(ValueError, match=r"split\.column names 'prat', which no row has"):
+        open_source(wrong, split="train", seed=1)
+
+
+def test_the_first_bad_row_of_a_stream_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("no row\n" * 3)
+    data = DataConfig(path=save(path, numbered(0, 5)).path, streaming=True, on_error="skip")
+    with caplog.at_level(logging.WARNING):
+        next(row_tasks(bind("math", EnvConfig(data=data)), data))
+    (said,) = caplog.messages
+    assert said.startswith(f"{path}:1: not a JSON object")
+
+
+def test_an_overlap_that_was_found_is_not_looked_for_again_while_settings_and_files_are_the_same(
+    tmp_path: Path,
+) -> None:
+    data, held = save(tmp_path / "rows.jsonl", numbered(0, 9)), save(tmp_path / "test.jsonl", numbered(0, 3))
+    said = [f"envs.math.data={data.path}", f"envs.math.eval_data={held.path}"]
+    folder = RunDir(tmp_path / "run")
+    folder.open()
+    try:
+        folder.store(RunState(fingerprint={"seed": "1"}))
+        (found,) = overlaps_of(load_config(DEMO, said), folder)
+        assert len(found.found.exact) == 3
+        save(Path(held.path), numbered(3, 1))
+        assert overlaps_of(load_config(DEMO, said), folder) == [found]
+        folder.store(RunState(fingerprint={"seed": "2"}))
+        (again,) = overlaps_of(load_config(DEMO, said), folder)
+        assert (len(again.found.exact), again.of == found.of) == (4, False)
+        assert [again.found] == [one.found for one in find_overlaps(load_config(DEMO, said))]
+    finally:
+        folder.close()

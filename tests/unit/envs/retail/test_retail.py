@@ -105,12 +105,9 @@ def test_turns_that_are_given_are_all_played(shop: Path, replies: int) -> None:
     assert ended["reward"] == 1.0
 
 
-def test_a_transfer_ends_the_episode_after_the_calls_of_its_turn(shop: Path) -> None:
+def test_a_transfer_ends_the_episode_after_the_calls_of_its_turn_unless_it_is_refused(shop: Path) -> None:
     ended = play(task_of(shop, row(CANCEL)), say("", TRANSFER, CANCEL))
     assert (ended["reward"], ended["truncated"]) == (1.0, False)
-
-
-def test_a_refused_transfer_does_not_end_the_episode(shop: Path) -> None:
     refused = say("", ("transfer_to_human_agents", {}))
     ended = play(task_of(shop, row(TRANSFER)), refused, "Shall I?", "Done.")
     assert (ended["reward"], ended["parts"]["tool_errors"]) == (1.0, 1.0)

@@ -60,18 +60,14 @@ def test_a_cancelled_order_is_refunded_to_its_gift_card_at_once(database: Databa
     assert use(database, "get_order_details", order_id="#W1") == order
 
 
-def test_a_cancelled_order_refunds_only_what_is_still_paid(database: Database) -> None:
-    use(database, "modify_pending_order_payment", order_id="#W1", payment_method_id="paypal_1")
-    order = use(database, "cancel_pending_order", order_id="#W1", reason="ordered by mistake")
-    assert order["payment_history"][3:] == [payment("refund", 40.4, "paypal_1")]
-    assert balance(database, "gift_card_1") == 90.4
-
-
-def test_another_payment_method_pays_and_the_first_is_refunded(database: Database) -> None:
+def test_another_payment_method_pays_and_a_cancelled_order_refunds_what_is_still_paid(database: Database) -> None:
     order = use(database, "modify_pending_order_payment", order_id="#W1", payment_method_id="paypal_1")
     moved = [payment("payment", 40.4, "paypal_1"), payment("refund", 40.4, "gift_card_1")]
     assert order["payment_history"] == [PAID_1, *moved]
     assert order["status"] == "pending"
+    assert balance(database, "gift_card_1") == 90.4
+    order = use(database, "cancel_pending_order", order_id="#W1", reason="ordered by mistake")
+    assert order["payment_history"][3:] == [payment("refund", 40.4, "paypal_1")]
     assert balance(database, "gift_card_1") == 90.4
 
 
