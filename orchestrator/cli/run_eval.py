@@ -11,7 +11,7 @@ from temper.orchestrator.cli.eval_command import KEY_VARIABLE, environments, pre
 from temper.orchestrator.cli.run_commands import show_dry_run
 from temper.orchestrator.config.text import is_file, merged, overridden, read_text
 from temper.orchestrator.evaluation.remote import evaluate_server
-from temper.orchestrator.evaluation.table import result_lines
+from temper.orchestrator.evaluation.scores import result_lines
 from temper.orchestrator.pipeline.config import Config, make_config
 from temper.orchestrator.pipeline.eval_config import (
     PATIENT,

@@ -8,7 +8,7 @@ from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
 from temper.envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT, answer_text, writable
 from temper.envs.data.config import DataConfig, OnError
 from temper.orchestrator.data.chat_data import Dialogue
-from temper.orchestrator.data.row_intake import RowIntake
+from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
 from temper.orchestrator.data.sft import in_rounds
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -120,24 +120,20 @@ def _read(text: str) -> Any:
 EFFORTS = (None, "low", "medium", "high")
 
 
-class ChatFile:
-    """Rows of data with `messages`, shuffled anew in each epoch; `counts` says what became of those that were read at once.
+def chat_rows(
+    data: DataConfig, intake: RowIntake, *, on_error: OnError, rounds: int = 1, seed: int
+) -> ShuffledRows[Dialogue]:
+    """Read rows of data with `messages`. Every row is tokenised by `intake` when it is read.
 
-    Every row is tokenised by `intake` when it is read. Raises `ValueError` with its place for the first one that can't be
-    trained on where `on_error` is "raise".
+    Raise `ValueError` with its place for the first one that can't be trained on where `on_error` is "raise".
     """
 
-    def __init__(self, data: DataConfig, intake: RowIntake, *, on_error: OnError, rounds: int = 1, seed: int) -> None:
-        def parse(row: dict[str, Any], number: int) -> Dialogue:
-            dialogue = parse_chat(row, number, thoughts=intake.knows_thoughts)
-            intake.require_fits(in_rounds(dialogue, rounds))
-            return dialogue
+    def parse(row: dict[str, Any], number: int) -> Dialogue:
+        dialogue = parse_chat(row, number, thoughts=intake.knows_thoughts)
+        intake.require_fits(in_rounds(dialogue, rounds))
+        return dialogue
 
-        self._row, self.counts = intake.shuffled(data, parse, on_error=on_error, seed=f"{seed}/epoch")
-
-    def dialogue(self, index: int) -> Dialogue:
-        """Return the dialogue at a position, epoch after epoch."""
-        return self._row(index)
+    return intake.shuffled(data, parse, on_error=on_error, seed=f"{seed}/epoch")
 
 
 def parse_chat(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Dialogue:

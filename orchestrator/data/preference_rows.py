@@ -1,6 +1,6 @@
 """Pairs of answers as the rows of a file have them: the same prompt, an answer that is preferred, and another one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from temper.orchestrator.data.chat_file import checked_messages, checked_tools, shown, spoken
-from temper.orchestrator.data.row_intake import RowIntake
+from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
 
 SIDES = ("chosen", "rejected")
 CONTINUED = {("system", "user"), ("user", "assistant"), ("tool", "assistant"), ("assistant", "tool")}
@@ -29,23 +29,12 @@ class Preference:
         return Pair(chosen=tokenizer.sample(self.chosen), rejected=tokenizer.sample(self.rejected))
 
 
-class PreferenceFile:
-    """Rows of data with two answers, shuffled anew in each epoch; `counts` says what became of them, but for streamed ones.
+def preference_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: str) -> ShuffledRows[Preference]:
+    """Read rows of data with two answers. Every row is tokenised once by `intake`.
 
-    Every row is tokenised once by `intake`. Raises `ValueError` with place and offending value for a row that can't be trained
-    on if `on_error` is "raise", and if no row can.
+    Raise `ValueError` with place and offending value for a row that can't be trained on if `on_error` is "raise", and if no
+    row can.
     """
-
-    def __init__(self, data: DataConfig, intake: RowIntake, *, on_error: OnError, seed: str) -> None:
-        self._row, self.counts = intake.shuffled(data, preference_parser(intake), on_error=on_error, seed=seed)
-
-    def preference(self, index: int) -> Preference:
-        """Return the preference at a position, epoch after epoch."""
-        return self._row(index)
-
-
-def preference_parser(intake: RowIntake) -> Callable[[dict[str, Any], int], Preference]:
-    """Return the function that reads one row and its number."""
 
     def parse(row: dict[str, Any], number: int) -> Preference:
         preference = parse_preference(row, number, thoughts=intake.knows_thoughts)
@@ -53,7 +42,7 @@ def preference_parser(intake: RowIntake) -> Callable[[dict[str, Any], int], Pref
             raise ValueError(f"`chosen` and `rejected` are the same tokens, {shown(row['chosen'])}")
         return preference
 
-    return parse
+    return intake.shuffled(data, parse, on_error=on_error, seed=seed)
 
 
 def parse_preference(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Preference:

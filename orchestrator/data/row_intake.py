@@ -88,6 +88,15 @@ def limit_name(stage: str, max_tokens: int | None) -> str:
     return f"{stage}.max_tokens" if max_tokens is not None else "the model's max_position_embeddings"
 
 
+@dataclass(frozen=True, slots=True)
+class ShuffledRows(Generic[T]):
+    """Items of rows in epochs, shuffled anew in each; `counts` says what became of the rows, but for streamed ones."""
+
+    item: Callable[[int], T]
+    """Return the item at a position, epoch after epoch."""
+    counts: dict[str, int]
+
+
 class RowIntake:
     """Reads the rows of one file and counts what became of them."""
 
@@ -129,28 +138,19 @@ class RowIntake:
         long = self._counts[too_long(self._max_tokens)]
         return items, _counted({ROWS: len(items), MALFORMED: skipped - long} | self._counts)
 
-    def stream(
-        self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError, seed: str
-    ) -> Blocks[T]:
-        """Read the first block of items, and the others as they are needed: `parse` and errors as in `read`, nothing counted.
-
-        A row that can't be trained on ends the run where it is come to, or is left out each time.
-        """
-        _require_no_format(data)
-        return Blocks(lambda: usable_rows(data, parse=parse, on_error=on_error), seed=seed)
-
     def shuffled(
         self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError, seed: str
-    ) -> tuple[Callable[[int], T], dict[str, int]]:
-        """Return what gives the item at a position, epochs shuffled, and the counts of `read`; of streamed data there are none.
+    ) -> ShuffledRows[T]:
+        """Read the items of rows of data, of streamed data the first block and the others as they are needed.
 
-        Raise as `read`.
+        Raise as `read`. A streamed row that can't be trained on raises when its block is read, or is left out each time.
         """
         if data.streaming:
-            return self.stream(data, parse, on_error=on_error, seed=seed).item, {}
+            _require_no_format(data)
+            return ShuffledRows(Blocks(lambda: usable_rows(data, parse=parse, on_error=on_error), seed=seed).item, {})
         rows, counts = self.read(data, parse, on_error=on_error)
         epochs = Epochs(len(rows), seed=seed)
-        return lambda index: rows[epochs.at(index).item], counts
+        return ShuffledRows(lambda index: rows[epochs.at(index).item], counts)
 
     def require_fits(self, dialogue: Dialogue) -> tuple[int, ...]:
         """Return the ids of a dialogue. Raise `ValueError` where they are too many, or lack what the template does not know."""

@@ -70,7 +70,7 @@ class StepEvaluations(Evaluations):
         self._running: asyncio.Task[None] | None = None
 
     def begin(self, step: int, version: WeightVersion) -> None:
-        """See `Evaluations.begin`: every `eval_every` steps, before the first one and after the last.
+        """Evaluate every `eval_every` steps, before the first one and after the last.
 
         Where the stage goes on and that of the steps before is missing, what it goes on from is evaluated in its place.
         """
@@ -79,23 +79,19 @@ class StepEvaluations(Evaluations):
             self._running = asyncio.create_task(self._evaluate(step, version, due=due))
 
     async def free(self) -> None:
-        """See `Evaluations.free`."""
         if self._config.max_lag == 0:
             await self.finished()
 
     async def finished(self) -> None:
-        """See `Evaluations.finished`."""
         if self._running is None:
             return
         await asyncio.wait({self._running})  # who gives up waiting does not end it
         self._running.result()
 
     def last_sign(self) -> float:
-        """See `Evaluations.last_sign`."""
         return self._sign
 
     async def give_up(self) -> None:
-        """See `Evaluations.give_up`."""
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running}, timeout=END_S)

@@ -18,8 +18,8 @@ from temper.learner.models.shape import longest_sequence
 from temper.orchestrator.config.fitting import fit_own_answers
 from temper.orchestrator.config.supervised import OwnAnswersConfig
 from temper.orchestrator.data.chat_data import DialogueTokenizer
-from temper.orchestrator.data.preference_rows import PreferenceFile
-from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, positions
+from temper.orchestrator.data.preference_rows import Preference, preference_rows
+from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, ShuffledRows, positions
 from temper.orchestrator.data.self_answers import pair_lines, read_pairs
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
@@ -79,10 +79,10 @@ async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
     )
 
 
-def read_pairs_of_data(config: DpoConfig, intake: RowIntake, *, seed: int) -> PreferenceFile:
+def read_pairs_of_data(config: DpoConfig, intake: RowIntake, *, seed: int) -> ShuffledRows[Preference]:
     """Read the rows of `data`, or the first of streamed ones. Raise `FileNotFoundError`, or `ValueError` for a bad row."""
     assert config.data is not None
-    return PreferenceFile(config.data, intake, on_error=config.on_error, seed=f"{seed}/dpo")
+    return preference_rows(config.data, intake, on_error=config.on_error, seed=f"{seed}/dpo")
 
 
 async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> Callable[[int], list[Pair]]:
@@ -100,7 +100,7 @@ async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> Callab
     intake = row_intake(config, instance.name, tokenizer, thought, longest=max_tokens)
     rows = await run.stop.wait_or(in_thread(partial(read_pairs_of_data, config, intake, seed=seed)))
     tell_data(run, instance.name, config.data.name, rows.counts, drawn=drawn)
-    return lambda step: [rows.preference(index).pair(by) for index in positions(step, config.batch_size)]
+    return lambda step: [rows.item(index).pair(by) for index in positions(step, config.batch_size)]
 
 
 def _check(config: DpoConfig, start: StartCheck) -> None:

@@ -1,5 +1,6 @@
 """`sft`: supervised fine-tuning on demonstrations or chat files."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
@@ -9,9 +10,9 @@ from temper.envs.data.config import DataConfig, OnError
 from temper.learner.models.shape import longest_sequence
 from temper.orchestrator.config.fitting import fit_supervised
 from temper.orchestrator.config.supervised import SupervisedConfig
-from temper.orchestrator.data.chat_data import Demonstrations, DialogueTokenizer
-from temper.orchestrator.data.chat_file import ChatFile
-from temper.orchestrator.data.row_intake import RowIntake, limit_name
+from temper.orchestrator.data.chat_data import Demonstrations, Dialogue, DialogueTokenizer
+from temper.orchestrator.data.chat_file import chat_rows
+from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows, limit_name
 from temper.orchestrator.data.sft import DEMONSTRATED, SftData, SftDataConfig
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
@@ -56,22 +57,23 @@ async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
     return await train_supervised(run, instance.name, config, batch, sequences=config.batch_size)
 
 
-def read_chats(config: SftConfig, intake: RowIntake, *, seed: int) -> ChatFile:
+def read_chats(config: SftConfig, intake: RowIntake, *, seed: int) -> ShuffledRows[Dialogue]:
     """Read the rows of `data`, or the first of streamed ones. Raise `FileNotFoundError`, or `ValueError` for a bad row."""
     assert config.data is not None
-    return ChatFile(config.data, intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
+    return chat_rows(config.data, intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
 
 
 def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
     name, seed = instance.name, instance.seed(run.config.seed)
     tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
+    source: Callable[[int], Dialogue]
     if config.data is None:
         source = Demonstrations(instance.mixture(run.config, config.shares), run.config.environments).dialogue
     else:
         chats = read_chats(config, row_intake(config, name, tokenizer, thought, longest=max_tokens), seed=seed)
         tell_data(run, name, config.data.name, chats.counts, drawn=config.steps * config.batch_size)
-        source = chats.dialogue
+        source = chats.item
     left_out = Renderer(tokenizer).leaves_thoughts_out
     if config.usual and not left_out:
         run.progress.note(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.orchestrator.run.redaction import blanked
+from temper.orchestrator.tracking.metric_names import ACCURACY
 
 COLUMNS = ("task", "accuracy", "env", "right", "scored", "failed")
 """The page makes a line of each value of the first column, and shows the second one in it, until people choose others."""
@@ -27,9 +28,9 @@ def table_of(result: dict[str, Any], answers: Path | None) -> dict[str, Any]:
 
 
 def accuracies(result: dict[str, Any]) -> dict[str, float]:
-    """Return the accuracy of each environment, as far as it is known."""
+    """Return the accuracy of each environment by its metric's name, as far as it is known."""
     known = {env: values.get("avg_at_k") for env, values in result["envs"].items()}
-    return {env: float(value) for env, value in known.items() if value is not None}
+    return {f"{ACCURACY}/{env}": float(value) for env, value in known.items() if value is not None}
 
 
 def _texts(path: Path) -> dict[tuple[str, str], list[str | None]]:

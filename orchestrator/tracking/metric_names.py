@@ -4,9 +4,11 @@ MLflow makes a group of what stands before the last `/` of a name, and sorts the
 no numbers in its keys: there `train/loss` of the stage `rl` is what is `4_train/rl/loss` here.
 """
 
+import math
 import re
 
 from temper.orchestrator.run.folder import evaluations_of
+from temper.orchestrator.run.metrics_log import MetricsRow
 
 ACCURACY = "1_accuracy"
 """The group of each environment's accuracy over the evaluations of a run, one after the other."""
@@ -54,3 +56,8 @@ def shown_name(stage: str, key: str, *, of: str | None = None) -> str:
     if rest and word in GROUPS:
         return f"{GROUPS[word]}/{rest}" if of else f"{GROUPS[word]}/{stage}/{rest}"
     return key if of else f"{stage}/{key}"
+
+
+def shown_values(row: MetricsRow, *, of: str | None = None) -> dict[str, float]:
+    """Return a row's values that are numbers, under the names that are shown."""
+    return {shown_name(row.stage, name, of=of): value for name, value in row.values.items() if math.isfinite(value)}

@@ -13,26 +13,18 @@ from pathlib import Path
 from urllib.parse import quote
 
 LOOPBACK = "127.0.0.1"
-QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-}
-"""Variables with which the server tells nobody that it is used, and starts no processes for jobs that nobody asks of it."""
+QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+"""Variables of a server without telemetry, and without processes for jobs that nobody asks of it."""
 OURS = "tags.`temper.run` LIKE '%'"
 """Which of a server's runs are of this program, and not the nested run of a stage."""
 RUNS_PAGE = (
     "/#/experiments/{experiment}/runs?compareRunsMode=CHART&workflowType=machine_learning&searchFilter=" + quote(OURS)
 )
-"""The page of runs and charts. Without the kind of work that it names, MLflow opens on a page about the tracing of agents; the
-filter leaves out the nested runs of stages, whose curves those of the runs have too."""
+"""The page of runs and charts. Without `workflowType`, MLflow opens on a page about the tracing of agents; the filter leaves
+out the nested runs of stages, whose curves those of the runs have too."""
 START_S = 120.0
 """How long the server may take to answer, in seconds: the first start makes its database."""
-STOP_S = 10.0
-ANSWER_S = 10.0
-POLL_S = 0.2
-TOLD = 2000
-"""Characters of the server's log that an error quotes."""
+STOP_S = ANSWER_S = 10.0
 
 
 @contextlib.contextmanager
@@ -48,9 +40,8 @@ def serving(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subproc
             f"--port {port}: {os.strerror(error.errno or 0)}; choose another, such as --port {port + 1}"
         ) from error
     command = [sys.executable, "-m", "mlflow", "server", "--host", LOOPBACK, "--port", str(port), "--workers", "1"]
-    environment = (
-        os.environ | QUIET | {"MLFLOW_BACKEND_STORE_URI": store}
-    )  # any user may see arguments, and passwords there
+    # In the environment, since any user may see arguments and passwords in them.
+    environment = os.environ | QUIET | {"MLFLOW_BACKEND_STORE_URI": store}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as file:
         server = subprocess.Popen(command, stdout=file, stderr=file, env=environment, start_new_session=True)
@@ -95,8 +86,8 @@ def _wait_for(address: str, server: "subprocess.Popen[bytes]", log: Path) -> Non
             raise TimeoutError(
                 f"MLflow's server did not answer at {address} in {START_S:.0f} s; {log} has what it said"
             )
-        time.sleep(POLL_S)
-    said = log.read_text(encoding="utf-8", errors="replace")[-TOLD:]
+        time.sleep(0.2)
+    said = log.read_text(encoding="utf-8", errors="replace")[-2000:]
     raise ValueError(f"MLflow's server ended with status {server.returncode}; it said:\n{said}")
 
 

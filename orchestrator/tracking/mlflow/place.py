@@ -15,7 +15,6 @@ from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracing.client import TracingClient
 
 from temper.orchestrator.tracking.evaluation_table import accuracies, table_of
-from temper.orchestrator.tracking.metric_names import ACCURACY
 from temper.orchestrator.tracking.mlflow.run import MlflowRun
 from temper.orchestrator.tracking.mlflow.traces import SOURCE_RUN, sampled_rows, trace_of
 from temper.orchestrator.tracking.mlflow.tracker import StoredRun
@@ -28,12 +27,11 @@ LINE = "<!-- below this line the run describes itself -->"
 STAGES_S = 30.0
 """Seconds between two batches of the nested runs."""
 SECONDS = "temper.seconds"
-"""The tag of a nested run that says how long its stage took, over all processes that worked on it."""
+"""The tag of a nested run for the time of its stage, over all processes that worked on it."""
 ENDED = "ended"
-"""The file that says that a nested run has all of a stage that is done."""
+"""The file of a nested run that has all of a stage that is done."""
 TABLES = "mlflow.loggedArtifacts"
 """The tag of a run that lists its tables for MLflow's page of evaluations."""
-TRACES_AT_ONCE = 100
 
 
 class MlflowPlace(MlflowRun):
@@ -49,7 +47,6 @@ class MlflowPlace(MlflowRun):
         """The order of the evaluation of each table that was stored."""
 
     def describe(self, note: str) -> None:
-        """Deliver the description, below the text that people have written there."""
         there = self.client.get_run(self.id).data.tags.get(NOTE, "")
         page = f"#/experiments/{self.experiment_id}/runs/{self.id}"
         file = f"get-artifact?run_uuid={self.id}&path="
@@ -81,7 +78,6 @@ class MlflowPlace(MlflowRun):
             file.write(done + "\n")
 
     def stage(self, name: str, params: dict[str, str], seconds: float | None, data: Sequence[DataSet]) -> None:
-        """Begin, continue or end the nested run of a stage, and deliver the data that the stage reads."""
         ended = self.run.memory / "stages" / name / ENDED
         if self.run.stages and (seconds is None or not ended.exists()):
             ended.unlink(missing_ok=True)
@@ -105,7 +101,6 @@ class MlflowPlace(MlflowRun):
         self.client.set_registered_model_alias(name, "newest", version.version)
 
     def finish_batch(self, *, last: bool) -> None:
-        """Send the nested runs, delete the runs that this one replaces, keep the system metrics going."""
         if last or monotonic() >= self._sent_stages + STAGES_S:
             self._sent_stages = monotonic()
             for name, nested in list(self._nested.items()):
@@ -122,7 +117,6 @@ class MlflowPlace(MlflowRun):
             self._watch()
 
     def end(self, ended: Ended) -> None:
-        """End the nested runs of the stages that are not done, the run and the system metrics."""
         for nested in self._nested.values():
             with suppress(RunDeletedError):
                 nested.end(ended)
@@ -143,20 +137,17 @@ class MlflowPlace(MlflowRun):
         known = {one["path"] for one in json.loads(tags.get(TABLES, "[]"))} | {table}
         newest = sorted(known, key=lambda one: -self._orders.get(one, 0))  # the page opens on the first
         self.send_tags({TABLES: json.dumps([{"path": one, "type": "table"} for one in newest])})
-        values = {f"{ACCURACY}/{env}": value for env, value in accuracies(result).items()}
         time = round(path.stat().st_mtime * 1000)
-        lacking = [name for name in values if order not in self._steps(name)]
-        self._log("metrics", [Metric(name, values[name], time, order) for name in lacking])
-
-    def _steps(self, name: str) -> set[int]:
-        """Return the steps at which a metric has a value: one sent again with another time would be a second."""
-        return {metric.step for metric in self.client.get_metric_history(self.id, name)}
+        for name, value in accuracies(result).items():
+            known_steps = {metric.step for metric in self.client.get_metric_history(self.id, name)}
+            if order not in known_steps:  # one sent again with another time would be a second
+                self._log("metrics", [Metric(name, value, time, order)])
 
     def _forget_traces(self) -> None:
         """Delete the traces of the runs that this one replaces, which would outlive them."""
         for old in self.replaced if self.run.shown_traces else ():
             query = f"metadata.`{SOURCE_RUN}` = '{old}'"
-            search = partial(self.client.search_traces, filter_string=query, max_results=TRACES_AT_ONCE)
+            search = partial(self.client.search_traces, filter_string=query, max_results=100)
             while found := search(locations=[self.experiment_id], include_spans=False):
                 ids = [trace.info.trace_id for trace in found]
                 self.client.delete_traces(self.experiment_id, trace_ids=ids)
@@ -207,12 +198,10 @@ class StageRun(MlflowRun):
         return True
 
     def end(self, ended: Ended) -> None:
-        """Mark the run as ended, if it was found or created."""
         if self._rows is not None:
             super().end(ended)
 
     def close(self) -> None:
-        """Close its view of the metrics file."""
         if self._rows is not None:
             self._rows.close()
         self._rows = None

@@ -6,7 +6,6 @@ checkpoint, is replaced: a new run gets all that the file has, and the old one i
 
 import json
 import logging
-import math
 import os
 import uuid
 from collections.abc import Callable, Sequence
@@ -32,7 +31,7 @@ from mlflow.tracking import MlflowClient
 
 from temper.orchestrator.run.folder import evaluations_of
 from temper.orchestrator.run.metrics_log import MetricsRow
-from temper.orchestrator.tracking.metric_names import shown_name
+from temper.orchestrator.tracking.metric_names import shown_values
 from temper.orchestrator.tracking.mlflow.tracker import StoredRun
 from temper.orchestrator.tracking.place import REJECTED, DataSet, Ended, Place, RunDeletedError, first_line, is_refusal
 from temper.orchestrator.tracking.unsent_rows import Remembered, UnsentRows, remember, remembered
@@ -99,7 +98,6 @@ class MlflowRun(Place):
         return self._unsent()
 
     def require_there(self) -> None:
-        """Raise `RunDeletedError` if it was deleted, and an error of MLflow if the server is away."""
         self._require_active(self._found(self.id))
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
@@ -116,11 +114,9 @@ class MlflowRun(Place):
         self.send_tags({f"now.{name}": value for name, value in changed.items()})
 
     def send_tags(self, values: dict[str, str]) -> None:
-        """Deliver tags, in the place of those of their names."""
         self._log("tags", [RunTag(name, value) for name, value in values.items()])
 
     def send_data(self, data: Sequence[DataSet]) -> None:
-        """Deliver the data that was read."""
         inputs = [
             DatasetInput(
                 Dataset(
@@ -156,7 +152,6 @@ class MlflowRun(Place):
             remember(self.run.memory, replace(known, replaced=()))
 
     def end(self, ended: Ended) -> None:
-        """Mark the run as ended."""
         self.client.set_terminated(self.id, status=ended.value)
 
     def _unsent(self) -> UnsentRows:
@@ -239,12 +234,9 @@ class MlflowRun(Place):
 
 
 def _metrics(row: MetricsRow, of: str | None) -> list[Metric]:
-    """Return a row's finite values, with the time of the row."""
-    values = {name: value for name, value in row.values.items() if math.isfinite(value)}
-    return [
-        Metric(shown_name(row.stage, name, of=of), value, round(row.time * 1000), row.step)
-        for name, value in values.items()
-    ]
+    time = round(row.time * 1000)
+    values = shown_values(row, of=of)
+    return [Metric(name, value, time, row.step) for name, value in values.items()]
 
 
 def _event(row: MetricsRow) -> RunTag:

@@ -1,7 +1,6 @@
 """A second place for the reports of a run, and its parts that W&B and trackio have in common."""
 
 import json
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.evaluation_table import accuracies
-from temper.orchestrator.tracking.metric_names import ACCURACY, EVALUATIONS, shown_name
+from temper.orchestrator.tracking.metric_names import EVALUATIONS
 from temper.orchestrator.tracking.place import FILE, PAGE, Place
 from temper.orchestrator.tracking.sending import Sender
 
@@ -62,11 +61,6 @@ def sink_sender(run: SinkRun, *, say: Callable[[str], None]) -> Sender:
     return Sender(run.sink, make, say=say, close_s=CLOSE_S)
 
 
-def shown_values(row: MetricsRow) -> dict[str, float]:
-    """Return a row's values that are numbers, under the names that MLflow shows too."""
-    return {shown_name(row.stage, name): value for name, value in row.values.items() if math.isfinite(value)}
-
-
 def without_links(note: str) -> str:
     """Return a note without its links to pages of MLflow's, and without pictures that it serves."""
     return LINK.sub("", note).strip()
@@ -81,4 +75,4 @@ def accuracies_of(row: MetricsRow, root: Path) -> tuple[int, dict[str, float]]:
     if not row.stage.startswith(EVALUATIONS) or row.event is not None or not file.exists():
         return 0, {}
     result = json.loads(file.read_text(encoding="utf-8"))
-    return result["order"], {f"{ACCURACY}/{env}": value for env, value in accuracies(result).items()}
+    return result["order"], accuracies(result)

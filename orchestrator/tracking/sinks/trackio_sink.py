@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from temper.orchestrator.run.metrics_log import MetricsRow
+from temper.orchestrator.tracking.metric_names import shown_values
 from temper.orchestrator.tracking.place import Ended, Place
-from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
+from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, without_links
 from temper.orchestrator.tracking.unsent_rows import UnsentRows, remembered
 
 EVENT = "event"

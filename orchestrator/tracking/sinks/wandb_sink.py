@@ -22,8 +22,9 @@ import wandb
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.metrics_log import MetricsRow
 from temper.orchestrator.tracking.evaluation_table import table_of
+from temper.orchestrator.tracking.metric_names import shown_values
 from temper.orchestrator.tracking.place import Ended, Place
-from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, shown_values, without_links
+from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, without_links
 from temper.orchestrator.tracking.unsent_rows import Remembered, UnsentRows, remember, remembered
 
 STEP = "step"
@@ -48,7 +49,6 @@ class WandbSink(Place):
         self._defined: set[str] = set()
 
     def connect(self) -> UnsentRows:
-        """Begin the run or continue it."""
         run, self._run = self._run, None
         if run is not None:
             run.finish(exit_code=EXIT[Ended.KILLED])
@@ -97,11 +97,9 @@ class WandbSink(Place):
         self._next += len(rows)  # at the end: a batch that failed comes again, and W&B leaves out the steps that it has
 
     def send_params(self, values: dict[str, str]) -> None:
-        """Deliver the configuration."""
         self._run.config.update(values, allow_val_change=True)
 
     def describe(self, note: str) -> None:
-        """Make the note the run's own."""
         self._run.notes = without_links(note)
 
     def store(self, path: Path) -> None:

@@ -22,8 +22,8 @@ from temper.learner.batches.pairs import Pair
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.data.chat_data import DialogueTokenizer
-from temper.orchestrator.data.preference_rows import Preference, PreferenceFile, parse_preference, preference_parser
-from temper.orchestrator.data.row_intake import EpochBatches, RowIntake
+from temper.orchestrator.data.preference_rows import Preference, parse_preference, preference_rows
+from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, ShuffledRows
 from temper.orchestrator.data.self_answers import pair_lines, read_pairs
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.stages.dpo import DpoConfig
@@ -41,9 +41,10 @@ ROW = {
 
 
 def read_preferences(
-    data: DataConfig, rows: RowIntake, *, on_error: OnError
-) -> tuple[list[Preference], dict[str, int]]:
-    return rows.read(data, preference_parser(rows), on_error=on_error)
+    path: Path, rows: RowIntake, *, on_error: OnError, streaming: bool = False
+) -> ShuffledRows[Preference]:
+    data = DataConfig(path=str(path), streaming=streaming)
+    return preference_rows(data, rows, on_error=on_error, seed="1/dpo")
 
 
 def tokens_of() -> DialogueTokenizer:
@@ -70,18 +71,14 @@ def test_a_row_becomes_two_answers_to_one_prompt_with_their_thoughts() -> None:
 
 def test_answers_without_thoughts_follow_a_prompt_that_opens_none() -> None:
     row = parse_preference({"messages": ASKED, "chosen": "42", "rejected": "41\n"}, 0)
-    assert row.chosen.task.thinking == OFF
+    tagged = parse_preference(ROW, 0, thoughts=False)  # to a model without thoughts their tags are text
+    assert tagged.chosen.reply[0]["content"] == ROW["chosen"]
+    assert row.chosen.task.thinking == tagged.chosen.task.thinking == OFF
     assert parse_preference(ROW, 0).chosen.task.thinking == UNLIMITED
     pair = row.pair(tokens_of())
     prompt, rejected = texts(pair.rejected)
     assert prompt.endswith("<think></think>")
     assert rejected == "41\n<|im_end|>"
-
-
-def test_to_a_model_without_thoughts_their_tags_are_text() -> None:
-    row = parse_preference(ROW, 0, thoughts=False)
-    assert row.chosen.reply[0]["content"] == ROW["chosen"]
-    assert row.chosen.task.thinking == OFF
 
 
 def test_answers_that_are_dialogues_share_what_stands_before_them() -> None:
@@ -95,20 +92,17 @@ def test_answers_that_are_dialogues_share_what_stands_before_them() -> None:
         for both in ({"chosen": "42", "rejected": "41"}, {name: [one] for name, one in answers.items()}):
             assert parse_preference({"prompt": prompt, **both}, 0) == plain
     other = [{"role": "user", "content": "6*8=?"}, answers["rejected"]]
-    for row, wrong in (
-        (whole | {"rejected": other}, "`chosen` and `rejected` are dialogues that begin differently"),
-        (whole | {"rejected": ASKED}, "`chosen` and `rejected` are dialogues that begin differently"),
-        ({"chosen": ASKED, "rejected": other[:1]}, "`messages` must be a list"),
-        (
-            {"messages": ASKED, "chosen": ASKED, "rejected": other[:1]},
-            "`chosen` must be an answer's text, not {'role': 'user'",
-        ),
-        (whole | {"rejected": "41"}, "`messages` must be a list"),
-        (whole | {"chosen": []}, "`chosen` must be a list of objects"),
-        ({"prompt": " ", "chosen": "42", "rejected": "41"}, "`messages` must be a list of objects"),
-        ({"prompt": [], "chosen": "42", "rejected": "41"}, "`prompt` must be a list of objects"),
+    for row, named in (
+        (whole | {"rejected": other}, "`chosen` and `rejected`"),
+        (whole | {"rejected": ASKED}, "`chosen` and `rejected`"),
+        ({"chosen": ASKED, "rejected": other[:1]}, "`messages`"),
+        ({"messages": ASKED, "chosen": ASKED, "rejected": other[:1]}, "`chosen`.*{'role': 'user'"),
+        (whole | {"rejected": "41"}, "`messages`"),
+        (whole | {"chosen": []}, "`chosen`"),
+        ({"prompt": " ", "chosen": "42", "rejected": "41"}, "`messages`"),
+        ({"prompt": [], "chosen": "42", "rejected": "41"}, "`prompt`"),
     ):
-        with pytest.raises(ValueError, match=wrong):
+        with pytest.raises(ValueError, match=named):
             parse_preference(row, 0)
 
 
@@ -149,11 +143,10 @@ def test_a_pair_over_the_limit_is_refused_or_skipped_and_counted_never_cut(tmp_p
     short = {"messages": ASKED, "chosen": "42", "rejected": "41"}
     path = saved(tmp_path / "pairs.jsonl", short, ROW | {"rejected": f"{'so ' * 20}</think>41"})
     with pytest.raises(ValueError, match="pairs.jsonl:2: .*dpo.max_tokens=40"):
-        read_preferences(DataConfig(path=str(path)), intake(max_tokens=40), on_error="raise")
-    rows, counts = read_preferences(DataConfig(path=str(path)), intake(max_tokens=40), on_error="skip")
-    assert counts == {"rows": len(rows), "longer than 40 tokens and skipped": 1}
-    assert len(rows) == 1
-    pair = rows[0].pair(tokens_of())
+        read_preferences(path, intake(max_tokens=40), on_error="raise")
+    rows = read_preferences(path, intake(max_tokens=40), on_error="skip")
+    assert rows.counts == {"rows": 1, "longer than 40 tokens and skipped": 1}
+    pair = rows.item(0).pair(tokens_of())
     assert pair.chosen.ids[-1] == TOKENIZER.eos_token_id
     assert pair.chosen.trained_T[-1]
 
@@ -166,47 +159,42 @@ def test_answers_that_become_the_same_tokens_are_no_pair(tmp_path: Path) -> None
     trimmed = RowIntake(DialogueTokenizer.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="dpo.max_tokens")
     path = saved(tmp_path / "pairs.jsonl", {"messages": ASKED, "chosen": "42", "rejected": "42\n"})
     with pytest.raises(ValueError, match="pairs.jsonl:1: `chosen` and `rejected`.*'42'"):
-        read_preferences(DataConfig(path=str(path)), trimmed, on_error="raise")
+        read_preferences(path, trimmed, on_error="raise")
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "named"),
     [
-        ({"messages": None}, "`messages` must be a list of objects.*not None"),
-        ({"messages": []}, "not \\[\\]"),
-        ({"messages": ["6*7=?"]}, "must hold objects with `role` and `content`, not '6\\*7=\\?'"),
-        ({"messages": [{"role": "user"}]}, "not {'role': 'user'}"),
-        ({"messages": [*ASKED, {"role": "assistant", "content": "42"}]}, "must not end with the assistant's.*'42'"),
-        ({"chosen": 42}, "`chosen` must be an answer's text, not 42"),
-        ({"rejected": " "}, "`rejected` must be an answer's text, not ' '"),
+        ({"messages": None}, "`messages`.*None"),
+        ({"messages": []}, r"\[\]"),
+        ({"messages": ["6*7=?"]}, r"'6\*7=\?'"),
+        ({"messages": [{"role": "user"}]}, "{'role': 'user'}"),
+        ({"messages": [*ASKED, {"role": "assistant", "content": "42"}]}, "`messages`.*'42'"),
+        ({"chosen": 42}, "`chosen`.*42"),
+        ({"rejected": " "}, "`rejected`.*' '"),
         ({"rejected": ROW["chosen"]}, "the same answer, '<think>"),
-        ({"rejected": "41"}, "`chosen` has a thought and `rejected` has none, '41'"),
-        ({"chosen": "42"}, "`rejected` has a thought and `chosen` has none, '42'"),
-        (
-            {"chosen": "<think>so 42"},
-            "the thought of `chosen` must be opened and closed once, unlike in '<think>so 42'",
-        ),
-        ({"chosen": "so</think>4</think>2"}, "opened and closed once, unlike in 'so</think>4"),
-        ({"chosen": ["x" * 100]}, "not \\['x+\\.\\.\\."),
+        ({"rejected": "41"}, "`chosen` has a thought.*'41'"),
+        ({"chosen": "42"}, "`rejected` has a thought.*'42'"),
+        ({"chosen": "<think>so 42"}, "`chosen`.*'<think>so 42'"),
+        ({"chosen": "so</think>4</think>2"}, "'so</think>4"),
+        ({"chosen": ["x" * 100]}, r"\['x+\.\.\."),
     ],
 )
 def test_a_malformed_row_is_named_with_file_line_and_value_or_skipped(
-    tmp_path: Path, change: dict[str, Any], said: str
+    tmp_path: Path, change: dict[str, Any], named: str
 ) -> None:
     path = saved(tmp_path / "pairs.jsonl", ROW, ROW | change)
-    with pytest.raises(ValueError, match=f"(?s)pairs.jsonl:2: .*{said}.*on_error=skip"):
-        read_preferences(DataConfig(path=str(path)), intake(), on_error="raise")
-    rows, counts = read_preferences(DataConfig(path=str(path)), intake(), on_error="skip")
-    assert (len(rows), counts) == (1, {"rows": 1, "malformed and skipped": 1})
+    with pytest.raises(ValueError, match=f"(?s)pairs.jsonl:2: .*{named}.*on_error=skip"):
+        read_preferences(path, intake(), on_error="raise")
+    rows = read_preferences(path, intake(), on_error="skip")
+    assert rows.counts == {"rows": 1, "malformed and skipped": 1}
 
 
 def test_a_file_without_a_usable_row_is_refused_even_when_rows_are_skipped(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no usable rows"):
-        read_preferences(
-            DataConfig(path=str(saved(tmp_path / "pairs.jsonl", {"chosen": "42"}))), intake(), on_error="skip"
-        )
+    with pytest.raises(ValueError, match=r"pairs\.jsonl"):
+        read_preferences(saved(tmp_path / "pairs.jsonl", {"chosen": "42"}), intake(), on_error="skip")
     with pytest.raises(FileNotFoundError, match="none.jsonl"):
-        read_preferences(DataConfig(path=str(tmp_path / "none.jsonl")), intake(), on_error="raise")
+        read_preferences(tmp_path / "none.jsonl", intake(), on_error="raise")
 
 
 def answered(*trajectories: Trajectory) -> Group:
@@ -260,31 +248,27 @@ def test_a_step_has_the_same_pairs_in_a_continued_run_and_an_epoch_has_each_pair
 
 
 @pytest.mark.parametrize(
-    ("overrides", "said"),
+    ("overrides", "named"),
     [
-        ("dpo.beta=0", "dpo.beta=0.0 must be above 0"),
-        ("dpo.samples=1", "dpo.samples=1 must be at least 2"),
-        ("dpo.steps=0", "dpo.steps=0 must be at least 1"),
-        ("dpo.on_error=ignore", "dpo.on_error=ignore: "),
-        ("dpo.shares.maths=1", "dpo.shares.maths: not among"),
-        ("dpo.batch_size=33 learner.ranks=2", "dpo.batch_size=33 can't be shared by learner.ranks=2"),
+        ("dpo.beta=0", "dpo.beta=0.0"),
+        ("dpo.samples=1", "dpo.samples=1"),
+        ("dpo.steps=0", "dpo.steps=0"),
+        ("dpo.on_error=ignore", "dpo.on_error=ignore"),
+        ("dpo.shares.maths=1", "dpo.shares.maths"),
+        ("dpo.batch_size=33 learner.ranks=2", "dpo.batch_size=33.*learner.ranks=2"),
     ],
 )
-def test_impossible_settings_are_refused(overrides: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_impossible_settings_are_refused(overrides: str, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
         load_config(Path("configs/demo.yaml"), ["stages=[init,dpo]", *overrides.split()])
-
-
-def test_the_learner_is_told_the_loss() -> None:
     loss = DpoConfig(beta=0.3).loss
     assert (loss.objective, loss.beta, loss.needs_reference) == ("dpo", 0.3, True)
 
 
 def test_streamed_pairs_are_read_as_they_are_needed(tmp_path: Path) -> None:
-    path = tmp_path / "pairs.jsonl"
-    rows = [{"messages": [{"role": "user", "content": "?"}], "chosen": f"{n}", "rejected": "no"} for n in range(5)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    streamed = PreferenceFile(DataConfig(path=str(path), streaming=True), intake(), on_error="raise", seed="1/dpo")
+    rows = [{"messages": ASKED, "chosen": f"{n}", "rejected": "no"} for n in range(5)]
+    path = saved(tmp_path / "pairs.jsonl", *rows)
+    streamed = read_preferences(path, intake(), on_error="raise", streaming=True)
     assert streamed.counts == {}
-    said = [streamed.preference(index).chosen.reply[0]["content"] for index in range(10)]
+    said = [streamed.item(index).chosen.reply[0]["content"] for index in range(10)]
     assert sorted(said[:5]) == sorted(said[5:]) == ["0", "1", "2", "3", "4"]

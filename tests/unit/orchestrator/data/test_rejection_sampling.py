@@ -83,16 +83,15 @@ def own(
     thought: ThoughtConfig | None = None,
     said: Trajectory | None = None,
     max_tokens: int | None = None,
-    thinks: bool = True,
+    tags: ThoughtTags | None = TAGS,
 ) -> tuple[RejectionSampledData, SelfAnswer]:
     save(path, said or two_turns())
     (answers, _), settings = read_answers(path, max_tokens=max_tokens), thought or ThoughtConfig()
-    renderer = Renderer(TOKENIZER, settings)
     data = RejectionSampledData(
         answers,
         mixture(thinks=said is None),
-        renderer,
-        TAGS,
+        Renderer(TOKENIZER, settings),
+        tags,
         thinking=thinking,
         thought=settings,
         batch_size=batch_size,
@@ -123,9 +122,6 @@ def test_under_a_budget_each_longer_thought_is_cut_and_its_own_answer_follows(tm
     shared, answer = own(tmp_path / "own.jsonl", thought=ThoughtConfig(scope="episode"))
     whole, _ = texts(shared.sample(answer, budget=5))
     assert whole == "long \n</think>\nask<|im_end|>[told]<think>\n\n</think>\n42<|im_end|>"
-
-
-def test_an_announced_budget_stands_in_the_prompt(tmp_path: Path) -> None:
     data, answer = own(tmp_path / "own.jsonl", thought=ThoughtConfig(announce=True))
     assert "{thinking token budget: 4}<|im_end|>" in TOKENIZER.decode(data.sample(answer, budget=4).ids)
     assert "budget" not in TOKENIZER.decode(data.sample(answer, budget=None).ids)
@@ -155,7 +151,7 @@ def test_an_answer_without_a_thought_gets_no_budget_and_no_announcement(tmp_path
     ids = ids_of("42<|im_end|>")
     turn = replace(spoken(prompt, "42<|im_end|>"), thought=TAGS.measure(ids, thinks=False))
     announced = ThoughtConfig(announce=True)
-    data, answer = own(tmp_path / "own.jsonl", thinking=cut, thought=announced, said=trajectory(turn), thinks=False)
+    data, answer = own(tmp_path / "own.jsonl", thinking=cut, thought=announced, said=trajectory(turn))
     assert tuple(data.batch(1)[0].ids) == (*prompt, *ids)
     assert answer.turns == (turn,)  # as it was, after the file
 
@@ -190,18 +186,5 @@ def test_a_budget_that_the_prompt_can_not_announce_cuts_nothing(tmp_path: Path) 
 
 
 def test_a_model_without_thoughts_learns_from_its_answers_as_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "own.jsonl"
-    save(path, two_turns())
-    answers, _ = read_answers(path, max_tokens=None)
-    data = RejectionSampledData(
-        answers,
-        mixture(),
-        Renderer(TOKENIZER),
-        None,
-        thinking=ThinkingMix(budget=1.0),
-        thought=ThoughtConfig(),
-        batch_size=1,
-        max_tokens=None,
-        seed=1,
-    )
-    assert data.batch(1)[0] == sample_of(answers[0].turns)
+    data, answer = own(tmp_path / "own.jsonl", thinking=ThinkingMix(budget=1.0), tags=None)
+    assert data.batch(1)[0] == sample_of(answer.turns)

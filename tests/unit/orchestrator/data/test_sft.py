@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -141,20 +142,14 @@ def test_budgets_of_the_configuration_are_drawn_and_announced() -> None:
     assert "a+b=?\n{thinking token budget: " in TOKENIZER.decode(announced)
 
 
-def test_little_effort_is_a_marker_and_a_short_thought_that_ends_by_itself() -> None:
+def test_little_effort_shortens_a_thought_and_rounds_repeat_it() -> None:
     dialogue = cut(SftDataConfig(thinking=ThinkingMix(low_effort=1.0), low_effort_keep=0.5))
     ids = tokens_of().sample(dialogue).ids
     assert "a+b=?\n{low effort}<|im_end|>" in TOKENIZER.decode(ids)
     assert pieces(dialogue, tokens_of())[1].startswith("get a\n</think>\n<tool_call>")
-
-
-def test_a_thought_in_rounds_goes_over_its_steps_again_one_line_each() -> None:
-    dialogue = cut(SftDataConfig(thinking=ThinkingMix(), rounds=3))
-    assert [message.get("reasoning_content") for message in dialogue.reply] == [
-        "get a b\nget a b\nget a b",
-        None,
-        "done\ndone\ndone",
-    ]
+    rounds = cut(SftDataConfig(thinking=ThinkingMix(), rounds=3))
+    thoughts = [message.get("reasoning_content") for message in rounds.reply]
+    assert thoughts == ["get a b\nget a b\nget a b", None, "done\ndone\ndone"]
 
 
 def test_a_dialogue_without_a_thought_or_with_a_mode_of_its_own_stays_as_it_is() -> None:
@@ -169,13 +164,10 @@ def test_shares_of_stripped_and_cut_thoughts_hold() -> None:
     plain = [trained_text(sequence) for sequence in data(strip=0, truncate=0).batch(1)]
     assert all("</think>" in text for text in plain)
     mixed = [sequence for step in (1, 2, 3) for sequence in data(strip=0.25, truncate=0.5).batch(step)]
+    texts = [TOKENIZER.decode(sequence.ids) for sequence in mixed]
     kinds = Counter(
-        "stripped"
-        if "<think></think>" in TOKENIZER.decode(sequence.ids)
-        else "whole"
-        if "</think>" in trained_text(sequence)
-        else "cut"
-        for sequence in mixed
+        "stripped" if "<think></think>" in whole else "whole" if "</think>" in trained_text(sequence) else "cut"
+        for whole, sequence in zip(texts, mixed, strict=True)
     )
     assert 0.15 < kinds["stripped"] / len(mixed) < 0.35
     assert 0.4 < kinds["cut"] / len(mixed) < 0.6
@@ -201,24 +193,18 @@ def test_a_demonstration_is_never_cut_but_named_or_left_out() -> None:
         data(strip=0, truncate=0, max_tokens=middle).batch(1)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [(9, "sft-2.max_tokens=9"), (None, "max_position_embeddings=9")],
-)
-def test_a_limit_is_called_by_the_setting_of_its_instance_or_by_that_of_the_model(given: int | None, said: str) -> None:
-    setting = limit_name("sft-2", given)
-    chats = SftData(
-        lambda _: DIALOGUE,
-        tokens_of(),
-        SftDataConfig(),
-        name="sft-2",
-        batch_size=1,
-        max_tokens=9,
-        setting=setting,
-        on_error="raise",
-        seed=1,
-    )
-    with pytest.raises(ValueError, match=f"{said}.*sft-2.on_error=skip"):
+def fixed(by: DialogueTokenizer, config: SftDataConfig, *, max_tokens: int | None, setting: str = "") -> SftData:
+    """One dialogue, a batch each."""
+    limits: Any = {"max_tokens": max_tokens, "setting": setting, "on_error": "raise"}
+    return SftData(lambda _: DIALOGUE, by, config, name="sft-2", batch_size=1, **limits, seed=1)
+
+
+@pytest.mark.parametrize(("given", "named"), [(9, "sft-2.max_tokens=9"), (None, "max_position_embeddings=9")])
+def test_a_limit_is_called_by_the_setting_of_its_instance_or_by_that_of_the_model(
+    given: int | None, named: str
+) -> None:
+    chats = fixed(tokens_of(), SftDataConfig(), max_tokens=9, setting=limit_name("sft-2", given))
+    with pytest.raises(ValueError, match=f"{named}.*sft-2.on_error=skip"):
         chats.batch(1)
 
 
@@ -226,14 +212,7 @@ def test_what_is_over_the_limit_only_under_its_mode_stays_as_it_was() -> None:
     config = SftDataConfig(thinking=ThinkingMix(budget=1.0, budgets=[3]))
     told = tokens_of(thought=ThoughtConfig(announce=True))
     length = len(told.sample(DIALOGUE).ids)
-    lengths = [
-        len(
-            SftData(lambda _: DIALOGUE, told, config, batch_size=1, max_tokens=most, on_error="raise", seed=1)
-            .batch(1)[0]
-            .ids
-        )
-        for most in (length, None)
-    ]
+    lengths = [len(fixed(told, config, max_tokens=most).batch(1)[0].ids) for most in (length, None)]
     assert lengths[0] == length < lengths[1]
 
 

@@ -15,7 +15,7 @@ from support.plain_pool import Worker, pool_of, settle
 from support.pushes import empty_push
 from support.scripted_engine import RENDERER, TAGS, ScriptedEngine
 from unit.orchestrator.evaluation.test_budget_curve import Tracked, answer
-from unit.orchestrator.evaluation.test_evaluation import as_before, under
+from unit.orchestrator.evaluation.test_evaluation import under
 from unit.orchestrator.loop.test_loop import Learner, SlowSource
 
 from temper.orchestrator.config.loop import RlConfig
@@ -231,7 +231,9 @@ def test_at_lag_0_the_groups_that_are_trained_are_those_of_a_run_without_evaluat
 
     async def tickets(run: Run, evaluations: bool) -> list[tuple[int, str, int]]:
         engines = Engines()
-        made = StepEvaluations(run, session.rl, engines, stage="rl") if evaluations else Evaluations()
+        config = session.rl if evaluations else replace(session.rl, eval_every=0)
+        made = evaluations_between(run, config, engines, stage="rl")
+        assert (type(made) is Evaluations) != evaluations
         await loop_of(engines, made, max_lag=0).run(1, 4)
         trained = [one for one in engines.tickets if one.number < FIRST_TICKET]
         return [(one.number, one.task.key, one.admitted.step) for one in trained][:8]
@@ -241,7 +243,7 @@ def test_at_lag_0_the_groups_that_are_trained_are_those_of_a_run_without_evaluat
     assert with_them == session.do(lambda run: tickets(run, False))
 
 
-def test_every_evaluation_asks_the_same_tasks_under_the_same_numbers_and_as_it_was_told(tmp_path: Path) -> None:
+def test_each_asks_the_same_once_also_after_an_interruption(tmp_path: Path) -> None:
     session, engines = Session(tmp_path, "rl.eval_sampling.temperature=0"), Engines()
     session.do(lambda run: evaluated(run, session.rl, engines, 0, 2))
     first, second = engines.tickets[:3], engines.tickets[3:]
@@ -249,11 +251,6 @@ def test_every_evaluation_asks_the_same_tasks_under_the_same_numbers_and_as_it_w
     assert [one.task for one in first] == [one.task for one in second]
     assert all(one.sampling.greedy for one in engines.tickets)
     assert json.loads(session.folder.step_evaluation("rl", 2).read_text())["sampling"]["temperature"] == 0
-
-
-def test_one_that_is_done_is_not_made_again_and_one_that_was_interrupted_is_made_once(tmp_path: Path) -> None:
-    session, engines = Session(tmp_path), Engines()
-    session.do(lambda run: evaluated(run, session.rl, engines, 0, 2))
 
     async def killed(run: Run) -> None:
         held = Engines(held=True)
@@ -271,51 +268,33 @@ def test_one_that_is_done_is_not_made_again_and_one_that_was_interrupted_is_made
     assert len(again.tickets) == 3  # of step 4 alone
 
 
-def test_in_place_of_one_that_was_interrupted_behind_a_step_what_the_stage_goes_on_from_is_evaluated(
-    tmp_path: Path,
-) -> None:
+def test_a_missing_one_is_made_after_the_step_that_the_stage_resumes_from(tmp_path: Path) -> None:
     session, engines = Session(tmp_path), Engines()
-    session.do(
-        lambda run: evaluated(run, session.rl, engines, 1, 2)
-    )  # that of step 0 was given up when step 1 was there
+    session.do(lambda run: evaluated(run, session.rl, engines, 1, 2))  # step 0 was given up when step 1 was there
     assert [row.step for row in session.rows] == [1, 2]
-    assert "rl step 1: is evaluated in place of step 0, which has no evaluation" in session.screen.getvalue()
+    assert "rl step 1: is evaluated in place of step 0" in session.screen.getvalue()
     again = Engines()
     session.do(lambda run: evaluated(run, session.rl, again, 3, 4))
     assert [row.step for row in session.rows] == [1, 2, 4]  # nothing is missing before step 3
 
 
-def test_a_stage_that_goes_back_to_a_checkpoint_forgets_the_evaluations_after_it(tmp_path: Path) -> None:
-    session, engines = Session(tmp_path), Engines()
-
-    async def went_back(run: Run) -> None:
-        await evaluated(run, session.rl, engines, 0, 2, 4)
-        run.cut_back("rl", 3)
-
-    session.do(went_back)
-    assert [row.step for row in session.rows] == [0, 2]
-    assert list(session.folder.step_evaluations("rl")) == [0, 2]
-    assert list(session.folder.trajectory_files("rl.eval")) == [0, 2]
-
-
-def test_evaluations_in_order_pass_an_audit_and_others_do_not(tmp_path: Path) -> None:
+def test_evaluations_after_a_checkpoint_go_with_it_and_an_audit_finds_a_double_one(tmp_path: Path) -> None:
     failures = pytest.importorskip("temper.orchestrator.tools.debug.audit.audit").failures
     session, engines = Session(tmp_path), Engines()
     session.do(lambda run: evaluated(run, session.rl, engines, 0, 2, 4))
     assert failures(session.folder) == []
+
+    async def went_back(run: Run) -> None:
+        run.cut_back("rl", 3)
+
+    session.do(went_back)
+    assert [row.step for row in session.rows] == [0, 2]
+    for kept in (session.folder.step_evaluations("rl"), session.folder.trajectory_files("rl.eval")):
+        assert list(kept) == [0, 2]
     lines = session.folder.metrics.read_text().splitlines(keepends=True)
     session.folder.metrics.write_text("".join([*lines, lines[0]]))
     (found,) = failures(session.folder)
     assert "rl.eval: step 0 " in found.what
-
-
-def test_without_every_there_are_none(tmp_path: Path) -> None:
-    session = Session(tmp_path, "rl.eval_every=0")
-
-    async def made(run: Run) -> type[Evaluations]:
-        return type(evaluations_between(run, session.rl, Engines(), stage="rl"))
-
-    assert session.do(made) is Evaluations
 
 
 class Publishing(Learner):
@@ -429,21 +408,7 @@ def test_a_worker_that_serves_an_older_version_voids_the_score(tmp_path: Path, s
     assert (row.values["math/void"], row.values["math/samples"]) == (2.0, 0.0)
     assert math.isnan(row.values["math/avg_at_k"])
     assert math.isnan(row.values["avg_at_k"])  # nothing is best by half of the environments
-    said = "the score of math is void: 2 answers have tokens of other weights than version 1 (there are versions 0, 1)"
-    assert f"rl step 2: {said}" in session.screen.getvalue()
-
-
-def test_an_answer_across_a_push_is_of_no_version(tmp_path: Path) -> None:
-    """Nothing lets that happen; where it did it would be seen."""
-    session = Session(tmp_path)
-
-    class Swapped(Engines):
-        async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None = None) -> Group:
-            group = await super().run_group(ticket, samples)
-            return replace(group, trajectories=(*group.trajectories[:-1], as_before(group.trajectories[-1])))
-
-    session.do(lambda run: evaluated(run, session.rl, Swapped(), 0))
-    assert session.rows[0].values["math/void"] == 3.0
+    assert "rl step 2: the score of math is void: 2 answers" in session.screen.getvalue()
 
 
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(tmp_path: Path) -> None:

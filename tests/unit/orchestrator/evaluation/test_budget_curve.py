@@ -95,16 +95,9 @@ def group(task: Task, answers: Sequence[Trajectory], *, failed: int = 0) -> Grou
 def two_tasks() -> list[Group]:
     """Two tasks under a budget of 10 tokens, with two answers and one: shares right 1/2 and 1."""
     first, second = task_under(up_to(10), "a"), task_under(up_to(10), "b")
-    return [
-        group(
-            first,
-            [
-                answer(first, True, turn(10, 4, Closed.ABRUPT), turn(6, 2)),
-                answer(first, False, turn(13, 6, Closed.LINE_END, formed=False), stop=Stop.LENGTH),
-            ],
-        ),
-        group(second, [answer(second, True, turn(3, 8, Closed.NEVER))], failed=1),
-    ]
+    right = answer(first, True, turn(10, 4, Closed.ABRUPT), turn(6, 2))
+    wrong = answer(first, False, turn(13, 6, Closed.LINE_END, formed=False), stop=Stop.LENGTH)
+    return [group(first, [right, wrong]), group(second, [answer(second, True, turn(3, 8, Closed.NEVER))], failed=1)]
 
 
 def test_a_point_holds_what_the_answers_say() -> None:
@@ -121,6 +114,9 @@ def test_a_point_holds_what_the_answers_say() -> None:
     assert point.answer_tokens_turn == 5.0
     assert (point.overshoot, point.overshoot_max) == (0.75, 3)  # only the 13 is beyond
     assert point.truncated == pytest.approx(1 / 3)
+    raw = json.loads(json.dumps(point.as_json()))
+    assert raw["interval"] == list(point.interval)
+    assert BudgetPoint.read(raw) == point
 
 
 def test_a_budget_of_an_episode_is_what_its_earlier_turns_left() -> None:
@@ -211,23 +207,16 @@ def test_the_interval_of_equal_answers_has_a_width_and_otherwise_the_wider_one_c
     assert spread.interval == (0.0, 1.0)  # Student's with one degree of freedom; Wilson's is 0.25 to 0.96
 
 
-def test_a_point_is_the_same_after_json() -> None:
-    (point,) = budget_curve(two_tasks(), [Condition(thinking=up_to(10), share=0.5)], scope="turn")
-    raw = json.loads(json.dumps(point.as_json()))
-    assert raw["interval"] == list(point.interval)
-    assert BudgetPoint.read(raw) == point
-
-
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "named"),
     [
-        ({"budgets": [8, -1]}, "eval.budgets has -1: a budget must be 0 or more tokens"),
-        ({"budget_shares": [0.5, 0.0]}, "eval.budget_shares has 0.0: .* above 0"),
+        ({"budgets": [8, -1]}, "eval.budgets has -1"),
+        ({"budget_shares": [0.5, 0.0]}, "eval.budget_shares has 0.0"),
         ({"budget_shares": [float("nan")]}, "eval.budget_shares has nan"),
     ],
 )
-def test_an_impossible_budget_is_named(setting: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_an_impossible_budget_is_named(setting: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
         EvalConfig(**setting)
 
 
@@ -322,11 +311,8 @@ def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_pat
     asked = ["eval.budgets=[2]", "eval.budget_shares=[0.5]", "eval.no_thought=true", "eval.low_effort=true"]
     asked += ["eval.max_failures=1", "envs.code.thinking=false"]
     found, metrics, screen = evaluated(tmp_path, *asked, pool=pool)
-    assert {env: result["avg_at_k"] for env, result in found["envs"].items()} == {
-        "math": 1.0,
-        "code": 0.0,
-        "tool_use": None,
-    }
+    accuracies = {env: result["avg_at_k"] for env, result in found["envs"].items()}
+    assert accuracies == {"math": 1.0, "code": 0.0, "tool_use": None}
     assert (found["envs"]["tool_use"]["failures"], found["envs"]["tool_use"]["pass_at_k"]) == (4, None)
     result = found["envs"]["math"]
     assert (result["well_formed"], result["thought_tokens"], result["answer_tokens"]) == (1.0, 8.0, 3.0)
@@ -343,14 +329,8 @@ def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_pat
     assert metrics["math/thinking/off/answer_tokens"] == 3.0
     assert metrics["math/thinking/budget-4/thought_tokens"] == 4.0
     assert math.isnan(metrics["tool_use/avg_at_k"])
-    for line in (
-        "thinking off",
-        "low effort",
-        "budgets in tokens: math 2, 4",
-        "no curve for code",
-        "for tool_use: no",
-    ):
-        assert line in screen
+    lines = ("thinking off", "low effort", "budgets in tokens: math 2, 4", "no curve for code", "for tool_use: no")
+    assert [line for line in lines if line not in screen] == []
 
 
 def test_an_evaluation_of_what_is_down_ends_with_its_name(tmp_path: Path) -> None:
@@ -398,9 +378,7 @@ def test_an_evaluation_that_is_done_again_keeps_its_place(tmp_path: Path) -> Non
     assert [(one.label, one.order) for one in read_evaluations(tmp_path)] == [("init", 0), ("sft", 1), ("rl", 2)]
 
 
-def test_every_ticket_of_an_evaluation_has_its_own_number_and_the_first_pass_those_it_always_had(
-    tmp_path: Path,
-) -> None:
+def test_every_ticket_has_its_own_number_and_the_first_pass_those_it_always_had(tmp_path: Path) -> None:
     pool = RolloutPool()
     evaluated(tmp_path, "eval.budgets=[2,8]", "eval.no_thought=true", pool=pool)
     numbers = [ticket.number for ticket in pool.tickets]
@@ -416,6 +394,8 @@ def test_an_evaluation_without_budgets_asks_each_task_once_and_writes_no_curve(t
     pool = RolloutPool()
     found, metrics, _ = evaluated(tmp_path, pool=pool)
     assert len(pool.tickets) == 6
-    assert "curve" not in found
+    assert (found["version"], "curve" in found, sorted(found["tasks"])) == (0, False, sorted(found["envs"]))
+    assert [(one["right"], one["scored"], one["failed"]) for one in found["tasks"]["math"]] == [(2, 2, 0)] * 2
+    assert len({one["key"] for one in found["tasks"]["math"]}) == 2
     assert not [name for name in metrics if "thinking" in name]
     assert [path.name for path in (tmp_path / "run" / "trajectories").iterdir()] == ["eval-rl.jsonl"]

@@ -10,7 +10,7 @@ from scipy import stats
 from temper.orchestrator.evaluation.intervals import accuracy_interval, paired_interval, standard_error, t95
 from temper.orchestrator.evaluation.paired import TaskScore, compare_tasks
 from temper.orchestrator.evaluation.record import EnvResult
-from temper.orchestrator.evaluation.table import result_lines
+from temper.orchestrator.evaluation.scores import result_lines
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 7, 29, 30, 31, 100, 5000])
@@ -20,22 +20,15 @@ def test_students_quantiles_are_those_of_scipy(freedom: int) -> None:
 
 def all_right(tasks: int) -> dict[str, Any]:
     counts = {"tasks": tasks, "tasks_asked": tasks, "samples": tasks, "complete": tasks, "failures": 0}
-    return counts | {
-        "avg_at_k": 1.0,
-        "avg_at_k_low": 1.0,
-        "pass_at_k": 1.0,
-        "stderr": 0.0,
-        "tokens": 9.0,
-        "truncated": 0.0,
-    }
+    shares = {"avg_at_k": 1.0, "avg_at_k_low": 1.0, "pass_at_k": 1.0, "stderr": 0.0}
+    return counts | shares | {"tokens": 9.0, "truncated": 0.0}
 
 
 def test_an_evaluation_without_errors_is_not_certain() -> None:
     exact = stats.binomtest(8, 8).proportion_ci(method="wilson")
     assert EnvResult(**all_right(8)).interval == pytest.approx((exact.low, exact.high), abs=1e-4)
-    shown = result_lines(
-        {"label": "x", "k": 1, "sampling": {"temperature": 1.0}, "envs": {"math": all_right(8) | {"reward": 1.0}}}
-    )
+    envs = {"math": all_right(8) | {"reward": 1.0, "interval_low": exact.low, "interval_high": 1.0}}
+    shown = result_lines({"label": "x", "k": 1, "sampling": {"temperature": 1.0}, "envs": envs})
     assert f"{exact.low:.3f} to 1.000" in shown[-1]
 
 

@@ -66,9 +66,7 @@ def test_only_tasks_that_both_scored_are_compared_and_the_rest_is_counted() -> N
     second = [score("b", 4), score("a", 4), score("row-1", 2, content="another"), score("lost", 4), score("new", 4)]
     found = compare_tasks(first, second)
     assert (found.tasks, found.difference) == (2, 0.5)
-    assert found.left_out == (
-        "1 only in the first, 1 only in the second, 1 with the same key but another content, 1 without a score"
-    )
+    assert (found.only_first, found.only_second, found.differing, found.unscored) == (1, 1, 1, 1)
     assert list(compare_envs({"math": first, "code": first}, {"math": second})) == ["math"]
 
 
@@ -108,16 +106,12 @@ def test_with_one_answer_a_task_it_is_the_exact_test_of_mcnemar(won: int, lost: 
 
 
 def test_answers_that_are_missing_here_and_there_leave_the_test_exact_and_fine_grids_are_rounded() -> None:
+    assert sign_flip_p([Fraction(0)] * 5) == sign_flip_p([Fraction(1, 2), Fraction(-1, 2)]) == 1.0
     mixed = [Fraction(1, 3), Fraction(-1, 4), Fraction(1, 2), Fraction(2, 3), Fraction(-1, 5), Fraction(1)]
     assert sign_flip_p(mixed) == pytest.approx(enumerated_p(mixed), abs=1e-12)
     fine = [Fraction(1, 7), Fraction(3, 11), Fraction(-2, 13), Fraction(5, 16), Fraction(4, 17)]
     assert math.lcm(*(one.denominator for one in fine)) > FINEST
     assert sign_flip_p(fine) == pytest.approx(enumerated_p(fine), abs=1e-12)
-
-
-def test_equal_models_have_p_1() -> None:
-    assert sign_flip_p([Fraction(0)] * 5) == 1.0
-    assert sign_flip_p([Fraction(1, 2), Fraction(-1, 2)]) == 1.0
 
 
 def test_the_sign_flip_test_holds_its_level_where_nothing_differs() -> None:
@@ -169,19 +163,19 @@ def test_compare_takes_two_files_or_runs(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("given", "named"),
     [
-        ([], "give two evaluations, or groups of runs"),
-        (["one"], "1 evaluations are given; two are compared"),
-        (["one", "gone"], "gone is neither the file of an evaluation nor a run"),
-        (["one", "notes"], "notes.json is no evaluation (KeyError: 'envs'); name a file eval/LABEL.json"),
-        (["one", "other", "--label", "rl"], "is for groups (--runs); of two evaluations name eval/"),
-        (["one", "old"], "old.json does not have the results of single tasks"),
-        (["one", "other"], "no task is in both"),
+        ([], "--runs"),
+        (["one"], "1 evaluations"),
+        (["one", "gone"], "gone"),
+        (["one", "notes"], "notes.json"),
+        (["one", "other", "--label", "rl"], "--label rl"),
+        (["one", "old"], "old.json"),
+        (["one", "other"], "other.json: math"),
     ],
 )
 def test_what_can_not_be_compared_is_refused_with_a_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], named: str
 ) -> None:
     places = {
         "one": write_evaluation(tmp_path, "one", 0, {"math": [score("a", 1)]}),
@@ -191,7 +185,7 @@ def test_what_can_not_be_compared_is_refused_with_a_reason(
     }
     places["notes"].write_text("{}")
     assert main(["report", "--compare", *(str(places.get(name, name)) for name in given)]) == 2
-    assert words in capsys.readouterr().err
+    assert named in capsys.readouterr().err
 
 
 def test_what_two_evaluations_were_asked_differently_is_said(

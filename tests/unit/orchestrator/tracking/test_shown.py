@@ -95,9 +95,7 @@ def test_rows_are_drawn_evenly_over_a_file_and_what_is_torn_or_gone_is_left_out(
     assert list(sampled_rows(tmp_path / "gone.jsonl", 3)) == []
 
 
-def test_each_stage_has_a_nested_run_which_outlives_processes_and_is_cut_back_with_the_run(
-    tmp_path: Path, store: str
-) -> None:
+def test_each_stage_has_a_nested_run_that_is_resumed_and_cut_back(tmp_path: Path, store: str) -> None:
     log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store)
     one.stage("sft", {"sft.steps": "2"})
     for step in (1, 2):
@@ -109,11 +107,8 @@ def test_each_stage_has_a_nested_run_which_outlives_processes_and_is_cut_back_wi
         log.append("rl.eval", step, {"math/avg_at_k": 0.5})
     one.close(Ended.KILLED, timeout_s=120)
     first = runs(tmp_path, store)
-    assert {name: run.info.status for name, run in first.items()} == {
-        "demo": "KILLED",
-        "sft": "FINISHED",
-        "rl": "KILLED",
-    }
+    statuses = {name: run.info.status for name, run in first.items()}
+    assert statuses == {"demo": "KILLED", "sft": "FINISHED", "rl": "KILLED"}
     assert (first["sft"].data.params, first["sft"].data.tags["temper.seconds"]) == ({"sft.steps": "2"}, "12.3")
     assert first["rl"].data.metrics == {"4_train/loss": 2.0, "2_eval/math/avg_at_k": 0.5}
 
@@ -139,20 +134,14 @@ def test_each_stage_has_a_nested_run_which_outlives_processes_and_is_cut_back_wi
     assert history(store, last["demo"], "4_train/rl/loss") == {1: 1.0, 2: -2.0, 3: -3.0}
     assert history(store, last["sft"], "4_train/loss") == {1: 1.0, 2: 0.5}
 
-
-def test_a_nested_run_that_somebody_deleted_is_said_and_holds_up_nothing(tmp_path: Path, store: str) -> None:
+    MlflowClient(store).delete_run(last["rl"].info.run_id)  # which is said, and holds up nothing
     said: list[str] = []
-    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store)
-    one.stage("rl", {})
-    log.append("rl", 1, {"train/loss": 1.0})
-    one.close(Ended.KILLED, timeout_s=120)
-    MlflowClient(store).delete_run(runs(tmp_path, store)["rl"].info.run_id)
-    two = tracker(tmp_path, store, say=said.append)
-    two.stage("rl", {})
-    log.append("rl", 2, {"train/loss": 2.0})
-    two.close(Ended.FINISHED, timeout_s=120)
-    assert history(store, runs(tmp_path, store)["demo"], "4_train/rl/loss") == {1: 1.0, 2: 2.0}
-    assert [line.startswith("tracking: rl: the run ") and "was deleted" in line for line in said] == [True]
+    three = tracker(tmp_path, store, say=said.append)
+    three.stage("rl", {})
+    log.append("rl", 4, {"train/loss": -4.0})
+    three.close(Ended.FINISHED, timeout_s=120)
+    assert history(store, last["demo"], "4_train/rl/loss") == {1: 1.0, 2: -2.0, 3: -3.0, 4: -4.0}
+    assert [last["rl"].info.run_id in line for line in said] == [True]
 
 
 def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path: Path, store: str) -> None:
@@ -183,15 +172,14 @@ def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path
     right = next(trace for trace in traces if trace.info.tags["line"] == "1")
     assert (right.info.request_time, right.info.execution_duration) == (1_699_999_996_000, 4000)
     assert {one.name: one.feedback.value for one in right.info.assessments} == {"correct": True, "reward": 1.0}
-    assert [(span.name, span.span_type) for span in right.data.spans] == [
-        *(
-            ("shop", "AGENT"),
-            ("turn 1", "CHAT_MODEL"),
-            ("get", "TOOL"),
-            ("turn 2", "CHAT_MODEL"),
-            ("grading", "EVALUATOR"),
-        )
+    spans = [
+        ("shop", "AGENT"),
+        ("turn 1", "CHAT_MODEL"),
+        ("get", "TOOL"),
+        ("turn 2", "CHAT_MODEL"),
+        ("grading", "EVALUATOR"),
     ]
+    assert [(span.name, span.span_type) for span in right.data.spans] == spans
     assert right.data.spans[2].outputs == "value 0"
 
 
@@ -229,10 +217,8 @@ def test_what_a_server_never_takes_is_said_once_and_holds_up_no_metrics(
     wait_for(lambda: list((tmp_path / "tracking").glob("*.sent")))
     wait_for(lambda: len(history(store, runs(tmp_path, store)["demo"], "4_train/rl/loss")) == 20)  # long before the end
     one.close(Ended.FINISHED, timeout_s=60)
-    assert {name: run.info.status for name, run in runs(tmp_path, store).items()} == {
-        "demo": "FINISHED",
-        "rl": "FINISHED",
-    }
+    statuses = {name: run.info.status for name, run in runs(tmp_path, store).items()}
+    assert statuses == {"demo": "FINISHED", "rl": "FINISHED"}
     assert history(store, runs(tmp_path, store)["rl"], "4_train/loss") == dict.fromkeys(range(1, 21), 1.0)
     assert len(said) == len(set(said)) <= 3
     assert any("not for you" in line for line in said)

@@ -104,12 +104,22 @@ def test_a_run_reaches_a_sink_with_all_that_it_has_and_goes_on_there(
 
     second = tracker_to(tmp_path, sink, said)
     second.params({"rl.steps": "9"})
+    second.describe(NOTE)
+    for file in ("report.html", "eval/rl.json"):
+        second.artifact(tmp_path / file)
     log.append("rl", 4, {"train/loss": 1.0})
     log.truncate("rl", 2)
     log.append("rl", 3, {"train/loss": -2.0})
     second.close(Ended.FINISHED, timeout_s=120)
     assert POINTS[sink](tmp_path) == expected(tmp_path) | accuracy
     assert POINTS[sink](tmp_path)["4_train/rl/loss"] == {1: 0.125, 2: 0.25, 3: -2.0}
+    if sink == "trackio":
+        ((run,), artifacts) = trackio_store(tmp_path)
+        assert (run["name"], run["config"]["rl.steps"]) == ("demo", "9")
+        notes = [row["description"]["_value"] for row in run["logs"] if "description" in row]
+        assert notes == ["Accuracy 0.5"]
+        assert sorted(one["name"] for one in artifacts) == ["demo-eval-rl.json", "demo-report.html"]
+        assert f"TRACKIO_DIR={tmp_path / 'trackio'} trackio show --project temper" in said[0]
 
 
 @needs_both
@@ -189,28 +199,6 @@ def _shown(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _paths(records: list[dict[str, Any]]) -> list[str]:
     return [file["path"] for one in of_type(records, "files") for file in one["files"]]
-
-
-@needs_both
-@pytest.mark.timeout(600)
-def test_trackio_has_configuration_description_and_files_once(tmp_path: Path, quiet_network: None) -> None:
-    said: list[str] = []
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.append("rl", 1, {"x": 1.0})
-    (tmp_path / "report.html").write_text("<p>report</p>")
-    for _ in range(2):
-        tracker = tracker_to(tmp_path, "trackio", said)
-        tracker.params({"rl.steps": "5"})
-        tracker.describe(NOTE)
-        tracker.artifact(tmp_path / "report.html")
-        tracker.close(Ended.FINISHED, timeout_s=120)
-    ((run,), artifacts) = trackio_store(tmp_path)
-    assert (run["name"], run["config"]["rl.steps"]) == ("demo", "5")
-    notes = [row["description"]["_value"] for row in run["logs"] if "description" in row]
-    assert notes == ["Accuracy 0.5"]
-    assert [one["name"] for one in artifacts] == ["demo-report.html"]
-    assert said == [said[0]] * 2
-    assert f"TRACKIO_DIR={tmp_path / 'trackio'} trackio show --project temper" in said[0]
 
 
 SILENT = """
