@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -327,9 +328,12 @@ def test_the_machine_is_watched_from_where_the_last_process_ended(tmp_path: Path
         run = runs(tmp_path, store).get("demo") if found else None
         return history(store, run, "system/cpu_utilization_percentage") if run else {}
 
+    def more_than(count: int) -> bool:
+        return len(watched()) > count
+
     for _ in range(2):
         before = len(watched())
         one = tracker(tmp_path, store, system_s=0.2)
-        wait_for(lambda before=before: len(watched()) > before + 1)
+        wait_for(partial(more_than, before + 1))
         one.close(Ended.FINISHED, timeout_s=60)
     assert set(watched()) == set(range(len(watched())))
