@@ -72,11 +72,6 @@ PLAIN = Sampling()
 
 
 def sampling_to_json(sampling: Sampling) -> dict[str, Any]:
-    """Return what is not as in `PLAIN`, as plain JSON data."""
+    """Return the arguments of `Sampling` that are not as in `PLAIN`, as plain JSON data."""
     usual = asdict(PLAIN)
     return {name: value for name, value in asdict(sampling).items() if value != usual[name]}
-
-
-def sampling_from_json(data: dict[str, Any]) -> Sampling:
-    """Return what `sampling_to_json` wrote."""
-    return Sampling(**data)

@@ -15,7 +15,7 @@ from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Task
 from temper.rewards.verdict import Outcome, Verdict
 from temper.rollout.expert_choices import from_json, to_json
-from temper.rollout.sampling import sampling_from_json, sampling_to_json
+from temper.rollout.sampling import Sampling, sampling_to_json
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import (
     Carried,
@@ -157,7 +157,7 @@ def group_from_json(data: dict[str, Any], task: Task) -> Group:
             number=data["ticket"],
             task=task,
             admitted=WeightVersion(step=data["admitted"]),
-            sampling=sampling_from_json(data["sampling"]),
+            sampling=Sampling(**data["sampling"]),
         ),
         trajectories=tuple(trajectory_from_json(t, task) for t in data["trajectories"]),
         failed=tuple(trajectory_from_json(t, task) for t in data["failed"]),

@@ -32,10 +32,9 @@ from temper.learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_gr
 from temper.learner.engine.optimizer_state import OptimizerState
 from temper.learner.engine.piece import Piece, copied, file_piece
 from temper.learner.models.adapters import adapter_names, adapter_shapes, is_adapter, merged, merged_names, unmerged
-from temper.learner.models.loading import cast
-from temper.learner.models.noise import train_without_noise
+from temper.learner.models.loading import cast, train_without_noise
 from temper.learner.models.scorer import Scorer
-from temper.learner.models.shareable import require_shareable
+from temper.learner.models.shape import require_shareable
 from temper.rollout.weights.process_group import GroupMember, interface_towards, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)

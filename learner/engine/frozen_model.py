@@ -18,8 +18,7 @@ from temper.learner.engine.deepspeed_engine import (
 from temper.learner.engine.device_memory import Aside, memory_of, nbytes, reachable
 from temper.learner.models.adapters import without_adapters
 from temper.learner.models.expert_replay import ExpertReplay
-from temper.learner.models.loading import cast
-from temper.learner.models.noise import train_without_noise
+from temper.learner.models.loading import cast, train_without_noise
 from temper.learner.models.scorer import Scorer
 
 FOLDER = "frozen"

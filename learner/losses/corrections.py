@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import torch
 
-from temper.learner.losses.ratios import bounded_exp, sequence_means
+from temper.learner.losses.surrogates import bounded_exp, sequence_means
 
 
 class LeftOut(IntEnum):

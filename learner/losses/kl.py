@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from temper.learner.losses.ratios import MAX_LOG_RATIO
+from temper.learner.losses.surrogates import MAX_LOG_RATIO
 
 
 def k1(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:

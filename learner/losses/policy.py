@@ -12,8 +12,7 @@ import torch
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.corrections import Correction, kept_weights, left_out, token_factors
 from temper.learner.losses.kl import ESTIMATES, KlEstimate, penalised_advantages
-from temper.learner.losses.ratios import bounded_exp
-from temper.learner.losses.surrogates import Clip, Tokens, surrogate_function
+from temper.learner.losses.surrogates import Clip, Tokens, bounded_exp, surrogate_function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

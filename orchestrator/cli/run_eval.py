@@ -30,7 +30,7 @@ from temper.orchestrator.pipeline.profiles.settled import settled
 from temper.orchestrator.pipeline.runner import run_pipeline
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.preflight.doctor.checks import start_notes
-from temper.rollout.remote.server import ChatServer
+from temper.rollout.remote.client import ChatServer
 
 
 def run_eval(given: argparse.Namespace) -> int:

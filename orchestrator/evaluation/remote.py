@@ -23,9 +23,8 @@ from temper.orchestrator.loop.deadline import Deadline, in_thread, together, wit
 from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.run.folder import RunDir, append_line, parsed_lines, write_json
 from temper.orchestrator.run.progress import Progress, SamplingCount, sampling_shown
-from temper.rollout.remote.client import ChatClient
+from temper.rollout.remote.client import ChatClient, ChatServer
 from temper.rollout.remote.episodes import RemoteEpisodes
-from temper.rollout.remote.server import ChatServer
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.trajectory_json import group_from_json, group_to_json, write_groups
 

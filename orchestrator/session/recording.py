@@ -37,7 +37,7 @@ from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.folder import RunDir
-from temper.rollout.sampling import sampling_from_json, sampling_to_json
+from temper.rollout.sampling import Sampling, sampling_to_json
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
@@ -307,7 +307,7 @@ def _record_head(record: TokenRecord, arrays: Arrays) -> dict[str, Any]:
 
 def _group(head: dict[str, Any], parts: _Parts) -> Group:
     task = Task(env=EnvRef(name=head["env"]), key=head["key"], messages=NOT_KEPT, spec={})
-    admitted, sampling = WeightVersion(step=head["admitted"]), sampling_from_json(head["sampling"])
+    admitted, sampling = WeightVersion(step=head["admitted"]), Sampling(**head["sampling"])
     return Group(
         ticket=Ticket(number=head["ticket"], task=task, admitted=admitted, sampling=sampling),
         trajectories=tuple(

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from temper.envs.core.setting import identity
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import padded_size
-from temper.learner.models.shareable import require_shareable
+from temper.learner.models.shape import require_shareable
 from temper.orchestrator.config.fitting import fit_loop
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.model_source import ModelSource

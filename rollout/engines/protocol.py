@@ -1,7 +1,7 @@
 """What the rollout needs of an inference engine, whichever it is."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -70,6 +70,28 @@ class Completion:
         )
 
 
+TOKENS_PER_CHARACTER = 4
+"""Most tokens of one character: one for each of its bytes."""
+
+
+def ended_at_stop(
+    rest: Completion, begun: Sequence[int], stop: Sequence[str], text: Callable[[Sequence[int]], str]
+) -> Completion:
+    """Return the rest of a turn, up to the token that completes a stop string which the tokens before it had `begun`.
+
+    An engine that continues a turn sees only the tokens that it samples itself. A string that had begun is complete within its
+    length, or never.
+    """
+    if not begun or not stop:
+        return rest
+    near = TOKENS_PER_CHARACTER * max(map(len, stop))
+    for count in range(1, min(near, len(rest.token_ids)) + 1):
+        said = text([*begun[-near:], *rest.token_ids[:count]])
+        if any(one in said for one in stop):
+            return rest.ended(count)
+    return rest
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
     """What an engine did since it was last asked.
@@ -97,20 +119,9 @@ class EngineStats:
     @classmethod
     def together(cls, engines: Sequence["EngineStats"]) -> "EngineStats":
         """Return what several engines did: the sums over them, of `cache_use` the mean."""
-        return cls(
-            passes=sum(one.passes for one in engines),
-            running=sum(one.running for one in engines),
-            waiting=sum(one.waiting for one in engines),
-            cache_use=sum(one.cache_use for one in engines) / max(1, len(engines)),
-            prompt_tokens=sum(one.prompt_tokens for one in engines),
-            cached_tokens=sum(one.cached_tokens for one in engines),
-            sampled_tokens=sum(one.sampled_tokens for one in engines),
-            preemptions=sum(one.preemptions for one in engines),
-            drafted_tokens=sum(one.drafted_tokens for one in engines),
-            accepted_tokens=sum(one.accepted_tokens for one in engines),
-            busy_s=sum(one.busy_s for one in engines),
-            hung_calls=sum(one.hung_calls for one in engines),
-        )
+        rows = [asdict(one) for one in engines]
+        sums = {name: sum(row[name] for row in rows) for name in asdict(cls())}
+        return cls(**sums | {"cache_use": sums["cache_use"] / max(1, len(rows))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import asdict
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ from temper.envs.core.member import Holding, WorkerDied
 from temper.rollout.budget.rule import ThoughtTags, extra_args
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.engine_process import EngineProcess
-from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
+from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest, ended_at_stop
 from temper.rollout.engines.scratch_folder import ScratchFolder
-from temper.rollout.engines.stop_strings import ended_at_stop
 from temper.rollout.engines.vllm_settings import limit_cpu, prepare_environment
 from temper.rollout.expert_choices import Choices, padded
 from temper.rollout.trajectory import WeightVersion
@@ -358,9 +358,9 @@ class VllmEngine:
         limit = self._config.push_deadline_s(manifest.whole_bytes)
         if isinstance(offer, BucketWays):
             coming = ComingWeights(manifest=manifest, ways=offer, number=number)
-            return await self._update({"coming": coming.to_json()}, manifest.weight_version, limit=limit, repeats=True)
+            return await self._update({"coming": asdict(coming)}, manifest.weight_version, limit=limit, repeats=True)
         arrived = await asyncio.to_thread(self._receiver.receive, manifest, offer)  # before the pause
-        return await self._update({"segment": arrived.to_json()}, manifest.weight_version, limit=limit)
+        return await self._update({"segment": asdict(arrived)}, manifest.weight_version, limit=limit)
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         """See `Engine.load_checkpoint`, and `load_weights` for what happens to requests.

@@ -38,7 +38,7 @@ from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU
 from temper.rollout.weights.buckets import BucketReceiver, ComingWeights
 from temper.rollout.weights.host_memory import MappedFiles, give_back
-from temper.rollout.weights.manifest import LocalWeights, read_weights
+from temper.rollout.weights.manifest import LocalWeights, from_plain, read_weights
 
 BACKEND = "temper"
 PARENT_CHECK_S = 2.0
@@ -89,11 +89,11 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         """Load the weights that the source names. Raise `ValueError` if the model has weights that the source lacks."""
         self._loaded: set[str] = set()
         if update_info.segment is not None:
-            self._load_segment(LocalWeights.from_json(update_info.segment))
+            self._load_segment(from_plain(LocalWeights, update_info.segment))
         if update_info.checkpoint is not None:
             self._load_checkpoint(update_info.checkpoint)
         if update_info.coming is not None:
-            self._load_coming(ComingWeights.from_json(update_info.coming))
+            self._load_coming(from_plain(ComingWeights, update_info.coming))
 
     def _load_segment(self, weights: LocalWeights) -> None:
         self._load(read_weights(weights, self._mapped, device=self.device))

@@ -31,9 +31,8 @@ from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import GENERATION, find_format, generation_text
 from temper.rollout.formats.turn_format import TurnFormat
 from temper.rollout.serving.family_parser import reasoning_parser, tool_parser
-from temper.rollout.serving.middleware import ThinkingMiddleware
+from temper.rollout.serving.middleware import CHAT, ThinkingMiddleware
 from temper.rollout.serving.request import ThinkingRules, thinking_rules
-from temper.rollout.serving.served_requests import CHAT
 from temper.rollout.tokenizer import load_tokenizer
 
 READY_CHECK_S = 0.05

@@ -6,7 +6,7 @@ in a process group of its own with all processes of the engines.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
@@ -236,14 +236,6 @@ class ComingWeights:
     manifest: WeightManifest
     ways: BucketWays
     number: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {"manifest": self.manifest.to_json(), "ways": asdict(self.ways), "number": self.number}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "ComingWeights":
-        ways = BucketWays(**data["ways"] | {"rendezvous": GroupMember(**data["ways"]["rendezvous"])})
-        return cls(manifest=WeightManifest.from_json(data["manifest"]), ways=ways, number=data["number"])
 
 
 def send_buckets(

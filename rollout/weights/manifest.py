@@ -4,18 +4,20 @@ The footer holds version and checksum, and zeros while the segment is written. A
 pauses. After that readers look at the footer, which costs nothing and shows whether the segment was overwritten.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
+from pydantic import TypeAdapter
 
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights import gpu_memory
 from temper.rollout.weights.checksum import CHECKSUM_BYTES, tensor_checksum
 from temper.rollout.weights.host_memory import MappedFiles
 
+T = TypeVar("T")
 ALIGNMENT = 64
 """Every tensor of a segment starts at a multiple of this, in bytes, so that its view is aligned for any dtype."""
 FOOTER_BYTES = 64
@@ -101,28 +103,10 @@ class WeightManifest:
         """Return the same push with all that it needs: adapters together with the weights to which they are added."""
         return self if self.adapted is None else replace(self, adapted=replace(self.adapted, alone=False))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, from which `from_json` makes the same manifest."""
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "WeightManifest":
-        """Make a manifest of what `to_json` returned, after any way through JSON."""
-        return cls(
-            transport=data["transport"],
-            version=data["version"],
-            names=tuple(data["names"]),
-            dtypes=tuple(data["dtypes"]),
-            shapes=tuple(tuple(shape) for shape in data["shapes"]),
-            offsets=tuple(data["offsets"]),
-            nbytes=data["nbytes"],
-            checksum=data["checksum"],
-            adapted=None if (adapted := data["adapted"]) is None else _adapted(adapted),
-        )
-
-
-def _adapted(data: dict[str, Any]) -> Adapted:
-    return Adapted(base=WeightManifest.from_json(data["base"]), scale=data["scale"], alone=data["alone"])
+def from_plain(kind: type[T], data: Mapping[str, Any]) -> T:
+    """Return a dataclass, such as a manifest, from what `asdict` made of it, after any way through JSON."""
+    return TypeAdapter(kind).validate_python(data)
 
 
 class WholeWeightsNeeded(ValueError):
@@ -180,15 +164,6 @@ class LocalWeights:
     path: str
     manifest: WeightManifest
     base: "LocalWeights | None" = None
-
-    def to_json(self) -> dict[str, Any]:
-        base = None if self.base is None else self.base.to_json()
-        return {"path": self.path, "manifest": self.manifest.to_json(), "base": base}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "LocalWeights":
-        base = None if data["base"] is None else cls.from_json(data["base"])
-        return cls(path=data["path"], manifest=WeightManifest.from_json(data["manifest"]), base=base)
 
     def map(self, mapped: MappedFiles | None = None) -> torch.Tensor:
         """Return the segment, by what is `mapped` already. Raises `ValueError` where it no longer holds this version, or is not

@@ -12,9 +12,8 @@ from support.bound import bound
 
 from temper.envs.core.task import Task
 from temper.rollout.episodes.episode import EpisodeLimits
-from temper.rollout.remote.client import ChatClient
+from temper.rollout.remote.client import ChatClient, ChatServer
 from temper.rollout.remote.episodes import RemoteEpisodes
-from temper.rollout.remote.server import ChatServer
 from temper.rollout.sampling import PLAIN
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 

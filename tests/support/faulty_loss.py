@@ -5,8 +5,7 @@ from pathlib import Path
 
 import torch
 
-from temper.learner.losses.ratios import bounded_exp
-from temper.learner.losses.surrogates import Clip, Surrogate, Tokens
+from temper.learner.losses.surrogates import Clip, Surrogate, Tokens, bounded_exp
 
 VARIABLE = "FAULTY_LOSS"
 

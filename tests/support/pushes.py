@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Protocol
 
 import torch
@@ -10,7 +11,7 @@ from temper.rollout.engines.protocol import Engine
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.host_memory import MappedFiles
-from temper.rollout.weights.manifest import LocalWeights, WeightManifest, read_weights
+from temper.rollout.weights.manifest import LocalWeights, WeightManifest, from_plain, read_weights
 from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.transports import Audience
 
@@ -43,7 +44,7 @@ def accepted(receiver: Receiver, sender: Offering, manifest: WeightManifest, aud
 
 def held(weights: LocalWeights) -> dict[str, torch.Tensor]:
     """Return copies of what the engine's process would read, by name."""
-    found = LocalWeights.from_json(weights.to_json())
+    found = from_plain(LocalWeights, asdict(weights))
     read = read_weights(found, MappedFiles(), device=torch.device("cpu"))
     return {name: tensor.clone() for name, tensor in read}
 

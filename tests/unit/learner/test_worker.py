@@ -33,7 +33,7 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.models.logprobs import token_logprobs
 from temper.learner.worker import TrainerWorker
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
+from temper.rollout.weights.manifest import NoLongerHeld
 
 OPTIM = OptimConfig(learning_rate=2e-3, warmup_steps=2, schedule="linear", weight_decay=0.01, grad_clip=0.5)
 POLICY = LossConfig()
@@ -222,23 +222,15 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("learner")
-    tiny_nemotron().save_pretrained(folder / "model")
-    (folder / "model" / "tokenizer.json").write_text("{}", encoding="ascii")
-    return str(folder)
-
-
-@pytest.fixture(scope="module")
-def alone(folder: str) -> dict[str, Any]:
+def alone(folder: Path) -> dict[str, Any]:
     """One rank, ZeRO stage 0."""
-    return in_processes(training, ranks=1, arguments=(folder, LearnerConfig()))[0]
+    return in_processes(training, ranks=1, arguments=(str(folder), LearnerConfig()))[0]
 
 
 @pytest.fixture(scope="module")
-def shared(folder: str) -> list[dict[str, Any]]:
+def shared(folder: Path) -> list[dict[str, Any]]:
     """Two ranks, ZeRO stage 3."""
-    return in_processes(training, ranks=2, arguments=(folder, LearnerConfig(ranks=2, zero_stage=3)))
+    return in_processes(training, ranks=2, arguments=(str(folder), LearnerConfig(ranks=2, zero_stage=3)))
 
 
 def test_zero_stage_3_on_two_ranks_equals_stage_0_on_one(alone, shared):
@@ -399,7 +391,7 @@ def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
         losses = [learner.train_step(batch(ranks=1).share(learner.rank), loss=NLL)["loss"] for _ in range(20)]
         manifest = learner.publish(3)
         learner.save(f"{folder}/{name}-trained")
-        results[name] = (losses, manifest.to_json() if manifest else None)
+        results[name] = (losses, manifest)
     half = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=2, bf16=True))
     half.load(f"{folder}/model", optim=OPTIM, total_steps=20)
     results["bf16"] = [half.train_step(batch(ranks=1).share(half.rank), loss=NLL)["loss"] for _ in range(20)]
@@ -419,10 +411,10 @@ def accumulation(rank: int, port: int, folder: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def accumulated(folder: str) -> dict[str, Any]:
+def accumulated(folder: Path) -> dict[str, Any]:
     tiny_transformer(LlamaConfig, LlamaForCausalLM).save_pretrained(f"{folder}/llama")
     tiny_transformer(Qwen3Config, Qwen3ForCausalLM).save_pretrained(f"{folder}/qwen3")
-    return in_processes(accumulation, ranks=1, arguments=(folder,))[0]
+    return in_processes(accumulation, ranks=1, arguments=(str(folder),))[0]
 
 
 def test_many_micro_batches_equal_one_big_batch(accumulated):
@@ -481,8 +473,7 @@ def test_steps_that_are_not_finite_leave_no_trace_whatever_keeps_the_state(accum
 
 @pytest.mark.parametrize("name", ["llama", "qwen3"])
 def test_any_causal_model_can_be_trained_and_pushed(accumulated, folder, name):
-    losses, manifest = accumulated[name]
+    losses, pushed = accumulated[name]
     assert losses[-1] < losses[0] - 0.3
-    pushed = WeightManifest.from_json(manifest)
     saved = load_file(f"{folder}/{name}-trained/model.safetensors")
     assert set(pushed.names) == set(saved)  # tied weights once

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from unit.learner.test_worker import POLICY, STEPS, batch, in_processes, tiny_nemotron, weights_of
+from unit.learner.test_worker import POLICY, STEPS, batch, in_processes, weights_of
 
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.training_state import STATE_FOLDER
@@ -36,16 +36,7 @@ def optimizer_state(checkpoint: str) -> dict[str, torch.Tensor]:
     return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("resume")
-    tiny_nemotron().save_pretrained(folder / "model")
-    (folder / "model" / "tokenizer.json").write_text("{}", encoding="ascii")
-    return folder / "model"
-
-
-def test_a_run_continues_on_one_rank_and_on_two_again(model):
-    folder = model.parent
+def test_a_run_continues_on_one_rank_and_on_two_again(folder):
     two = LearnerConfig(ranks=2, zero_stage=2)
     three = LearnerConfig(ranks=2, zero_stage=3)
     one = LearnerConfig()
@@ -112,7 +103,7 @@ def continued(rank: int, port: int, folder: str) -> dict[str, list[dict[str, tor
     return found
 
 
-def test_every_stage_muon_and_bfloat16_continue_bit_for_bit_from_what_was_written_while_training_went_on(model):
-    found = in_processes(continued, ranks=1, arguments=(str(model.parent),))[0]
+def test_every_stage_muon_and_bfloat16_continue_bit_for_bit_from_what_was_written_while_training_went_on(folder):
+    found = in_processes(continued, ranks=1, arguments=(str(folder),))[0]
     for name, (straight, resumed) in found.items():
         assert all(torch.equal(tensor, resumed[key]) for key, tensor in straight.items()), name

@@ -106,14 +106,6 @@ def from_files(rank: int, port: int, folder: str) -> dict[str, list[float]]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    tiny_nemotron().save_pretrained(folder / "model")
-    (folder / "model" / "tokenizer.json").write_text("{}", encoding="ascii")
-    return folder
-
-
-@pytest.fixture(scope="module")
 def found(folder: Path) -> dict[str, Any]:
     result: dict[str, Any] = in_processes(scenarios, ranks=1, arguments=(str(folder),))[0]
     return result

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from unit.learner.test_worker import batch, broken_batch, in_processes, policy_sequences, tiny_nemotron, weights_of
+from unit.learner.test_worker import batch, broken_batch, in_processes, policy_sequences, weights_of
 
 from temper.learner.batches.micro_batches import BatchShare, MicroBatch, TrainBatch, make_batch
 from temper.learner.batches.samples import TrainingSample, mini_batches
@@ -96,14 +96,6 @@ def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
         "first": first, "second": second, "weights": weights, "again": again, "done": done, "once": once,
         "broken": broken, "paid": paid, "pulse": pulse, "micro_batches": micro_batches, "records": records,
     }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("updates")
-    tiny_nemotron().save_pretrained(folder / "model")
-    (folder / "model" / "tokenizer.json").write_text("{}", encoding="ascii")
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from support.plain_pool import TICKET
 
-from temper.rollout.sampling import PLAIN, Sampling, sampling_from_json, sampling_to_json
+from temper.rollout.sampling import PLAIN, Sampling, sampling_to_json
 from temper.rollout.trajectory import Group
 from temper.rollout.trajectory_json import group_from_json, group_to_json
 
@@ -38,7 +38,7 @@ def test_a_setting_that_means_nothing_is_refused_with_its_value(given: dict[str,
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_it_is_in_the_json_of_a_group_and_comes_back(sampling: Sampling) -> None:
     group = Group(ticket=replace(TICKET, sampling=sampling), trajectories=())
-    assert sampling_from_json(sampling_to_json(sampling)) == sampling
+    assert Sampling(**sampling_to_json(sampling)) == sampling
     assert group_from_json(group_to_json(group), TICKET.task) == group
 
 

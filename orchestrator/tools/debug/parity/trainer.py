@@ -19,9 +19,8 @@ from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.kernels import training_device
-from temper.learner.models.loading import cast, read_model, recompute
+from temper.learner.models.loading import cast, read_model, recompute, train_without_noise
 from temper.learner.models.logprobs import token_logprobs
-from temper.learner.models.noise import train_without_noise
 from temper.learner.models.scorer import Scorer
 from temper.learner.update import current_logprobs
 from temper.orchestrator.tools.debug.parity.answers import ScoredAnswer, Stream

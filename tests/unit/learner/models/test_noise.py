@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from temper.learner.models.noise import train_without_noise
+from temper.learner.models.loading import train_without_noise
 
 SHAPE = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "intermediate_size": 32, "num_key_value_heads": 1}

@@ -28,7 +28,7 @@ from temper.learner.models import mamba_scan
 from temper.learner.models.fresh import FreshModelConfig, make_model
 from temper.learner.models.loading import read_model
 from temper.learner.models.logprobs import token_logprobs
-from temper.learner.models.shareable import require_shareable
+from temper.learner.models.shape import require_shareable
 from temper.learner.models.shared_prompt import causal_logits
 from temper.learner.worker import TrainerWorker
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from temper.rollout.engines.protocol import Completion
-from temper.rollout.engines.stop_strings import ended_at_stop
+from temper.rollout.engines.protocol import Completion, ended_at_stop
 
 PIECES = ["a", "b", "ab", "ba", "aab", "b\n", " ", "ab ab"]
 

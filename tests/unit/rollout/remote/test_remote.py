@@ -15,8 +15,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, up_to
 from temper.envs.core.turn_text import BadCall, Call
 from temper.rollout.remote.chat_messages import read_turn, request_body, to_openai
-from temper.rollout.remote.client import ChatClient, Refused, ServerFault
-from temper.rollout.remote.server import ChatServer
+from temper.rollout.remote.client import ChatClient, ChatServer, Refused, ServerFault
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import Closed, Stop, TurnFault
 
@@ -143,17 +142,13 @@ def test_an_answer_that_is_cut_off_is_cut_and_a_thought_that_never_ended_is_no_a
     assert answer.turns[0].thought.closed is Closed.NEVER
 
 
-def test_a_server_that_is_busy_or_stumbles_is_asked_again() -> None:
-    with ChatServerDouble(lambda body: RIGHT, faults=["429", "503", "529", "520"]) as server:
-        group = asked(server, MATH)
-    assert [one.reward for one in group.trajectories] == [1.0]
-    assert len(server.bodies) == 5
-
-
 def test_a_reply_that_is_no_answer_is_asked_for_again() -> None:
-    with ChatServerDouble(lambda body: RIGHT, faults=["broken off", "overloaded"]) as server:
-        group = asked(server, MATH)
-    assert [one.reward for one in group.trajectories] == [1.0]
+    faults = ["429", "503", "529", "520", "broken off", "overloaded"]
+    for some in (faults[:4], faults[4:]):
+        with ChatServerDouble(lambda body: RIGHT, faults=some) as server:
+            group = asked(server, MATH)
+        assert [one.reward for one in group.trajectories] == [1.0]
+        assert len(server.bodies) >= len(some)
     with ChatServerDouble(lambda body: RIGHT, faults=["overloaded"] * 2) as server:
         (lost,) = asked(server, MATH, retries=1).failed
     assert lost.failure is not None

@@ -11,9 +11,8 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import RefusedRequest, check_extra_args
 from temper.rollout.escaping import BREAK, Escaper
-from temper.rollout.serving.middleware import MOST_BYTES, ThinkingMiddleware
+from temper.rollout.serving.middleware import CHAT, CONVERSATIONS, MOST_BYTES, RAW_PROMPTS, ThinkingMiddleware
 from temper.rollout.serving.request import ThinkingRules, rewritten, thinking_rules
-from temper.rollout.serving.served_requests import CHAT, CONVERSATIONS, RAW_PROMPTS
 
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
 CLOSING = "\n</think>\n"

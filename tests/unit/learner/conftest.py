@@ -1,0 +1,14 @@
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny Nemotron-H, named model."""
+    from unit.learner.test_worker import tiny_nemotron
+
+    folder = tmp_path_factory.mktemp("learner")
+    tiny_nemotron().save_pretrained(folder / "model")
+    (folder / "model" / "tokenizer.json").write_text("{}", encoding="ascii")
+    return folder
