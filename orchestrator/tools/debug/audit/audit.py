@@ -14,7 +14,7 @@ from temper.orchestrator.run.ledger import parse_row as parse_ledger_row
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_state
 from temper.orchestrator.run.metrics_log import UNWRITTEN, MetricsRow
 from temper.orchestrator.run.metrics_log import parse_row as parse_metrics_row
-from temper.orchestrator.tools.debug.audit.ticket_lives import StepTickets, TicketLives
+from temper.orchestrator.tools.debug.audit.ticket_lives import ENDS, WITHOUT_TASK, StepTickets, TicketLives
 
 T = TypeVar("T")
 OF_THE_LOOP = "rollout/answers"
@@ -196,9 +196,8 @@ class _Audit:
             return
         line, row = rows[-1]
         recorded = json.loads(path.read_text(encoding="utf-8"))["envs"]
-        for name, value in {
-            f"{env}/{name}": v for env, values in recorded.items() for name, v in values.items()
-        }.items():
+        pairs = ((f"{env}/{name}", value) for env, values in recorded.items() for name, value in values.items())
+        for name, value in pairs:
             logged = row.values.get(name, math.nan)
             if logged != value and not (value is None and math.isnan(logged)):
                 self._add(self._run.metrics, f"{stage}: {name} is {logged}, and {value} in {path.name}", line)
@@ -214,9 +213,8 @@ class _Audit:
                 continue
             for name, counted in self._counts(stage, row, lives.steps[row.step], lives).items():
                 if (value := row.values.get(name, 0.0)) != counted:
-                    self._add(
-                        self._run.metrics, f"step {row.step}: {name} is {value:g}, and {counted} in {LEDGER}", line
-                    )
+                    what = f"step {row.step}: {name} is {value:g}, and {counted} in {LEDGER}"
+                    self._add(self._run.metrics, what, line)
         measured = {row.step for _, row in rows}
         last = set() if stage in self._state.done else {lives.last_step}  # may be unfinished
         for step in sorted(lives.steps.keys() - measured - last):
@@ -225,11 +223,14 @@ class _Audit:
 
     def _counts(self, stage: str, row: MetricsRow, tickets: StepTickets, lives: TicketLives) -> dict[str, int]:
         """Return the metrics that count tickets of a step, as the ledger has them."""
-        counts = {"rollout/dropped_no_signal": len(tickets.dropped), "rollout/dropped_failed": len(tickets.failed)}
-        counts |= _by_env(row, "groups_trained", tickets.trained, lives)
+        counts = {
+            "rollout/dropped_no_signal": len(tickets["dropped"]),
+            "rollout/dropped_failed": len(tickets["failed"]),
+        }
+        counts |= _by_env(row, "groups_trained", tickets["trained"], lives)
         forked = self._first_step(stage)
-        if not tickets.without_task and row.step != (forked if forked > 1 else None):  # else other groups were dropped
-            counts |= _by_env(row, "groups", [*tickets.trained, *tickets.dropped, *tickets.failed], lives)
+        if not tickets[WITHOUT_TASK] and row.step != (forked if forked > 1 else None):  # else other groups were dropped
+            counts |= _by_env(row, "groups", (number for kind in ENDS for number in tickets[kind]), lives)
         return counts
 
     def _check_trajectories(self, stage: str, lives: TicketLives) -> None:
@@ -244,14 +245,15 @@ class _Audit:
 
     def _check_file(self, path: Path, step: int, lives: TicketLives) -> None:
         """Compare the answers of a file with the groups that the ledger has as trained."""
+        trained = lives.steps[step]["trained"]
         answers: dict[int, Counter[bool]] = {}
         envs: dict[int, object] = {}
         for line, (number, env, failed) in self._rows(path, _answer):
-            if number not in lives.steps[step].trained and number not in envs:
+            if number not in trained and number not in envs:
                 self._add(path, f"ticket {number} is here and not trained in step {step}", line)
             envs.setdefault(number, env)
             answers.setdefault(number, Counter())[failed] += 1
-        for number in lives.steps[step].trained:
+        for number in trained:
             life, counts = lives.lives[number], answers.get(number)
             if counts is None:
                 self._add(path, f"ticket {number} was trained in step {step}, and has no trajectories here")
@@ -296,7 +298,6 @@ def _by_env(row: MetricsRow, name: str, numbers: Iterable[int], lives: TicketLiv
     envs: Mapping[Any, int] = Counter(lives.lives[number].env for number in numbers)
     if None in envs:
         return {}
-    measured = {
-        metric.split("/")[1] for metric in row.values if metric.startswith("env/") and metric.endswith("/groups")
-    }
+    names = [metric.split("/") for metric in row.values]
+    measured = {parts[1] for parts in names if parts[0] == "env" and parts[-1] == "groups"}
     return {f"env/{env}/{name}": envs.get(env, 0) for env in {*measured, *envs}}

@@ -1,12 +1,16 @@
 """The lives of a stage's tickets, followed row by row through its ledger, and the rows that cannot be."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 from temper.orchestrator.loop.buffer import Totals
 from temper.orchestrator.run.ledger import TOTALS, LedgerRow
 
 ENDS = ("trained", "dropped", "failed")
+WITHOUT_TASK = "without_task"
+"""Dropped because the environment has no share any more, so that there is no task."""
 NO_SIGNAL = "no_signal"
+StepTickets = dict[str, list[int]]
+"""The tickets that ended between the rows of two steps, by `ENDS` and `WITHOUT_TASK`."""
 SHOWN = 8
 """How many tickets a finding lists."""
 
@@ -24,16 +28,6 @@ class Life:
     end: LedgerRow | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class StepTickets:
-    """The tickets that ended between the rows of two steps. The environment of `without_task` has no share."""
-
-    trained: list[int] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)
-    failed: list[int] = field(default_factory=list)
-    without_task: list[int] = field(default_factory=list)
-
-
 class TicketLives:
     """The tickets of one stage, as far as its rows were followed. `wrong` has lines and texts of rows that cannot be."""
 
@@ -45,7 +39,7 @@ class TicketLives:
         self.wrong: list[tuple[int, str]] = []
         self.last_step = 0
         self.next_ticket: int | None = None
-        self._now = StepTickets()
+        self._now = _no_tickets()
         self._open: dict[int, Life] = {}
         self._drawn: dict[str, int] = {}
         self._counts = dict.fromkeys(ENDS, 0)
@@ -90,9 +84,8 @@ class TicketLives:
         env, index = str(row.env), -1 if row.index is None else row.index
         wanted = self._drawn.get(env, -1) + 1
         if index != wanted:
-            self._add(
-                line, f"ticket {number} has task {index} of {env}, and {wanted} is next: one is used twice or skipped"
-            )
+            what = f"ticket {number} has task {index} of {env}, and {wanted} is next: one is used twice or skipped"
+            self._add(line, what)
         self._drawn[env] = index
         self._issue(number, env)
 
@@ -117,22 +110,16 @@ class TicketLives:
             self._end(line, row, life)
 
     def _end(self, line: int, row: LedgerRow, life: Life) -> None:
-        number = life.number
-        if life.finished is None and not (row.event == "dropped" and row.why != NO_SIGNAL):
+        number, is_without_task = life.number, row.event == "dropped" and row.why != NO_SIGNAL
+        if life.finished is None and not is_without_task:
             self._add(line, f"ticket {number} is {row.event} before its group is finished")
         if row.event == "trained" and row.step != self.last_step + 1:
-            self._add(
-                line, f"ticket {number} is trained in step {row.step}, in the middle of step {self.last_step + 1}"
-            )
+            step = self.last_step + 1
+            self._add(line, f"ticket {number} is trained in step {row.step}, in the middle of step {step}")
         life.end = row
         del self._open[number]
         self._counts[row.event] += 1
-        if row.event == "dropped" and row.why != NO_SIGNAL:
-            self._now.without_task.append(number)
-        else:
-            {"trained": self._now.trained, "dropped": self._now.dropped, "failed": self._now.failed}[row.event].append(
-                number
-            )
+        self._now[WITHOUT_TASK if is_without_task else row.event].append(number)
 
     def _end_step(self, line: int, row: LedgerRow) -> None:
         if row.step is None:
@@ -141,7 +128,7 @@ class TicketLives:
         if row.step != self.last_step + 1:
             self._add(line, f"step {row.step} follows step {self.last_step}")
         self._compare(line, row)
-        self.steps[row.step], self._now = self._now, StepTickets()
+        self.steps[row.step], self._now = self._now, _no_tickets()
         self.last_step = row.step
 
     def _compare(self, line: int, row: LedgerRow) -> None:
@@ -157,13 +144,17 @@ class TicketLives:
         self._shift = shift
         if wrong:
             pairs = ", ".join(f"{name} {recorded[name]} (the tickets: {counted[name]})" for name in wrong)
-            self._add(line, f"step {row.step} has {pairs}; in flight are {listed(self.open)}")
+            self._add(line, f"step {row.step} has {pairs}; in flight are {_listed(self.open)}")
 
     def _add(self, line: int, what: str) -> None:
         self.wrong.append((line, what))
 
 
-def listed(numbers: list[int]) -> str:
+def _no_tickets() -> StepTickets:
+    return {kind: [] for kind in (*ENDS, WITHOUT_TASK)}
+
+
+def _listed(numbers: list[int]) -> str:
     """Return the first few numbers for people."""
     more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
     return ", ".join(map(str, numbers[:SHOWN])) + more if numbers else "none"

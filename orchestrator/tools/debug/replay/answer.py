@@ -1,4 +1,4 @@
-"""The answers of the command `debug replay`: which steps there are, and a replay from the start of its ranks to their end."""
+"""The command `debug replay`: it lists the steps that can be replayed, or replays one with ranks that it starts and ends."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -24,18 +25,15 @@ from temper.orchestrator.tools.debug.replay.training import Ranks, RayRanks, Sta
 WIDTH = 160
 PREFIX = "temper-replay-"
 LOG = "libraries.log"
-"""What libraries print, in the temporary folder."""
+"""The output of libraries, in the temporary folder."""
 
 
 def answer_replayable(run: Path, *, as_json: bool, out: Path | None) -> int:
-    """Print which steps of a run can be replayed; returns the exit status. Raise `FileNotFoundError` where there is no run."""
+    """Print which steps of a run can be replayed; return the exit status. Raise `FileNotFoundError` if there is no run."""
     found = replayable(RunDir(run.resolve()))
     steps = [chain.as_json() for chains in found.values() for chain in chains.values()]
-    data = {"run": str(run.resolve()), "replayable": steps}
-    _write(out, data)
-    if as_json:
-        print(json.dumps(data, indent=1))
-    else:
+    _write({"run": str(run.resolve()), "replayable": steps}, as_json=as_json, out=out)
+    if not as_json:
         print_replayable(found, Console(highlight=False))
     return 0
 
@@ -43,9 +41,9 @@ def answer_replayable(run: Path, *, as_json: bool, out: Path | None) -> int:
 def answer_replay(
     run: Path, asked: ReplayRequest, *, as_json: bool, out: Path | None, scratch: Path | None, deadline_s: float | None
 ) -> int:
-    """Replay a step and print what differs; returns the exit status, 1 where it is not shown to be as recorded.
+    """Replay a step and print the differences; return the exit status, 1 unless the step is as recorded.
 
-    Raise `ValueError` where that can't be. What libraries printed, ranks too, is kept in a file that is named where it fails.
+    Raise `ValueError` if it can't be replayed. If the replay fails, the output of libraries and ranks is kept in a file.
     """
     folder = RunDir(run.resolve())
     chosen(folder, asked.step)  # before anything is started
@@ -61,28 +59,28 @@ def answer_replay(
             found = replayed(folder, asked, start=RayRanks(), scratch=Path(place), screen=screen, deadline_s=deadline_s)
         finally:
             stop_ray()
-    _write(out, found.as_json())
-    if as_json:
-        print(json.dumps(finite(found.as_json()), indent=1, allow_nan=False))
-    else:
+    _write(found.as_json(), as_json=as_json, out=out)
+    if not as_json:
         print_replay(found, Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH))
     return 0 if found.verdict is Verdict.SAME else 1
 
 
-def _write(out: Path | None, data: dict[str, Any]) -> None:
+def _write(data: dict[str, Any], *, as_json: bool, out: Path | None) -> None:
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, data)
+    if as_json:
+        print(json.dumps(finite(data), indent=1, allow_nan=False))
 
 
 @contextmanager
 def _kept_on_failure(log: Path, folder: Path | None) -> Iterator[None]:
-    """Copy a log where what is done with it fails, into a new file of a folder, and name that."""
+    """If the block fails, copy the log into a new file of the folder, and print its name."""
     try:
         yield
     except Exception:
         if log.is_file() and log.stat().st_size:
-            with suppress(OSError):  # a full disk is not to hide what failed
+            with suppress(OSError):  # a full disk must not hide the error
                 number, kept = tempfile.mkstemp(prefix=PREFIX, suffix=".log", dir=folder)
                 os.close(number)
                 shutil.copyfile(log, kept)
@@ -93,13 +91,11 @@ def _kept_on_failure(log: Path, folder: Path | None) -> Iterator[None]:
 def replayed(
     run: RunDir, asked: ReplayRequest, *, start: StartRanks, scratch: Path, screen: TextIO, deadline_s: float | None
 ) -> Replay:
-    """Replay a step with ranks that `start` starts, which are ended in any case; what is under way is told on the screen.
+    """Replay a step with ranks that `start` starts, end them in any case, and print notes on the screen.
 
-    Deadlines are those of the run; `deadline_s` is that of a step, and of all else that would end sooner.
+    Deadlines are those of the run. `deadline_s` is the deadline of a step, and the least of all other waits.
     """
-
-    def note(text: str) -> None:
-        print(text, file=screen, flush=True)
+    note = partial(print, file=screen, flush=True)
 
     async def work() -> Replay:
         ranks = Ranks(start, scratch=scratch, note=note, limits=deadlines_of(run), deadline_s=deadline_s)

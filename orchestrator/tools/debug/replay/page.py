@@ -25,16 +25,14 @@ VERDICTS = {
 def print_replay(found: Replay, console: Console) -> None:
     """Print the steps that were trained again and the differences."""
     for name, (then, now) in found.packages.items():
-        say(console, f"recorded with {name} {then}, and here is {now}: last digits may differ")
+        _say(console, f"recorded with {name} {then}, and here is {now}: last digits may differ")
     for one in found.compared:
         _print_step(one, console)
     _print_weights(found, console)
     if found.changed is not None:
         _print_changed(found.changed, console, found.chain)
-    say(
-        console,
-        f"{found.run}: {found.chain.label}, trained again from step {found.chain.base}, {VERDICTS[found.verdict]}",
-    )
+    step = f"{found.chain.label}, trained again from step {found.chain.base},"
+    _say(console, f"{found.run}: {step} {VERDICTS[found.verdict]}")
 
 
 def print_replayable(found: dict[str, dict[int, Chain]], console: Console) -> None:
@@ -45,49 +43,50 @@ def print_replayable(found: dict[str, dict[int, Chain]], console: Console) -> No
             by_base.setdefault(chain.base, []).append(step)
         for base, steps in by_base.items():
             where = f"the checkpoint of step {base}" if base else "the beginning"
-            say(console, f"{stage}: steps {min(steps)} to {max(steps)} from {where}")
+            _say(console, f"{stage}: steps {min(steps)} to {max(steps)} from {where}")
     if not any(found.values()):
-        say(console, "no step can be replayed: no batch is recorded (checkpoints.batches)")
+        _say(console, "no step can be replayed: no batch is recorded (checkpoints.batches)")
 
 
-def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
+def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
 def _print_step(one: StepCompared, console: Console) -> None:
     """Print how a step's tokens and metrics compare with its record."""
     if one.tokens is None:
-        say(console, f"step {one.step}: the run recorded nothing of its tokens")
+        _say(console, f"step {one.step}: the run recorded nothing of its tokens")
     else:
         _print_tokens(one.tokens, console, f"step {one.step}", ("recorded", "replayed"))
     if not one.metrics_compared:
-        say(console, f"step {one.step}: the run recorded no metrics of it")
+        _say(console, f"step {one.step}: the run recorded no metrics of it")
         return
-    differ = f"{len(one.metrics):,} differ" if one.metrics else "difference 0"
-    say(console, f"step {one.step}: {one.metrics_compared} metrics, {differ}")
+    differ = f"{len(one.metrics)} differ" if one.metrics else "difference 0"
+    _say(console, f"step {one.step}: {one.metrics_compared} metrics, {differ}")
     _print_metrics(one.metrics, console, ("recorded", "replayed"))
 
 
 def _print_tokens(found: TokensCompared, console: Console, head: str, names: tuple[str, str]) -> None:
     if not found.unequal:
-        say(console, f"{head}: {found.tokens:,} tokens, difference 0 (log-probability, advantage, factor)")
+        _say(console, f"{head}: {found.tokens:,} tokens, difference 0 (log-probability, advantage, factor)")
         return
     largest = ", ".join(f"{name} {size:.3g}" for name, size in found.largest.items())
-    say(console, f"{head}: {found.unequal:,} of {found.tokens:,} tokens differ; largest difference: {largest}")
+    _say(console, f"{head}: {found.unequal:,} of {found.tokens:,} tokens differ; largest difference: {largest}")
     rows = []
     for one in found.worst:
         answer = f"{one.env} {_visible(one.key)} row {one.row}"
         text = f"{_visible(one.before)[-24:]}[{one.text!r}]"
         for measure, pair in one.measures.items():
             rows.append((answer, str(one.token), text, measure, *map(_value, pair), one.link or ""))
-    if rows:
-        _print_table(console, ("answer", "token", "text", "measure", *names, "in the viewer"), rows)
+    _print_table(console, ("answer", "token", "text", "measure", *names, "in the viewer"), rows)
 
 
 def _print_table(
     console: Console, head: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, title: str | None = None
 ) -> None:
+    """Print a table, unless it has no rows."""
+    if not rows:
+        return
     table = Table(box=None, padding=(0, 1), pad_edge=False, title=title, title_justify="left")
     for name in head:
         table.add_column(name, overflow="fold")
@@ -107,7 +106,7 @@ def _value(value: float | str | None) -> str:
 
 def _print_metrics(pairs: dict[str, tuple[float, float]], console: Console, names: tuple[str, str]) -> None:
     for name, (one, other) in pairs.items():
-        say(console, f"  {name}: {names[0]} {one:.9g}, {names[1]} {other:.9g}")
+        _say(console, f"  {name}: {names[0]} {one:.9g}, {names[1]} {other:.9g}")
 
 
 def _print_weights(found: Replay, console: Console) -> None:
@@ -115,16 +114,15 @@ def _print_weights(found: Replay, console: Console) -> None:
     step, stored, after = found.chain.step, found.weights, found.next_checkpoint
     if stored is None:
         following = "" if after is None else f"; --step {found.chain.stage}/{after} has one"
-        say(console, f"the run has no checkpoint of step {step} to compare weights with{following}")
+        _say(console, f"the run has no checkpoint of step {step} to compare weights with{following}")
         return
     differ = f"{len(stored.unequal)} differ" if stored.unequal else "bit for bit those of its checkpoint"
-    say(console, f"weights and optimiser after step {step}: {stored.tensors} tensors, {differ}")
+    _say(console, f"weights and optimiser after step {step}: {stored.tensors} tensors, {differ}")
     rows = [
         (one.layer, one.type, one.name, f"{one.unequal:,} of {one.entries:,}", f"{one.largest:.3g}")
         for one in sorted(stored.unequal, key=lambda each: -each.largest)[:LAYERS_SHOWN]
     ]
-    if rows:
-        _print_table(console, ("layer", "type", "tensor", "entries that differ", "largest"), rows)
+    _print_table(console, ("layer", "type", "tensor", "entries that differ", "largest"), rows)
 
 
 def _print_changed(changed: Changed, console: Console, chain: Chain) -> None:
@@ -133,20 +131,19 @@ def _print_changed(changed: Changed, console: Console, chain: Chain) -> None:
     _print_metrics(changed.metrics, console, ("without", "with"))
     effects = changed.effects
     if effects.left_out:
-        names = ", ".join(effects.left_out[:LEFT_OUT_SHOWN])
-        say(console, f"not compared: {len(effects.left_out)} tensors that one side does not have, such as {names}")
+        some = ", ".join(effects.left_out[:LEFT_OUT_SHOWN])
+        _say(console, f"not compared: {len(effects.left_out)} tensors that one side does not have, such as {some}")
     for title, moved in (("change of the weights", effects.weights), ("gradient", effects.gradients)):
         order = [kind for kind in TYPES if kind in moved] + furthest_layers(moved)
         rows = [(name, f"{effects.entries[name]:,}" if name in TYPES else "", *_moved(moved[name])) for name in order]
-        if rows:
-            head_of = ("type", "entries", "norm without", "norm with", "difference", "relative", "cosine")
-            _print_table(console, head_of, rows, title=title)
+        names = ("type", "entries", "norm without", "norm with", "difference", "relative", "cosine")
+        _print_table(console, names, rows, title=title)
     if not effects.gradients:
-        say(console, "gradients are shown if a step makes one update of adamw, and neither replay skips it")
+        _say(console, "gradients are shown if a step makes one update of adamw, and neither replay skips it")
 
 
 def furthest_layers(moved: Mapping[str, Moved]) -> list[str]:
-    """Return the layers whose difference is the largest share of the norm without; first those that have none without."""
+    """Return the layers whose difference is the largest share of the norm without; those without such a norm first."""
 
     def share(layer: str) -> float:
         one = moved[layer]
@@ -156,10 +153,5 @@ def furthest_layers(moved: Mapping[str, Moved]) -> list[str]:
 
 
 def _moved(one: Moved) -> list[str]:
-    values = one.as_json()
-    relative, cosine = values["relative"], values["cosine"]
-    return [
-        *(f"{values[name]:.4g}" for name in ("recorded", "changed", "difference")),
-        "-" if relative is None else f"{relative:.3g}",
-        "-" if cosine is None else f"{cosine:.9f}",
-    ]
+    formats = {"recorded": ".4g", "changed": ".4g", "difference": ".4g", "relative": ".3g", "cosine": ".9f"}
+    return ["-" if value is None else format(value, formats[name]) for name, value in one.as_json().items()]

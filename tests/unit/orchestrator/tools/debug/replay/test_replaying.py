@@ -388,7 +388,7 @@ def test_adapters_are_compared_beside_the_weights_that_have_them_merged(run: Run
         shutil.copytree(checkpoint, place)
         adapter = {"backbone.layers.0.mixer.in_proj.lora_A.default.weight": torch.full((2, 3), value)}
         save_tensors(adapter, place / STATE_FOLDER / ADAPTERS_FILE)
-        (found,) = stored_compared(one, other).unequal
+    (found,) = stored_compared(one, other).unequal
     assert (found.layer, found.type, found.entries, found.unequal) == ("layer 0", "adapter", 6, 6)
     assert found.largest == 2**-20
 
