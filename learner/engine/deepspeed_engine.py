@@ -6,6 +6,7 @@ Every method is collective: all ranks call it together, in the same order.
 import gc
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -17,18 +18,21 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")  # deepspeed looks for a device when it is imported
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # it imports MLflow, which would tell that it is used
+if hide_mlflow := "mlflow" not in sys.modules:  # its autotuner would import it, which takes seconds
+    sys.modules["mlflow"] = None  # type: ignore[assignment]
 
 import deepspeed
 from deepspeed.ops import __compatible_ops__ as compatible_ops
 from deepspeed.ops.op_builder import AsyncIOBuilder
-from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+
+if hide_mlflow:
+    del sys.modules["mlflow"]
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from temper.learner.config import LearnerConfig, OptimConfig, require_together
 from temper.learner.engine.device_memory import DeviceMemory
-from temper.learner.engine.optimizer import GradientGuard, GuardedAdamW, muon_groups, parameter_groups
+from temper.learner.engine.optimizer import GuardedAdamW, muon_groups, parameter_groups
 from temper.learner.engine.optimizer_state import OptimizerState
 from temper.learner.engine.piece import Piece, copied, file_piece
 from temper.learner.models.adapters import adapter_names, adapter_shapes, is_adapter, merged, merged_names, unmerged
@@ -64,21 +68,6 @@ def join_ranks(*, timeout_seconds: float) -> None:
         _, store = open_store(GroupMember(host=host, port=port, rank=rank, size=size, timeout_s=timeout_seconds))
         torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout)
-
-
-class GuardedMuon(GradientGuard, MuonWithAuxAdam):
-    """DeepSpeed's Muon with AdamW beside it, behind the guard. Muon: Jordan et al., "Muon: An optimizer for hidden
-    layers in neural networks", 2024."""
-
-    def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig) -> None:
-        super().__init__(groups)
-        self.grad_clip = optim.grad_clip
-
-    def step(self) -> None:
-        if self.accept(grad_clip=self.grad_clip):
-            # deepspeed marks its functions for compilation, which takes a compiler and longer than it saves
-            with torch.compiler.set_stance("force_eager"):
-                super().step()
 
 
 class DeepSpeedEngine:
@@ -237,6 +226,8 @@ def _optimizer(model: PreTrainedModel, *, optim: OptimConfig, zero_stage: int) -
     if optim.kind == "adamw":
         groups = parameter_groups(model, weight_decay=optim.weight_decay)
         return GuardedAdamW(groups, optim=optim, guard=zero_stage == 0)
+    from temper.learner.engine.muon import GuardedMuon  # this imports torch's compiler, which takes seconds
+
     return GuardedMuon(muon_groups(model, optim=optim), optim=optim)
 
 

@@ -1,18 +1,19 @@
-"""Low-rank adapters beside the linear layers of a model. The home of peft."""
+"""Low-rank adapters beside the linear layers of a model. The home of peft, imported at first use: that takes seconds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import peft
 import torch
-from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from temper.rollout.weights.manifest import DOWN, UP
+
+if TYPE_CHECKING:
+    from peft.tuners.lora import Linear as LoraLinear
 
 ADAPTER = "default"
 BASE = "base_layer."
@@ -26,6 +27,8 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: int) -> None:
     kernel reads the weight without calling the layer. A is drawn, the same each time. Raises `ValueError` where peft puts
     adapters elsewhere: it takes dense layers of some models for the experts that have the same name.
     """
+    import peft
+
     targets = [name for name, module in model.named_modules() if _takes_adapter(model, name, module)]
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -129,7 +132,11 @@ def load_adapters(model: PreTrainedModel, path: Path) -> None:
             parameter.copy_(saved[name])
 
 
-def _adapters(model: PreTrainedModel) -> Iterator[tuple[str, LoraLinear]]:
+def _adapters(model: PreTrainedModel) -> Iterator[tuple[str, "LoraLinear"]]:
+    if not any(is_adapter(name) for name, _ in model.named_parameters()):
+        return
+    from peft.tuners.lora import Linear as LoraLinear
+
     for name, module in model.named_modules():
         if isinstance(module, LoraLinear):
             yield name, module
@@ -139,7 +146,7 @@ def _layer(name: str) -> str:
     return name.partition(".lora_")[0]
 
 
-def _shape(layer: LoraLinear) -> tuple[int, int]:
+def _shape(layer: "LoraLinear") -> tuple[int, int]:
     """Return the shape of the weight that an adapter stands beside, also where that is partitioned over ranks."""
     assert layer.out_features is not None
     assert layer.in_features is not None

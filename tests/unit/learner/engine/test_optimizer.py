@@ -6,7 +6,7 @@ from support.tiny_models import DENSE
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from temper.learner.config import LearnerConfig, OptimConfig, require_together
-from temper.learner.engine.deepspeed_engine import GuardedMuon
+from temper.learner.engine.muon import GuardedMuon
 from temper.learner.engine.optimizer import GuardedAdamW, learning_rate, muon_groups, parameter_groups
 
 
