@@ -43,12 +43,8 @@ def accuracy_interval(accuracy: float, *, stderr: float, tasks: int, samples: in
     if isnan(stderr) or scored < 2:
         return wilson
     half = t95(scored - 1) * stderr
-    return wider((max(0.0, accuracy - half), min(1.0, accuracy + half)), wilson)
-
-
-def wider(one: Interval, other: Interval) -> Interval:
-    """Return the wider of two intervals."""
-    return max(one, other, key=lambda ends: ends[1] - ends[0])
+    student = max(0.0, accuracy - half), min(1.0, accuracy + half)
+    return max(student, wilson, key=lambda ends: ends[1] - ends[0])
 
 
 def wilson_interval(share: float, count: int) -> Interval:

@@ -193,24 +193,15 @@ def _figures(groups: list[str], points: Sequence[ComparedPoint]) -> list[Caption
 
     def accuracy(name: str, env: str) -> list[Dot]:
         shown = [(one.mode, one.groups[name]) for one in points if one.env == env and one.groups[name]["accuracy"].runs]
-        return [
-            Dot(
-                mode=mode,
-                x=by["tokens"].mean,
-                value=by["accuracy"].mean,
-                low=by["accuracy"].low,
-                high=by["accuracy"].high,
-            )
-            for mode, by in shown
-        ]
+        spreads = [(mode, by["tokens"].mean, by["accuracy"]) for mode, by in shown]
+        return [Dot(mode=mode, x=x, value=one.mean, low=one.low, high=one.high) for mode, x, one in spreads]
 
     def difference(name: str, env: str) -> list[Dot]:
         shown = [one for one in points if one.env == env and one.against_first[name].tasks]
+        found = [(one.mode, one.groups[first]["tokens"].mean, one.against_first[name]) for one in shown]
         return [
-            Dot(mode=one.mode, x=one.groups[first]["tokens"].mean, value=against.difference, low=low, high=high)
-            for one in shown
-            for against in (one.against_first[name],)
-            for low, high in (against.interval,)
+            Dot(mode=mode, x=x, value=one.difference, low=one.interval[0], high=one.interval[1])
+            for mode, x, one in found
         ]
 
     levels = [Panel(title=env, measure="accuracy", lines={n: accuracy(n, env) for n in groups}) for env in envs]
