@@ -12,7 +12,10 @@ LONGEST = (
     "integration/test_main_job.py",
     "integration/test_main_job_ranks.py",
     "integration/test_families.py",
-    "integration/test_main_job_submitted.py",
+    "unit/rollout/engines/test_vllm.py",
+    "unit/rollout/serving/test_server.py",
+    "unit/envs/data/test_hub.py",
+    "unit/orchestrator/cli/test_submit.py",
     "unit/learner/test_worker_resume.py",
     "unit/learner/test_worker.py",
 )

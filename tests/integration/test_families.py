@@ -1,8 +1,7 @@
-"""A configuration of eight lines trains a model of each family, with its own chat template, on a mixture of tasks: for real."""
+"""Eight lines, submitted as a job, train a model of each family with its own chat template on a mixture of tasks: for real."""
 
 import json
 import math
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.fault_job import rows
 from support.gold_engine import Family
-from support.main_job import finish, rows, start
 from support.model_families import tokenizer_of
 from transformers import (
     AutoModelForCausalLM,
@@ -32,6 +31,7 @@ from temper.envs.source import open_source
 from temper.learner.models.fresh import padded_size
 from temper.learner.models.loading import read_model
 from temper.learner.models.logprobs import token_logprobs
+from temper.orchestrator.cli.submit import submit
 from temper.rollout.tokenizer import load_tokenizer
 
 SHAPE: dict[str, Any] = {
@@ -157,28 +157,24 @@ def changed(before: Path, after: Path) -> float:
     return sum(not torch.equal(old[name], new[name]) for name in old) / len(old)
 
 
-@pytest.mark.timeout(1000)
+@pytest.mark.timeout(2000)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == "qwen3" else [pytest.mark.slow]) for name in CASES]
 )
-def test_eight_lines_train_a_model_of_a_family_on_mixed_tasks(name: str, tmp_path: Path) -> None:
+def test_eight_lines_train_a_model_of_a_family_on_mixed_tasks(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     case = CASES[name]
     model = saved(case, tmp_path / "model")
     text = CONFIG.format(name=name, model=model, envs=", ".join(f"{env}: {{}}" for env in case.envs))
     assert len(text.splitlines()) == 8
     (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
 
-    command = [
-        sys.executable,
-        "-m",
-        "temper.orchestrator",
-        "run",
-        str(tmp_path / "run.yaml"),
-        f"runs_dir={tmp_path}/runs",
-    ]
-    status, output = finish(start(command))
-    assert status == 0, output
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")  # travels with the job, and is what a run tells its workers too
+    assert submit(tmp_path / "run.yaml", [f"runs_dir={tmp_path}/runs"], None) == 0
     run = tmp_path / "runs" / name
+    printed = (run / "logs" / "ray").glob("worker-*")
+    assert any("TrainerWorker" in file.read_text(errors="replace") for file in printed)
 
     learnt, reinforced = rows(run, "sft"), rows(run, "rl")
     assert [row.step for row in learnt] == [row.step for row in reinforced] == [1, 2, 3]
