@@ -81,50 +81,31 @@ STEPS = "16-3 = <<16-3=13>>13 eggs\n13*2 = $<<13*2=26>>26\n"
 
 @pytest.mark.parametrize("steps", [STEPS, "16-3 = 13 eggs\n13*2 = $26\n", ""])
 @pytest.mark.parametrize(
-    ("line", "answer"),
+    ("answer", "lines"),
     [
-        ("A: 26", "26"),
-        ("A: -1,026.5", "-1,026.5"),
-        ("Answer: $26", "$26"),
-        ("**Answer:** 26 dollars", "26 dollars"),
-        ("**Final answer: 26 dollars**", "26 dollars"),
-        ("### Answer:\n\n\\[\n26\n\\]", "26"),
-        ("The answer is 26.", "26."),
-        ("So the final answer is **26** for 2 days", "26"),
-        ("Therefore, the answer to the question is: 13*2 = 26", "26"),
-        ("The answer is about 26 dollars, for 13 eggs or fewer", None),
-        ("The answer is that she makes 26 dollars", "26"),
-        ("Answer: x+26", "x+26"),
-        ("Answer: Monday", "Monday"),
-        ("**26**", "26"),
-        ("$26$", "26"),
-        ("She makes **$26** in 2 days.", "$26"),
-        ("A: 13*2 = <<13*2=26>>26", "26"),
-        ("A:", None),
-        ("A: $", None),
-        ("So the answer is", None),
-        ("A: 26 or 27", None),
-        ("A: **26**, or maybe 27", None),
-        ("A: 25, 26", "25, 26"),
-        ("The answer is one of 25, 26 and 27", "one of 25, 26 and 27"),
-        ("The answer is not 26", None),
-        ("It is **26** or **27**", None),
-        ("A: 25\nA: 26", None),
-        ("A: 25\nor 26", None),
-        ("A: 25 = 26", None),
-        ("A: 25, so **26**", None),
-        ("A: 25. Wait, 26", None),
-        ("The answer is 25. The answer is 26.", None),
-        ("Answer: 25\nShe makes **26**", None),
-        ("Answer: 25\nWait.\nAnswer: 26", None),
-        ("Answer: 26\nI am sure.\nAnswer: 26.0", "26.0"),
-        ("Answer: see below\nAnswer: 26", "26"),
+        ("26", ["A: 26", "### Answer:\n\n\\[\n26\n\\]", "**26**", "$26$", "A: 13*2 = <<13*2=26>>26"]),
+        ("26", ["So the final answer is **26** for 2 days", "The answer is that she makes 26 dollars"]),
+        ("26", ["Therefore, the answer to the question is: 13*2 = 26", "Answer: see below\nAnswer: 26"]),
+        ("26.", ["The answer is 26."]),
+        ("26.0", ["Answer: 26\nI am sure.\nAnswer: 26.0"]),
+        ("$26", ["Answer: $26", "She makes **$26** in 2 days."]),
+        ("26 dollars", ["**Answer:** 26 dollars", "**Final answer: 26 dollars**"]),
+        ("-1,026.5", ["A: -1,026.5"]),
+        ("x+26", ["Answer: x+26"]),
+        ("Monday", ["Answer: Monday"]),
+        ("25, 26", ["A: 25, 26"]),
+        ("one of 25, 26 and 27", ["The answer is one of 25, 26 and 27"]),
+        (None, ["A:", "A: $", "So the answer is"]),
+        (None, ["A: 26 or 27", "A: **26**, or maybe 27", "The answer is not 26", "It is **26** or **27**"]),
+        (None, ["The answer is about 26 dollars, for 13 eggs or fewer", "A: 25\nor 26", "A: 25. Wait, 26"]),
+        (None, ["A: 25\nA: 26", "A: 25 = 26", "A: 25, so **26**", "The answer is 25. The answer is 26."]),
+        (None, ["Answer: 25\nShe makes **26**", "Answer: 25\nWait.\nAnswer: 26"]),
     ],
 )
 def test_the_last_line_may_state_the_answer_also_of_an_annotated_solution(
-    steps: str, line: str, answer: str | None
+    steps: str, answer: str | None, lines: list[str]
 ) -> None:
-    assert final_answer(steps + line) == answer
+    assert {line: final_answer(steps + line) for line in lines} == dict.fromkeys(lines, answer)
 
 
 @pytest.mark.parametrize("cut", ["", "She makes $26", "26 dollars", "<<13*2=26>>26", "##", "She makes **$26", "= 26"])

@@ -6,40 +6,53 @@ import pytest
 
 from temper.rewards.choices import chosen
 
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "B",
-        " b \n",
-        "(B)",
-        "**B**",
-        "B.",
-        "B) Paris",
-        "B. Paris, the capital",
-        "Option B",
-        "**B.** Paris",
-        "\\boxed{B}",
-        "So it is $\\boxed{\\text{(B)}}$.",
+FOUND = {
+    "the letter alone": ["B", " b \n", "(B)", "**B**", "B.", "Option B", "\uff08\uff22\uff09"],
+    "the letter before its text": ["B) Paris", "B. Paris, the capital", "**B.** Paris"],
+    "a box": ["\\boxed{B}", "So it is $\\boxed{\\text{(B)}}$.", "\\boxed{{B}}", "\\boxed{\\textit{B}}"],
+    "boxes that agree": ["\\boxed{B}, as I said: \\boxed{b}", "A is too small. \\boxed{B}"],
+    "a box with its text": [
         "\\boxed{B. Paris}",
-        "A is too small. \\boxed{B}",
-        "\\boxed{B}, as I said: \\boxed{b}",
+        "\\boxed{B. Vitamin C}",
+        "\\boxed{B. A city in France}",
+        "\\boxed{B. C++}",
+    ],
+    "a box with another sign": [
+        "\\boxed{B: C-shaped}",
+        "\\boxed{B (Paris)}",
+        "\\boxed{B - Paris}",
+        "\\boxed{B, Paris}",
+    ],
+    "a box with a dash or a space of LaTeX": [
+        "\\boxed{B \u2013 Paris}",
+        "\\boxed{\\textbf{(B)}\\ 24}",
+        "\\boxed{\\textbf{(B)}~24}",
+    ],
+    "an answer with a colon": [
         "Answer: B",
         "answer: b",
         "**Answer: B**",
         "Answer:\nB",
+        "**Answer:** B",
+        "**Answer**: (B) Paris",
+    ],
+    "an answer with a colon and more": [
         "**Final answer:** $\\text{B}$",
         "The correct answer is: **B. Paris**",
         "Correct option: (B)",
         "Answer: the answer is B",
-        "**Answer:** B",
-        "**Answer**: (B) Paris",
+        "The answer is I think B. Answer: B",
+    ],
+    "a statement": [
         "Because Paris is a capital, the answer is B.",
         "The correct answer is (B) Paris.",
         "The correct option is **B**",
         "the correct choice is option b.",
         "The answer is B, a city in France.",
         "The answer is B\nThe answer is b.",
+        "The answer should be B.",
+    ],
+    "a statement and why": [
         "The answer is B. A is too small.",
         "The answer is B. A and C are wrong.",
         "The answer is B. A, C and D are wrong.",
@@ -49,77 +62,48 @@ from temper.rewards.choices import chosen
         "The answer is B, and A is wrong.",
         "The answer is B because C is too large",
         "The answer is B. I am sure.",
-        "The answer should be B.",
-        "\\boxed{B. Vitamin C}",
-        "\\boxed{B. A city in France}",
-        "\\boxed{B. C++}",
-        "\\boxed{B: C-shaped}",
-        "\\boxed{B (Paris)}",
-        "\\boxed{B - Paris}",
-        "\\boxed{B \u2013 Paris}",
-        "\\boxed{B, Paris}",
-        "\\boxed{{B}}",
-        "\uff08\uff22\uff09",
-        "\\boxed{\\textbf{(B)}\\ 24}",
-        "\\boxed{\\textbf{(B)}~24}",
-        "\\boxed{\\textit{B}}",
-        "The answer is I think B. Answer: B",
     ],
-)
-def test_a_letter_is_found(text: str) -> None:
-    assert chosen(text, count=4) == "B"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "Paris",
-        "A B C D",
+}
+NOTHING = {
+    "no letter": ["", "Paris", "The answer is a city in France", "A city in France", "My choice: bread"],
+    "no box of a letter": ["\\boxed{B", "\\boxed{}", "\\boxed{E}"],
+    "a letter of no choice": ["E", "Answer: E"],
+    "letters in a row": ["A B C D", "B)C", "The answer is A B C D", "A. B. C. D.", "A. Rome\nB. Paris\nC. Oslo"],
+    "letters with words between": [
         "A or B",
         "A/B",
-        "\\boxed{A} \\boxed{B}",
-        "\\boxed{A or B}",
-        "\\boxed{B",
-        "\\boxed{}",
-        "\\boxed{E}",
-        "E",
-        "Answer: E",
-        "The answer is A. No, the answer is B.",
         "The answer is A or B",
         "The answer is (A), (B)",
         "Answer: A and C",
-        "The answer is a city in France",
-        "A city in France",
-        "Because of that, B",
-        "The answer is not B",
-        "The answer isn't B",
-        "A. Rome\nB. Paris\nC. Oslo",
-        "The answer is Both",
-        "Option A: Rome\nOption B: Paris",
-        "My choice: bread",
-        "B)C",
-        "The answer is A B C D",
-        "A. B. C. D.",
-        "\\boxed{A) B) C) D)}",
-        "\\boxed{A: B: C: D}",
-        "\\boxed{(A) (B)}",
+    ],
+    "letters after a colon": [
         "Answer: A, or B",
         "Answer: A; B",
         "Answer: A (or B)",
         "Answer: A - or B",
         "Answer: A, B, C",
-        "Answer: A, B or C",
-        "**A**, **B**",
-        "\\boxed{A | B}",
-        "\\boxed{A. or maybe B.}",
+    ],
+    "more of them": ["Answer: A, B or C", "**A**, **B**", "Option A: Rome\nOption B: Paris", "The answer is Both"],
+    "several in boxes": ["\\boxed{A} \\boxed{B}", "\\boxed{A or B}", "\\boxed{A) B) C) D)}", "\\boxed{A: B: C: D}"],
+    "several in one box": ["\\boxed{(A) (B)}", "\\boxed{A | B}", "\\boxed{A. or maybe B.}"],
+    "doubt": [
+        "The answer is A. No, the answer is B.",
         "The answer is A but could be B",
         "The answer is A or B, I can not tell which",
         "The answer is A. Or maybe it is B.",
     ],
-)
-def test_no_letter_or_several_choose_nothing(text: str) -> None:
-    assert chosen(text, count=4) is None
+    "not a statement": ["Because of that, B", "The answer is not B", "The answer isn't B"],
+}
+
+
+@pytest.mark.parametrize("texts", FOUND.values(), ids=FOUND)
+def test_a_letter_is_found(texts: list[str]) -> None:
+    assert {text: chosen(text, count=4) for text in texts} == dict.fromkeys(texts, "B")
+
+
+@pytest.mark.parametrize("texts", NOTHING.values(), ids=NOTHING)
+def test_no_letter_or_several_choose_nothing(texts: list[str]) -> None:
+    assert {text: chosen(text, count=4) for text in texts} == dict.fromkeys(texts)
 
 
 def test_letters_go_as_far_as_the_choices() -> None:

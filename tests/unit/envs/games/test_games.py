@@ -268,28 +268,6 @@ def test_a_plan_is_refused_where_chance_decides_or_no_win_can_be_reached() -> No
     assert shortest_win({0: {0: [(1.0, 0, 0.0, False)], 1: [(1.0, 1, 1.0, True)]}}, 0) == [1]
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"ID": "x"}, "unknown 'ID'"),
-        ({"id": "FrozenLake-v1", "max_step": 3}, "did you mean 'max_steps'"),
-        ({"kwargs": {}}, "for example FrozenLake-v1"),
-        ({"id": "NoSuchGame-v1"}, "can't make 'NoSuchGame-v1'"),
-        ({"id": "FrozenLake-v1", "kwargs": {"slip": 1}}, "can't make 'FrozenLake-v1'"),
-        ({"id": "FrozenLake-v1", "kwargs": 3}, "must be a mapping"),
-        ({"id": "Pendulum-v1", "actions": ["a"]}, "have no names"),
-        ({"id": "Blackjack-v1", "frame": "ansi"}, "Blackjack-v1 has text"),
-        ({"id": "Blackjack-v1", "actions": ["a", "A"]}, "needs 2 different names"),
-        ({"id": "Blackjack-v1", "actions": ["a"]}, "needs 2 different names"),
-        ({"id": "Blackjack-v1", "max_steps": 0}, "options.max_steps=0"),
-        ({"id": "Blackjack-v1", "success": "yes"}, "must be a number"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        configured("gym", options)
-
-
 def test_names_rules_and_the_frame_are_the_users_to_choose() -> None:
     options = {"id": "CartPole-v1", "actions": ["west", "east"], "rules": "Balance the pole.", "max_steps": 5}
     prompt = task_of(options).messages[0]["content"]

@@ -107,9 +107,3 @@ def test_choices_that_speak_of_the_others_keep_their_place(last: str) -> None:
 def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", "\\(").replace(")", "\\)")):
         task_of(MMLU | changed)
-
-
-@pytest.mark.parametrize("options", [{"shuffle": "no"}, {"shufle": True}])
-def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="options"):
-        configured("multiple_choice", options)

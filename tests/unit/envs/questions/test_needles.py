@@ -110,25 +110,3 @@ def test_rows_of_ruler_need_all_their_outputs() -> None:
     assert score(words, ["They are VWXYZ."]).verdict.parts == {"correct": 0.0, "format": 1.0, "recall": 0.5}
     with pytest.raises(ValueError, match="'outputs' must hold texts"):
         load_row(env.formats, {"input": "?", "outputs": []})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"length": 0},
-        {"length": "long"},
-        {"unit": "bytes"},
-        {"unit": "tokens", "length": 5},
-        {"tokenizer": "x"},
-        {"unit": "tokens", "length": 5, "tokenizer": "no/such/folder"},
-        {"task": "double"},
-        {"haystack": "hay"},
-        {"needles": 0},
-        {"needles": None},
-        {"depth": 1.5},
-        {"lenght": 5},
-    ],
-)
-def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="options"):
-        configured("needles", options)

@@ -137,9 +137,3 @@ def test_a_broken_row_is_refused_by_name(tmp_path: Path, row: dict[str, Any], me
 def test_a_broken_corpus_is_refused_by_name(tmp_path: Path, documents: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         task_of(ROW, write_corpus(tmp_path, documents))
-
-
-@pytest.mark.parametrize("options", [{"corpus": 5}, {"results": 0}, {"snippet": -1}, {"page": "all"}, {"top": 5}])
-def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="options"):
-        configured("search", options)

@@ -319,30 +319,6 @@ def test_the_last_turn_is_verified_though_it_calls_a_tool(server: CounterServer)
 
 
 @pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"url": "http://10.0.0.1"}, "name it in options.hosts"),
-        ({"url": "http://169.254.169.254/latest"}, "name it in options.hosts"),
-        ({"url": "http://127.0.0.1.example.com"}, "name it in options.hosts"),
-        ({"url": "http://127.0.0.1@example.com"}, "without user"),
-        ({"url": "ftp://127.0.0.1"}, "must be like"),
-        ({"url": 5}, "options.url"),
-        ({"url": "http://localhost", "protocol": "grpc"}, "verify or step"),
-        ({"url": "http://localhost", "timeout": 3}, "did you mean 'timeout_s'"),
-        ({"url": "http://localhost", "timeout_s": 0}, "above 0"),
-        ({"url": "http://localhost", "retries": -1}, "options.retries=-1"),
-        ({"url": "http://localhost", "retries": 1.5}, "options.retries=1.5"),
-        ({"url": "http://localhost", "hosts": "x"}, "list of host names"),
-        ({"url": "http://localhost", "key_variable": "TEMPER_NO_SUCH_KEY"}, "TEMPER_NO_SUCH_KEY"),
-        ({"url": "http://a.example", "hosts": ["a.example"], "key_variable": "PATH"}, "https"),
-    ],
-)
-def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, Any], error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        configured("http", options)
-
-
-@pytest.mark.parametrize(
     ("options", "sent"), [({}, ("Bearer secret", None)), ({"key_header": "X-Key"}, (None, "secret"))]
 )
 def test_a_key_from_the_environment_goes_with_every_request(
