@@ -36,27 +36,15 @@ def test_plain_numbers_have_exact_values(value: Fraction | int, texts: list[str]
 
 
 @pytest.mark.parametrize(
-    "text",
+    "texts",
     [
-        "2+2", "2^2", "4!", "1=2=3=4", "18 or 19", "18 and a half", "18, 19", "5x", "5 x", "5xy", "5\\pi", "5\u00b2",
-        "x", "",
-    ]
-    + [
-        "1/0",
-        "(1,234)",
-        "12,34",
-        "12\\times 10^2",
-        "10^2",
-        "1e9999",
-        "9" * 65,
-        "1 -1/2",
-        "5 - 3",
-        "7:30",
-        "\\approx 18",
+        ["2+2", "2^2", "4!", "1=2=3=4", "1 -1/2", "5 - 3", "10^2", "12\\times 10^2", "5\u00b2", "1/0", "\\approx 18"],
+        ["18 or 19", "18 and a half", "18, 19", "(1,234)", "12,34", "7:30"],
+        ["5x", "5 x", "5xy", "5\\pi", "x", "", "1e9999", "9" * 65],
     ],
-)  # fmt: skip
-def test_what_leaves_work_to_the_reader_is_no_plain_number(text: str) -> None:
-    assert plain_number(text) is None
+)
+def test_what_leaves_work_to_the_reader_is_no_plain_number(texts: list[str]) -> None:
+    assert [text for text in texts if plain_number(text) is not None] == []
 
 
 def test_a_division_left_undone_and_a_fraction_not_in_lowest_terms_are_told_apart() -> None:

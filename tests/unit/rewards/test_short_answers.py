@@ -92,73 +92,62 @@ def test_texts_that_say_the_same(texts: tuple[str, ...]) -> None:
         assert says(text, ["certainly not this", other]), (text, other)
 
 
-@pytest.mark.parametrize(
-    ("text", "accepted"),
-    [
-        ("3.5", "35"),
-        ("3.5 million people", "35 million people"),
-        ("-5", "5"),
-        ("10:30", "1030"),
-        ("1990-95", "199095"),
-        ("vitamin", "vitamin A"),
-        ("C", "C++"),
-        ("C#", "C"),
-        ("48/2", "24"),
-        ("Paris or Rome", "Paris"),
-        ("Paris, Texas", "Paris"),
-        ("3 apples", "3 pears"),
-        ("", "Paris"),
-        ("", "the"),
-        ("\u0915\u0940", "\u0915\u093e"),
-        ("..", "..."),
+DIFFERENT = {
+    "digits": [("3.5", "35"), ("3.5 million people", "35 million people"), ("10:30", "1030"), ("1990-95", "199095")],
+    "groups of digits": [
+        ("3;4", "34"),
+        ("3|4", "34"),
+        ("3,4", "34"),
+        ("5'10", "510"),
+        ("3\u20131", "31"),
+        ("3\u20141", "31"),
+    ],
+    "words": [("vitamin", "vitamin A"), ("Paris or Rome", "Paris"), ("Paris, Texas", "Paris"), ("3 apples", "3 pears")],
+    "nothing": [("", "Paris"), ("", "the"), ("..", "..."), ("\u0915\u0940", "\u0915\u093e")],
+    "operators": [
         ("1+2", "12"),
         ("3 + 4", "3 - 4"),
-        ("10^6", "106"),
-        ("10\u00b2", "102"),
-        ("10^{2}", "102"),
         ("2*3", "23"),
         ("2\u00d73", "23"),
         ("2\u00b73", "23"),
-        ("3\u20131", "31"),
-        ("3\u20141", "31"),
+        ("48/2", "24"),
+    ],
+    "powers": [
+        ("10^6", "106"),
+        ("10\u00b2", "102"),
+        ("10^{2}", "102"),
+        ("x^2+1", "x2+1"),
+        ("x^2", "x2"),
+        ("\u221a2", "2"),
+    ],
+    "fractions": [("\u00bd", "12"), ("\\frac{1}{2}", "12")],
+    "minus": [
+        ("-5", "5"),
         ("\u20135", "5"),
         ("- 5", "5"),
         ("-$5", "$5"),
-        ("\u00bd", "12"),
-        ("\\frac{1}{2}", "12"),
-        ("\u221a2", "2"),
-        ("\u00b15", "5"),
-        ("> 5", "5"),
-        ("\u2265 5", "5"),
-        ("<5", ">5"),
-        ("3;4", "34"),
-        ("3|4", "34"),
+        ("-x", "x"),
+        ("x+1", "x-1"),
+        ("-\u221e", "\u221e"),
+    ],
+    "comparisons": [("\u00b15", "5"), ("> 5", "5"), ("\u2265 5", "5"), ("<5", ">5"), ("x<y", "x>y")],
+    "signs behind words": [
+        ("C", "C++"),
+        ("C#", "C"),
         ("O+", "O-"),
         ("A+", "A"),
         ("AB-", "AB"),
         ("Na+", "Na"),
         ("Na^+", "Na"),
-        ("x^2+1", "x2+1"),
-        ("3,4", "34"),
-        ("-x", "x"),
-        ("x+1", "x-1"),
-        ("x^2", "x2"),
-        ("x<y", "x>y"),
-        ("Disney+", "Disney"),
-        ("F#", "F"),
-        ("B\u266d", "B"),
-        ("K\u2660", "K\u2665"),
-        ("5'10", "510"),
-        ("$5", "\u20ac5"),
-        ("$5", "5%"),
-        ("5 million", "5"),
-        ("5 million", "5 thousand"),
-        ("-\u221e", "\u221e"),
     ],
-)
-def test_texts_that_do_not_say_the_same(text: str, accepted: str) -> None:
-    assert not says(text, [accepted])
-    assert not says(accepted, [text])
+    "other signs": [("Disney+", "Disney"), ("F#", "F"), ("B\u266d", "B"), ("K\u2660", "K\u2665")],
+    "units": [("$5", "\u20ac5"), ("$5", "5%"), ("5 million", "5"), ("5 million", "5 thousand")],
+}
+
+
+@pytest.mark.parametrize("pairs", DIFFERENT.values(), ids=DIFFERENT)
+def test_texts_that_do_not_say_the_same(pairs: list[tuple[str, str]]) -> None:
+    assert [pair for pair in pairs if says(pair[0], [pair[1]]) or says(pair[1], [pair[0]])] == []
 
 
 def test_f1_is_that_of_the_words() -> None:
