@@ -35,7 +35,6 @@ def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None =
 
 
 def generated_tasks(env: EnvDefinition, count: int, *, seed: int) -> list[Task]:
-    """Generate tasks of level 1. Raise `ValueError` where the environment generates none."""
     if env.generate is None:
         raise ValueError(f"environment {env.id!r} generates no tasks; give --data FILE")
     ref = env.ref()

@@ -108,7 +108,6 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
 
 
 def bind_all(envs: Mapping[str, EnvConfig]) -> dict[str, BoundEnv]:
-    """Return every environment of a run. Raises `ValueError` as `bind` does."""
     return {name: bind(name, config) for name, config in envs.items()}
 
 
@@ -130,7 +129,6 @@ def _check(key: str, config: EnvConfig) -> None:
 
 
 def _check_level(key: str, config: EnvConfig, definition: EnvDefinition) -> None:
-    """Raise `ValueError` where tasks are generated, and none of this level are."""
     most = definition.levels
     if definition.generate is None or config.data is not None or most is None or config.level <= most:
         return

@@ -63,7 +63,6 @@ class Play:
             return self._over(self._cut(self._opened, limit, ""))
 
     def close(self) -> None:
-        """Close the environment once no call is under way; twice does no harm."""
         with self._lock:
             self._close()
 

@@ -81,7 +81,6 @@ def _whole(text: str, letters: str) -> str | None:
 
 
 def _letter(match: re.Match[str], letters: str) -> str | None:
-    """Return the letter of a match; None where it is that of no choice, or where another one is named behind it."""
     letter = match["letter"].upper()
     return letter if letter in letters and not _names_another(match["rest"], letter, letters) else None
 

@@ -142,7 +142,6 @@ def completed(prompt: str, body: str) -> str:
 
 
 def _chosen(fenced: list[Block], entry_point: str | None) -> str:
-    """Return the text of the block that the rule chooses; empty where all are."""
     filled = [block for block in fenced if block.text.strip()]
     defining = [block for block in filled if entry_point is not None and defines(block.text, entry_point)]
     python = [block for block in filled if block.mark in PYTHON]
@@ -171,7 +170,6 @@ def _bare(answer: str) -> str:
 
 
 def _is_code(line: str) -> bool:
-    """Tell whether a line that is not indented can be a statement, or part of one."""
     head, equals, tail = line.partition("=")
     assigns = equals and not tail.startswith("=") and TARGET.fullmatch(head.rstrip()) and not TWO_WORDS.search(head)
     return len(line) > MAX_LINE or bool(assigns) or STATEMENT.match(line) is not None
@@ -243,7 +241,6 @@ def _levels(prompt: str) -> list[str]:
 
 
 def _code_lines(source: str) -> list[int]:
-    """Return the numbers of the lines at which code stands: no comments, nothing inside strings and brackets."""
     lines = source.split("\n")
     top = _top_level(source, len(lines))
     return [n for n, line in enumerate(lines) if top[n] and line.strip() and not line.lstrip().startswith("#")]

@@ -249,7 +249,6 @@ def _product(text: str) -> Quantity | None:
 
 
 def _named(name: str) -> Quantity | None:
-    """Return a unit by its name, in any case and in the plural; symbols have neither."""
     lower = name.lower()
     for one in (lower, lower.removesuffix("s"), lower.removesuffix("es"), lower.removesuffix("ies") + "y"):
         if len(one) > 2 and one in _table():

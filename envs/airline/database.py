@@ -12,7 +12,6 @@ CREDIT_CARD, GIFT_CARD, CERTIFICATE = "credit_card", "gift_card", "certificate"
 
 @functools.lru_cache(maxsize=8)
 def open_airline(folder: Path) -> Records:
-    """Return the airline of a folder. Raise `ValueError` that names the file where one is missing or broken."""
     read = read_records(folder, TABLES)
     check_each(folder / "users.json", read.tables["users"], _check_user)
     check_each(folder / "flights.json", read.tables["flights"], _check_flight)
@@ -22,7 +21,6 @@ def open_airline(folder: Path) -> Records:
 
 
 def fresh(folder: Path) -> Database[Records]:
-    """Return the database of a folder, unchanged. Raise `ValueError` as `open_airline`."""
     with OPENING:
         return Database(open_airline(folder))
 

@@ -99,7 +99,6 @@ def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called:
 
 
 def _call(asked: Reply) -> str:
-    """Return the call that a check asked for, in words; empty for anything else that it asks."""
     match asked.value:
         case [("do", "call", (_, "named", str(name)), [list(arguments), dict(keywords)])]:
             return call_text(name, arguments, keywords)

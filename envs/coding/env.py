@@ -58,7 +58,6 @@ class CodeEnv(TaskEnv):
 
 
 def program_text(answer: str, spec: dict[str, Any]) -> str | None:
-    """Return the program of an answer to a task, whole; None where there is none."""
     name = "Solution" if spec.get("method") else spec.get("entry_point")
     source = program_of(answer, entry_point=name, prompt=spec.get("prompt", ""))
     return source if source is None else joined(spec.get("imports", ""), source)

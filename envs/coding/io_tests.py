@@ -28,7 +28,6 @@ INPUTS, OUTPUTS = ("input", "inputs", "stdin"), ("output", "outputs", "expected_
 
 
 def pairs_of(value: Any, name: str) -> list[Pair]:
-    """Return the inputs and outputs of a field, which may be JSON text, a list of pairs, or two lists."""
     if isinstance(value, str):
         value = read_json(value, name) if value.strip() else None
     if not value:
@@ -50,7 +49,6 @@ def _one(pair: dict[str, Any], names: tuple[str, ...], field: str) -> Any:
 
 
 def read_json(text: str, name: str) -> Any:
-    """Return what a field holds as JSON text. Raise `ValueError` where it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -58,12 +56,10 @@ def read_json(text: str, name: str) -> Any:
 
 
 def program_tests(pairs: Sequence[Pair]) -> list[dict[str, str]]:
-    """Return the tests of a program that reads its input. Raise `ValueError` where a side is no text."""
     return [{"input": _text(given, "input"), "output": _text(wanted, "output")} for given, wanted in pairs]
 
 
 def function_tests(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
-    """Return the tests of a function. Raise `ValueError` where text holds no values."""
     return [{"args": _arguments(given), "expected": _expected(given, wanted)} for given, wanted in pairs]
 
 

@@ -17,7 +17,6 @@ CHECK = "check"
 
 
 def parsed(source: str, field: str) -> ast.Module:
-    """Return the syntax tree of a row's field. Raise `ValueError` where it is no Python."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -63,7 +62,6 @@ def defined(tree: ast.AST) -> list[str]:
 
 
 def definitions(tree: ast.Module) -> list[str]:
-    """Return the functions, classes and variables that a program defines at its top level, in order."""
     names = []
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -83,7 +81,6 @@ def wanted(tree: ast.AST) -> list[str]:
 
 
 def called(tree: ast.AST) -> list[str]:
-    """Return the names that a tree calls, the outermost first."""
     return [node.func.id for node in nodes(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
 
 
@@ -104,7 +101,6 @@ def taken(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
 
 
 def entry_point_of(row: Row) -> str:
-    """Return the function that a row names, without the white space around it. Raise `ValueError` where that is no name."""
     name = field(row, "entry_point", str).strip()
     if not name.isidentifier():
         raise ValueError(f"field 'entry_point' is no name of a function: {name!r}")
@@ -112,7 +108,6 @@ def entry_point_of(row: Row) -> str:
 
 
 def check_of(tree: ast.Module) -> ast.FunctionDef | None:
-    """Return the last function `check(candidate)` of a test."""
     found = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == CHECK]
     return found[-1] if found and len(found[-1].args.args) == 1 else None
 

@@ -79,7 +79,6 @@ def _compares_with(check: ast.FunctionDef, entry_point: str) -> bool:
 
 
 def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> str | None:
-    """Return a solution as a whole program; None where there is none, or only a body without the code that it continues."""
     if not isinstance(given, str):
         return None
     if defines(given, entry_point):

@@ -92,7 +92,6 @@ def _distinct(pairs: list[Pair]) -> list[Pair]:
 
 
 def _function(row: Row) -> str | None:
-    """Return the name of the function, None for a program that reads its input."""
     places: list[Any] = [row]
     for name in ("input_output", "metadata"):
         value = row.get(name)

@@ -98,7 +98,6 @@ def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bo
 
 
 def _with_packed(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return what a task holds with its packed tests unpacked. Raise `GraderError` where they can't be."""
     if "packed" not in spec:
         return spec
     try:
@@ -127,7 +126,6 @@ def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[Tes
 
 
 def _equals_wrapped(result: Any, expected: Any) -> bool:
-    """Compare by the rules of JSON; a list of one result stands for the result too."""
     wrapped = isinstance(expected, list) and len(expected) == 1
     return json_equal(result, expected) or (wrapped and json_equal(result, expected[0]))
 

@@ -13,7 +13,6 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def number_of(value: object) -> float | None:
-    """Return the number that a value is, or writes; None where it is none."""
     if not isinstance(value, str | int | float):
         return None
     try:

@@ -58,7 +58,6 @@ def _card(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _named(config: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the patterns of each split of a configuration; empty where it leaves them to the names of the files."""
     files = config.get("data_files")
     return {} if files is None else {str(key): [*value] for key, value in sanitize_patterns(files).items()}
 

@@ -95,7 +95,6 @@ def _snapshot(
 
 
 def in_cache(name: str, *, file: str, revision: str | None) -> bool:
-    """Return whether a file of a model on the hub is on this machine; asks nobody."""
     return isinstance(try_to_load_from_cache(name, file, revision=revision), str)
 
 

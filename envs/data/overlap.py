@@ -106,7 +106,6 @@ class OverlapIndex:
 
 
 def _texts(content: object) -> list[str]:
-    """Return the texts of a message's content: itself, or those of its parts."""
     if isinstance(content, str):
         return [content]
     parts = content if isinstance(content, list | tuple) else ()

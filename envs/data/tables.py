@@ -46,7 +46,6 @@ def files_of(data: DataConfig, *, on_hub: bool) -> list[Path]:
 
 
 def hub_folder(data: DataConfig) -> Path:
-    """Return where the data set of the hub lies, with the files of its configuration."""
     card = card_of(data.path, data.revision)
     needed = (CARD, *patterns(card.folder, data.config, data.path))
     return snapshot(data.path, kind="dataset", revision=card.commit, patterns=needed).folder

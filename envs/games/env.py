@@ -36,7 +36,6 @@ class GymEnv(TaskEnv):
     game: GymGame | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin the task's game. Raise `EnvironmentFault` where it does not begin as the task says."""
         observation = super().reset(seed=seed, options=options)
         assert self.task is not None
         self.close()

@@ -63,7 +63,6 @@ def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _made(name: str, kwargs: Any) -> GymGame:
-    """Make the game. Raise `ValueError` if gymnasium can't."""
     if not isinstance(kwargs, Mapping):
         raise ValueError(f"options.kwargs is {kwargs!r}; it must be a mapping")
     try:
@@ -73,7 +72,6 @@ def _made(name: str, kwargs: Any) -> GymGame:
 
 
 def _idle(game: GymGame, about: Game) -> float:
-    """Return the cost of a turn without an action: the known one of the game, else that of its first step."""
     if about.idle is not None:
         return about.idle
     game.reset(seed=0)

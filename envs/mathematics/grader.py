@@ -121,7 +121,6 @@ class MathGrader:
         return readable, None if reply is None else bool(reply["equal"])
 
     def _fork(self) -> MathWorker:
-        """Return a new worker. A mother that died meanwhile is replaced, once."""
         for _ in range(2):
             with self.lock:
                 control = self._warm()

@@ -83,7 +83,6 @@ def terms(node: Any) -> list[Any]:
 
 
 def serve(channel: int) -> None:
-    """Serve as a worker: answer requests until the channel closes."""
     seal.seal_library_user(memory_bytes=MEMORY_BYTES)
     say(channel, {"pid": os.getpid(), "seal": seal_probe.seal_found(memory_bytes=MEMORY_BYTES)})
     while line := read_line(channel):
@@ -121,7 +120,6 @@ def read_line(channel: int) -> bytes:
 
 
 def main() -> None:
-    """Serve as the mother: fork workers until the control socket closes."""
     logging.disable(logging.CRITICAL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = socket.socket(fileno=os.dup(0))

@@ -18,7 +18,6 @@ KINDS = {QUESTION: (QUESTION,)}
 
 
 def load_gsm8k(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = AGREE) -> Task:
-    """Make a task of a GSM8K row: `question`, and `answer` with the final number after `####`."""
     question, answer = field(row, "question", str), field(row, "answer", str)
     _, mark, gold = answer.rpartition("####")
     if not mark or not gold.strip():

@@ -15,7 +15,6 @@ def gold(task: Task) -> list[str]:
 
 
 def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield for each turn of the user with gold calls one with none, and the dialogue that ends before it is over."""
     turns: list[Calls] = task.spec["gold"]
     for place, calls in enumerate(turns):
         if calls:

@@ -76,7 +76,6 @@ def _withheld(row: Row, documents: Mapping[str, Any]) -> dict[int, list[str]]:
 
 
 def _turns(row: Row, offered: Mapping[int, list[Tool]]) -> list[list[Message]]:
-    """Return the user's messages of each turn; a turn in which functions are offered says them in words."""
     turns: list[list[Message]] = []
     for place, messages in enumerate(field(row, "question", list)):
         if place in offered:
@@ -117,7 +116,6 @@ def _call(node: ast.expr, documents: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _documents(package: Path, module: str) -> Sequence[dict[str, Any]]:
-    """Return the functions of a simulator as they are described. Raise `ValueError` where the file is missing or broken."""
     path = package / DOCUMENTS / f"{module}.json"
     if not path.is_file():
         raise ValueError(f"{path} is not there, with the functions that the model may call; keep the package as it is")

@@ -42,7 +42,6 @@ def package_at(folder: Path) -> Path | None:
 
 
 def package_named(given: str) -> Path:
-    """Return the package that an option names. Raise `ValueError` with the remedy where there is none."""
     found = package_at(Path(given).expanduser())
     if found is None:
         raise ValueError(f"options.simulators={given}: no package {PACKAGE} with simulators is there; {REMEDY}")

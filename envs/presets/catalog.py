@@ -29,7 +29,6 @@ PRESETS: dict[str, Preset] = {
 
 
 def preset_of(name: str) -> Preset:
-    """Return the standard set of this name. Raise `ValueError` with the known ones for any other."""
     if name in PRESETS:
         return PRESETS[name]
     nearest = difflib.get_close_matches(name, PRESETS, n=1)

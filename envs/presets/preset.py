@@ -78,7 +78,6 @@ class Preset:
 
 
 def as_given(data: DataConfig) -> dict[str, Any]:
-    """Return data as a configuration gives it: what is not as usual."""
     return {
         each.name: value
         for each in fields(DataConfig)

@@ -82,7 +82,6 @@ def _origin(task: Task) -> Origin:
 
 
 def answer_of(text: str) -> tuple[str, bool]:
-    """Return the answer by the rule above, empty where there is none; and whether it was marked as one."""
     if len(text) > MAX_CHARACTERS:
         return "", False
     marked = ANSWER.findall(text) or boxes(text) or []

@@ -137,7 +137,6 @@ def _keys(rng: random.Random, count: int) -> list[str]:
 
 
 def _needles(rng: random.Random, kind: Kind, count: int) -> Needles:
-    """Draw the needles of a task; values are different numbers of `DIGITS` digits."""
     values = [str(value) for value in rng.sample(range(10 ** (DIGITS - 1), 10**DIGITS), count + 1)]
     keys = _keys(rng, count + 1)
     if kind == "single":
@@ -164,7 +163,6 @@ def _hay(rng: random.Random, needles: Needles, haystack: Haystack) -> str:
 
 @cache
 def _tokenizer(folder: str) -> Callable[[str], int]:
-    """Return what counts tokens. Raise `ValueError` where the folder has no tokenizer."""
     file = Path(folder).expanduser() / "tokenizer.json"
     if not file.is_file():
         raise ValueError(f"options.tokenizer: {folder} has no tokenizer.json; give the folder of a model")
@@ -179,7 +177,6 @@ def _measure(options: NeedleOptions) -> Callable[[str], int]:
 
 
 def _text(rng: random.Random, needles: Needles, options: NeedleOptions, length: int) -> str:
-    """Return the prompt: as many sentences as fit into the length, the needles among them."""
     measure, asked = _measure(options), [_needle(*needle) for needle in needles.asked]
     placed = asked + [_needle(*needle) for needle in needles.others]
     room = length - measure(" ".join([*placed, needles.question]))
@@ -197,7 +194,6 @@ def _text(rng: random.Random, needles: Needles, options: NeedleOptions, length: 
 
 
 def _mixed(rng: random.Random, hay: list[str], placed: list[str], depth: float | None) -> list[str]:
-    """Return the sentences in order: the needles anywhere, the first of them at `depth` where that is given."""
     loose = placed if depth is None else placed[1:]
     total = len(hay) + len(loose)
     needles, others = iter(rng.sample(loose, len(loose))), iter(hay)

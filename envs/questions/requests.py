@@ -176,7 +176,6 @@ def _frame(rng: random.Random, text: str, structure: Ask) -> tuple[Ask, str]:
 
 
 def _composed(rng: random.Random) -> Request:
-    """Return a request for a text of some words: its structure, its frame and a limit."""
     said = rng.sample(WORDS, rng.randint(2, 4))
     structure, text = _structure(rng, said)
     frame, text = _frame(rng, text, structure)

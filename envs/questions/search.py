@@ -65,7 +65,6 @@ class SearchEnv(TaskEnv):
     """A turn with calls is answered by one tool message a call; the first turn without is the answer."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Open the task's corpus. Raise `EnvironmentFault` where it can't be read."""
         observation = super().reset(seed=seed, options=options)
         assert self.task is not None
         self.opened: set[str] = set()
@@ -224,7 +223,6 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 
 
 def _beside(folder: Path, *, options: SearchOptions) -> EnvDefinition:
-    """Return the environment whose rows find their corpus in this folder. Raise `ValueError` where it is not there."""
     file = folder.resolve() / BESIDE
     if not file.is_file():
         raise ValueError(f"{file} is not there; put the corpus there, or name it by options.corpus")

@@ -42,7 +42,6 @@ class HttpEnv(TaskEnv):
     session: Session | None = None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin a session; `info["messages"]` has what the server says first. Raise `EnvironmentFault` where it fails."""
         observation, info = super().reset(seed=seed, options=options)
         assert self.task is not None
         row, kind = self.task.spec["row"], self.task.env.options

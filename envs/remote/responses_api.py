@@ -18,7 +18,6 @@ TOOL_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 
 
 def load(row: dict[str, Any]) -> Task:
-    """Make a task of a row. Raise `ValueError` for a prompt or a tool that can't be shown."""
     params = field(row, PARAMS, dict)
     tools = tools_of(params)
     for tool in tools:
@@ -64,7 +63,6 @@ def _text(content: Any) -> str:
 
 
 def tools_of(params: dict[str, Any]) -> tuple[Tool, ...]:
-    """Return the tools of `responses_create_params` as chat tools. Raise `ValueError` for one that is no function."""
     tools = []
     for tool in params.get("tools") or ():
         if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):

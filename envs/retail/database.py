@@ -25,7 +25,6 @@ Database = service.Database[Shop]
 
 @functools.lru_cache(maxsize=8)
 def open_shop(folder: Path) -> Shop:
-    """Return the shop of a folder. Raise `ValueError` that names the file where one is missing or broken."""
     read = read_records(folder, TABLES)
     users, orders, products = (read.tables[table] for table in TABLES)
     check_each(folder / "products.json", products, _check_product)
@@ -45,7 +44,6 @@ def open_shop(folder: Path) -> Shop:
 
 
 def fresh(folder: Path) -> Database:
-    """Return the database of a folder, unchanged. Raise `ValueError` as `open_shop`."""
     with OPENING:
         return Database(open_shop(folder))
 

@@ -75,7 +75,6 @@ def _show(descriptor: int, target: str) -> None:
 
 
 def _closed_parent(folder: str) -> str | None:
-    """Return the uppermost folder on the way that others may not enter."""
     parts = folder.strip("/").split("/")
     parents = ["/" + "/".join(parts[: n + 1]) for n in range(len(parts))]
     return next((parent for parent in parents if not os.stat(parent).st_mode & 1), None)

@@ -17,7 +17,6 @@ class PerProcess(Generic[T]):
         self._made: dict[tuple[int, str], T] = {}
 
     def get(self, purpose: str = "") -> T:
-        """Return the value of this process, made where there is none."""
         key = os.getpid(), purpose
         with self._lock:
             if key not in self._made:

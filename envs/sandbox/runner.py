@@ -128,7 +128,6 @@ def ask(channel: int, arguments: tuple[Any, ...]) -> Any:
 
 
 def read(channel: int) -> dict[str, Any] | None:
-    """Read the next frame, its literals decoded; None at the end."""
     head = read_exactly(channel, 4)
     if head is None:
         return None

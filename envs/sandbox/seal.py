@@ -119,7 +119,6 @@ def drop_uid() -> None:
 
 
 def drop_capabilities(keep: int = 0) -> None:
-    """Drop all capabilities but those of the mask."""
     sets = ctypes.create_string_buffer(struct.pack("6I", keep, keep, 0, 0, 0, 0)) if keep else NO_CAPABILITIES
     checked(LIBC.capset(CAPABILITY_HEADER, sets), "capset")
 

@@ -160,7 +160,6 @@ class SealedProcess:
         self.sealed, self.left_s = True, self.limits.wall_s
 
     def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
-        """Read the next frame. Raise `ValueError` where it is longer than `most` bytes."""
         (length,) = struct.unpack(">I", self._exactly(4))
         if length > most:
             raise ValueError(f"a reply of {length} bytes")

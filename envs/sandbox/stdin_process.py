@@ -69,7 +69,6 @@ class StdinProcess(SealedProcess):
 
 
 def _sealed_file(text: str) -> int:
-    """Open an unnamed file that holds this text and that nobody can change; return its descriptor."""
     descriptor = os.memfd_create("stdin", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
     with open(descriptor, "wb", closefd=False) as file:
         file.write(text.encode(errors="replace"))

@@ -171,7 +171,6 @@ def serve(
     forks: Forks,
     limit: thread_limit.ThreadLimit,
 ) -> dict[str, Any] | None:
-    """Answer one request of the parent; None where it wants no answer."""
     if "end" in request:
         os.kill(request["end"], signal.SIGKILL)
         reap(request["end"], 0)
@@ -202,7 +201,6 @@ def serve(
 
 
 def reap(pid: int, options: int) -> dict[str, Any]:
-    """Return the wait status of a forked process that has ended, None where it has not, and its CPU seconds."""
     ended, status, usage = os.wait4(pid, options)
     return {"status": status if ended else None, "cpu_s": usage.ru_utime + usage.ru_stime}
 

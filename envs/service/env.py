@@ -43,7 +43,6 @@ class ServiceEnv(TaskEnv):
     """Which service it is, of a subclass."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Open the task's database. Raise `EnvironmentFault` where it can't be read."""
         observation = super().reset(seed=seed, options=options)
         assert self.task is not None
         try:

@@ -17,7 +17,6 @@ def gold(task: Task) -> list[str]:
 
 
 def corruptions(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield each writing action left out or with an argument changed, a further one, and each output left unsaid."""
     actions: list[Action] = task.spec["actions"]
     after = domain.after(task, actions)
     for index, action in enumerate(actions):
@@ -36,7 +35,6 @@ def corruptions(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[
 
 
 def _others(action: Action) -> Iterator[tuple[str, list[Action]]]:
-    """Yield the actions that replace one: none, or it with another value of an argument."""
     yield "left out", []
     for key, value in action["arguments"].items():
         if isinstance(value, list):

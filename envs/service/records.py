@@ -73,7 +73,6 @@ def companions(tables: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_records(folder: Path, tables: tuple[str, ...]) -> Records:
-    """Return what a folder holds. Raise `ValueError` that names the file where one is missing or broken."""
     return Records(
         tables={table: _table(folder / f"{table}.json", tables) for table in tables},
         policy=_text(folder / POLICY, tables),

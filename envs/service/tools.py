@@ -103,7 +103,6 @@ def known(database: Database[Any], table: str, key: str) -> Record:
 
 
 def think(database: Any, *, thought: str) -> str:
-    """Return nothing: the thought stays in the dialogue."""
     return ""
 
 

@@ -63,7 +63,6 @@ def tool_of(schema: Any) -> Tool:
 
 
 def _properties(parameters: dict[str, Any]) -> Schema | None:
-    """Return the schemas of the arguments; None where they are no schemas."""
     properties = parameters.get("properties", {})
     well_formed = isinstance(properties, dict) and all(isinstance(known, dict) for known in properties.values())
     return properties if well_formed else None

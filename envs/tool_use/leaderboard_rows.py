@@ -36,7 +36,6 @@ ANSWERS = tuple(f"possible_answer/BFCL_v4_{category}.json" for category in ANSWE
 
 
 def category_of(row: Row) -> str:
-    """Return the category that the id of a row names: all before its last underscore."""
     return str(row.get("id", "")).rpartition("_")[0]
 
 

@@ -18,7 +18,6 @@ Rule = Callable[..., bool]
 
 
 def _by_id(groups: Mapping[str, tuple[Rule, ...]]) -> dict[str, Rule]:
-    """Return the rules by their ids: a group, and the name of the function."""
     return {f"{group}:{rule.__name__}": rule for group, rules in groups.items() for rule in rules}
 
 
