@@ -6,7 +6,7 @@ it may be killed at any time, and one serves all episodes of a worker.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +94,8 @@ class Simulators:
                 raise EnvironmentFault(
                     f"{name} of {self.package} can't be loaded ({self._process.ready['unusable'][name]}); {REMEDY}"
                 )
-        request = {"classes": scene.classes, "config": scene.config, "long_context": scene.long_context}
         asked = time.monotonic()
-        reply = self._process.ask(request | {"model": model, "gold": gold}, seconds=self.wall_s)
+        reply = self._process.ask(asdict(scene) | {"model": model, "gold": gold}, seconds=self.wall_s)
         if reply is not None and "fault" in reply:
             raise EnvironmentFault(f"a simulator of {', '.join(scene.classes)} failed: {reply['fault']}")
         return None if reply is None else reply | {"asked": asked}

@@ -1,7 +1,7 @@
 """reasoning-gym as seen from outside its process (`envs.puzzles.library_child`): puzzles and scores by data set and seed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,7 +68,7 @@ class PuzzleLibrary:
             return None if reply is None else float(reply["score"] or 0.0)
 
     def _make(self, origin: Origin) -> Puzzle:
-        reply = self._process.ask(_request(origin), seconds=MAKE_S)
+        reply = self._process.ask(asdict(origin), seconds=MAKE_S)
         if reply is None:
             raise GraderError(f"{origin} could not be made in {MAKE_S:.0f} s")
         if "error" in reply:
@@ -76,15 +76,11 @@ class PuzzleLibrary:
         return Puzzle(question=reply["question"], answer=reply["answer"])
 
     def _score(self, origin: Origin, text: str) -> dict[str, Any] | None:
-        return self._process.ask(_request(origin) | {"text": text}, seconds=SCORE_S)
+        return self._process.ask(asdict(origin) | {"text": text}, seconds=SCORE_S)
 
     def close(self) -> None:
         with self._process.lock:
             self._process.close()
-
-
-def _request(origin: Origin) -> dict[str, Any]:
-    return {"dataset": origin.dataset, "config": dict(origin.config), "seed": origin.seed}
 
 
 SHARED = PerProcess(PuzzleLibrary)
