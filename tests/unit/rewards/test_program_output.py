@@ -10,24 +10,15 @@ from temper.rewards.verdict import Outcome, brevity, policy_fault, share_of, ver
 
 
 @pytest.mark.parametrize(
-    ("result", "expected", "equal"),
+    ("equal", "pairs"),
     [
-        (1, 1, True),
-        (1.0, 1, False),
-        (True, 1, False),
-        ((1, 2), [1, 2], False),
-        ([1, (2, "a")], [1, (2, "a")], True),
-        (0.1 + 0.2, 0.3, True),
-        (math.nan, math.nan, True),
-        ({1: "a"}, {True: "a"}, False),
-        ({1, 2}, {2, 1}, True),
-        ({1}, {True}, False),
-        (None, 0, False),
-        ({"a": [1]}, {"a": [1.0]}, False),
+        (True, [(1, 1), ([1, (2, "a")], [1, (2, "a")]), (0.1 + 0.2, 0.3), (math.nan, math.nan), ({1, 2}, {2, 1})]),
+        (False, [(1.0, 1), (True, 1), (None, 0), ((1, 2), [1, 2])]),
+        (False, [({1: "a"}, {True: "a"}), ({1}, {True}), ({"a": [1]}, {"a": [1.0]})]),
     ],
 )
-def test_results_are_compared_with_their_types(result: Any, expected: Any, equal: bool) -> None:
-    assert strictly_equal(result, expected) is equal
+def test_results_are_compared_with_their_types(equal: bool, pairs: list[tuple[Any, Any]]) -> None:
+    assert [pair for pair in pairs if strictly_equal(*pair) is not equal] == []
 
 
 def test_the_reward_is_the_weighted_sum_of_the_parts() -> None:
