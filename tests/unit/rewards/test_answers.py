@@ -15,45 +15,35 @@ def test_boxes_balance_their_braces() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
+    ("answer", "texts"),
     [
-        ("so \\boxed{85}", "85"),
-        ("\\boxed{85} that is \\boxed{ 85 }", "85"),
-        ("\\boxed{0.5} or \\boxed{\\frac12}", "\\frac12"),
-        ("\\boxed{84} no, \\boxed{85}", None),
-        ("#### 84\n\\boxed{85}", "85"),
-        ("\\boxed{85", None),
-        ("\\boxed{85} \\boxed{86", None),
-        ("\\boxed{}", None),
-        ("\\boxed{\uff18\uff15}", "85"),
-        ("\\boxed{" + "1" * 600 + "}", None),
-        ("".join(f"\\boxed{{{n}}}" for n in range(99)), None),
+        ("85", ["so \\boxed{85}", "\\boxed{85} that is \\boxed{ 85 }", "#### 84\n\\boxed{85}"]),
+        ("85", ["\\boxed{\uff18\uff15}"]),
+        ("\\frac12", ["\\boxed{0.5} or \\boxed{\\frac12}"]),
+        (None, ["\\boxed{84} no, \\boxed{85}", "\\boxed{85", "\\boxed{85} \\boxed{86", "\\boxed{}"]),
+        (None, ["\\boxed{" + "1" * 600 + "}", "".join(f"\\boxed{{{n}}}" for n in range(99))]),
     ],
 )
-def test_the_last_box_counts_unless_boxes_differ(text: str, answer: str | None) -> None:
-    assert final_answer(text) == answer
+def test_the_last_box_counts_unless_boxes_differ(answer: str | None, texts: list[str]) -> None:
+    assert {text: final_answer(text) for text in texts} == dict.fromkeys(texts, answer)
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
+    ("answer", "texts"),
     [
-        ("4+4 = 8\n#### 85\n", "85"),
-        ("#### 85<|endoftext|>", "85"),
-        ("#### 85\nmore words about 12", "85"),
-        ("#### 85\n\n#### 85", "85"),
-        ("#### 85\n\n#### 86", None),
-        ("#### $85.00 per day", "$85.00 per day"),
-        ("#### 85, she said", "85 she said"),
-        ("#### 85 or 86", "85 or 86"),
-        ("#### 7 days 3 hours", "7 days 3 hours"),
-        ("#### x+1", "x+1"),
-        ("12\n####", None),
-        ("#### Step 1\nadd 4\n#### Final answer\nIt is **85**.", "85"),
-        ("#### 1. Add\nadd 4\n#### 2. Answer\n85 eggs", "85"),
+        ("85", ["4+4 = 8\n#### 85\n", "#### 85<|endoftext|>", "#### 85\nmore words about 12", "#### 85\n\n#### 85"]),
+        ("85", ["#### Step 1\nadd 4\n#### Final answer\nIt is **85**."]),
+        ("85", ["#### 1. Add\nadd 4\n#### 2. Answer\n85 eggs"]),
+        (None, ["#### 85\n\n#### 86", "12\n####"]),
+        ("$85.00 per day", ["#### $85.00 per day"]),
+        ("85 she said", ["#### 85, she said"]),
+        ("85 or 86", ["#### 85 or 86"]),
+        ("7 days 3 hours", ["#### 7 days 3 hours"]),
+        ("x+1", ["#### x+1"]),
     ],
 )
-def test_without_a_box_what_follows_four_hashes_counts(text: str, answer: str | None) -> None:
-    assert final_answer(text) == answer
+def test_without_a_box_what_follows_four_hashes_counts(answer: str | None, texts: list[str]) -> None:
+    assert {text: final_answer(text) for text in texts} == dict.fromkeys(texts, answer)
 
 
 @pytest.mark.parametrize(

@@ -10,67 +10,59 @@ from temper.rewards.tool_calls import argument_fits
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "items", "value"),
+    ("kind", "items", "cases"),
     [
-        ("-7", "integer", None, -7),
-        ("7.0", "integer", None, "7.0"),
-        ("42L", "long", None, 42),
-        ("42", "long", None, "42"),
-        ("3.5f", "float", None, 3.5),
-        ("3.5", "float", None, "3.5"),
-        ("3.5e2", "double", None, 350.0),
-        ("true", "boolean", None, True),
-        ("True", "boolean", None, "True"),
-        ("name", "String", None, "name"),
-        ("42", "any", None, "42"),
-        ("new int[]{1, 2}", "Array", "integer", [1, 2]),
-        ("new int[] {}", "Array", "integer", []),
-        ('new String[]{"a", "b"}', "Array", "String", ['"a"', '"b"']),
-        ("{1, 2}", "Array", "integer", "{1, 2}"),
-        ('new ArrayList<>(Arrays.asList("a", "b"))', "ArrayList", "String", ["a", "b"]),
-        ("new ArrayList<Long>(Arrays.asList(1L, 2L))", "ArrayList", "long", [1, 2]),
-        ('new ArrayList<String>() {{\n  add("a");\n  add("b");\n}}', "ArrayList", "String", ["a", "b"]),
-        ("new ArrayList<>()", "ArrayList", "any", []),
-        ("Arrays.asList(1)", "ArrayList", "integer", "Arrays.asList(1)"),
+        ("integer", None, [("-7", -7), ("7.0", "7.0")]),
+        ("long", None, [("42L", 42), ("42", "42")]),
+        ("float", None, [("3.5f", 3.5), ("3.5", "3.5")]),
+        ("double", None, [("3.5e2", 350.0)]),
+        ("boolean", None, [("true", True), ("True", "True")]),
+        ("String", None, [("name", "name")]),
+        ("any", None, [("42", "42")]),
+        ("Array", "integer", [("new int[]{1, 2}", [1, 2]), ("new int[] {}", []), ("{1, 2}", "{1, 2}")]),
+        ("Array", "String", [('new String[]{"a", "b"}', ['"a"', '"b"'])]),
+        ("ArrayList", "String", [('new ArrayList<>(Arrays.asList("a", "b"))', ["a", "b"])]),
+        ("ArrayList", "String", [('new ArrayList<String>() {{\n  add("a");\n  add("b");\n}}', ["a", "b"])]),
+        ("ArrayList", "long", [("new ArrayList<Long>(Arrays.asList(1L, 2L))", [1, 2])]),
+        ("ArrayList", "any", [("new ArrayList<>()", [])]),
+        ("ArrayList", "integer", [("Arrays.asList(1)", "Arrays.asList(1)")]),
         (
-            'new HashMap<String, Object>() {{ put("a", 1); put("b", "x"); put("c", true); put("d", 2.5f); }}',
             "HashMap",
             None,
-            {"a": 1, "b": "x", "c": True, "d": 2.5},
+            [
+                (
+                    'new HashMap<String, Object>() {{ put("a", 1); put("b", "x"); put("c", true); put("d", 2.5f); }}',
+                    {"a": 1, "b": "x", "c": True, "d": 2.5},
+                )
+            ],
         ),
-        ("new HashMap<>()", "HashMap", None, {}),
-        ("map", "HashMap", None, "map"),
+        ("HashMap", None, [("new HashMap<>()", {}), ("map", "map")]),
     ],
 )
-def test_literals_of_java_are_read_by_their_type(text: str, kind: str, items: str | None, value: Any) -> None:
-    assert foreign_value(text, kind, items, "java") == value
+def test_literals_of_java_are_read_by_their_type(kind: str, items: str | None, cases: list[tuple[str, Any]]) -> None:
+    assert [foreign_value(text, kind, items, "java") for text, _ in cases] == [value for _, value in cases]
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "items", "value"),
+    ("kind", "items", "cases"),
     [
-        ("'a'", "String", None, "a"),
-        ('"a"', "String", None, "a"),
-        ("a", "String", None, "a"),
-        ("12", "integer", None, 12),
-        ("12n", "Bigint", None, 12),
-        ("12", "Bigint", None, "12"),
-        ("1.5", "float", None, 1.5),
-        ("1e3", "float", None, "1e3"),
-        ("false", "Boolean", None, False),
-        ("callback", "any", None, "callback"),
-        ("['a', \"b\"]", "array", "String", ["a", "b"]),
-        ("new Array(1, 2)", "array", "integer", [1, 2]),
-        ("[]", "array", "String", []),
-        ("[[1, 2], [3.5, x]]", "array", "array", [[1, 2], [3.5, "x"]]),
-        ("items", "array", "String", "items"),
-        ("{}", "dict", None, {}),
-        ("{'a': 1, \"b\": 'x', c: [true, 'y']}", "dict", None, {"a": 1, "b": "x", "c": [True, "y"]}),
-        ("options", "dict", None, "options"),
+        ("String", None, [("'a'", "a"), ('"a"', "a"), ("a", "a")]),
+        ("integer", None, [("12", 12)]),
+        ("Bigint", None, [("12n", 12), ("12", "12")]),
+        ("float", None, [("1.5", 1.5), ("1e3", "1e3")]),
+        ("Boolean", None, [("false", False)]),
+        ("any", None, [("callback", "callback")]),
+        ("array", "String", [("['a', \"b\"]", ["a", "b"]), ("[]", []), ("items", "items")]),
+        ("array", "integer", [("new Array(1, 2)", [1, 2])]),
+        ("array", "array", [("[[1, 2], [3.5, x]]", [[1, 2], [3.5, "x"]])]),
+        ("dict", None, [("{}", {}), ("{'a': 1, \"b\": 'x', c: [true, 'y']}", {"a": 1, "b": "x", "c": [True, "y"]})]),
+        ("dict", None, [("options", "options")]),
     ],
 )
-def test_literals_of_javascript_are_read_by_their_type(text: str, kind: str, items: str | None, value: Any) -> None:
-    assert foreign_value(text, kind, items, "javascript") == value
+def test_literals_of_javascript_are_read_by_their_type(
+    kind: str, items: str | None, cases: list[tuple[str, Any]]
+) -> None:
+    assert [foreign_value(text, kind, items, "javascript") for text, _ in cases] == [value for _, value in cases]
 
 
 def test_long_texts_are_read_in_a_moment() -> None:
