@@ -108,16 +108,19 @@ def _doctor(given: argparse.Namespace) -> int:
 
 def _plan(given: argparse.Namespace) -> int:
     from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-    from temper.orchestrator.tools.preflight.plan.plan import page, plan_of
+    from temper.orchestrator.tools.preflight.plan.limits import run_limits
+    from temper.orchestrator.tools.preflight.plan.page import as_json, page
+    from temper.orchestrator.tools.preflight.plan.plan import plan_of
 
     plan = plan_of(given.config, given.overrides, gpus=given.gpus, assumptions=Assumptions().given(given.assume))
-    print(plan.json() if given.json else "\n".join(page(plan)))
-    return 0 if all(limit.holds for limit in plan.limits) else 1
+    print(as_json(plan) if given.json else "\n".join(page(plan)))
+    return 0 if all(limit.holds for limit in run_limits(plan)) else 1
 
 
 def _simulate(given: argparse.Namespace) -> int:
     from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-    from temper.orchestrator.tools.preflight.simulation.answer import answer, scenarios
+    from temper.orchestrator.tools.preflight.simulation.answer import answer
+    from temper.orchestrator.tools.preflight.simulation.scenario import scenarios
 
     cases = scenarios(
         given.config,

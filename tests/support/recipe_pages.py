@@ -23,9 +23,8 @@ from support.public_models import PUBLIC
 from temper.orchestrator.cluster.hardware import Hardware, Machine
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site
-from temper.orchestrator.tools.preflight.plan.limits import size
-from temper.orchestrator.tools.preflight.plan.plan import Plan, make_plan, planned_config, site_of
-from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.orchestrator.tools.preflight.plan.limits import run_limits, size
+from temper.orchestrator.tools.preflight.plan.plan import Plan, planned_config, site_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "recipes.md"
@@ -122,8 +121,7 @@ def plan_of(path: Path, models: Path, hardware: str | None = None) -> Plan:
     site = site_of(hardware, assumed) if cores is None else _cores(int(cores[1]), int(cores[2]))
     given = yaml.safe_load(path.read_text(encoding="utf-8"))
     overrides = [f"{key}={models / name}" for key, name in _names(given)]
-    config, model = planned_config(path, overrides, site)
-    return make_plan(Planner(config, model, site, assumed))
+    return Plan(*planned_config(path, overrides, site), site, assumed)
 
 
 def _cores(cpus: int, gigabytes: int) -> Site:
@@ -210,18 +208,21 @@ def _section(path: Path, head: Head, plan: Plan) -> list[str]:
     said += [f"temper doctor --plan {name}{gpus}", f"temper run {name}  # needs {head.hardware}", "```", ""]
     if plan.rank is not None:
         parts = {part: getattr(plan.rank, part) for part in PARTS}
-        said.append(f"- a rank of {plan.ranks}: {_listed(parts)}")
+        said.append(f"- a rank of {plan.wanted.ranks}: {_listed(parts)}")
     if plan.engine is not None:
         parts = {"weights": plan.engine.weights, "overhead": plan.engine.overhead, "cache": max(0, plan.engine.cache)}
         longest = f"{plan.sequences[0]:,} sequences of {plan.longest:,} tokens"
-        said.append(f"- an engine's process of {plan.engines * plan.engine.processes}: {_listed(parts)}; {longest}")
+        said.append(
+            f"- an engine's process of {plan.wanted.engines * plan.engine.processes}: {_listed(parts)}; {longest}"
+        )
     if plan.time is not None:
         times = f"generating {plan.time.generate_s:,.0f} s, learning {plan.time.learn_s:,.0f} s"
         said.append(
             f"- a step: {times}, limited by {plan.time.limited_by}; {plan.time.sampled_per_s:,.0f} sampled tokens/s"
         )
-    failing = [limit.what for limit in plan.limits if not limit.holds]
-    held = f"{len(plan.limits)} limits looked at, none would be hit"
+    limits = run_limits(plan)
+    failing = [limit.what for limit in limits if not limit.holds]
+    held = f"{len(limits)} limits looked at, none would be hit"
     said.append(f"- {held}" if not failing else f"- would be hit: {', '.join(failing)}")
     return [*said, f"- change first: {head.first}"]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from threading import Thread
 
 from temper.envs.core.errors import EnvError
@@ -11,35 +11,35 @@ from temper.orchestrator.pipeline.finding import Finding, Level, failure
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 
 LIMIT_S = 120.0
-"""How long a check may take that looks at the machine or at a model's small files."""
+"""Seconds of a check that looks at the machine or at a model's small files."""
 LONG_S = 900.0
 """The same of one that reads data, plays environments or asks a cluster, which have deadlines of their own inside."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """One thing that is looked at."""
 
     name: str
     look: Callable[[Subject], Iterable[Finding]]
-    """Tell what is found; whatever it raises is a failure. Nothing is told of what a configuration does not have."""
+    """Yields findings; an exception is a failure. It yields nothing about parts that a configuration does not have."""
     remedy: str
-    """What to do about an error that does not say it itself."""
+    """The remedy of an error that names none."""
+    _: KW_ONLY
     of_run: bool = False
     """Whether it needs a configuration."""
     quick: bool = False
     """Whether it takes a moment, so that every run begins with it."""
     after: tuple[str, ...] = ()
-    """Names of checks without which it could say nothing new: it is not made where one of them failed, or could not
-    be made itself."""
+    """Names of checks that must pass before this one is made."""
     blocks: bool = False
     """Whether its warning counts as a failure for the checks that build on it."""
     limit_s: float = LIMIT_S
-    """After which it is given up: a disk that is gone, a driver or a user's own code may never answer."""
+    """Seconds until it is given up: a disk that is gone, a driver or a user's own code may never answer."""
 
 
 def examined(checks: Sequence[Check], subject: Subject) -> Iterator[Finding]:
-    """Yield what checks find, one after the other. Raises nothing."""
+    """Yield the findings of checks, one after the other. Raises nothing."""
     blocked: set[str] = set()
     for check in checks:
         if check.of_run and subject.given is None:
@@ -55,21 +55,22 @@ def examined(checks: Sequence[Check], subject: Subject) -> Iterator[Finding]:
 
 def _found(check: Check, subject: Subject) -> list[Finding]:
     found: list[Finding] = []
+
+    def look() -> None:
+        try:
+            found.extend(check.look(subject))
+        except (
+            BaseException
+        ) as error:  # whatever a library or an environment of the user's own raises, a panic of Rust too
+            found.append(of_error(error, remedy=check.remedy))
+
     with cache_alone():
-        looking = Thread(target=copy_context().run, args=(_look, check, subject, found), daemon=True)
+        looking = Thread(target=copy_context().run, args=(look,), daemon=True)
     looking.start()
     looking.join(check.limit_s)
     if looking.is_alive():  # no thread can be ended: it is left behind, and keeps no process from ending
         return [*found, failure(f"nothing more after {check.limit_s:g} s", check.remedy)]
     return found
-
-
-def _look(check: Check, subject: Subject, found: list[Finding]) -> None:
-    """Add what a check finds, one after the other."""
-    try:
-        found.extend(check.look(subject))
-    except BaseException as error:  # whatever a library or an environment of the user's own raises, a panic of Rust too
-        found.append(of_error(error, remedy=check.remedy))
 
 
 def of_error(error: BaseException, *, remedy: str) -> Finding:

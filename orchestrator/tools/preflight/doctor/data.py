@@ -7,7 +7,6 @@ from temper.envs.data.config import DataConfig
 from temper.envs.source import all_rows, data_of
 from temper.orchestrator.pipeline.finding import Finding, ok, warning
 from temper.orchestrator.pipeline.overlap_check import find_overlaps
-from temper.orchestrator.pipeline.overlaps import EvaluationOverlap
 from temper.orchestrator.pipeline.start_checks import check_data, check_hangs, check_prompts, check_turns
 from temper.orchestrator.tools.preflight.doctor.subject import Subject, to_download
 
@@ -16,7 +15,6 @@ MOST_WORDS = 5_000_000
 
 
 def look_at_rows(subject: Subject) -> Iterator[Finding]:
-    """Read the rows of data of every environment."""
     for name, env in subject.config.environments.items():
         for data in data_of(env):
             if to_download(data):
@@ -27,11 +25,11 @@ def look_at_rows(subject: Subject) -> Iterator[Finding]:
             elif data.streaming:
                 yield ok(f"{name}: {data.name}: read as it is needed (streaming)")
             else:
-                yield check_rows(env, data)
+                yield _rows_of(env, data)
 
 
-def check_rows(env: BoundEnv, data: DataConfig) -> Finding:
-    """Count the rows of data by what becomes of them. Raise as reading them does."""
+def _rows_of(env: BoundEnv, data: DataConfig) -> Finding:
+    """Count the rows of data by their use. Raise as reading them does."""
     read = all_rows(env, data)
     heldout = sum(each.heldout for each in read.tasks)
     said = f"{env.name}: {data.name}: {len(read.tasks) - heldout} rows to train on, {heldout} held out"
@@ -45,7 +43,7 @@ def check_rows(env: BoundEnv, data: DataConfig) -> Finding:
 def look_at_stages(subject: Subject) -> Iterator[Finding]:
     """Let each stage check the data that it will read."""
     if subject.data_is_here:
-        for one in subject.instances:
+        for one in subject.config.instances:
             subject.config.require_stage(one)
         yield from check_data(subject.start)
 
@@ -57,24 +55,18 @@ def look_at_prompts(subject: Subject) -> Iterator[Finding]:
 
 
 def look_at_limits(subject: Subject) -> Iterator[Finding]:
-    """Compare limits of episodes with environments, and deadlines with each other."""
     found = [*check_turns(subject.start), *check_hangs(subject.start)]
     limits = subject.config.rollout.limits
     yield from found or [ok(f"episodes of {limits.total_tokens} tokens and {limits.timeout_s:g} s")]
 
 
 def look_at_overlap(subject: Subject) -> Iterator[Finding]:
-    """Compare evaluation prompts with training prompts, where both are rows of data."""
+    """Compare evaluation prompts with training prompts if both are rows of data."""
     if subject.data_is_here:
-        for found in find_overlaps(subject.config, most_words=MOST_WORDS):
-            yield check_overlap(found)
-
-
-def check_overlap(found: EvaluationOverlap) -> Finding:
-    """Say how much of an evaluation set is trained on."""
-    alike = len(found.found.exact)
-    if alike > found.left_out or len(found.found.shared) > max(alike, found.left_out):
-        return warning(
-            found.note, f"envs.{found.env}.drop_overlap={'exact' if alike else 'ngrams'} leaves such rows out"
-        )
-    return ok(found.note)
+        for one in find_overlaps(subject.config, most_words=MOST_WORDS):
+            alike = len(one.found.exact)
+            if alike > one.left_out or len(one.found.shared) > max(alike, one.left_out):
+                left_out = f"envs.{one.env}.drop_overlap={'exact' if alike else 'ngrams'}"
+                yield warning(one.note, f"{left_out} leaves such rows out")
+            else:
+                yield ok(one.note)

@@ -1,4 +1,4 @@
-"""The environments: whether their gold answers get the full reward if the model gives them in its own form."""
+"""The environments: whether their gold answers get the full reward if the model gives them in its own format."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Message, Task
-from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, call_message, parse_turn
+from temper.envs.core.turn_text import BadCall, ParsedTurn, call_message, parse_turn
 from temper.envs.playback import Scored, score
 from temper.envs.source import data_of, distinct, open_source
 from temper.orchestrator.loop.deadline import in_thread
@@ -22,18 +22,18 @@ from temper.rollout.formats.messages import THOUGHT
 TASKS = 8
 """Tasks of each environment whose gold answers are played."""
 THOUGHT_OF = "It is known."
-"""What is thought before a gold answer, where the model thinks."""
+"""The thought before a gold answer if the model thinks."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Played:
-    """What became of the gold answers of an environment."""
+    """The results of the gold answers of an environment."""
 
     tried: int = 0
     own_fault: list[str] = field(default_factory=list)
-    """Answers that are not worth all as the environment itself would read them."""
+    """Answers without the full reward if the environment itself reads them."""
     form_fault: list[str] = field(default_factory=list)
-    """Those that are, but not when they are written and read by the model's template."""
+    """Answers without it only if the model's template writes and reads them."""
     longest: int = 0
     """Tokens of the longest turn."""
     prompt: int = 0
@@ -51,16 +51,22 @@ def look_at_environments(subject: Subject) -> Iterator[Finding]:
             continue
         only_evaluated = env.config.data is None and env.config.eval_data is not None
         source = open_source(env, split="heldout" if only_evaluated else "train", seed=subject.config.seed)
-        tasks, limits = distinct(source, TASKS), subject.config.rollout.limits
-        yield check_gold(env, tasks, subject.start.renderer, limits)
+        yield _check_gold(env, distinct(source, TASKS), subject.start.renderer, subject.config.rollout.limits)
 
 
-def check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
-    """Say how many gold answers of tasks are worth all, said by the model whose turns the renderer writes and reads."""
-    try:
-        played = play_gold(env, tasks, renderer, seconds=limits.timeout_s)
-    except TimeoutError as error:
-        return failure(f"{env.name}: {error}", "mend what hangs there, or raise rollout.limits.timeout_s")
+def _check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
+    """Count the gold answers of tasks with the full reward, in turns that the renderer writes and reads."""
+    played = Played()
+    for task in tasks:
+        # In a context of its own a thread would download.
+        playing = in_thread(copy_context().run, _play, env, task, renderer, played)
+        try:
+            asyncio.run(asyncio.wait_for(playing, limits.timeout_s))
+        except TimeoutError:
+            return failure(
+                f"{env.name}: the gold answer of {task.key} has no verdict after {limits.timeout_s:g} s",
+                "mend what hangs there, or raise rollout.limits.timeout_s",
+            )
     right = played.tried - len(played.own_fault) - len(played.form_fault)
     said = f"{env.name}: {right} of {played.tried} gold answers are right"
     if played.own_fault:
@@ -86,20 +92,6 @@ def check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits:
     return ok(f"{said} through the model's template, the longest turn {played.longest} tokens")
 
 
-def play_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, *, seconds: float) -> Played:
-    """Play the gold answers of tasks, each as the model's template writes and reads it.
-
-    Raise `TimeoutError` where one is not played within so many seconds.
-    """
-    played = Played()
-    for task in tasks:
-        try:  # in a context of its own a thread would download
-            asyncio.run(asyncio.wait_for(in_thread(copy_context().run, _play, env, task, renderer, played), seconds))
-        except TimeoutError as error:
-            raise TimeoutError(f"the gold answer of {task.key} has no verdict after {seconds:g} s") from error
-    return played
-
-
 def _play(env: BoundEnv, task: Task, renderer: Renderer, played: Played) -> None:
     assert env.definition.gold is not None
     try:
@@ -107,34 +99,25 @@ def _play(env: BoundEnv, task: Task, renderer: Renderer, played: Played) -> None
     except ValueError:  # the task holds none
         return
     played.tried += 1
-    speaker = _Speaker(renderer, task)
-    scored = score(task, turns, read=speaker.read)
-    played.longest = max(played.longest, speaker.longest)
-    played.prompt = max(played.prompt, speaker.prompt)
-    if _right(scored):
-        return
-    own = score(task, turns)
-    faults = played.form_fault if _right(own) else played.own_fault
-    faults.append(f"{task.key}: {_why(scored if _right(own) else own)}")
+    context = renderer.prompt_ids(task)
+    played.prompt = max(played.prompt, len(context))
 
-
-class _Speaker:
-    """Says gold turns of a task as a model would, and reads them as its turns are read."""
-
-    def __init__(self, renderer: Renderer, task: Task) -> None:
-        self._renderer = renderer
-        self._task = task
-        self._context = renderer.prompt_ids(task)
-        self.longest, self.prompt = 0, len(self._context)
-
-    def read(self, text: str) -> ParsedTurn:
-        """Return what is read of a turn that is written by the template. Raise `ValueError` where it can't be written."""
-        renderer, task = self._renderer, self._task
+    def read(text: str) -> ParsedTurn:
+        """Return a gold turn as the template writes and reads it. Raise `ValueError` if it can't be written."""
         thinks = task.thinks and renderer.format.tags is not None
         message = _message(parse_turn(text, thinks=False)) | ({THOUGHT: THOUGHT_OF} if thinks else {})
-        ids = renderer.encode(renderer.answer_text(message, thinks=task.thinks, context_ids=self._context))
-        self.longest = max(self.longest, len(ids))
-        return renderer.parse(renderer.text(ids), task, self._context)
+        ids = renderer.encode(renderer.answer_text(message, thinks=task.thinks, context_ids=context))
+        played.longest = max(played.longest, len(ids))
+        return renderer.parse(renderer.text(ids), task, context)
+
+    scored = score(task, turns, read=read)
+    if _is_right(scored):
+        return
+    own = score(task, turns)
+    if _is_right(own):
+        played.form_fault.append(f"{task.key}: {_why(scored)}")
+    else:
+        played.own_fault.append(f"{task.key}: {_why(own)}")
 
 
 def _message(turn: ParsedTurn) -> Message:
@@ -142,12 +125,11 @@ def _message(turn: ParsedTurn) -> Message:
     for call in turn.calls:
         if isinstance(call, BadCall):
             raise ValueError(f"a gold turn has a call that can't be read ({call.error})")
-        assert isinstance(call, Call)
         calls.append(call_message(call.name, call.arguments))
     return {"role": "assistant", "content": turn.said} | ({"tool_calls": calls} if calls else {})
 
 
-def _right(scored: Scored) -> bool:
+def _is_right(scored: Scored) -> bool:
     return scored.failure is None and correctness(scored.verdict.parts, scored.reward) >= 1.0
 
 

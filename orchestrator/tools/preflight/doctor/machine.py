@@ -7,8 +7,8 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 import torch
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from temper.envs.sandbox.probe import Isolation
 from temper.envs.sandbox.sandbox import MAX_LEVEL, MIN_LEVEL, REMEDY, Sandbox
@@ -21,15 +21,15 @@ PYTHONS = ("3.11", "3.12", "3.13")
 SHOWN = 5
 SETUP = "make setup installs what the lock says"
 FILES = 8192
-"""Open files that Ray's processes want at their most (its own advice)."""
+"""Open files that Ray advises."""
 PORTS_WANTED = 16
-"""Ports that a run takes at a time, about: where ranks meet, for pushes, and two for each engine."""
+"""Ports that a run takes at a time, about: for the ranks' group, for pushes, and two for each engine."""
 
 
 def look_at_packages(_: Subject) -> Iterator[Finding]:
-    """Compare Python and its packages with the lock of the stack that torch is of."""
+    """Compare Python and its packages with the lock of torch's stack."""
     lock = ROOT / "requirements" / ("cpu.txt" if torch.version.cuda is None else "gpu.txt")
-    yield from check_versions(read_lock(lock), installed(), name=f"requirements/{lock.name}")
+    yield from check_versions(read_lock(lock), _installed(), name=f"requirements/{lock.name}")
     python = platform.python_version()
     if python.rpartition(".")[0] not in PYTHONS:
         yield warning(
@@ -38,11 +38,11 @@ def look_at_packages(_: Subject) -> Iterator[Finding]:
 
 
 def check_versions(locked: Mapping[str, str], found: Mapping[str, str], *, name: str) -> Iterator[Finding]:
-    """Compare versions by package; those that are installed beside the lock's do not matter."""
+    """Compare versions by package; further installed packages do not matter."""
     missing = sorted(package for package in locked if package not in found)
-    other = sorted(
-        package for package, version in locked.items() if package in found and not _same(version, found[package])
-    )
+    # A build such as +cpu counts only if the lock file names one.
+    same = {package: SpecifierSet(f"=={version}") for package, version in locked.items() if package in found}
+    other = sorted(package for package, one in same.items() if not one.contains(found[package], prereleases=True))
     if missing:
         yield failure(f"{len(missing)} of {len(locked)} packages of {name} are missing: {_listed(missing)}", SETUP)
     if other:
@@ -61,18 +61,9 @@ def read_lock(file: Path) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in pairs}
 
 
-def installed() -> dict[str, str]:
-    """Return the versions of the installed packages."""
-    found: dict[str, str] = {}
-    for one in distributions():  # in the order in which Python looks for them: the first is what is imported
-        found.setdefault(canonicalize_name(one.metadata["Name"]), one.version)
-    return found
-
-
-def _same(locked: str, found: str) -> bool:
-    """Return whether the versions are equal. A build such as +cpu counts only if the lock file names one."""
-    wanted, there = Version(locked), Version(found)
-    return wanted == there if wanted.local else wanted.public == there.public
+def _installed() -> dict[str, str]:
+    # Of several of one name Python imports the first.
+    return {canonicalize_name(one.metadata["Name"]): one.version for one in reversed(list(distributions()))}
 
 
 def _listed(names: list[str]) -> str:
@@ -80,12 +71,11 @@ def _listed(names: list[str]) -> str:
 
 
 def look_at_open_files(_: Subject) -> Iterator[Finding]:
-    """Look at how many files a process may have open. Ray raises its own limit as far as it may."""
+    # Ray raises its own limit to this one.
     yield check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
 
 def check_open_files(most: int) -> Finding:
-    """Say whether so many open files do."""
     if most == resource.RLIM_INFINITY:
         return ok("no limit")
     if most < FILES:
@@ -94,12 +84,11 @@ def check_open_files(most: int) -> Finding:
 
 
 def look_at_ports(_: Subject) -> Iterator[Finding]:
-    """Look for free ports as processes of a run do."""
     yield check_ports(PORTS)
 
 
 def check_ports(among: range) -> Finding:
-    """Say whether enough of these ports can be listened on."""
+    """Check whether a run could listen on enough of these ports."""
     try:
         found = free_ports(PORTS_WANTED, among=among)
     except RuntimeError as error:
@@ -109,7 +98,7 @@ def check_ports(among: range) -> Finding:
 
 
 def look_at_sandbox(subject: Subject) -> Iterator[Finding]:
-    """Try attacks as the sandbox does where it starts."""
+    """Try attacks as the sandbox does at its start."""
     config = subject.given
     least = MIN_LEVEL if config is None else config.sandbox.min_level
     programs = config is not None and any(env.runs_programs for env in config.environments.values())
@@ -117,7 +106,7 @@ def look_at_sandbox(subject: Subject) -> Iterator[Finding]:
 
 
 def tried(max_level: int = MAX_LEVEL) -> Isolation:
-    """Return what a sandbox of this level at most holds against. Raise `SandboxError` where none can be started."""
+    """Return the isolation of a sandbox of this level at most. Raise `SandboxError` if none can be started."""
     sandbox = Sandbox(min_level=0, max_level=max_level)
     try:
         sandbox.warm()

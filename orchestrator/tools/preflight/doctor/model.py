@@ -1,8 +1,6 @@
-"""The model: whether its files are whole, and whether it thinks, calls tools and ends turns as the environments need it."""
+"""The model: whether its files are whole, and whether it thinks, calls tools and ends turns as environments need."""
 
-from collections.abc import Collection, Iterator
-
-from transformers import PretrainedConfig
+from collections.abc import Iterator
 
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import check_format, check_model
@@ -14,7 +12,6 @@ EMBEDDING = "embed_tokens.weight"
 
 
 def look_at_files(subject: Subject) -> Iterator[Finding]:
-    """Look whether the model is on this machine, and whole."""
     if name := subject.to_download:
         yield warning(f"{name} is not on this machine, so nothing is known of it", f"hf download {name}")
         return
@@ -23,7 +20,7 @@ def look_at_files(subject: Subject) -> Iterator[Finding]:
 
 
 def look_at_thoughts(subject: Subject) -> Iterator[Finding]:
-    """Look for the tags of a thought, and whether thoughts can be limited and left out where stages do so."""
+    """Look for the tags of a thought, and whether thoughts can be limited and left out as stages do."""
     if subject.model is not None:
         check_model(subject.model, subject.config)
     tags = subject.start.renderer.format.tags
@@ -31,7 +28,6 @@ def look_at_thoughts(subject: Subject) -> Iterator[Finding]:
 
 
 def look_at_turns(subject: Subject) -> Iterator[Finding]:
-    """Look at what ends a turn."""
     ends = subject.start.renderer.format.ends
     pad = subject.start.tokenizer.pad_token
     if pad in ends:
@@ -51,26 +47,23 @@ def look_at_tool_calls(subject: Subject) -> Iterator[Finding]:
 
 
 def look_at_output_layer(subject: Subject) -> Iterator[Finding]:
-    """Compare what the configuration says of the output layer with the files."""
+    """Compare the output layer in the configuration, which may be the embedding (tied), with the files."""
     if subject.model is None:
         yield ok("a layer of its own")
-    else:
-        yield check_output_layer(subject.model_config, tensor_names(subject.model))
-
-
-def check_output_layer(config: PretrainedConfig, names: Collection[str]) -> Finding:
-    """Say whether the files have the output layer that a configuration says there is, which may be the embedding (tied)."""
-    tied = bool(config.get_text_config(decoder=True).tie_word_embeddings)
+        return
+    names = tensor_names(subject.model)
+    tied = bool(subject.model_config.get_text_config(decoder=True).tie_word_embeddings)
     has_head = any(name.endswith(HEAD) for name in names)
     has_embedding = any(name.endswith(EMBEDDING) for name in names)
     if tied and has_head and has_embedding:
-        return warning(
+        yield warning(
             f"config.json says that the output layer is the embedding (tied), but there is a {HEAD}, which is left aside",
             "set tie_word_embeddings in config.json to false, if the layer was trained by itself",
         )
-    if not tied and has_embedding and not has_head:
-        return failure(
+    elif not tied and has_embedding and not has_head:
+        yield failure(
             f"config.json says that the output layer is one of its own, but there is no {HEAD}: it would be random",
             "set tie_word_embeddings in config.json to true, or download the model again",
         )
-    return ok("it is the embedding (tied)" if tied else "a layer of its own")
+    else:
+        yield ok("it is the embedding (tied)" if tied else "a layer of its own")

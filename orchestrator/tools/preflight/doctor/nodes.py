@@ -1,23 +1,23 @@
-"""The nodes of the cluster that a run would join: whether they have the same code, clocks and room, and reach each other."""
+"""The nodes of the cluster that a run would join: the same code and clocks, room, and connections to each other."""
 
 import os
 import socket
 from collections.abc import Iterator, Sequence
 
-from temper.orchestrator.cluster.node_facts import CONNECT_S, NodeFacts, NodeSeen, ask_nodes
+from temper.orchestrator.cluster.node_facts import CONNECT_S, NodeSeen, ask_nodes
 from temper.orchestrator.cluster.this_machine import PORTS, ROOT
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 from temper.orchestrator.tools.preflight.plan.limits import LEAST_SHM, size
 
 MOST_APART_S = 1.0
-"""Seconds between two clocks beyond which lines of logs, rows of metrics and deadlines of files say other things."""
+"""Seconds between two clocks beyond which lines of logs, rows of metrics and deadlines of files disagree."""
 LEAST_DISK = 0.05
-"""Free share of a disk below which Ray puts nothing on it, and what its memory has no room for is lost."""
+"""Free share of a disk below which Ray puts no objects on it, so that objects without room in its memory are lost."""
 
 
 def look_at_nodes(subject: Subject) -> Iterator[Finding]:
-    """Ask every node of the cluster that RAY_ADDRESS names; without one there is nothing to tell."""
+    """Ask every node of the cluster that RAY_ADDRESS names. Without one there is no finding."""
     if not subject.joins:
         return
     nobody = check_head(os.environ["RAY_ADDRESS"])
@@ -28,8 +28,9 @@ def look_at_nodes(subject: Subject) -> Iterator[Finding]:
 
 
 def check_head(address: str) -> Finding | None:
-    """Say where nobody listens at the address of a cluster, for which Ray would wait long; None for one that answers, and for
-    what names no port.
+    """Return a failure if nobody listens at the address of a cluster, for which Ray would wait long, else None.
+
+    An address without a port is not tried.
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
@@ -45,8 +46,8 @@ def check_head(address: str) -> Finding | None:
 
 
 def check_nodes(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
-    """Compare the nodes with the first one, which is the driver's, and say what of each would end a run or disturb it."""
-    found = [one for node in nodes for one in check_node(node, like=nodes[0])]
+    """Compare the nodes with the first one, which is the driver's, and check each for faults that would disturb a run."""
+    found = [one for node in nodes for one in _check_node(node, like=nodes[0])]
     yield from found
     first = nodes[0].facts
     if not found and first is not None:
@@ -55,51 +56,32 @@ def check_nodes(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
         yield ok(f"{len(nodes)} nodes reach each other with {versions}, the same code and clocks within {apart:.2g} s")
 
 
-def check_node(node: NodeSeen, *, like: NodeSeen) -> Iterator[Finding]:
-    """Tell what is wrong with a node beside another one."""
-    at = node.address
-    if node.facts is None:
+def _check_node(node: NodeSeen, *, like: NodeSeen) -> Iterator[Finding]:
+    at, facts = node.address, node.facts
+    if facts is None:
         yield failure(f"{at}: {node.fault}", f"start Ray there from a checkout and its .venv at {ROOT}")
         return
     if like.facts is not None:
-        yield from _installed(at, node.facts, like=like.facts, of=like.address)
+        pairs = ((name, version, like.facts.versions[name]) for name, version in facts.versions.items())
+        others = [f"{name} {here} in place of {wanted}" for name, here, wanted in pairs if here != wanted]
+        if others:
+            said = f"{at} has other versions than {like.address}: {', '.join(others)}"
+            yield failure(said, "make setup there, of the same checkout")
+        if facts.code != like.facts.code:
+            said = f"{at} has other code than {like.address}: {facts.code} in place of {like.facts.code}"
+            yield failure(said, "check out the same commit there")
     for other in node.unreached:
-        yield failure(
-            f"{at} can't connect to {other}",
-            f"open the ports {PORTS.start} to {PORTS.stop - 1} between the machines",
-        )
+        ports = f"open the ports {PORTS.start} to {PORTS.stop - 1} between the machines"
+        yield failure(f"{at} can't connect to {other}", ports)
     if abs(node.ahead_s) - node.within_s > MOST_APART_S:
         side = "ahead of" if node.ahead_s > 0 else "behind"
         yield warning(
             f"the clock of {at} is {abs(node.ahead_s):.1f} s {side} this machine's, to {node.within_s:.2g} s",
             "set both by the same time server (timedatectl set-ntp true)",
         )
-    yield from _room(at, node.facts)
-
-
-def _installed(at: str, facts: NodeFacts, *, like: NodeFacts, of: str) -> Iterator[Finding]:
-    others = [
-        f"{name} {version} in place of {like.versions[name]}"
-        for name, version in facts.versions.items()
-        if version != like.versions[name]
-    ]
-    if others:
-        yield failure(
-            f"{at} has other versions than {of}: {', '.join(others)}", "make setup there, of the same checkout"
-        )
-    if facts.code != like.code:
-        yield failure(
-            f"{at} has other code than {of}: {facts.code} in place of {like.code}",
-            "check out the same commit there",
-        )
-
-
-def _room(at: str, facts: NodeFacts) -> Iterator[Finding]:
     if facts.shm_bytes is not None and facts.shm_bytes < LEAST_SHM:
-        yield warning(
-            f"/dev/shm of {at} has {size(facts.shm_bytes)} free; Ray's objects lie there",
-            "make it larger (in a container --shm-size=8g)",
-        )
+        said = f"/dev/shm of {at} has {size(facts.shm_bytes)} free; Ray's objects lie there"
+        yield warning(said, "make it larger (in a container --shm-size=8g)")
     if facts.disk_share < LEAST_DISK:
         yield warning(
             f"the disk of temporary files of {at} has {size(facts.disk_bytes)} free, {facts.disk_share:.1%} of it",

@@ -13,25 +13,17 @@ from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.preflight.doctor.gpus import NOT_ASKED
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
-from temper.orchestrator.tools.preflight.plan.limits import (
-    Limit,
-    device_limits,
-    main_memory_limit,
-    positions_limits,
-    push_limits,
-    shm_limit,
-    size,
-)
-from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.orchestrator.tools.preflight.plan.limits import Limit, memory_limits, push_limits, shm_limit, size
+from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.rollout.weights.host_memory import available_bytes
 
 MARGIN = 0.15
-"""Share of a GPU by which a plan may be over it and the run fit all the same: activations and overheads are estimates."""
+"""Share of a GPU by which a plan may exceed it and the run still fit: activations and overheads are estimates."""
 GB = 1e9
 
 
 def look_at_memory(subject: Subject) -> Iterator[Finding]:
-    """Hold what a run is planned to take against what this machine has."""
+    """Compare a run's planned memory with this machine's."""
     if subject.joins:
         yield ok(NOT_ASKED)
         return
@@ -39,44 +31,33 @@ def look_at_memory(subject: Subject) -> Iterator[Finding]:
     if subject.given is None:
         yield ok(f"{size(available)} of {size(total)} of main memory are available")
         return
-    found = list(check_memory(subject.planner))
+    found = list(check_memory(subject.plan))
     yield from found
     if not any(one.remedy for one in found):
-        yield check_available(subject.planner.host.peak, available)
+        yield check_available(subject.plan.host.peak, available)
 
 
 def look_at_push(subject: Subject) -> Iterator[Finding]:
-    """Look for room for a push of the weights, by what it would travel on this machine."""
+    """Look for room for a push of the weights by its transport on this machine."""
     if subject.joins:
         yield ok(NOT_ASKED)
         return
     yield check_shm(shutil.disk_usage(SHM).free if SHM.is_dir() else 0)
     if subject.given is not None:
-        yield from check_pushes(subject.planner)
+        yield from map(check_limit, push_limits(subject.plan))
 
 
-def check_memory(planner: Planner) -> Iterator[Finding]:
-    """Tell whether a run as planned keeps each limit of memory; of a GPU's, whether it is over by more than a margin."""
-    over = {limit.what for limit in device_limits(_with_margin(planner)) if not limit.holds}
-    for limit in device_limits(planner):
+def check_memory(plan: Plan) -> Iterator[Finding]:
+    """Check each limit of memory. One that holds on GPUs that are larger by the margin is a warning."""
+    machines = [replace(one, gpu_gib=(1 + MARGIN) * one.gpu_gib) for one in plan.site.hardware.machines]
+    larger = replace(plan.site, hardware=Hardware(machines=tuple(machines)))
+    over = {one.what for one in memory_limits(Plan(plan.config, plan.model, larger, plan.assumptions)) if not one.holds}
+    for limit in memory_limits(plan):
         yield check_limit(limit, within=limit.what not in over)
-    yield from map(check_limit, [*positions_limits(planner), main_memory_limit(planner)])
-
-
-def check_pushes(planner: Planner) -> Iterator[Finding]:
-    """Tell whether the pushes of a run as planned reach its engines."""
-    yield from map(check_limit, push_limits(planner))
-
-
-def _with_margin(planner: Planner) -> Planner:
-    """Return the same plan on GPUs that are larger by the margin."""
-    machines = [replace(one, gpu_gib=(1 + MARGIN) * one.gpu_gib) for one in planner.site.hardware.machines]
-    site = replace(planner.site, hardware=Hardware(machines=tuple(machines)))
-    return Planner(planner.config, planner.model, site, planner.assumptions)
 
 
 def check_limit(limit: Limit, *, within: bool = False) -> Finding:
-    """Tell whether a limit is kept; `within` where it would be with the margin."""
+    """Check a limit; one that does not hold is a warning if it is `within` the margin."""
     said = f"{limit.what}: needs {limit.needed}" + (f", there are {limit.has}" if limit.has else "")
     if limit.holds:
         return ok(said)
@@ -86,7 +67,7 @@ def check_limit(limit: Limit, *, within: bool = False) -> Finding:
 
 
 def check_available(needed: int, available: int) -> Finding:
-    """Say whether as much main memory as a run needs is free now."""
+    """Check whether a run's main memory is free now."""
     if needed > available:
         return warning(
             f"the run needs {size(needed)} of main memory, and {size(available)} are available now", "end what uses it"
@@ -95,7 +76,7 @@ def check_available(needed: int, available: int) -> Finding:
 
 
 def check_shm(free: int) -> Finding:
-    """Say whether /dev/shm has so much free as a plan advises."""
+    """Check whether /dev/shm has the free bytes that a plan advises."""
     limit = shm_limit(free)
     if not limit.holds:
         return warning(f"{SHM} has {limit.has} free, less than the {limit.needed} that are advised", limit.remedy)
@@ -109,23 +90,23 @@ def look_at_room(subject: Subject) -> Iterator[Finding]:
         yield ok(f"{folder} has {free / GB:.1f} GB free")
         return
     config, run = subject.config, RunDir(Path(subject.config.runs_dir) / subject.config.name)
-    there = [size_of(run.checkpoints(one.name)) for one in subject.instances if one.stage.trains]
+    there = [size_of(run.checkpoints(one.name)) for one in config.instances if one.stage.trains]
     if not there:
         yield ok(f"{folder} has {free / GB:.1f} GB free, and no stage writes checkpoints")
         return
-    size = subject.planner.model.checkpoint_bytes
+    size = subject.plan.model.checkpoint_bytes
     require_disk(folder, size, subject.start.parameters)
     yield check_room(folder, free=free, size=size, keep=config.checkpoints.keep, there=there)
 
 
 def check_room(folder: Path, *, free: int, size: int, keep: int, there: list[int]) -> Finding:
-    """Say whether a folder has room for all checkpoints that a run keeps, one of them being written.
+    """Check whether a folder has room for all checkpoints that a run keeps, and one that is being written.
 
     `there` are the bytes of those that it has, by stage; each stage keeps `keep` of them, of `size` bytes.
     """
-    count = keep * len(there) + 1
     needed = size + sum(max(0, keep * size - nbytes) for nbytes in there)
-    kept = f"{count} checkpoints of {size / GB:.3g} GB take {needed / GB:.3g}" + (" more" if any(there) else "")
+    more = " more" if any(there) else ""
+    kept = f"{keep * len(there) + 1} checkpoints of {size / GB:.3g} GB take {needed / GB:.3g}{more}"
     said = f"{folder} has {free / GB:.1f} GB free, {kept}"
     if needed > free:
         return warning(said, "lower checkpoints.keep, free some, or give runs_dir= on a larger disk")

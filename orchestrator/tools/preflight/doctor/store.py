@@ -1,4 +1,4 @@
-"""Where a run reports to: whether MLflow's store answers, which nothing waits for, and what further places need."""
+"""Tracking: whether MLflow's store answers, for which no run waits, and the requirements of further places."""
 
 import tempfile
 from collections.abc import Iterator
@@ -20,17 +20,16 @@ GOES_ON = "a run goes on without, and sends what is left when it is there"
 
 
 def look_at_store(subject: Subject) -> Iterator[Finding]:
-    """Ask the store that a run would send to."""
     config = subject.given
     uri = store_of(None if config is None else config.tracking.uri, Path("runs" if config is None else config.runs_dir))
     yield check_store(uri)
     if config is not None:
         for place in config.tracking.also:
-            yield check_place(place, config)
+            yield _check_place(place, config)
 
 
 def check_store(uri: str) -> Finding:
-    """Say whether a store answers; one in a file is not made."""
+    """Check whether a store answers; one in a file is not created."""
     shown = blanked(uri)
     file = Path(uri.removeprefix(SQLITE))
     if uri.startswith(SQLITE) and not file.exists():
@@ -53,8 +52,8 @@ def check_store(uri: str) -> Finding:
     return ok(f"{shown} answers, with {count} experiments")
 
 
-def check_place(place: str, config: Config) -> Finding:
-    """Say where a further place has a run, or what lacks for it; a run would not begin without."""
+def _check_place(place: str, config: Config) -> Finding:
+    """Say where a further place has a run. A run would not begin without it."""
     tracking = config.tracking
     try:
         require_usable([place], tracking.wandb)

@@ -1,7 +1,6 @@
-"""What is examined: this machine, and where a configuration is given what a run of it would need."""
+"""The subject of the checks: this machine, and the parts that a run of a configuration would need."""
 
 import os
-import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,83 +13,68 @@ from temper.envs.data.rows import is_on_hub
 from temper.envs.source import data_of
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.shape import ModelShape, read_shape
-from temper.orchestrator.cluster.hardware import Hardware, Machine, this_machine
-from temper.orchestrator.cluster.node_facts import SHM
-from temper.orchestrator.cluster.placement import Wanted
+from temper.orchestrator.cluster.hardware import Hardware, this_machine
 from temper.orchestrator.pipeline.config import Config, settled_config, unsettled_config
 from temper.orchestrator.pipeline.data_files import has_files, is_whole
-from temper.orchestrator.pipeline.runner import placed
 from temper.orchestrator.pipeline.start_checks import Start
-from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import Site
+from temper.orchestrator.tools.preflight.plan.cards import found_site
 from temper.orchestrator.tools.preflight.plan.model import planned_model
-from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.orchestrator.tools.preflight.plan.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A machine, and a configuration or None. What is found out of them is found out once."""
+    """A machine, and a configuration or None. Each part is found out once."""
 
     given: Config | None = None
-    """The configuration, where one is examined."""
     fault: Exception | None = None
-    """Why there is no configuration where one was given."""
+    """Why a configuration can't be read."""
 
     @cached_property
-    def machine(self) -> Machine:
+    def hardware(self) -> Hardware:
         """This machine."""
-        return this_machine()
+        return Hardware(machines=(this_machine(),))
 
     @property
     def joins(self) -> bool:
-        """Whether a run would join a cluster, which is not asked: what it has is not what this machine has."""
+        """Whether a run would join a cluster. It is not asked: its hardware is not this machine's."""
         return "RAY_ADDRESS" in os.environ
 
     @property
     def folder(self) -> Path:
-        """The folder in which runs lie, as far as it is there."""
+        """The folder of runs, or the nearest one above it that exists."""
         wanted = Path.cwd() if self.given is None else Path(self.given.runs_dir).resolve()
         return next(folder for folder in (wanted, *wanted.parents) if folder.exists())
 
     @property
     def config(self) -> Config:
-        """The configuration, which there must be."""
+        """The configuration of a check that needs one."""
         assert self.given is not None
         return self.given
 
     @property
-    def instances(self) -> list[StageInstance]:
-        """The stages of a run."""
-        return [] if self.given is None else self.given.instances
-
-    @property
-    def wanted(self) -> Wanted:
-        """What a run would place."""
-        return placed(self.config, self.instances)
-
-    @property
     def to_download(self) -> str:
-        """The name on the hub of a model that is not on this machine; "" where none has to be downloaded."""
+        """The name on the hub of a model that is not on this machine; "" if none has to be downloaded."""
         source = self.config.model.source
         return "" if source is None or not source.on_hub or is_whole(source) else source.path
 
     @cached_property
     def model(self) -> Path | None:
-        """The folder of the model; None for a fresh one. Raise `FileNotFoundError` or `ValueError` where it can't be had."""
+        """The folder of the model; None for a fresh one. Raise `FileNotFoundError` or `ValueError` if it is not here."""
         source = self.config.model.source
         return None if source is None else source.folder
 
     @cached_property
     def start(self) -> Start:
         """The same for the checks of a run's start, with all stages ahead."""
-        return Start(config=self.config, ahead=self.instances, model=self.model)
+        return Start(config=self.config, ahead=self.config.instances, model=self.model)
 
     @property
     def data_is_here(self) -> bool:
         """Whether all data of a run is on this machine."""
         config = self.config
-        stages = [(one.stage, settings) for one in self.instances if (settings := config.settings(one)) is not None]
+        stages = [(one.stage, settings) for one in config.instances if (settings := config.settings(one)) is not None]
         data = [each for env in config.environments.values() for each in data_of(env)]
         data += [each for stage, settings in stages if (each := stage.data(settings)) is not None]
         return not any(map(to_download, data))
@@ -105,15 +89,13 @@ class Subject:
 
     @cached_property
     def shape(self) -> ModelShape:
-        """How large the model is."""
         return read_shape(self.model_config, parameters=self.start.parameters)
 
     @cached_property
-    def planner(self) -> Planner:
-        """What a run would take on this machine."""
-        room = shutil.disk_usage(SHM).total if SHM.is_dir() else None
-        site = Site(hardware=Hardware(machines=(self.machine,)), card=None, shm_bytes=room, named=False)
-        return Planner(self.config, planned_model(self.config.model, self.config.learner), site, Assumptions())
+    def plan(self) -> Plan:
+        """The plan of a run on this machine."""
+        model = planned_model(self.config.model, self.config.learner)
+        return Plan(self.config, model, found_site(self.hardware), Assumptions())
 
 
 def to_download(data: DataConfig) -> bool:
@@ -124,8 +106,8 @@ def to_download(data: DataConfig) -> bool:
 def read_subject(path: Path | None, overrides: list[str]) -> Subject:
     """Return this machine with the configuration of a file, or of a run's folder; without a file this machine alone.
 
-    The profile chooses for this machine; where the model can't be read nothing is chosen, and the check of the model says why.
-    Nothing is downloaded, and no cluster is joined. Raise `FileNotFoundError` where there is no such file.
+    The profile chooses for this machine. If the model can't be read nothing is chosen, and the check of the model says why.
+    Nothing is downloaded, and no cluster is joined. Raise `FileNotFoundError` if there is no such file.
     """
     if path is None:
         return Subject()
@@ -134,17 +116,10 @@ def read_subject(path: Path | None, overrides: list[str]) -> Subject:
         raise FileNotFoundError(f"no configuration file {path}; give a YAML file or a run's folder")
     try:
         with cache_alone():
-            return Subject(given=_config(file, overrides))
+            unsettled = unsettled_config(file, overrides)
+            try:
+                return Subject(given=settled_config(file, overrides, ask=lambda: Hardware(machines=(this_machine(),))))
+            except (ValueError, OSError):
+                return Subject(given=unsettled)
     except (ValueError, OSError) as error:
         return Subject(fault=error)
-
-
-def _config(file: Path, overrides: list[str]) -> Config:
-    unsettled: Config | None = None
-    try:
-        unsettled = unsettled_config(file, overrides)
-        return settled_config(file, overrides, ask=lambda: Hardware(machines=(this_machine(),)))
-    except (ValueError, OSError):
-        if unsettled is None:
-            raise
-        return unsettled

@@ -7,9 +7,11 @@ Blackwell (2025) architecture white papers for the RTX 3090, 4090 and 5090.
 """
 
 import re
+import shutil
 from dataclasses import dataclass
 
 from temper.orchestrator.cluster.hardware import Hardware, Machine
+from temper.orchestrator.cluster.node_facts import SHM
 
 FORM = re.compile(r"(?:(\d+)x)?(\d+)x([A-Za-z0-9-]+)")
 CORES_PER_GPU = 8
@@ -26,11 +28,6 @@ class Card:
     """Of bfloat16."""
     bandwidth_gbs: float
     link_gbs: float
-
-    @property
-    def gib(self) -> float:
-        """Its memory in GiB."""
-        return self.memory_mib / 1024
 
 
 CARDS = (
@@ -50,20 +47,25 @@ CARDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What a plan stands on: machines, and the kind of their GPUs where it is known."""
+    """The machines of a plan, and the kind of their GPUs if it is known."""
 
     hardware: Hardware
     card: Card | None
     shm_bytes: int | None
-    """Room in /dev/shm of each machine; None where nobody knows."""
-    named: bool
+    """Size of /dev/shm of each machine; None if it is not known."""
+    named: bool = False
     """Whether it was named, not found."""
+
+
+def found_site(hardware: Hardware) -> Site:
+    """Return a found hardware, each machine with a /dev/shm as large as this machine's."""
+    return Site(hardware=hardware, card=None, shm_bytes=shutil.disk_usage(SHM).total if SHM.is_dir() else None)
 
 
 def named_site(text: str, *, host_gib_per_gpu: float, shm_gib: float) -> Site:
     """Return the machines that a text names: `8xH100-80G`, or `2x8xH100-80G` for two of them.
 
-    Raise `ValueError` where it names none.
+    Raise `ValueError` if it names none.
     """
     names = ", ".join(card.name for card in CARDS)
     found = FORM.fullmatch(text)
@@ -73,5 +75,7 @@ def named_site(text: str, *, host_gib_per_gpu: float, shm_gib: float) -> Site:
     card = next((card for card in CARDS if card.name.lower() == name.lower()), None)
     if card is None or not machines or not count:
         raise ValueError(f"--gpus {text}: {name} is not known here, or there are none of it; there are {names}")
-    one = Machine(gpus=count, gpu_gib=card.gib, memory_gib=count * host_gib_per_gpu, cpus=CORES_PER_GPU * count)
+    one = Machine(
+        gpus=count, gpu_gib=card.memory_mib / 1024, memory_gib=count * host_gib_per_gpu, cpus=CORES_PER_GPU * count
+    )
     return Site(hardware=Hardware(machines=(one,) * machines), card=card, shm_bytes=int(shm_gib * 2**30), named=True)

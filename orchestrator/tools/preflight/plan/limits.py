@@ -10,7 +10,8 @@ from typing import Any
 
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster.hardware import GIB
-from temper.orchestrator.tools.preflight.plan.planner import Planner
+from temper.orchestrator.tools.preflight.plan.memory import EngineMemory
+from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.rollout.weights.transports import AUTO
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -28,16 +29,14 @@ class Limit:
 
     what: str
     needed: str
-    has: str
-    holds: bool
+    has: str = ""
     remedy: str = ""
-    """Settings that help; empty if it holds."""
+    """Settings that help; empty if the limit holds."""
 
     @property
-    def line(self) -> str:
-        """All of it but the mark, as one line."""
-        has = f" of {self.has}" if self.has else ""
-        return f"{self.what}: {self.needed}{has}" + (f": {self.remedy}" if self.remedy else "")
+    def holds(self) -> bool:
+        """Whether the run keeps it."""
+        return not self.remedy
 
 
 def size(nbytes: float) -> str:
@@ -47,47 +46,51 @@ def size(nbytes: float) -> str:
     )
 
 
-def run_limits(planner: Planner) -> list[Limit]:
+def run_limits(plan: Plan) -> list[Limit]:
     """Return every limit of a run."""
-    found = [_gpus(planner)] if planner.gpu else []
-    found += device_limits(planner)
-    return [*found, *positions_limits(planner), main_memory_limit(planner), *push_limits(planner)]
+    return [*_gpu_limits(plan), *memory_limits(plan), *push_limits(plan)]
 
 
-def advised(planner: Planner) -> list[Limit]:
-    """Return limits that a run may exceed; without the size of /dev/shm there are none."""
-    return [] if planner.site.shm_bytes is None else [shm_limit(planner.site.shm_bytes)]
+def advised_limits(plan: Plan) -> list[Limit]:
+    """Return limits that a run may exceed; empty if the size of /dev/shm is not known."""
+    return [] if plan.site.shm_bytes is None else [shm_limit(plan.site.shm_bytes)]
 
 
-def device_limits(planner: Planner) -> list[Limit]:
-    """Return the limits of the memory of ranks and engines on their devices."""
-    found: list[Limit] = []
-    if planner.rank is not None and planner.gpu:
-        peak, room = planner.rank.peak, planner.rank_room
-        remedy = "" if peak <= room else _rank_remedy(planner)
-        found.append(_bytes("a rank's memory", needed=peak, has=room, remedy=remedy))
-    if planner.engine is not None:
-        found += _engine_limits(planner)
-    return found
+def memory_limits(plan: Plan) -> list[Limit]:
+    """Return the limits of the memory of ranks and engines, of positions, and of the main memory of a machine."""
+    limits = []
+    if plan.rank is not None and plan.gpu:
+        peak, room = plan.rank.peak, plan.rank_room
+        remedy = "" if peak <= room else _rank_remedy(plan)
+        limits.append(Limit(what="a rank's memory", needed=size(peak), has=size(room), remedy=remedy))
+    if plan.engine is not None:
+        limits += [*_engine_limits(plan, plan.engine), *_position_limits(plan)]
+    peak, room = plan.host.peak, plan.host_room
+    remedy = "" if peak <= room else _main_memory_remedy(plan)
+    return [*limits, Limit(what="main memory of a machine", needed=size(peak), has=size(room), remedy=remedy)]
 
 
-def _bytes(what: str, *, needed: float, has: float, remedy: str) -> Limit:
-    return Limit(what=what, needed=size(needed), has=size(has), holds=needed <= has, remedy=remedy)
+def _gpu_limits(plan: Plan) -> list[Limit]:
+    if not plan.gpu:
+        return []
+    wanted = plan.wanted.on(plan.nodes)
+    fewer = "lower learner.ranks, rollout.workers or rollout.engine.tensor_parallel, or set placement=shared"
+    remedy = "" if wanted.fits(plan.nodes) else fewer
+    return [Limit(what="GPUs", needed=f"{wanted.gpus}", has=f"{plan.site.hardware.gpus}", remedy=remedy)]
 
 
-def _rank_remedy(planner: Planner) -> str:
+def _rank_remedy(plan: Plan) -> str:
     """Return the first settings with which a rank fits, the cheapest in time first; else the GPUs that hold it."""
-    learner, changed = planner.config.learner, dict[str, Any]()
-    for changes in _less_memory(learner, longest=planner.longest if planner.plays else 0):
+    learner, changed = plan.config.learner, dict[str, Any]()
+    for changes in _less_memory(learner, longest=plan.longest if plan.plays else 0):
         try:
             learner = replace(learner, **changes)
         except ValueError:  # these settings exclude each other
             continue
         changed |= changes
-        if planner.rank_with(learner).peak <= planner.rank_room:
+        if plan.rank_with(learner).peak <= plan.rank_room:
             return _in_words(changed)
-    peak = planner.rank_with(learner).peak
-    gib = math.ceil(planner.site.hardware.gpu_gib * peak / max(1.0, planner.rank_room))
+    gib = math.ceil(plan.site.hardware.gpu_gib * plan.rank_with(learner).peak / max(1, plan.rank_room))
     return f"GPUs of {gib} GiB" + (f" with {_in_words(changed)}" if changed else "")
 
 
@@ -95,8 +98,9 @@ def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, 
     """Yield settings that take less memory of a rank, each on top of those before."""
     if learner.ranks > 1 and learner.zero_stage < 3:
         yield {"zero_stage": 3}
-    if max(longest, learner.micro_batch_tokens // 2) < learner.micro_batch_tokens:
-        yield {"micro_batch_tokens": max(longest, learner.micro_batch_tokens // 2)}
+    shorter = max(longest, learner.micro_batch_tokens // 2)
+    if shorter < learner.micro_batch_tokens:
+        yield {"micro_batch_tokens": shorter}
     if learner.recompute != "full":
         yield {"shared_prompts": False, "recompute": "full"}
     if learner.logit_tokens > 1024:
@@ -110,90 +114,69 @@ def _in_words(changes: dict[str, Any]) -> str:
     return " ".join(f"learner.{key}={value}" for key, value in values.items())
 
 
-def _engine_limits(planner: Planner) -> list[Limit]:
-    engine, most = planner.engine, planner.config.rollout.engine.max_sequences
-    assert engine is not None
-    one = engine.pages.of_sequence(planner.longest)
-    what = f"an engine's cache for a sequence of {planner.longest:,} tokens"
-    if engine.sequences(planner.longest) < 1:
-        has = max(0, engine.cache)
-        return [Limit(what=what, needed=size(one), has=size(has), holds=False, remedy=_engine_remedy(planner))]
-    limits = [Limit(what=what, needed=size(one), has=size(engine.cache), holds=True)]
-    if engine.pages.state_pages:
-        holds = engine.holds(most)
-        remedy = "" if holds else f"rollout.engine.max_sequences={engine.blocks}"
+def _engine_limits(plan: Plan, engine: EngineMemory) -> Iterator[Limit]:
+    fits = engine.sequences(plan.longest) >= 1
+    yield Limit(
+        what=f"an engine's cache for a sequence of {plan.longest:,} tokens",
+        needed=size(engine.pages.of_sequence(plan.longest)),
+        has=size(max(0, engine.cache)),
+        remedy="" if fits else _engine_remedy(plan, engine),
+    )
+    if fits and engine.pages.state_pages:
+        most = plan.config.rollout.engine.max_sequences
+        remedy = "" if most <= engine.blocks else f"rollout.engine.max_sequences={engine.blocks}"
         pages = "pages for rollout.engine.max_sequences"
-        limits.append(Limit(what=pages, needed=f"{most:,}", has=f"{engine.blocks:,}", holds=holds, remedy=remedy))
-    return limits
+        yield Limit(what=pages, needed=f"{most:,}", has=f"{engine.blocks:,}", remedy=remedy)
 
 
-def _engine_remedy(planner: Planner) -> str:
-    engine, config = planner.engine, planner.config.rollout.engine
-    assert engine is not None
-    one = engine.pages.of_sequence(planner.longest)
+def _engine_remedy(plan: Plan, engine: EngineMemory) -> str:
+    config, one = plan.config.rollout.engine, engine.pages.of_sequence(plan.longest)
     shorter = "lower rollout.limits.total_tokens and rollout.engine.max_model_len"
-    if not planner.gpu:
+    if not plan.gpu:
         return f"rollout.engine.memory_gib={-(-one // GIB)}, or {shorter}"
     needed = engine.weights + engine.overhead + one
-    if config.gpu_memory_utilization < MOST_SHARE and needed <= MOST_SHARE * planner.gpu_bytes and not planner.halves:
+    if config.gpu_memory_utilization < MOST_SHARE and needed <= MOST_SHARE * plan.gpu_bytes and not plan.halves:
         return f"rollout.engine.gpu_memory_utilization={MOST_SHARE}"
-    if 2 * config.tensor_parallel <= planner.site.hardware.gpus_together:
+    if 2 * config.tensor_parallel <= plan.site.hardware.gpus_together:
         return f"rollout.engine.tensor_parallel={2 * config.tensor_parallel} with fewer rollout.workers, or {shorter}"
     return f"{shorter}, or GPUs of {math.ceil(needed / config.gpu_memory_utilization / GIB)} GiB"
 
 
-def _gpus(planner: Planner) -> Limit:
-    wanted, has = planner.wanted.on(planner.nodes), planner.site.hardware.gpus
-    holds = wanted.fits(planner.nodes)
-    fewer = "lower learner.ranks, rollout.workers or rollout.engine.tensor_parallel, or set placement=shared"
-    return Limit(what="GPUs", needed=f"{wanted.gpus}", has=f"{has}", holds=holds, remedy="" if holds else fewer)
+def _position_limits(plan: Plan) -> Iterator[Limit]:
+    """Yield whether the model has a position for each token of an episode, if it names their number."""
+    longest, positions = plan.longest, plan.model.shape.positions
+    if positions is not None:
+        fewer = f"rollout.limits.total_tokens={positions} rollout.engine.max_model_len={positions}"
+        remedy = "" if longest <= positions else fewer
+        yield Limit(what="positions of the model", needed=f"{longest:,}", has=f"{positions:,}", remedy=remedy)
 
 
-def positions_limits(planner: Planner) -> list[Limit]:
-    """Return whether the model has a position for each token of an episode; empty if it names none."""
-    longest, positions = planner.longest, planner.model.shape.positions
-    if planner.engine is None or positions is None:
-        return []
-    holds = longest <= positions
-    remedy = "" if holds else f"rollout.limits.total_tokens={positions} rollout.engine.max_model_len={positions}"
-    what = "positions of the model"
-    return [Limit(what=what, needed=f"{longest:,}", has=f"{positions:,}", holds=holds, remedy=remedy)]
-
-
-def main_memory_limit(planner: Planner) -> Limit:
-    """Return whether a machine's main memory has room for its processes."""
-    peak, room = planner.host.peak, planner.site.hardware.memory_gib * GIB
-    remedy = "" if peak <= room else _main_memory_remedy(planner)
-    return _bytes("main memory of a machine", needed=peak, has=room, remedy=remedy)
-
-
-def _main_memory_remedy(planner: Planner) -> str:
-    learner, rollout = planner.config.learner, planner.config.rollout
-    ways = ["learner.wire_dtype=bfloat16"] * (planner.push.copies > 0 and learner.wire_dtype == "float32")
-    ways += ["a lower rollout.engine.memory_gib"] * (planner.plays and not planner.gpu)
-    ways += ["fewer rollout.workers"] * (planner.plays and rollout.workers > 1)
+def _main_memory_remedy(plan: Plan) -> str:
+    learner, rollout = plan.config.learner, plan.config.rollout
+    ways = ["learner.wire_dtype=bfloat16"] * (plan.push.copies > 0 and learner.wire_dtype == "float32")
+    ways += ["a lower rollout.engine.memory_gib"] * (plan.plays and not plan.gpu)
+    ways += ["fewer rollout.workers"] * (plan.plays and rollout.workers > 1)
     ways += ["learner.offload=none"] * (learner.offload == "cpu")
-    ways += ["fewer learner.ranks"] * (planner.trains and learner.ranks > 1)
-    return ", or ".join([*ways, f"machines with {math.ceil(planner.host.peak / GIB)} GiB of main memory"])
+    ways += ["fewer learner.ranks"] * (plan.trains and learner.ranks > 1)
+    return ", or ".join([*ways, f"machines with {math.ceil(plan.host.peak / GIB)} GiB of main memory"])
 
 
-def push_limits(planner: Planner) -> list[Limit]:
+def push_limits(plan: Plan) -> list[Limit]:
     """Return whether pushes reach the engines and find room; empty for a run without any."""
-    if not (planner.trains and planner.plays):
+    if not (plan.trains and plan.plays):
         return []
-    push = planner.push
-    what = f"a push by {push.transport}"
+    push, what = plan.push, f"a push by {plan.push.transport}"
     if not push.lacks:
-        kept = f"{size(push.copies * push.nbytes)} of the weights in main memory" if push.copies else ""
-        return [Limit(what=what, needed=kept or "no copy of the weights", has="", holds=True)]
+        copies = f"{size(push.copies * push.nbytes)} of the weights in main memory"
+        return [Limit(what=what, needed=copies if push.copies else "no copy of the weights")]
     why, _, remedy = push.lacks.partition("; ")
-    if planner.config.learner.transport != AUTO:
+    if plan.config.learner.transport != AUTO:
         remedy = f"learner.transport={AUTO}" + (f", or {remedy}" if remedy else "")
-    return [Limit(what=what, needed=why, has="", holds=False, remedy=remedy)]
+    return [Limit(what=what, needed=why, remedy=remedy)]
 
 
 def shm_limit(room: float) -> Limit:
     """Return whether /dev/shm has the advised size for Ray and engines of several processes."""
     remedy = "" if room >= LEAST_SHM else "make it larger (in a container --shm-size=8g)"
     what = "/dev/shm for Ray's objects and engines of several processes"
-    return _bytes(what, needed=LEAST_SHM, has=room, remedy=remedy)
+    return Limit(what=what, needed=size(LEAST_SHM), has=size(room), remedy=remedy)

@@ -1,11 +1,12 @@
-"""The model of a plan: its own class, built without memory, so that what is counted is what would be trained and pushed.
+"""The model of a plan: its own class, built without memory, so that the counts are those of training and pushes.
 
 transformers builds it on torch's meta device from `config.json` alone, which takes tenths of a second at any size. A model
-whose configuration names code of its own is built by the class that transformers has for its `model_type`; where there is none
-it can't be trained here either.
+whose configuration names code of its own is built by the class that transformers has for its `model_type`; without one it can't
+be trained here either.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from temper.learner.models.shape import ModelShape, read_shape
 from temper.learner.training_state import model_bytes, state_bytes
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.run_config import ModelConfig
-from temper.orchestrator.tools.preflight.plan.memory.layers import Layer, layers_of
+from temper.orchestrator.tools.preflight.plan.layers import Layer, layers_of
 from temper.rollout.weights.manifest import WireDtype, layout
 
 CONFIG = "config.json"
@@ -38,7 +39,7 @@ REST = "norms and routers"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedModel:
-    """A model that is not there yet, counted."""
+    """The counts of a model that is not there yet."""
 
     name: str
     """Its path or name; "a fresh hybrid" for one that `init` makes."""
@@ -75,31 +76,22 @@ class PlannedModel:
 def planned_model(model: ModelConfig, learner: LearnerConfig) -> PlannedModel:
     """Count the model of a run as its learner would have it.
 
-    Raise `FileNotFoundError` or `ValueError` where its configuration can't be had, or describes no model that can be trained.
-    """
-    name = "a fresh hybrid" if model.path is None else model.path
-    return counted(model_config(model), learner, name=name)
-
-
-def model_config(model: ModelConfig) -> PretrainedConfig:
-    """Return the configuration of a model, read of a folder that need not have more, downloaded alone where it is a name.
-
-    Raise as `planned_model`.
+    Raise `FileNotFoundError` or `ValueError` if its configuration is missing, or describes no model that can be trained.
     """
     if model.source is None:
-        return hybrid_config(model.fresh, byte_tokenizer())
-    return source_config(model.source)
+        return counted(hybrid_config(model.fresh, byte_tokenizer()), learner, name="a fresh hybrid")
+    return counted(source_config(model.source), learner, name=model.source.path)
 
 
 def source_config(source: ModelSource) -> PretrainedConfig:
-    """Return the configuration of a model that is somewhere, as `model_config`."""
+    """Return a model's configuration, read of its folder or downloaded alone. Raise as `planned_model`."""
     if source.on_hub:
         return read_config(snapshot(source.path, kind="model", revision=source.revision, patterns=(CONFIG,)).folder)
     return read_config(source.folder)
 
 
 def read_config(folder: Path) -> PretrainedConfig:
-    """Return the configuration in a folder. Raise `FileNotFoundError` or `ValueError` where it has none that is known."""
+    """Return the configuration in a folder. Raise `FileNotFoundError` or `ValueError` if it has none that is known."""
     if not (folder / CONFIG).is_file():
         raise FileNotFoundError(f"{folder} has no {CONFIG}; a plan needs no more of a model than that file")
     try:
@@ -113,7 +105,7 @@ def read_config(folder: Path) -> PretrainedConfig:
 
 def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> PlannedModel:
     """Count the model that a configuration describes, trained as a learner would. Raise as `planned_model`."""
-    model = skeleton(config)
+    model = _skeleton(config)
     text = config.get_text_config(decoder=True)
     layers = layers_of(model, text)
     sizes = {each: parameter.numel() for each, parameter in model.named_parameters()}
@@ -127,7 +119,9 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
     elif learner.frozen:
         freeze(model, learner.frozen)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    pushed = push_shapes(model)
+    pushed = _push_shapes(model)
+    buffers = dict(model.named_buffers())  # such as a router's bias: saved in float32
+    kept = sum(buffers[name].numel() for name in model.state_dict() if name in buffers)
     return PlannedModel(
         name=name,
         kind=config.model_type,
@@ -140,13 +134,13 @@ def counted(config: PretrainedConfig, learner: LearnerConfig, *, name: str) -> P
         shape=read_shape(config, parameters=whole),
         push_tensors=len(pushed),
         push_bytes={dtype: layout(pushed, dtype=dtype)[1] for dtype in get_args(WireDtype)},
-        saved_bytes=_saved_bytes(model, bf16=learner.bf16),
+        saved_bytes=model_bytes(sum(math.prod(shape) for shape in pushed.values()), bf16=learner.bf16, buffers=kept),
         state_bytes=state_bytes(trained, bf16=learner.bf16, adapters=trained if learner.lora.rank else 0),
     )
 
 
-def skeleton(config: PretrainedConfig) -> PreTrainedModel:
-    """Build the model of a configuration on the meta device. Raise `ValueError` where transformers has no class for it."""
+def _skeleton(config: PretrainedConfig) -> PreTrainedModel:
+    """Build the model of a configuration on the meta device. Raise `ValueError` if transformers has no class for it."""
     try:
         with torch.device("meta"):
             built: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
@@ -155,25 +149,17 @@ def skeleton(config: PretrainedConfig) -> PreTrainedModel:
     return built
 
 
-def push_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors that a push of the whole weights carries, by their names in a checkpoint."""
+def _push_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors of a push of the whole weights, by their names in a checkpoint."""
     meta = {name: torch.empty(parameter.shape, device="meta") for name, parameter in merged_names(model)}
     return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(model, meta).items()}
 
 
-def _saved_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
-    """Return the bytes of what is saved of a model: its weights, and in float32 its buffers, such as a router's bias."""
-    buffers = dict(model.named_buffers())
-    kept = sum(buffers[name].numel() for name in model.state_dict() if name in buffers)
-    return model_bytes(sum(math.prod(shape) for shape in push_shapes(model).values()), bf16=bf16, buffers=kept)
-
-
 def _parts(sizes: Mapping[str, int]) -> dict[str, int]:
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for name, kind in types_of_tensors(sizes).items():
-        part = _part(name, kind)
-        counts[part] = counts.get(part, 0) + sizes[name]
-    return counts
+        counts[_part(name, kind)] += sizes[name]
+    return dict(counts)
 
 
 def _part(name: str, kind: str) -> str:

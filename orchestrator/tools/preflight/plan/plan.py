@@ -1,15 +1,15 @@
-"""The plan of a run: memory, disk and time of its processes, and the limits that it would exceed."""
+"""The plan of a run: the memory and the seconds of its processes, worked out for one configuration on one hardware."""
 
-import json
-import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from textwrap import wrap
 
-from temper.learner.config import LearnerConfig
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.orchestrator.cluster.bundles import wanted_by
 from temper.orchestrator.cluster.hardware import GIB, ask_hardware
-from temper.orchestrator.cluster.node_facts import SHM
+from temper.orchestrator.cluster.placement import Node
+from temper.orchestrator.cluster.transport_choice import Choice, Ground, choose
+from temper.orchestrator.config.loop import LoopConfig, RlConfig
 from temper.orchestrator.config.text import resolved
 from temper.orchestrator.pipeline.config import Config, given_text, make_config
 from temper.orchestrator.pipeline.profiles.settled import (
@@ -20,69 +20,254 @@ from temper.orchestrator.pipeline.profiles.settled import (
     settled,
     without_chosen,
 )
+from temper.orchestrator.stages.distill import DistillConfig
+from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.cards import Site, named_site
-from temper.orchestrator.tools.preflight.plan.limits import Limit, advised, run_limits, size
-from temper.orchestrator.tools.preflight.plan.memory.engine_memory import EngineMemory
-from temper.orchestrator.tools.preflight.plan.memory.host_memory import HostMemory, PushPlan
-from temper.orchestrator.tools.preflight.plan.memory.rank_memory import RankMemory
-from temper.orchestrator.tools.preflight.plan.model import PlannedModel, planned_model
-from temper.orchestrator.tools.preflight.plan.planner import Planner
-from temper.orchestrator.tools.preflight.plan.step_time import StepTime
+from temper.orchestrator.tools.preflight.plan.cards import Site, found_site, named_site
+from temper.orchestrator.tools.preflight.plan.layers import FLOAT32
+from temper.orchestrator.tools.preflight.plan.memory import (
+    EngineMemory,
+    HostMemory,
+    PushPlan,
+    RankMemory,
+    engine_memory,
+    rank_memory,
+)
+from temper.orchestrator.tools.preflight.plan.model import PlannedModel, counted, planned_model, source_config
+from temper.orchestrator.tools.preflight.plan.step_time import Fleet, StepTime, Work, mean_lengths, step_time, work_of
+from temper.rollout.weights.transports import COPIES, CUDA_IPC, SHARED_MEMORY, is_lasting
 
-SUMS = {
-    "model": ("checkpoint_bytes",),
-    "rank": ("states", "peak"),
-    "engine": ("peak",),
-    "host": ("peak", "saving"),
-    "time": ("limited_by", "sampled_per_s", "hours", "tokens"),
-}
-"""Calculated properties that JSON has in addition to the fields of a plan's parts, by part."""
+STORE_SHARE = 0.3
+"""Share of main memory that Ray's object store has by default, in /dev/shm if that has as much."""
+STORE_MOST = 200_000_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The resources of a run."""
+    """The resources of a configuration on a hardware. The model is counted as its learner would have it."""
 
-    run: str
-    hardware: str
-    ranks: int
-    engines: int
-    gpus: int
-    """GPUs of its processes; 0 on CPUs."""
-    model: PlannedModel
-    rank: RankMemory | None
-    """None for a run that trains nothing."""
-    rank_room: int
-    """Memory of a rank's device, or of its part of it; 0 on a CPU."""
-    engine: EngineMemory | None
-    """None for a run that plays nothing."""
-    longest: int
-    """Tokens of the longest sequence of an episode."""
-    sequences: tuple[int, int]
-    """Longest sequences that an engine holds, and sequences of the mean length; at most `max_sequences`."""
-    mean_length: int
-    host: HostMemory
-    host_room: int
-    """Main memory of the smallest machine, in bytes."""
-    push: PushPlan
-    time: StepTime | None
-    """None without a stage that runs the loop, or without named GPUs."""
-    left_out: tuple[str, ...]
-    """The stages that `time` leaves out: all that train or play but the first that runs the loop."""
-    limits: tuple[Limit, ...]
-    advised: tuple[Limit, ...]
-    """Limits that a run may exceed."""
-    assumptions: Assumptions
+    def __init__(self, config: Config, model: PlannedModel, site: Site, assumptions: Assumptions) -> None:
+        self.config, self.model, self.site, self.assumptions = config, model, site, assumptions
+        self.trains = any(one.stage.trains for one in config.instances)
+        self.plays = any(config.plays(one) for one in config.instances)
+        loops = (one for one in config.instances if isinstance(config.settings(one), LoopConfig))
+        self.loop: StageInstance | None = next(loops, None)
+        """The first stage that runs the loop."""
+        self.wanted = wanted_by(config, trains=self.trains, plays=self.plays)
+        self.gpu = site.hardware.gpus > 0
+        self.nodes = [
+            Node(name=str(at), address=str(at), gpus=one.gpus, free=one.gpus)
+            for at, one in enumerate(site.hardware.machines)
+        ]
+        self.halves = self.gpu and self.wanted.on(self.nodes).shared and not self.wanted.shared
+        self.gpu_bytes = site.hardware.gpu_gib * GIB
+        self.longest = config.rollout.limits.total_tokens
+        """Tokens of the longest sequence of an episode."""
+        prompt, answer, _ = mean_lengths(config.rollout.limits, assumptions, turns=self.turns)
+        self.mean_length = int(min(self.longest, prompt + answer))
 
-    def json(self) -> str:
-        """Return all of it as one JSON object."""
-        found = asdict(self)
-        for name, sums in SUMS.items():
-            part = getattr(self, name)
-            if part is not None:
-                found[name] |= {one: getattr(part, one) for one in sums}
-        return json.dumps(found, indent=1, allow_nan=False)
+    @property
+    def hardware(self) -> str:
+        """The hardware for people."""
+        return self.site.hardware.in_words() + (f" ({self.site.card.name})" if self.site.card else "")
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of its processes; 0 on CPUs."""
+        if not self.gpu:
+            return 0
+        return 1 if self.halves else self.wanted.gpus
+
+    @cached_property
+    def turns(self) -> int | None:
+        """Most turns of an episode; None if neither the run nor an environment limits them."""
+        settings = [env.ref.settings for env in self.config.environments.values()]
+        own = [one.tool_turns if one.tools and one.max_turns else one.max_turns for one in settings]
+        most = max((turns or 0 for turns in own), default=0) if all(own) else 0
+        return min((turns for turns in (most, self.config.rollout.limits.turns) if turns), default=None)
+
+    @cached_property
+    def rank(self) -> RankMemory | None:
+        """None for a run that trains nothing."""
+        return self.rank_with(self.config.learner) if self.trains else None
+
+    def rank_with(self, learner: LearnerConfig) -> RankMemory:
+        """Return the memory of a rank with other settings of the learner, which trains the same parameters."""
+        # A reference of adapters is the model without them.
+        frozen = [one.parameters for one in self._frozen.values() if not (learner.lora.rank and one is self.model)]
+        optimizers: list[OptimConfig] = [
+            self.config.settings(one).optim for one in self.config.instances if one.stage.trains
+        ]
+        return rank_memory(
+            self.model,
+            learner,
+            min(optimizers, key=lambda optim: optim.kind),  # adamw, which has the larger state, before muon
+            pass_tokens=max(learner.micro_batch_tokens, self.longest if self.plays else 0),
+            gpu=self.gpu,
+            reference=max(frozen, default=0),
+            push=self.push.copies_on_device * self.push.nbytes,
+            overhead=int(self.assumptions.rank_overhead_gib * GIB) if self.gpu else 0,
+        )
+
+    @property
+    def rank_room(self) -> int:
+        """Bytes that a rank may fill: its GPU, or its part of one that it shares with an engine all the time; 0 on a CPU."""
+        taken = self.engine.allowed if self.halves and self.engine is not None else 0
+        return int(self.gpu_bytes - taken) if self.gpu else 0
+
+    @cached_property
+    def engine(self) -> EngineMemory | None:
+        """None for a run that plays nothing."""
+        if not self.plays:
+            return None
+        engine = self.config.rollout.engine
+        return engine_memory(
+            self.model,
+            engine,
+            gpu_bytes=self.gpu_bytes if self.gpu else 0.0,
+            overhead=int(self.assumptions.engine_overhead_gib * GIB),
+            cached_prefixes=self.gpu and engine.prefix_caching != "off" and not self.config.learner.router_replay,
+        )
+
+    @property
+    def sequences(self) -> tuple[int, int]:
+        """Longest sequences that an engine holds, and sequences of the mean length; at most `max_sequences`."""
+        most, engine = self.config.rollout.engine.max_sequences, self.engine
+        if engine is None:
+            return 0, 0
+        return min(most, engine.sequences(self.longest)), min(most, engine.sequences(self.mean_length))
+
+    @cached_property
+    def push(self) -> PushPlan:
+        """The transport of weights."""
+        machines, memory = len(self.site.hardware.machines), int(self.site.hardware.memory_gib * GIB)
+        store = min(STORE_SHARE * self.site.hardware.memory_gib * GIB, STORE_MOST)
+        ground = Ground(
+            machines=machines,
+            gpus=self.gpus,
+            shared=self.wanted.shared or self.halves,
+            memory=memory,
+            object_store=int(store if self.site.shm_bytes is None else min(store, self.site.shm_bytes)),
+        )
+        learner = self.config.learner
+        nbytes, lacks = self.model.push_bytes[learner.wire_dtype], ""
+        try:
+            found = choose(learner.transport, ground, nbytes=nbytes)
+        except ValueError as error:
+            lacks = str(error)
+            found = _choice_anyway(learner.transport, ground)
+        alone = learner.lora.rank > 0 and learner.wire_dtype == ("bfloat16" if learner.bf16 else "float32")
+        adapters = (2 if learner.bf16 else FLOAT32) * self.model.trained
+        return PushPlan(
+            transport=found.transport,
+            why=found.why,
+            nbytes=nbytes,
+            sent=adapters if alone and is_lasting(found.transport) else nbytes,
+            copies=COPIES + (machines > 1) if found.transport == SHARED_MEMORY else 0,
+            copies_on_device=COPIES if found.transport == CUDA_IPC else 0,
+            lacks=lacks,
+        )
+
+    @cached_property
+    def host(self) -> HostMemory:
+        """Main memory of the machine of rank 0."""
+        rank, engine, shared = self.rank, self.engine, self.wanted.shared
+        together = self.site.hardware.gpus_together if self.gpu else self.wanted.ranks
+        ranks = min(self.wanted.ranks, together)
+        engines = self.wanted.engines * self.wanted.processes
+        if self.gpu:
+            engines = min(engines, together if shared else max(0, together - ranks))
+        held = ranks * rank.offloaded if rank is not None else 0
+        if not self.gpu:
+            held += ranks * rank.states if rank is not None else 0
+            held += engines * (engine.weights + engine.cache) if engine is not None else 0
+        elif shared and rank is not None and engine is not None:
+            held += max(ranks * rank.moved, engines * engine.weights)
+        return HostMemory(
+            reading=ranks * FLOAT32 * self.model.parameters,
+            held=held,
+            passes=0 if self.gpu or rank is None else ranks * (rank.peak - rank.states),
+            push=self.push.copies * self.push.nbytes if self.trains and self.plays else 0,
+            checkpoint=self.model.checkpoint_bytes if rank is not None else 0,
+        )
+
+    @property
+    def host_room(self) -> int:
+        """Main memory of the smallest machine, in bytes."""
+        return int(self.site.hardware.memory_gib * GIB)
+
+    @cached_property
+    def work(self) -> Work | None:
+        """A step of the first stage that runs the loop; None without one."""
+        if self.loop is None:
+            return None
+        loop = self.config.settings(self.loop)
+        return work_of(self.loop.name, loop, self.config.rollout.limits, self.assumptions, turns=self.turns)
+
+    @cached_property
+    def time(self) -> StepTime | None:
+        """The seconds of a step; None as `fleet`."""
+        shift_s, rank, engine = 0.0, self.rank, self.engine
+        if self.wanted.shared and rank is not None and engine is not None:  # each side goes and comes once
+            shift_s = 2 * (rank.moved + engine.weights) / (self.assumptions.host_copy_gbs * 1e9)
+        return None if self.fleet is None else step_time(self.fleet, one_device=self.halves, shift_s=shift_s)
+
+    @cached_property
+    def fleet(self) -> Fleet | None:
+        """The ground of all rates; None without a loop, named GPUs, or an engine on them that holds a sequence."""
+        loop, engine, work = self.loop, self.engine, self.work
+        if loop is None or work is None or engine is None or self.site.card is None:
+            return None
+        if not engine.sequences(self.mean_length):
+            return None
+        settings: LoopConfig = self.config.settings(loop)
+        loss, frozen = settings.loss, self._frozen.get(loop.name)
+        old = settings.updates > 1 and loss.is_sampled and not loss.against_rollout
+        splits = settings.epochs if settings.updates_per_step > 1 else 1  # each is scored
+        return Fleet(
+            card=self.site.card,
+            model=self.model,
+            learner=self.config.learner,
+            engine=self.config.rollout.engine,
+            memory=engine,
+            engines=self.wanted.engines,
+            gpus=self.gpus,
+            together=self.site.hardware.gpus_together,
+            push=self.push,
+            scored=splits * ((self.model.parameters if old else 0) + (0 if frozen is None else frozen.parameters)),
+            scores=splits * (int(old) + (0.0 if frozen is None else frozen.active / self.model.active)),
+            updates=settings.updates,
+            work=work,
+            assumed=self.assumptions,
+        )
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """The stages that `time` leaves out: all that train or play but the first that runs the loop."""
+        if self.time is None:
+            return ()
+        others = (one for one in self.config.instances if one is not self.loop)
+        return tuple(one.name for one in others if one.stage.trains or self.config.plays(one))
+
+    @cached_property
+    def _frozen(self) -> dict[str, PlannedModel]:
+        """The frozen model of each stage that trains with one: a teacher, or a reference, which is the model itself."""
+        found = {}
+        for one in self.config.instances:
+            settings = self.config.settings(one) if one.stage.trains else None
+            if isinstance(settings, DistillConfig) and settings.teacher is not None:
+                teacher = settings.teacher
+                found[one.name] = counted(source_config(teacher), LearnerConfig(), name=teacher.path)
+            elif one.stage.name == "dpo" or (isinstance(settings, RlConfig) and settings.loss.needs_reference):
+                found[one.name] = self.model
+        return found
+
+
+def _choice_anyway(transport: str, ground: Ground) -> Choice:
+    """Return the choice with unlimited room, or the wanted transport if that reaches no engine."""
+    try:
+        return choose(transport, ground, nbytes=0)
+    except ValueError:
+        return Choice(transport=transport, why=f"learner.transport={transport}")
 
 
 def plan_of(path: Path, overrides: Sequence[str], *, gpus: str | None, assumptions: Assumptions) -> Plan:
@@ -91,16 +276,14 @@ def plan_of(path: Path, overrides: Sequence[str], *, gpus: str | None, assumptio
     Raise `FileNotFoundError` or `ValueError` if the configuration, the hardware's name or the model is invalid.
     """
     site = site_of(gpus, assumptions)
-    config, model = planned_config(path, overrides, site)
-    return make_plan(Planner(config, model, site, assumptions))
+    return Plan(*planned_config(path, overrides, site), site, assumptions)
 
 
 def site_of(gpus: str | None, assumptions: Assumptions) -> Site:
     """Return the named hardware, else that of the cluster. Raise `ValueError` for an unknown name."""
-    if gpus is not None:
-        return named_site(gpus, host_gib_per_gpu=assumptions.host_gib_per_gpu, shm_gib=assumptions.shm_gib)
-    room = shutil.disk_usage(SHM).total if SHM.is_dir() else None
-    return Site(hardware=ask_hardware(), card=None, shm_bytes=room, named=False)
+    if gpus is None:
+        return found_site(ask_hardware())
+    return named_site(gpus, host_gib_per_gpu=assumptions.host_gib_per_gpu, shm_gib=assumptions.shm_gib)
 
 
 def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Config, PlannedModel]:
@@ -117,110 +300,3 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
         whole = settled(given, ask=lambda: site.hardware, shape=lambda seen: shape)
     config = make_config(whole)
     return config, planned_model(config.model, config.learner)
-
-
-def make_plan(planner: Planner) -> Plan:
-    """Return the plan of a configuration on a hardware."""
-    time, config, site = planner.time(), planner.config, planner.site
-    most = config.rollout.engine.max_sequences
-    lengths = (planner.longest, planner.mean_length)
-    fitting = [min(most, planner.engine.sequences(n)) if planner.engine is not None else 0 for n in lengths]
-    return Plan(
-        run=config.name,
-        hardware=site.hardware.in_words() + (f" ({site.card.name})" if site.card else ""),
-        ranks=planner.wanted.ranks,
-        engines=planner.wanted.engines,
-        gpus=planner.gpus,
-        model=planner.model,
-        rank=planner.rank,
-        rank_room=int(planner.rank_room),
-        engine=planner.engine,
-        longest=planner.longest,
-        sequences=(fitting[0], fitting[1]),
-        mean_length=planner.mean_length,
-        host=planner.host,
-        host_room=int(site.hardware.memory_gib * GIB),
-        push=planner.push,
-        time=time,
-        left_out=planner.left_out if time is not None else (),
-        limits=tuple(run_limits(planner)),
-        advised=tuple(advised(planner)),
-        assumptions=planner.assumptions,
-    )
-
-
-def page(plan: Plan) -> Iterator[str]:
-    """Yield the lines of a plan for people."""
-    gpus = f" on {plan.gpus} GPUs" if plan.gpus else ""
-    yield f"{plan.run} on {plan.hardware}: {plan.ranks} ranks, {plan.engines} engines{gpus}"
-    yield f"model        {plan.model.name} ({plan.model.kind}): {plan.model.parameters:,} parameters"
-    yield from wrap(f"parts        {_counts(plan.model.parts)}", width=120, subsequent_indent=" " * 13)
-    if plan.rank is not None:
-        rank = {name: nbytes for name, nbytes in asdict(plan.rank).items() if name not in ("pass_tokens", "loading")}
-        loading = f"; {size(plan.rank.loading)} while the model is loaded" if plan.rank.loading else ""
-        passes = f"; passes of {plan.rank.pass_tokens:,} tokens{loading}"
-        yield from _memory("a rank", rank, peak=plan.rank.peak, room=plan.rank_room, more=passes)
-    if plan.engine is not None:
-        engine = {"weights": plan.engine.weights, "overhead": plan.engine.overhead, "cache": max(0, plan.engine.cache)}
-        held = (
-            f"{plan.sequences[0]:,} sequences of {plan.longest:,} tokens, {plan.sequences[1]:,} of {plan.mean_length:,}"
-        )
-        yield from _memory("an engine", engine, peak=plan.engine.peak, room=plan.engine.allowed, more=f"; {held}")
-    yield from _memory("main memory", asdict(plan.host), peak=plan.host.peak, room=plan.host_room, more="")
-    if plan.rank is not None:
-        yield f"push         {plan.push.nbytes:,} bytes by {plan.push.transport} ({plan.push.why})"
-        model, state = plan.model.saved_bytes, plan.model.state_bytes
-        yield f"checkpoint   {model + state:,} bytes: {model:,} of the model, at most {state:,} of the optimiser"
-    yield from _time(plan)
-    yield ""
-    yield from limit_lines(plan.limits, plan.advised)
-    pairs = [f"{name}={value:g}" for name, value in asdict(plan.assumptions).items()]
-    yield ""
-    yield from wrap(f"assumed: {' '.join(pairs)}", width=110, subsequent_indent=" " * 9, break_on_hyphens=False)
-    failing = sum(not one.holds for one in plan.limits)
-    yield f"{failing} of {len(plan.limits)} limits would be hit" if failing else "no limit would be hit"
-
-
-def _memory(name: str, parts: dict[str, int], *, peak: int, room: int, more: str) -> Iterator[str]:
-    """Yield the peak of a process, and its parts."""
-    yield f"{name:12} {size(peak)}" + (f" of {size(room)}" if room else "") + more
-    yield f"{'':12} {', '.join(f'{part} {size(nbytes)}' for part, nbytes in parts.items() if nbytes)}"
-
-
-def _counts(parts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {count:,}" for name, count in parts.items())
-
-
-def _time(plan: Plan) -> Iterator[str]:
-    time = plan.time
-    if time is None:
-        yield "seconds      not known: only for rl and distill, on GPUs that --gpus names and that hold the model"
-        return
-    rates, work = time.rates, time.work
-    shifts = f", shifts {_s(time.shift_s)}" if time.shift_s else ""
-    yield (
-        f"a step       {_s(time.step_s)} of {work.stage}: generate {_s(time.generate_s)}, load {_s(time.load_s)}, "
-        f"learn {_s(time.learn_s)}, publish {_s(time.publish_s)}{shifts}; limited by {time.limited_by}"
-    )
-    yield (
-        f"tokens       {work.sampled:,.0f} sampled and {work.trained:,.0f} trained a step; {rates.sampled_per_s:,.0f} a "
-        f"second by an engine, {rates.trained_per_s:,.0f} by the learner"
-    )
-    yield (
-        f"learner      {rates.flops_used:.0%} of the peak, recomputed layers included; the first push takes "
-        f"{_s(rates.first_push_s)} more; the longest answer takes {_s(time.longest_s)}"
-    )
-    hours = f"{time.hours:,.1f} h, {time.hours * plan.gpus:,.0f} GPU hours, {time.tokens:,.0f} sampled tokens"
-    yield f"all steps    {work.steps:,} of {work.stage}: {hours}"
-    if plan.left_out:
-        yield f"             not in seconds and hours: {', '.join(plan.left_out)}"
-
-
-def _s(seconds: float) -> str:
-    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:,.2f} s"
-
-
-def limit_lines(limits: Sequence[Limit], advised: Sequence[Limit]) -> list[str]:
-    """Return the limits of a run and the advised ones, each with its remedy if it does not hold."""
-    marked = [*((one, "FAIL") for one in limits), *((one, "warn") for one in advised)]
-    return [f"{'ok  ' if one.holds else mark}  {one.line}" for one, mark in marked]

@@ -1,7 +1,7 @@
 """The seconds of a step, from the peaks of named GPUs (a roofline).
 
-Decoding is bound by what a pass reads: the weights once, of experts those that any sequence goes to, and the cache of each
-sequence (Pope et al., "Efficiently Scaling Transformer Inference", section 2, 2022). Learning is bound by its products: 2
+Decoding is bound by the bytes that a pass reads: the weights once, of experts those that any sequence goes to, and the cache of
+each sequence (Pope et al., "Efficiently Scaling Transformer Inference", section 2, 2022). Learning is bound by its products: 2
 operations a parameter and token forward, 4 backward (Kaplan et al., "Scaling Laws for Neural Language Models", section 2.1,
 2020), the operations of attention's scores, and ZeRO's transfers between ranks and to main memory, one after the other.
 
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 from temper.learner.config import LearnerConfig
 from temper.learner.weight_sender import MOST_SENDERS
+from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Card
-from temper.orchestrator.tools.preflight.plan.memory.engine_memory import EngineMemory
-from temper.orchestrator.tools.preflight.plan.memory.host_memory import PushPlan
-from temper.orchestrator.tools.preflight.plan.memory.layers import FLOAT32
+from temper.orchestrator.tools.preflight.plan.layers import FLOAT32
+from temper.orchestrator.tools.preflight.plan.memory import EngineMemory, PushPlan
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel
-from temper.orchestrator.tools.preflight.plan.work import Work
 from temper.rollout.engines.config import EngineConfig
+from temper.rollout.episodes.episode import EpisodeLimits
 
 DENSE, EXPERTS = 0.3, 0.1
 """Shares of the peak that passes reach by kind of model. NVIDIA measured 0.09 for Nemotron 3 Nano 30B-A3B with transformers 5
@@ -33,11 +33,79 @@ STATE_TRAFFIC = 28
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A step of `rl` or `distill`; lengths are means."""
+
+    stage: str
+    steps: int
+    groups: int
+    """Groups that are trained on."""
+    group_size: int
+    in_flight: int
+    """Answers that are sampled at once, over all engines."""
+    prompt_tokens: float
+    """Tokens of an answer's sequence that were not sampled, including those of environments."""
+    answer_tokens: float
+    longest_answer: float
+    kept: float
+    """Share of the groups that are trained on."""
+    lag: float
+    """Most versions that a group is behind, in the mean, when it is trained on."""
+    epochs: int = 1
+
+    @property
+    def answers(self) -> int:
+        """Answers that are trained on."""
+        return self.groups * self.group_size
+
+    @property
+    def sampled(self) -> float:
+        """Sampled tokens, including those of dropped groups."""
+        return self.answers * self.answer_tokens / self.kept
+
+    @property
+    def trained(self) -> float:
+        """Tokens of the sequences that are trained on, including prompts."""
+        return self.answers * (self.prompt_tokens + self.answer_tokens)
+
+
+def work_of(name: str, loop: LoopConfig, limits: EpisodeLimits, assumed: Assumptions, *, turns: int | None) -> Work:
+    """Return the work of a stage's step; `turns` are the most of an episode, None if there is no limit.
+
+    Raise `ValueError` if no groups are assumed to be kept.
+    """
+    if not 0 < assumed.kept_groups <= 1:
+        raise ValueError(f"--assume kept_groups={assumed.kept_groups:g}: must be above 0 and at most 1")
+    prompt, answer, most = mean_lengths(limits, assumed, turns=turns)
+    return Work(
+        stage=name,
+        steps=loop.steps,
+        groups=loop.groups_per_step,
+        group_size=loop.group_size,
+        in_flight=loop.slots * loop.group_size,
+        prompt_tokens=prompt,
+        answer_tokens=answer,
+        longest_answer=min(most, max(1.0, assumed.longest_times) * answer),
+        kept=assumed.kept_groups,
+        lag=float(loop.max_lag if loop.over_sampling is None else loop.over_sampling),
+        epochs=loop.epochs,
+    )
+
+
+def mean_lengths(limits: EpisodeLimits, assumed: Assumptions, *, turns: int | None) -> tuple[float, float, float]:
+    """Return the assumed mean tokens of a prompt and of an answer, all its turns together, and the most of an answer."""
+    prompt = min(assumed.prompt_tokens, limits.total_tokens / 4)
+    room = max(1.0, limits.total_tokens - prompt)
+    most = room if turns is None else min(room, float(turns * limits.turn_tokens))
+    return prompt, min(most, assumed.answer_tokens or assumed.answer_share * most), most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """Tokens a second of one engine and of all ranks, and the seconds of a push."""
 
     sampled_per_s: float
-    """Tokens that an engine samples a second, prompts computed beside them."""
+    """Tokens that an engine samples a second, with the time of prompts."""
     token_s: float
     """Seconds from one token of a sequence to its next."""
     trained_per_s: float
@@ -50,16 +118,15 @@ class Rates:
     """Seconds of a push on the engines' side, which generate nothing meanwhile."""
     source: str
     """The name of the GPUs."""
-    first_push_s: float = 0.0
+    first_push_s: float
     """Further seconds of the first push, to connect engines and ranks."""
-    flops_used: float = 0.0
-    """Share of the peak of the learner's GPUs that its operations are, with layers computed again. 0 if it is
-    not known."""
+    flops_used: float
+    """Share of the peak of the learner's GPUs that its operations are, with layers computed again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """The hardware, the model and the settings that rates depend on."""
+    """The hardware, the model, the settings and the work of a step, from which rates follow."""
 
     card: Card
     model: PlannedModel
@@ -67,19 +134,176 @@ class Fleet:
     engine: EngineConfig
     memory: EngineMemory
     engines: int
-    push: PushPlan
+    gpus: int
+    """GPUs of ranks and engines."""
     together: int
-    """GPUs of a machine."""
-    spread: bool
-    """Whether ranks and engines together lie on several machines."""
-    ranks_spread: bool
-    """Whether the ranks alone do: they are placed on as few as hold them."""
+    """GPUs of a machine. Ranks are placed on as few machines as hold them."""
+    push: PushPlan
     scores: float
     """Further passes forward over what is trained, in passes of the model itself: of the old policy, a reference, a teacher."""
     scored: int
     """Parameters that these further passes go through."""
     updates: int
     """Optimiser steps of a step of the loop."""
+    work: Work
+    assumed: Assumptions
+
+    @property
+    def rates(self) -> Rates:
+        """Rates of one engine and of the learner."""
+        publish_s, load_s = self.push_s
+        learn_s = self.learn_s
+        groups = min(MOST_SENDERS, self.learner.ranks) if self.push.transport == "broadcast" else 0
+        token_s = self.pass_s(self.batch)
+        return Rates(
+            sampled_per_s=1 / (token_s / self.batch + self.prompt_s),
+            token_s=token_s,
+            trained_per_s=self.work.epochs * self.work.trained / learn_s,
+            updates_s=self.updates * self._update_s,
+            publish_s=publish_s,
+            load_s=load_s,
+            source=self.card.name,
+            first_push_s=groups * self.assumed.connect_s,
+            flops_used=self._products_s * self._learning_share / learn_s,
+        )
+
+    def _flops(self, share: float, gpus: int) -> float:
+        return share * self.card.peak_tflops * 1e12 * gpus
+
+    @property
+    def prompt_s(self) -> float:
+        """Seconds that an engine computes prompts, for each token that it samples.
+
+        With cached prefixes all answers of a group but the first compute only the tokens after the last whole unit of the
+        prompt, and always at least one.
+        """
+        cached = self.engine.prefix_caching != "off" and not self.learner.router_replay
+        unit = int(self.engine.extra.get("prefix_match_unit") or PREFIX_UNIT)
+        work = self.work
+        found = max(0, math.ceil(work.prompt_tokens) - 1) // unit * unit if cached else 0
+        prompts = (work.prompt_tokens - found * (1 - 1 / work.group_size)) / work.answer_tokens
+        return prompts * 2 * self.model.active / self._flops(self.assumed.flops_prefill, self.engine.processes)
+
+    @property
+    def places(self) -> int:
+        """Sequences that an engine may run at once, and that fit."""
+        fitting = self.memory.sequences(int(self.work.prompt_tokens + self.work.answer_tokens))
+        return min(self.engine.max_sequences, fitting)
+
+    @property
+    def batch(self) -> float:
+        """Sequences that an engine decodes at once: no more than are in flight."""
+        return max(1.0, min(self.places, self.work.in_flight / self.engines))
+
+    def pass_s(self, batch: float) -> float:
+        """Return the seconds of a decoding pass of an engine with so many sequences."""
+        assumed, memory = self.assumed, self.memory
+        length = self.work.prompt_tokens + self.work.answer_tokens / 2
+        cache = batch * (length * memory.token_bytes + 2 * memory.state_bytes)
+        read = memory.weights * self._read_share(batch) + cache
+        reading = read / (assumed.bandwidth_decoding * self.card.bandwidth_gbs * 1e9)
+        computing = 2 * self.model.active * batch / self._flops(assumed.flops_prefill, self.engine.processes)
+        return max(reading, computing) + assumed.pass_ms / 1000
+
+    def _read_share(self, batch: float) -> float:
+        """Return the share of the weights that a pass reads. Every expert is as likely as another to be gone to."""
+        model, routed = self.model, self.model.parts.get("routed experts", 0)
+        if not routed:
+            return 1.0
+        looked_up = model.parts.get("embedding", 0) if "output layer" in model.parts else 0
+        chosen = 1 - (model.parameters - model.active - looked_up) / routed
+        return 1 - routed / model.parameters * (1 - chosen) ** batch
+
+    @property
+    def learn_s(self) -> float:
+        """Seconds of the passes over a step's sequences, and of the ranks' transfers to each other and to main memory."""
+        return self._products_s + self._sending_s + self._offloading_s
+
+    @property
+    def _pass_tokens(self) -> float:
+        """Tokens of a step's passes, prompts that are shared once."""
+        work, shares = self.work, self.learner.shared_prompts and not self.learner.router_replay
+        return work.trained - (work.answers - work.groups) * work.prompt_tokens if shares else work.trained
+
+    @property
+    def _learning_share(self) -> float:
+        """Share of the peak that the learner's passes reach."""
+        return self.assumed.flops_learning or (EXPERTS if "routed experts" in self.model.parts else DENSE)
+
+    @property
+    def _products_s(self) -> float:
+        """Seconds of the operations of a step's passes."""
+        work, learner = self.work, self.learner
+        backward = 2 if learner.lora.rank else 4
+        again = 2 if learner.recompute == "full" else 0
+        passes = work.epochs * (2 + backward + again) + 2 * self.scores
+        scores = 2 * sum(layer.queries for layer in self.model.layers) * (work.prompt_tokens + work.answer_tokens) / 2
+        operations = self._pass_tokens * passes * (self.model.active + scores)
+        return operations / self._flops(self._learning_share, learner.ranks)
+
+    @property
+    def _micro_batches(self) -> float:
+        """Passes of a rank over a step's tokens."""
+        return max(1.0, self._pass_tokens / self.learner.ranks / self.learner.micro_batch_tokens)
+
+    @property
+    def _offloading_s(self) -> float:
+        """Seconds to add each pass's gradient to an offloaded one: it comes to the GPU and goes back."""
+        if self.learner.offload == "none":
+            return 0.0
+        share = FLOAT32 * self.model.trained / self.learner.ranks
+        return self.work.epochs * self._micro_batches * 2 * share / (self.assumed.pcie_gbs * 1e9)
+
+    @property
+    def _sending_s(self) -> float:
+        """Seconds of ZeRO to gather the weights and to add up gradients (Rajbhandari et al., section 7, 2020).
+
+        Each rank sends, and gets, all of a tensor but its own share: once to gather it, once to add it up if each rank keeps
+        its share of the sum, and twice if each has it all, of which DeepSpeed then takes a share at stages 1 and 2 too. These
+        gather the updated weights after each update; stage 3 gathers them for each pass forward and backward, and adds up
+        after each as stage 2 does.
+        """
+        learner, model, epochs = self.learner, self.model, self.work.epochs
+        if learner.ranks == 1:
+            return 0.0
+        stage, once = learner.zero_stage, self._micro_batches
+        width = 2 if learner.bf16 else FLOAT32
+        if stage == 3:
+            gathered = once * width * (2 * epochs * model.parameters + self.scored)
+        else:
+            gathered = self.updates * width * model.trained if stage else 0.0
+        times = epochs * once if stage >= 2 else self.updates
+        added = FLOAT32 * model.trained * times * (1 if stage == 3 else 2)
+        others = (learner.ranks - 1) / learner.ranks
+        adapters = self.together if learner.ranks > self.together else 0
+        return (gathered + added) * others / (self._link_gbs(adapters) * 1e9)
+
+    def _link_gbs(self, adapters: int) -> float:
+        """Return the GB/s between GPUs: by so many network adapters of a machine at once, or by its own links alone with 0.
+
+        A collective has a ring for each adapter, so that a machine's traffic is shared out over them.
+        """
+        link, network = self.card.link_gbs, adapters * self.assumed.network_gbs
+        return self.assumed.link_share * (min(link, network) if adapters else link)
+
+    @property
+    def _update_s(self) -> float:
+        share = self.model.trained / (self.learner.ranks if self.learner.zero_stage else 1)
+        away = self.learner.offload != "none"
+        return STATE_TRAFFIC * share / ((self.assumed.host_copy_gbs if away else self.card.bandwidth_gbs) * 1e9)
+
+    @property
+    def push_s(self) -> tuple[float, float]:
+        """Seconds of a push at the learner, and while the engines load it: vLLM loads each tensor by a call of Python."""
+        push, assumed, spread = self.push, self.assumed, self.gpus > self.together
+        copy_s = push.sent / (assumed.host_copy_gbs * 1e9)
+        tensors_s = self.model.push_tensors * assumed.tensor_ms / 1000
+        if push.transport == "broadcast":
+            return 0.0, tensors_s + push.sent / (self._link_gbs(int(spread)) * 1e9)
+        if push.transport == "cuda_ipc":
+            copy_s = 2 * push.sent / (self.card.bandwidth_gbs * 1e9)
+        brought = push.sent / (assumed.ray_gbs * 1e9) if push.transport == "shared_memory" and spread else 0.0
+        return copy_s, copy_s + brought + tensors_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,10 +343,11 @@ class StepTime:
         return self.work.steps * self.work.sampled
 
 
-def step_time(rates: Rates, work: Work, *, engines: int, one_device: bool = False, shift_s: float = 0.0) -> StepTime:
-    """Return the seconds of a step on so many engines; `one_device`: learner and engine are halves of one GPU."""
+def step_time(fleet: Fleet, *, one_device: bool = False, shift_s: float = 0.0) -> StepTime:
+    """Return the seconds of a step; `one_device`: learner and engine are halves of one GPU."""
+    rates, work = fleet.rates, fleet.work
     longest_s = work.longest_answer * rates.token_s
-    together = work.sampled / engines / rates.sampled_per_s
+    together = work.sampled / fleet.engines / rates.sampled_per_s
     generate_s = together if work.lag else max(together, longest_s)
     learn_s = work.epochs * work.trained / rates.trained_per_s + rates.updates_s
     first, second = generate_s + rates.load_s, learn_s + rates.publish_s
@@ -138,173 +363,3 @@ def step_time(rates: Rates, work: Work, *, engines: int, one_device: bool = Fals
         step_s=max(first, second) if overlaps else first + second + shift_s,
         longest_s=longest_s,
     )
-
-
-def card_rates(fleet: Fleet, work: Work, assumptions: Assumptions) -> Rates:
-    """Return the rates of GPUs of one kind."""
-    token_s, batch = decoding(fleet, work, assumptions)
-    publish_s, load_s = pushing(fleet, assumptions)
-    learn_s = learning(fleet, work, assumptions)
-    groups = min(MOST_SENDERS, fleet.learner.ranks) if fleet.push.transport == "broadcast" else 0
-    return Rates(
-        sampled_per_s=1 / (token_s / batch + prompt_seconds(fleet, work, assumptions)),
-        token_s=token_s,
-        trained_per_s=work.epochs * work.trained / learn_s,
-        updates_s=fleet.updates * _update_s(fleet, assumptions),
-        publish_s=publish_s,
-        load_s=load_s,
-        source=fleet.card.name,
-        first_push_s=groups * assumptions.connect_s,
-        flops_used=computing(fleet, work, assumptions) * learning_share(fleet, assumptions) / learn_s,
-    )
-
-
-def _flops(fleet: Fleet, share: float, gpus: int) -> float:
-    return share * fleet.card.peak_tflops * 1e12 * gpus
-
-
-def prompt_seconds(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
-    """Return the seconds that an engine computes prompts, for each token that it samples.
-
-    With cached prefixes all answers of a group but the first compute only the tokens after the last whole unit of the prompt,
-    and always at least one.
-    """
-    cached = fleet.engine.prefix_caching != "off" and not fleet.learner.router_replay
-    unit = int(fleet.engine.extra.get("prefix_match_unit") or PREFIX_UNIT)
-    found = max(0, math.ceil(work.prompt_tokens) - 1) // unit * unit if cached else 0
-    prompts = (work.prompt_tokens - found * (1 - 1 / work.group_size)) / work.answer_tokens
-    return prompts * 2 * fleet.model.active / _flops(fleet, assumptions.flops_prefill, fleet.engine.processes)
-
-
-def decoding(fleet: Fleet, work: Work, assumptions: Assumptions) -> tuple[float, float]:
-    """Return the seconds of a decoding pass of an engine, and how many sequences are in it."""
-    batch = sequences_in_a_pass(fleet.memory, work, most=fleet.engine.max_sequences, engines=fleet.engines)
-    return pass_seconds(fleet, work, assumptions, batch=batch), batch
-
-
-def pass_seconds(fleet: Fleet, work: Work, assumptions: Assumptions, *, batch: float) -> float:
-    """Return the seconds of a decoding pass of an engine with so many sequences."""
-    memory, model, processes = fleet.memory, fleet.model, fleet.engine.processes
-    length = work.prompt_tokens + work.answer_tokens / 2
-    cache = batch * (length * memory.token_bytes + 2 * memory.state_bytes)
-    read = memory.weights * _read_share(model, batch) + cache
-    reading = read / (assumptions.bandwidth_decoding * fleet.card.bandwidth_gbs * 1e9)
-    computing = 2 * model.active * batch / _flops(fleet, assumptions.flops_prefill, processes)
-    return max(reading, computing) + assumptions.pass_ms / 1000
-
-
-def sequences_in_a_pass(memory: EngineMemory, work: Work, *, most: int, engines: int) -> float:
-    """Return how many sequences an engine decodes at once: as many as it may, as fit, as are in flight."""
-    fitting = memory.sequences(int(work.prompt_tokens + work.answer_tokens))
-    return max(1.0, min(most, fitting, work.in_flight / engines))
-
-
-def _read_share(model: PlannedModel, batch: float) -> float:
-    """Return the share of the weights that a pass reads: of the experts those that any of its sequences goes to, if each goes
-    anywhere alike.
-    """
-    routed = model.parts.get("routed experts", 0)
-    if not routed:
-        return 1.0
-    chosen = 1 - (model.parameters - model.active - _looked_up(model)) / routed
-    return 1 - routed / model.parameters * (1 - chosen) ** batch
-
-
-def _looked_up(model: PlannedModel) -> int:
-    return model.parts.get("embedding", 0) if "output layer" in model.parts else 0
-
-
-def learning(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
-    """Return the seconds of the passes over a step's sequences, and of the ranks' transfers to each other and to main
-    memory meanwhile.
-    """
-    tokens, sent = _pass_tokens(fleet, work), fleet.learner.offload != "none"
-    offloaded = _offloading(fleet, work.epochs, tokens, assumptions) if sent else 0.0
-    return computing(fleet, work, assumptions) + _sending(fleet, work.epochs, tokens, assumptions) + offloaded
-
-
-def _pass_tokens(fleet: Fleet, work: Work) -> float:
-    """Return the tokens of a step's passes, prompts that are shared once."""
-    alone = fleet.learner.shared_prompts and not fleet.learner.router_replay
-    return work.trained - (work.answers - work.groups) * work.prompt_tokens if alone else work.trained
-
-
-def learning_share(fleet: Fleet, assumptions: Assumptions) -> float:
-    """Return the share of the peak that the learner's passes reach."""
-    return assumptions.flops_learning or (EXPERTS if "routed experts" in fleet.model.parts else DENSE)
-
-
-def computing(fleet: Fleet, work: Work, assumptions: Assumptions) -> float:
-    """Return the seconds of the operations of a step's passes."""
-    learner, model = fleet.learner, fleet.model
-    backward = 2 if learner.lora.rank else 4
-    again = 2 if learner.recompute == "full" else 0
-    passes = work.epochs * (2 + backward + again) + 2 * fleet.scores
-    scores = 2 * sum(layer.queries for layer in model.layers) * (work.prompt_tokens + work.answer_tokens) / 2
-    operations = _pass_tokens(fleet, work) * passes * (model.active + scores)
-    return operations / _flops(fleet, learning_share(fleet, assumptions), learner.ranks)
-
-
-def _micro_batches(fleet: Fleet, tokens: float) -> float:
-    """Return the passes of a rank over so many tokens of all ranks."""
-    return max(1.0, tokens / fleet.learner.ranks / fleet.learner.micro_batch_tokens)
-
-
-def _offloading(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions) -> float:
-    """Return the seconds to add each pass's gradient to the one in main memory: it comes to the GPU and goes back."""
-    share = FLOAT32 * fleet.model.trained / fleet.learner.ranks
-    return epochs * _micro_batches(fleet, tokens) * 2 * share / (assumptions.pcie_gbs * 1e9)
-
-
-def _sending(fleet: Fleet, epochs: int, tokens: float, assumptions: Assumptions) -> float:
-    """Return what ZeRO takes to gather the weights and to add up gradients (Rajbhandari et al., section 7, 2020).
-
-    Each rank sends, and gets, all of a tensor but its own share: once to gather it, once to add it up where each rank keeps its
-    share of the sum, and twice where each has it all, of which DeepSpeed then takes a share at stages 1 and 2 too. These gather
-    the updated weights after each update; stage 3 gathers them for each pass forward and backward, and adds up after each as
-    stage 2 does.
-    """
-    learner, model = fleet.learner, fleet.model
-    if learner.ranks == 1:
-        return 0.0
-    stage, once = learner.zero_stage, _micro_batches(fleet, tokens)
-    width = 2 if learner.bf16 else FLOAT32
-    if stage == 3:
-        gathered = once * width * (2 * epochs * model.parameters + fleet.scored)
-    else:
-        gathered = fleet.updates * width * model.trained if stage else 0.0
-    times = epochs * once if stage >= 2 else fleet.updates
-    added = FLOAT32 * model.trained * times * (1 if stage == 3 else 2)
-    others = (learner.ranks - 1) / learner.ranks
-    adapters = fleet.together if fleet.ranks_spread else 0
-    return (gathered + added) * others / (_link(fleet, assumptions, adapters=adapters) * 1e9)
-
-
-def _link(fleet: Fleet, assumptions: Assumptions, *, adapters: int) -> float:
-    """Return the GB/s between GPUs: by so many network adapters of a machine at once, or by its own links alone with 0.
-
-    A collective has a ring for each adapter, so that a machine's traffic is shared out over them.
-    """
-    slowest = min(fleet.card.link_gbs, adapters * assumptions.network_gbs) if adapters else fleet.card.link_gbs
-    return assumptions.link_share * slowest
-
-
-def _update_s(fleet: Fleet, assumptions: Assumptions) -> float:
-    share = fleet.model.trained / (fleet.learner.ranks if fleet.learner.zero_stage else 1)
-    away = fleet.learner.offload != "none"
-    return STATE_TRAFFIC * share / ((assumptions.host_copy_gbs if away else fleet.card.bandwidth_gbs) * 1e9)
-
-
-def pushing(fleet: Fleet, assumptions: Assumptions) -> tuple[float, float]:
-    """Return the seconds that a push takes at the learner, and while the engines load it.
-
-    vLLM loads it tensor by tensor, each by a call of Python.
-    """
-    push, copy_s = fleet.push, fleet.push.sent / (assumptions.host_copy_gbs * 1e9)
-    tensors_s = fleet.model.push_tensors * assumptions.tensor_ms / 1000
-    if push.transport == "broadcast":
-        return 0.0, tensors_s + push.sent / (_link(fleet, assumptions, adapters=int(fleet.spread)) * 1e9)
-    if push.transport == "cuda_ipc":
-        copy_s = 2 * push.sent / (fleet.card.bandwidth_gbs * 1e9)
-    brought = push.sent / (assumptions.ray_gbs * 1e9) if push.transport == "shared_memory" and fleet.spread else 0.0
-    return copy_s, copy_s + brought + tensors_s

@@ -1,7 +1,6 @@
-"""Simulated runs: the product's own loop, buffer and pool in virtual time, beside results that were worked out otherwise."""
+"""Simulated runs: the product's own loop, buffer and pool in virtual time, against results worked out otherwise."""
 
 import asyncio
-import inspect
 import json
 import random
 import time
@@ -13,17 +12,11 @@ import pytest
 from temper.envs.core.clock import loop_time
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.loop import RlConfig
-from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.deadline import Deadline, StuckError, in_thread, within
-from temper.orchestrator.loop.loop import Loop
-from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.tools.preflight.simulation.driver import CALL_S, TOKEN_S
-from temper.orchestrator.tools.preflight.simulation.engine import EngineModel
-from temper.orchestrator.tools.preflight.simulation.lengths import LogNormal, cut_mean, with_mean
-from temper.orchestrator.tools.preflight.simulation.simulation import Scenario, simulate
-from temper.orchestrator.tools.preflight.simulation.speeds import Speeds
+from temper.orchestrator.tools.preflight.simulation.scenario import LogNormal, Scenario, Speeds, cut_mean, with_mean
+from temper.orchestrator.tools.preflight.simulation.simulation import simulate
+from temper.orchestrator.tools.preflight.simulation.stand_ins import CALL_S, TOKEN_S, EngineModel
 from temper.orchestrator.tools.preflight.simulation.virtual_time import NothingLeft, run_virtually
-from temper.rollout.pool.pool import RolloutPool
 
 PASS_S, LEARN_S, PUBLISH_S, LOAD_S, START_S = 0.01, 0.4, 0.5, 0.25, 2.0
 TOKENS = 100
@@ -76,16 +69,13 @@ def test_hours_of_virtual_time_take_no_time_and_threads_run_at_once() -> None:
     assert time.monotonic() - began < 60
 
 
-def test_deadlines_go_by_virtual_time() -> None:
+def test_waits_and_deadlines_go_by_virtual_time() -> None:
     async def stuck() -> float:
         with pytest.raises(StuckError):
             await within(Deadline(seconds=500, setting="x"), asyncio.Event().wait(), stage="s", waiting_for="ever")
         return loop_time()
 
     assert run_virtually(stuck()) == pytest.approx(500)
-
-
-def test_a_wait_that_nothing_would_ever_end_is_told() -> None:
     with pytest.raises(NothingLeft):
         run_virtually(asyncio.Event().wait())
 
@@ -104,12 +94,6 @@ def engine_ends(pass_s: tuple[float, ...], lengths: list[int]) -> list[float]:
     return run_virtually(run())
 
 
-def test_two_answers_share_an_engine_and_a_third_waits_for_its_place() -> None:
-    # 10 tokens beside another one take 15 s; the first leaves, the third has its place, and both go on at 1.5 s a token:
-    # 10 more of the second until 30 s, when the third has 10 of 12 and goes on alone at 1 s a token.
-    assert engine_ends((0.0, 1.0, 1.5), [10, 20, 12]) == pytest.approx([15, 30, 32])
-
-
 def by_passes(pass_s: tuple[float, ...], lengths: list[int]) -> list[float]:
     """The same pass by pass: each gives one token to each sequence, and those that wait come in between passes."""
     left, waiting, ends, now = dict[int, int](), list(range(len(lengths))), [0.0] * len(lengths), 0.0
@@ -126,7 +110,10 @@ def by_passes(pass_s: tuple[float, ...], lengths: list[int]) -> list[float]:
     return ends
 
 
-def test_an_engine_tells_what_a_simulation_pass_by_pass_tells() -> None:
+def test_an_engine_ends_answers_as_by_hand_and_as_a_simulation_pass_by_pass() -> None:
+    # 10 tokens beside another one take 15 s; the first leaves, the third has its place, and both continue at 1.5 s a token:
+    # 10 more of the second until 30 s, when the third has 10 of 12 and continues alone at 1 s a token.
+    assert engine_ends((0.0, 1.0, 1.5), [10, 20, 12]) == pytest.approx([15, 30, 32])
     draw = random.Random(3)
     pass_s = (0.0, *(0.02 + 0.003 * n for n in range(1, 9)))
     lengths = [draw.randint(1, 300) for _ in range(60)]
@@ -170,20 +157,6 @@ def test_a_fleet_samples_no_more_than_one_driver_takes() -> None:
     found = simulate(scenario(max_lag=1, engines=16, groups=64, speeds=fast))
     assert found.driver_busy > 0.9
     assert found.step_s == pytest.approx(64 * DRIVER_S + 16 * CALL_S, rel=0.1)
-
-
-def test_loop_buffer_mixture_and_pool_are_those_of_the_product() -> None:
-    loops: list[Loop] = []
-    simulate(scenario(max_lag=1), on_loop=loops.append)
-    (loop,) = loops
-    for part, product in (
-        (loop, Loop),
-        (loop.buffer, Buffer),
-        (loop.mixture, Mixture),
-        (loop.rollouts, RolloutPool),
-    ):
-        assert type(part) is product
-        assert "simulation" not in inspect.getfile(product)
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])

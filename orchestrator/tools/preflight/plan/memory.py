@@ -1,0 +1,283 @@
+"""Memory of a run's processes, part by part: of a rank and an engine on their devices, of a machine, of pushes.
+
+Weights, gradients and states of a rank go by ZeRO stage (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training
+Trillion Parameter Models", section 3, 2020), with the further tensors of DeepSpeed if gradients are added up in float32: at
+stage 1 the whole gradient, from stage 2 on its share; at stage 3 a bucket through which it is shared out. Every stage but 0 has
+a float32 copy of the weights. The tensors of ranks on CPUs were measured to be these.
+
+Keys, values and states of an engine lie in pages of vLLM (Kwon et al., "Efficient Memory Management for Large Language Model
+Serving with PagedAttention", 2023). In a hybrid all layers have pages of one size, that of a Mamba-2 layer's states: a page of
+keys holds as many tokens as fill one. Layers form groups of as many as there are of the rarer kind, and each group has pages of
+its own for a sequence (`vllm/v1/core/kv_cache_utils.py`, `vllm/platforms/interface.py` of 0.32).
+"""
+
+from dataclasses import dataclass
+
+from temper.learner.config import LearnerConfig, OptimConfig
+from temper.orchestrator.tools.preflight.plan.layers import FLOAT32
+from temper.orchestrator.tools.preflight.plan.model import PlannedModel
+from temper.rollout.engines.config import EngineConfig
+
+MOMENTS = 8
+"""Bytes of AdamW's two moments."""
+BUCKET = 500_000_000
+"""Most parameters in DeepSpeed's bucket for gradients, as the learner sets it."""
+LOGIT_BYTES = 14
+"""Bytes that a scored token takes for each entry of the vocabulary while its gradient is computed: logarithms, probabilities
+and gradient in float32, and the gradient as the output layer takes it."""
+BLOCK_GPU, BLOCK_CPU = 16, 128
+"""Tokens of a page in a model with nothing but attention."""
+NEAR = 1.5
+"""Layers of the commoner kind over those of the rarer below which the rarer are padded to as many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """Bytes of a rank by part; on a CPU in main memory."""
+
+    weights: int
+    gradients: int
+    optimiser: int
+    """Its states, and the float32 weights in addition to those of the passes."""
+    buckets: int
+    """Buffers of gradients on their way to other ranks."""
+    gathered: int
+    """At stage 3 the layer that is computed and the one after it, whole."""
+    reference: int
+    """The weights of a reference or a teacher."""
+    activations: int
+    """Tensors that a pass of `pass_tokens` keeps for its backward pass."""
+    logits: int
+    pass_tokens: int
+    offloaded: int
+    """Bytes in main memory instead, at `learner.offload=cpu`."""
+    on_disk: int
+    """Bytes on the disk instead, at nvme."""
+    push: int
+    """Copies of the weights that a push keeps on the device, by `cuda_ipc`."""
+    overhead: int
+    loading: int
+    """Bytes while the model is loaded: at stage 3 DeepSpeed has all of it on each GPU before it partitions it. A reference
+    or a teacher follows the model itself."""
+
+    @property
+    def states(self) -> int:
+        """Bytes between two passes."""
+        return self.weights + self.gradients + self.optimiser + self.reference + self.push + self.overhead
+
+    @property
+    def moved(self) -> int:
+        """Bytes that make room for an engine if both take the device in turns: all but the overhead."""
+        return self.states - self.overhead
+
+    @property
+    def peak(self) -> int:
+        """Bytes in the middle of a backward pass, or while the model is loaded."""
+        return max(self.loading, self.states + self.buckets + self.gathered + self.activations + self.logits)
+
+
+def rank_memory(
+    model: PlannedModel,
+    learner: LearnerConfig,
+    optim: OptimConfig,
+    *,
+    pass_tokens: int,
+    gpu: bool,
+    reference: int = 0,
+    push: int = 0,
+    overhead: int = 0,
+) -> RankMemory:
+    """Return the memory of a rank whose longest pass has `pass_tokens`, with a reference of so many parameters."""
+    stage, trained = learner.zero_stage, model.trained
+    held = model.parameters + (trained if learner.lora.rank else 0)
+    width = 2 if learner.bf16 else FLOAT32
+    share = learner.ranks if stage else 1
+    split = learner.ranks if stage == 3 else 1
+    away = learner.offload != "none"
+    states = (FLOAT32 * trained // share if stage else 0) + _moments(model, optim) // share
+    gradients = FLOAT32 * trained // (learner.ranks if stage >= 2 or away else 1)
+    weights, frozen = width * held // split, width * reference // split
+    all_away = away and stage == 3
+    moved = (states + gradients + (weights + frozen if stage == 3 else 0)) if away else 0
+    kept = (0 if away else gradients + states) + (0 if all_away else weights)
+    whole = max(width * held, kept + width * reference if reference else 0)
+    rows = min(pass_tokens, learner.logit_tokens)
+    # Logits in pieces keep the gradient of the output layer in float32 too.
+    pieces = FLOAT32 * model.shape.vocabulary * model.shape.hidden if pass_tokens > rows else 0
+    return RankMemory(
+        weights=0 if all_away else weights,
+        gradients=0 if away else gradients,
+        optimiser=0 if away else states,
+        buckets=FLOAT32 * min(held, BUCKET) if stage == 3 or (stage and learner.ranks > 1) else 0,
+        gathered=2 * width * model.largest_layer if stage == 3 and learner.ranks > 1 else 0,
+        reference=0 if all_away else frozen,
+        activations=pass_tokens * _token_activations(model, learner, width=width, gpu=gpu),
+        logits=LOGIT_BYTES * rows * model.shape.vocabulary + pieces,
+        pass_tokens=pass_tokens,
+        offloaded=moved if learner.offload == "cpu" else 0,
+        on_disk=moved if learner.offload == "nvme" else 0,
+        push=push,
+        overhead=overhead,
+        loading=overhead + whole if gpu and stage == 3 else 0,
+    )
+
+
+def _moments(model: PlannedModel, optim: OptimConfig) -> int:
+    """Return the bytes of the optimiser's running means: Muon has one for the matrices inside the layers."""
+    if optim.kind == "adamw":
+        return MOMENTS * model.trained
+    ends = model.parts.get("embedding", 0) + model.parts.get("output layer", 0)
+    return MOMENTS * ends + MOMENTS // 2 * max(0, model.trained - ends)
+
+
+def _token_activations(model: PlannedModel, learner: LearnerConfig, *, width: int, gpu: bool) -> int:
+    """Return the bytes that a pass keeps of a token. Recomputed layers keep their input alone, and one at a time all."""
+    each = [layer.kept_bytes(width=width, gpu=gpu, scans=learner.recompute != "selective") for layer in model.layers]
+    return width * model.shape.hidden * len(each) + max(each) if learner.recompute == "full" else sum(each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """The layout of the cache of an engine's process."""
+
+    bytes_each: int
+    """Bytes of a page for all layers of a group."""
+    tokens: int
+    """Tokens whose keys and values one page holds; 0 in a model without attention."""
+    attention_groups: int
+    state_pages: int
+    """Pages of a sequence for its states, at any length."""
+    cached_states: bool = False
+    """Whether half of these are for the prefixes that others may begin with."""
+
+    def of_sequence(self, length: int) -> int:
+        """Return the bytes of a sequence of so many tokens."""
+        kept = self.attention_groups * -(-length // self.tokens) if self.tokens else 0
+        return self.bytes_each * (kept + self.state_pages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMemory:
+    """Bytes of one process of an engine; on a CPU in main memory."""
+
+    processes: int
+    weights: int
+    overhead: int
+    cache: int
+    """Bytes left for keys, values and states; on a CPU those of `rollout.engine.memory_gib`."""
+    allowed: int
+    """Bytes that it may take of its GPU; 0 on a CPU."""
+    pages: Pages
+    state_bytes: int
+    """States of a sequence, exact, without the rest of their pages."""
+    token_bytes: int
+    """Keys and values of a token, likewise."""
+
+    @property
+    def peak(self) -> int:
+        """Bytes of all parts."""
+        return self.weights + self.overhead + max(0, self.cache)
+
+    def sequences(self, length: int) -> int:
+        """Return the number of sequences of so many tokens that fit."""
+        return max(0, self.cache) // max(1, self.pages.of_sequence(length))
+
+    @property
+    def blocks(self) -> int:
+        """Number of pages. vLLM does not start if a model has states and not a page for each of `max_sequences`."""
+        return max(0, self.cache) // max(1, self.pages.bytes_each)
+
+
+def engine_memory(
+    model: PlannedModel, engine: EngineConfig, *, gpu_bytes: float, overhead: int, cached_prefixes: bool
+) -> EngineMemory:
+    """Return the memory of a process of an engine; `gpu_bytes` is the memory of its GPU, 0 on a CPU."""
+    width, tensor = 4 if engine.dtype == "float32" else 2, engine.tensor_parallel
+    weights = width * model.parameters // engine.processes
+    allowed = int(engine.gpu_memory_utilization * gpu_bytes)
+    return EngineMemory(
+        processes=engine.processes,
+        weights=weights,
+        overhead=overhead if gpu_bytes else 0,
+        cache=allowed - weights - overhead if gpu_bytes else engine.memory_gib * 2**30,
+        allowed=allowed,
+        pages=pages_of(model, width=width, tensor=tensor, gpu=gpu_bytes > 0, cached_prefixes=cached_prefixes),
+        state_bytes=sum(_state_bytes(model, width=width)) // tensor,
+        token_bytes=sum(_token_bytes(model, width=width, tensor=tensor)),
+    )
+
+
+def pages_of(model: PlannedModel, *, width: int, tensor: int, gpu: bool, cached_prefixes: bool) -> Pages:
+    """Return the cache's layout in a process that has one of `tensor` parts of each layer."""
+    tokens, states = _token_bytes(model, width=width, tensor=tensor), _state_bytes(model, width=width)
+    block = BLOCK_GPU if gpu else BLOCK_CPU
+    if not states:
+        return Pages(bytes_each=block * sum(tokens), tokens=block, attention_groups=1, state_pages=0)
+    state, token = max(states) // tensor, max(tokens, default=0)
+    if tokens:
+        block *= -(-state // (block * token))
+    few, many = sorted((len(tokens) or len(states), len(states)))
+    group = many if many < NEAR * few else few
+    copies = 2 if cached_prefixes else 1  # one that is written, and the last that others may begin with
+    return Pages(
+        bytes_each=(block * token if tokens else state) * group,
+        tokens=block if tokens else 0,
+        attention_groups=-(-len(tokens) // group),
+        state_pages=copies * -(-len(states) // group),
+        cached_states=cached_prefixes,
+    )
+
+
+def _token_bytes(model: PlannedModel, *, width: int, tensor: int) -> list[int]:
+    """Return the bytes of a token's keys and values in each attention layer; heads that are too few to share are copied."""
+    return [2 * width * max(layer.keys // tensor, layer.head_dim) for layer in model.layers if layer.queries]
+
+
+def _state_bytes(model: PlannedModel, *, width: int) -> list[int]:
+    """Return the bytes of a sequence's states in each Mamba-2 layer: a scan's in float32, a convolution's as weights are."""
+    kept = [layer for layer in model.layers if layer.mamba]
+    return [FLOAT32 * layer.state + width * layer.mixed * (layer.kernel - 1) for layer in kept]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemory:
+    """Bytes of main memory of the machine of rank 0, with as many of the other ranks, and of engines, as lie there."""
+
+    reading: int
+    """The model in float32, which each rank reads whole before it is spread; free afterwards."""
+    held: int
+    """Bytes all the time: on a CPU weights, states and caches, on a GPU all that is offloaded or waits for its turn."""
+    passes: int
+    """Bytes of the passes of ranks on a CPU."""
+    push: int
+    """The copies of the weights that a push keeps, and Ray's of it."""
+    checkpoint: int
+    """The copy of a checkpoint that rank 0 writes while training continues; without room for it the loop waits meanwhile."""
+
+    @property
+    def peak(self) -> int:
+        """Most bytes at a time, without a checkpoint's copy: that is written piece by piece if there is no room."""
+        return max(self.reading, self.held + self.passes + self.push)
+
+    @property
+    def saving(self) -> int:
+        """Bytes while a checkpoint's copy is written during training."""
+        return self.held + self.passes + self.push + self.checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushPlan:
+    """A push of the whole weights."""
+
+    transport: str
+    why: str
+    nbytes: int
+    sent: int
+    """Bytes of a push after the first: those of the adapters, if they travel alone."""
+    copies: int
+    """Copies of the weights in main memory on the learner's machine: those that take turns, and on several
+    machines one in Ray's object store."""
+    copies_on_device: int
+    """Those that rank 0 keeps on its GPU."""
+    lacks: str
+    """Why it has no room or does not reach the engines, with the remedy. Empty if it works."""

@@ -1,1 +1,0 @@
-"""Memory of ranks, engines and machines, and of what travels between them."""

@@ -1,0 +1,111 @@
+"""A plan as a page for people, or as JSON."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from textwrap import wrap
+from typing import Any
+
+from temper.orchestrator.tools.preflight.plan.limits import Limit, advised_limits, run_limits, size
+from temper.orchestrator.tools.preflight.plan.plan import Plan
+
+PARTS = (
+    *("hardware", "gpus", "model", "rank", "rank_room", "engine", "longest", "sequences", "mean_length", "host"),
+    *("host_room", "push", "time", "left_out", "assumptions"),
+)
+"""Parts of a plan in JSON."""
+SUMS = {
+    "model": ("checkpoint_bytes",),
+    "rank": ("states", "peak"),
+    "engine": ("peak",),
+    "host": ("peak", "saving"),
+    "time": ("limited_by", "sampled_per_s", "hours", "tokens"),
+}
+"""Calculated properties that JSON has in addition to the fields of a part."""
+
+
+def as_json(plan: Plan) -> str:
+    """Return all of a plan as one JSON object."""
+    found: dict[str, Any] = {"run": plan.config.name, "ranks": plan.wanted.ranks, "engines": plan.wanted.engines}
+    found |= {name: getattr(plan, name) for name in PARTS}
+    for name, sums in SUMS.items():
+        if (part := found[name]) is not None:
+            found[name] = asdict(part) | {one: getattr(part, one) for one in sums}
+    for name, limits in (("limits", run_limits(plan)), ("advised", advised_limits(plan))):
+        found[name] = [asdict(one) | {"holds": one.holds} for one in limits]
+    return json.dumps(found, indent=1, allow_nan=False, default=asdict)
+
+
+def page(plan: Plan) -> Iterator[str]:
+    """Yield the lines of a plan for people."""
+    model, rank, engine, limits = plan.model, plan.rank, plan.engine, run_limits(plan)
+    gpus = f" on {plan.gpus} GPUs" if plan.gpus else ""
+    yield f"{plan.config.name} on {plan.hardware}: {plan.wanted.ranks} ranks, {plan.wanted.engines} engines{gpus}"
+    yield f"model        {model.name} ({model.kind}): {model.parameters:,} parameters"
+    parts = ", ".join(f"{name} {count:,}" for name, count in model.parts.items())
+    yield from wrap(f"parts        {parts}", width=120, subsequent_indent=" " * 13)
+    if rank is not None:
+        bytes_by_part = {name: count for name, count in asdict(rank).items() if name not in ("pass_tokens", "loading")}
+        loading = f"; {size(rank.loading)} while the model is loaded" if rank.loading else ""
+        more = f"; passes of {rank.pass_tokens:,} tokens{loading}"
+        yield from _memory("a rank", bytes_by_part, peak=rank.peak, room=plan.rank_room, more=more)
+    if engine is not None:
+        bytes_by_part = {"weights": engine.weights, "overhead": engine.overhead, "cache": max(0, engine.cache)}
+        longest, mean = plan.sequences
+        more = f"; {longest:,} sequences of {plan.longest:,} tokens, {mean:,} of {plan.mean_length:,}"
+        yield from _memory("an engine", bytes_by_part, peak=engine.peak, room=engine.allowed, more=more)
+    yield from _memory("main memory", asdict(plan.host), peak=plan.host.peak, room=plan.host_room, more="")
+    if rank is not None:
+        yield f"push         {plan.push.nbytes:,} bytes by {plan.push.transport} ({plan.push.why})"
+        parts = f"{model.saved_bytes:,} of the model, at most {model.state_bytes:,} of the optimiser"
+        yield f"checkpoint   {model.checkpoint_bytes:,} bytes: {parts}"
+    yield from _time(plan)
+    yield ""
+    yield from (_limit_line(one, "FAIL") for one in limits)
+    yield from (_limit_line(one, "warn") for one in advised_limits(plan))
+    yield ""
+    pairs = " ".join(f"{name}={value:g}" for name, value in asdict(plan.assumptions).items())
+    yield from wrap(f"assumed: {pairs}", width=110, subsequent_indent=" " * 9, break_on_hyphens=False)
+    failing = sum(not one.holds for one in limits)
+    yield f"{failing} of {len(limits)} limits would be hit" if failing else "no limit would be hit"
+
+
+def _memory(name: str, parts: dict[str, int], *, peak: int, room: int, more: str) -> Iterator[str]:
+    """Yield the peak of a process, and its parts."""
+    yield f"{name:12} {size(peak)}" + (f" of {size(room)}" if room else "") + more
+    yield f"{'':12} {', '.join(f'{part} {size(nbytes)}' for part, nbytes in parts.items() if nbytes)}"
+
+
+def _time(plan: Plan) -> Iterator[str]:
+    time = plan.time
+    if time is None:
+        yield "seconds      not known: only for rl and distill, on GPUs that --gpus names and that hold the model"
+        return
+    rates, work = time.rates, time.work
+    shifts = f", shifts {_s(time.shift_s)}" if time.shift_s else ""
+    yield (
+        f"a step       {_s(time.step_s)} of {work.stage}: generate {_s(time.generate_s)}, load {_s(time.load_s)}, "
+        f"learn {_s(time.learn_s)}, publish {_s(time.publish_s)}{shifts}; limited by {time.limited_by}"
+    )
+    yield (
+        f"tokens       {work.sampled:,.0f} sampled and {work.trained:,.0f} trained a step; {rates.sampled_per_s:,.0f} a "
+        f"second by an engine, {rates.trained_per_s:,.0f} by the learner"
+    )
+    yield (
+        f"learner      {rates.flops_used:.0%} of the peak, recomputed layers included; the first push takes "
+        f"{_s(rates.first_push_s)} more; the longest answer takes {_s(time.longest_s)}"
+    )
+    hours = f"{time.hours:,.1f} h, {time.hours * plan.gpus:,.0f} GPU hours, {time.tokens:,.0f} sampled tokens"
+    yield f"all steps    {work.steps:,} of {work.stage}: {hours}"
+    if plan.left_out:
+        yield f"             not in seconds and hours: {', '.join(plan.left_out)}"
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:,.0f} s" if seconds >= 10 else f"{seconds:,.2f} s"
+
+
+def _limit_line(limit: Limit, mark: str) -> str:
+    has = f" of {limit.has}" if limit.has else ""
+    remedy = f": {limit.remedy}" if limit.remedy else ""
+    return f"{'ok  ' if limit.holds else mark}  {limit.what}: {limit.needed}{has}{remedy}"
