@@ -158,9 +158,15 @@ def choices(batch: StepBatch) -> Sequence[Any]:
 def test_expert_choices_take_a_byte_each_where_they_fit(run: RunDir, tmp_path: Path, experts: int, kind: type) -> None:
     batch = with_experts(read_batch(run.batch_file("rl", 1)), experts)
     path = tmp_path / "a.safetensors"
-    write_batch(path, batch)
+    assert write_batch(path, batch) == path.stat().st_size
     assert load_file(path)["experts"].dtype == kind
-    assert choices(read_batch(path)) == choices(batch)
+    found = read_batch(path)
+    assert choices(found) == choices(batch)
+    assert (found.groups, found.trained_with) == (batch.groups, batch.trained_with)
+    for one, other in zip(batch.records, found.records, strict=True):
+        assert one.place == other.place
+        for name in ("logprobs_T", "advantages_T", "factors_T", "left_out_T"):
+            assert np.array_equal(getattr(one, name), getattr(other, name))
 
 
 def test_a_batch_of_the_first_format_is_read(run: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

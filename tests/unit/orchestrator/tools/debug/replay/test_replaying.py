@@ -26,14 +26,13 @@ from temper.learner.training_state import STATE_FOLDER
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.session.recording import BatchKeeper, read_batch, write_batch
+from temper.orchestrator.session.recording import BatchKeeper, read_batch
 from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
 from temper.orchestrator.tools.debug.replay.page import furthest_layers
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start
 from temper.orchestrator.tools.debug.replay.weights import Moved, stored_compared
 from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, shares_of_batch
 from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
-from temper.rollout.trajectory import Turn
 
 
 @pytest.fixture(scope="module")
@@ -299,32 +298,6 @@ def test_distillation_is_replayed_with_its_teacher_and_refused_without(tmp_path:
     teacher.rename(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="the teacher .* is not there any more"):
         replay(run, "1")
-
-
-def test_a_recorded_batch_is_read_as_it_was_with_the_experts_that_were_chosen(run: RunDir, tmp_path: Path) -> None:
-    batch = read_batch(run.batch_file("rl", 7))
-    rng = np.random.default_rng(0)
-
-    def with_experts(turn: Turn) -> Turn:
-        ids = len(turn.context_ids) + len(turn.sampled_ids)
-        return replace(turn, experts=rng.integers(-1, 500, size=(ids, 2, 3), dtype=np.int16))
-
-    first, *others = batch.groups
-    answers = tuple(replace(one, turns=tuple(map(with_experts, one.turns))) for one in first.trajectories)
-    given = replace(batch, groups=[replace(first, trajectories=answers), *others])
-    assert write_batch(tmp_path / "a.safetensors", given) == (tmp_path / "a.safetensors").stat().st_size
-    found = read_batch(tmp_path / "a.safetensors")
-    assert found.groups == given.groups
-    assert found.trained_with == given.trained_with
-    for one, other in zip(given.records, found.records, strict=True):
-        assert one.place == other.place
-        for name in ("logprobs_T", "advantages_T", "factors_T", "left_out_T"):
-            assert np.array_equal(getattr(one, name), getattr(other, name))
-    turns = [turn for group in found.groups for answer in group.trajectories for turn in answer.turns]
-    asked = [turn for group in given.groups for answer in group.trajectories for turn in answer.turns]
-    chosen_then = [None if turn.experts is None else turn.experts.tolist() for turn in asked]
-    assert [None if turn.experts is None else turn.experts.tolist() for turn in turns] == chosen_then
-    assert any(chosen_then)
 
 
 def test_where_a_batch_can_not_be_written_none_is_due_before_the_next_checkpoint(run: RunDir, tmp_path: Path) -> None:

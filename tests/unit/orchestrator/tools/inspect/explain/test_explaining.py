@@ -96,6 +96,8 @@ def test_the_update_sum_of_an_answer_is_the_sum_over_its_tokens_of_advantage_tim
     assert update_sum_of({"logprobs": [-1.0] * 4, "advantage": -0.5, "factor": 2.0}) == (4.0, 0.0)
     assert update_sum_of({"untrained": "truncated"}) == (0.0, 0.0)
     assert update_sum_of(None) == (0.0, 0.0)
+    assert update_sum([1.0, -2.0, 0.5], [1.0, math.nan, 2.0]) == (2.0, 2.0)  # what is not finite counts as 0
+    assert update_sum([math.inf, -2.0], [1.0, 1.0]) == (2.0, 0.0)
 
 
 def test_groups_are_told_by_their_share_with_the_place_of_their_strongest_answer(tmp_path: Path) -> None:
@@ -113,16 +115,12 @@ def write_metrics(run: RunDir, *, jump_at: int) -> None:
     draw = np.random.default_rng(1)
     log = MetricsLog(run.metrics)
     for step in range(1, STEPS + 1):
-        fallen = step >= jump_at
-        log.append(
-            "rl",
-            step,
-            {
-                "train/grad_norm": 0.5 + 0.05 * draw.standard_normal() + 6.0 * (step >= jump_at - 3),
-                "env/math/reward": 0.7 + 0.02 * draw.standard_normal() - 0.6 * fallen,
-                "time/step_s": 2.0 + 0.1 * draw.standard_normal(),
-            },
-        )
+        row = {
+            "train/grad_norm": 0.5 + 0.05 * draw.standard_normal() + 6.0 * (step >= jump_at - 3),
+            "env/math/reward": 0.7 + 0.02 * draw.standard_normal() - 0.6 * (step >= jump_at),
+            "time/step_s": 2.0 + 0.1 * draw.standard_normal(),
+        }
+        log.append("rl", step, row)
 
 
 def test_the_command_tells_bends_in_their_order_and_links_to_the_groups(
@@ -141,6 +139,8 @@ def test_the_command_tells_bends_in_their_order_and_links_to_the_groups(
         ("env/math/reward", 20),
     ]
     assert (told["at"], told["shares"]["label"]) == (17, "rl/10")
+    MetricsLog(run.metrics).event("rl", 19, "changed", {"rl.optim.learning_rate": (1e-4, 1e-3)})
+    assert [one.events for one in explain(run).bends] == [("changed",)] * 2
 
 
 def write_small_batch(path: Path) -> None:
@@ -212,15 +212,3 @@ def test_steps_that_were_not_finite_are_told(tmp_path: Path) -> None:
         log.append("rl", step, row | {"train/learning_rate": float(step > 20), "engine/busy": 9.0 * (step > 20)})
     found = explain(run)
     assert (found.left_out, found.at, found.bends) == ((7, 40), 7, ())
-
-
-def test_an_event_near_a_bend_is_shown_with_it(tmp_path: Path) -> None:
-    run = write_viewed_run(tmp_path / "tiny")
-    write_metrics(run, jump_at=20)
-    MetricsLog(run.metrics).event("rl", 19, "changed", {"rl.optim.learning_rate": (1e-4, 1e-3)})
-    assert [one.events for one in explain(run).bends] == [("changed",)] * 2
-
-
-def test_a_product_that_is_not_finite_counts_as_0() -> None:
-    assert update_sum([1.0, -2.0, 0.5], [1.0, math.nan, 2.0]) == (2.0, 2.0)
-    assert update_sum([math.inf, -2.0], [1.0, 1.0]) == (2.0, 0.0)

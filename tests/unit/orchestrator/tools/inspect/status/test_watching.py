@@ -56,6 +56,10 @@ def test_facts_are_those_of_the_folder_at_the_moment(run: RunDir) -> None:
     assert facts.newest == {"env/math/reward": 0.3, "train/lag_tokens": 0.5}
     assert [(one.stage, one.step, one.text) for one in facts.alarms] == [("rl", 30, f"rl.bands.kl: {HOSTILE}")]
     assert facts.found == ("001-rank-0.txt: rank 0 died",)
+    whole = len(last_rows(run.metrics))
+    with run.metrics.open("a") as file:  # a line that is being written
+        file.write('{"stage": "rl", "step": 31')
+    assert len(last_rows(run.metrics)) == whole == 31
     (driver,) = facts.memory
     assert driver.name == "driver"
     assert 1e7 < driver.bytes < 1e10
@@ -138,13 +142,6 @@ def test_what_would_steer_a_terminal_is_shown_as_text(run: RunDir) -> None:
     assert r"\x1b[2J\x9b2J\rgone" in said
     assert r"\x1b]0;taken\x07" in said
     assert r"\x1b[1m[red]w" in said
-
-
-def test_a_line_that_is_being_written_is_left_out(run: RunDir) -> None:
-    whole = len(last_rows(run.metrics))
-    with run.metrics.open("a") as file:
-        file.write('{"stage": "rl", "step": 31')
-    assert len(last_rows(run.metrics)) == whole == 31
 
 
 def test_a_run_that_has_ended_shows_the_metrics_of_the_stage_that_trained_last(run: RunDir) -> None:

@@ -59,6 +59,10 @@ def test_columns_say_what_answers_and_their_groups_are(run: RunDir) -> None:
     assert found["left_out"] == ["", "", None, "token_range", "truncated"]
     assert found["failure"] == [None, None, "timeout", None, None]
     assert (found["tool_s"][3], found["turns"][3], found["forced"][3]) == (0.5, 2, 1)
+    evaluated = columns(run, "eval-rl")  # without a record of training
+    for name in ("lag", "gap", "advantage", "left_out"):
+        assert evaluated[name] == [None] * 6
+    assert evaluated["surprise"][0] > 0
 
 
 def _gaps_of_tools() -> list[float]:
@@ -68,13 +72,6 @@ def _gaps_of_tools() -> list[float]:
     engine = [value for turn in chosen.turns for value in turn.logprobs_T.tolist() if value == value]
     ours = training(len(engine))["logprobs"]
     return [sum(abs(one - other) for one, other in zip(ours, engine, strict=True)) / len(engine)]
-
-
-def test_what_is_not_recorded_is_null_and_never_zero(run: RunDir) -> None:
-    found = columns(run, "eval-rl")
-    for name in ("lag", "gap", "advantage", "left_out"):
-        assert found[name] == [None] * 6
-    assert found["surprise"][0] > 0
 
 
 def test_a_piece_has_whole_groups_with_the_bytes_of_their_tokens(run: RunDir) -> None:
@@ -157,6 +154,8 @@ def test_the_server_has_the_page_and_the_columns_of_each_file(server: ViewServer
 
 def test_a_piece_of_a_file_that_was_written_again_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = write_viewed_run(tmp_path / "tiny")
+    state = run.state()
+    run.store(replace(state, model=None))  # the viewer begins before the run has a model
     path, (groups, rows) = run.trajectory_file("rl", 10), step_groups()
     monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)
     shelf = ViewServer(run)
@@ -165,7 +164,10 @@ def test_a_piece_of_a_file_that_was_written_again_is_refused(tmp_path: Path, mon
     def status(which: str) -> int:
         return shelf.answer(f"/data/rl-10/{mark}/{which}").status
 
-    mark = unpacked(shelf.answer("/data/rl-10/table").body)["mark"]
+    run.store(state)
+    table = unpacked(shelf.answer("/data/rl-10/table").body)
+    mark = table["mark"]
+    assert table["tokenizer"]
     assert [status(which) for which in ("0", "1", "same")] == [200] * 3
     write_groups(path, groups[::-1], training=rows[2:] + rows[:2])
     assert [status(which) for which in ("0", "1", "same")] == [409] * 3
@@ -181,39 +183,18 @@ def test_a_piece_of_a_file_that_was_written_again_is_refused(tmp_path: Path, mon
     assert status("1") == 409
 
 
-def test_a_viewer_that_began_before_the_run_had_a_model_has_its_tokenizer_later(tmp_path: Path) -> None:
-    run = write_viewed_run(tmp_path / "tiny")
-    state = run.state()
-    run.store(replace(state, model=None))
-    shelf = ViewServer(run)
-    shelf.server_close()
-    run.store(state)
-    assert unpacked(shelf.answer("/data/rl-10/table").body)["tokenizer"]
-
-
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1", "127.0.0.1:1", ""])
-def test_another_name_than_its_own_is_refused(server: ViewServer, host: str) -> None:
-    assert asked(server, "/data/rl-10/table", host)[0] == 403
-    assert asked(server, "/", f"localhost:{server.server_port}")[0] == 200
-
-
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/config.yaml",
-        "/data/../config.yaml",
-        "/data/..%2Fmanifest/table",
-        "/data/rl-10/9",
-        "/data/rl-10/x",
-        "/data/x/table",
-    ],
-)
-def test_nothing_else_of_the_machine_is_served(server: ViewServer, path: str) -> None:
-    assert asked(server, path)[0] == 404
-
-
-def test_the_server_listens_on_loopback_alone(server: ViewServer) -> None:
+def test_only_this_machine_is_served_under_its_own_names(server: ViewServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
+    assert asked(server, "/", f"localhost:{server.server_port}")[0] == 200
+    for host in ("evil.example", "127.0.0.1", "127.0.0.1:1", ""):
+        assert asked(server, "/data/rl-10/table", host)[0] == 403
+
+
+def test_nothing_else_of_the_machine_is_served(server: ViewServer) -> None:
+    for path in ("config.yaml", "data/../config.yaml", "data/..%2Fmanifest/table"):
+        assert asked(server, f"/{path}")[0] == 404
+    for path in ("rl-10/9", "rl-10/x", "x/table"):
+        assert asked(server, f"/data/{path}")[0] == 404
 
 
 @pytest.mark.parametrize(
