@@ -121,22 +121,18 @@ def resolved(given: Mapping[str, Any], *, under: str = "") -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()}
 
 
-def write_text(config: Any, path: Path) -> None:
-    path.write_text(yaml_text(config), encoding="utf-8")
-
-
 def yaml_text(config: Any) -> str:
     """Return a configuration, or plain data, as YAML without its secrets."""
     return OmegaConf.to_yaml(OmegaConf.create(_redacted(config, hidden=reference)))
 
 
 def written(path: Path, key: str) -> Any:
-    """Return the value that a file of `write_text` has under a dotted key; None if it has none."""
+    """Return the value that a file of `yaml_text` has under a dotted key; None if it has none."""
     return OmegaConf.select(OmegaConf.load(path), key)
 
 
 def flat_text(config: Any, *, under: str = "") -> dict[str, str]:
-    return dict(_flatten(_redacted(config), under))
+    return {key: str(value) for key, value in flattened(_redacted(config), under)}
 
 
 def _redacted(config: Any, *, hidden: Callable[[Any], str] | None = None) -> Any:
@@ -144,7 +140,8 @@ def _redacted(config: Any, *, hidden: Callable[[Any], str] | None = None) -> Any
     return redacted(plain) if hidden is None else redacted(plain, hidden=hidden)
 
 
-def _flatten(value: Any, prefix: str) -> list[tuple[str, str]]:
-    if isinstance(value, dict):
-        return [pair for key, inner in value.items() for pair in _flatten(inner, f"{prefix}.{key}" if prefix else key)]
-    return [(prefix, str(value))]
+def flattened(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """Return nested mappings as pairs of a dotted key and a value."""
+    if isinstance(value, Mapping):
+        return [pair for key, inner in value.items() for pair in flattened(inner, f"{prefix}.{key}" if prefix else key)]
+    return [(prefix, value)]

@@ -63,13 +63,7 @@ class BandsConfig:
 
     @property
     def by_name(self) -> dict[str, Band]:
-        return {
-            "kl": self.kl,
-            "entropy": self.entropy,
-            "logprob_gap": self.logprob_gap,
-            "truncated": self.truncated,
-            "signal": self.signal,
-        }
+        return {name: vars(self)[name] for name in METRICS}
 
     def check(self, setting: str, *, has_reference: bool) -> None:
         """Raise `ValueError` for a band that nothing can be inside of, or of what is not measured."""

@@ -15,7 +15,7 @@ from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
 from temper.orchestrator.config.fitting import require_shifts
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
 from temper.orchestrator.config.schema import complete, typed
-from temper.orchestrator.config.text import flat_text, layered, read_text, write_text
+from temper.orchestrator.config.text import flat_text, layered, read_text, yaml_text
 from temper.orchestrator.pipeline.plan import instances, with_settings
 from temper.orchestrator.pipeline.profiles.asked import found, placed
 from temper.orchestrator.pipeline.profiles.settled import settled
@@ -154,7 +154,7 @@ def make_config(given: Any) -> Config:
 
 def save_config(config: Config, path: Path) -> None:
     """Write the resolved configuration as YAML, without its secrets."""
-    write_text(as_file(config), path)
+    path.write_text(yaml_text(as_file(config)), encoding="utf-8")
 
 
 def flat_config(config: Config) -> dict[str, str]:

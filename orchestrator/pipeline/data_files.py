@@ -2,7 +2,7 @@
 
 import hashlib
 import os.path
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +51,18 @@ def to_download(config: Config) -> list[str]:
 
 
 def is_whole(model: ModelSource) -> bool:
-    try:
-        with cache_alone():
-            require_whole(model.folder)
-    except FileNotFoundError:
-        return False
-    return True
+    return _is_here(lambda: require_whole(model.folder))
 
 
 def has_files(data: DataConfig) -> bool:
+    return _is_here(lambda: data_files(data))
+
+
+def _is_here(read: Callable[[], object]) -> bool:
+    """Return whether files can be read without a download."""
     try:
         with cache_alone():
-            data_files(data)
+            read()
     except FileNotFoundError:
         return False
     return True

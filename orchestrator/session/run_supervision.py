@@ -119,10 +119,6 @@ class RunSupervision:
             if self._files is not None:
                 self._files.cancel()
 
-    async def once(self) -> None:
-        """Look at all processes and write the status once."""
-        await self._supervisor.once()
-
     def shows(self, loop: LoopView) -> None:
         """Show this stage's buffer and failures from now on."""
         self._loop, self._seen = loop, {}

@@ -4,7 +4,7 @@ A configuration that a run refuses can be shown too: its settings are not checke
 """
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from temper.envs.core.setting import Kind, kind_of
 from temper.orchestrator.config.run_config import USUAL_STAGES, ChosenConfig
 from temper.orchestrator.config.schema import values
-from temper.orchestrator.config.text import is_file, merged, overridden, require_secrets, resolved, yaml_text
+from temper.orchestrator.config.text import flattened, is_file, merged, overridden, require_secrets, resolved, yaml_text
 from temper.orchestrator.pipeline.config import KINDS, SCHEMA, as_file, make_config, shown_text, with_presets
 from temper.orchestrator.pipeline.plan import instances
 from temper.orchestrator.pipeline.profiles.asked import CHOSEN, Given, found
@@ -131,19 +131,8 @@ def _comparable(file: ResolvedFile, other: ResolvedFile) -> dict[str, str]:
     """Return the values of a file by dotted key: of `stages` the names, of an environment that only it has that it is there."""
     kept = {name: value for name, value in file.values.items() if name in other.values and name != "chosen"}
     envs = {name: env if name in other.values["envs"] else THERE for name, env in file.values["envs"].items()}
-    return flat({**kept, "stages": ", ".join(one.name for one in file.instances), "envs": envs})
-
-
-def flat(values: Mapping[str, Any]) -> dict[str, str]:
-    return dict(_flat(values, ""))
-
-
-def _flat(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value_text(value)
+    pairs = flattened({**kept, "stages": ", ".join(one.name for one in file.instances), "envs": envs})
+    return {key: value_text(value) for key, value in pairs}
 
 
 CHANGES = {

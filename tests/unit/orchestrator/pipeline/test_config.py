@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from temper.envs.binding import EnvConfig
-from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.pipeline.config import flat_config, load_config, save_config
@@ -168,10 +167,3 @@ def test_so_many_groups_are_in_flight(groups: int, max_lag: int, over_sampling: 
 def test_the_options_of_an_environment_may_have_keys_that_are_no_text() -> None:
     options = {"config": {"weights": {1: 0.5, 2.5: {False: 3}}}}
     assert typed(EnvConfig, {"options": options}).options == options
-
-
-def test_the_command_line_exits_2_on_a_mistake_and_says_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", "configs/none.yaml"]) == 2
-    assert "configs/none.yaml" in capsys.readouterr().err
-    assert main(["run", str(DEMO), "rl.stepz=1"]) == 2
-    assert "did you mean 'steps'" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Stages as instances: names, settings of their own, and what is still to run when the list is edited."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,16 +192,3 @@ def test_the_command_of_one_stage_never_takes_a_finished_run_back() -> None:
 def test_a_name_can_not_leave_the_folder_of_runs(name: str) -> None:
     with pytest.raises(ValueError, match="must be a plain folder name"):
         Config(name=name, envs=load_config(DEMO, []).envs)
-
-
-def test_the_stages_of_the_page_of_configuration_are_as_it_says(tmp_path: Path) -> None:
-    (given,) = re.findall(
-        r"```yaml\n(stages:\n.*?)```", Path("docs/configuration.md").read_text(encoding="utf-8"), re.DOTALL
-    )
-    path = tmp_path / "run.yaml"
-    path.write_text(f"name: x\nenvs: {{math: {{}}, tool_use: {{}}}}\n{given}", encoding="utf-8")
-    config = load_config(path, ["rl.steps=200"])
-    assert [stage.name for stage in config.instances] == ["init", "rl", "rl_tools", "eval-rl_tools"]
-    assert [config.settings(stage).steps for stage in config.instances if stage.stage.trains] == [200, 100]
-    config = load_config(path, ["rl_tools.steps=200"])
-    assert [config.settings(stage).steps for stage in config.instances if stage.stage.trains] == [100, 200]

@@ -70,12 +70,6 @@ def test_a_run_that_goes_on_is_told_with_what_is_done_and_what_changed(tmp_path:
         preview(load_config(DEMO, [*given, "seed=2"]))
 
 
-def test_what_a_start_refuses_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["run", str(DEMO), "--stage", "rl", f"runs_dir={tmp_path}/runs", "--dry-run"]) == 2
-    assert "has no model yet" in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
-
-
 def test_no_cluster_is_joined_and_what_it_would_decide_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     found, config = preview_of(given_text(DEMO, [f"runs_dir={tmp_path}"]))
@@ -112,19 +106,6 @@ def test_an_evaluation_is_told_of_and_leaves_nothing(tmp_path: Path, capsys: pyt
     assert main(["eval", "--url", "http://127.0.0.1:9/v1", "--env", "math", "--dry-run"]) == 2
     assert "--dry-run beside --url" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("command", ["eval", "fork", "doctor --plan", "run"])
-def test_an_option_that_is_none_is_refused_with_the_usage_of_its_command(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = ["runs/demo", "--from", "rl", "name=x"] if command == "fork" else [str(DEMO)]
-    with pytest.raises(SystemExit) as ended:
-        main([*command.split(), *given, "--no-such"])
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.startswith(f"usage: temper {command} ")
-    assert said.endswith(f"temper {command}: error: unrecognized arguments: --no-such\n")
 
 
 def test_overlaps_with_evaluation_data_and_notes_of_the_plan_are_told(tmp_path: Path) -> None:

@@ -87,8 +87,11 @@ def watched(root: Path, work: Callable[[Desk], Awaitable[None]], worker: Worker 
 
     async def scene() -> Desk:
         desk = Desk(root, worker)
-        async with desk.supervision.watching():
-            await work(desk)
+        try:
+            async with desk.supervision.watching():
+                await work(desk)
+        finally:
+            desk.folder.close()
         return desk
 
     return asyncio.run(scene())

@@ -272,29 +272,25 @@ def test_a_learner_that_dies_too_often_ends_the_run_with_the_deaths_named_and_no
 
 
 @pytest.mark.parametrize(
-    ("fault", "saves"), [(OSError("a worker fails"), True), (StopRequested(), True), (LearnerDied("rank 0"), False)]
+    ("fault", "stuck", "saves"),
+    [
+        (OSError("a worker fails"), False, True),
+        (OSError("a worker fails"), True, False),
+        (StopRequested(), False, True),
+        (LearnerDied("rank 0"), False, False),
+    ],
 )
 def test_what_was_learnt_is_saved_before_a_fault_or_a_stop_ends_the_run(
-    tmp_path: Path, fault: Exception, saves: bool
+    tmp_path: Path, fault: Exception, stuck: bool, saves: bool
 ) -> None:
     learner = HealthyLearner()
+    learner.stuck = stuck
 
     async def work(run: Run) -> None:
         await run.trainer.save_before_end("rl", fault, lambda: run.trainer.save("rl", 7, {}))
 
     on_a_run(tmp_path, learner, work)
     assert learner.calls == (["checkpoint_bytes", "save", "write"] if saves else [])
-
-
-def test_a_learner_that_is_stuck_in_a_call_is_not_asked_to_save(tmp_path: Path) -> None:
-    learner = HealthyLearner()
-    learner.stuck = True
-
-    async def work(run: Run) -> None:
-        await run.trainer.save_before_end("rl", OSError("fault"), lambda: run.trainer.save("rl", 7, {}))
-
-    on_a_run(tmp_path, learner, work)
-    assert not learner.calls
 
 
 @pytest.mark.parametrize(("fault", "raised"), [(ValueError("a row"), None), (StopRequested(), OSError)])

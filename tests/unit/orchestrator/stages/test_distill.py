@@ -192,17 +192,12 @@ def test_a_teacher_that_knows_fewer_ids_than_the_student_may_say_is_refused(tmp_
         check_teacher(told(f"distill.teacher={teacher}", f"model.path={student}"))
 
 
-def test_a_teacher_that_is_no_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"distill.teacher={tmp_path}"):
-        check_teacher(told(f"distill.teacher={tmp_path}"))
-
-
-def test_a_teacher_whose_weights_are_not_whole_is_refused(tmp_path: Path) -> None:
-    teacher = tiny_models.qwen3(tmp_path)
-    weights = teacher / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    with pytest.raises(ValueError, match=f"distill.teacher={teacher}"):
-        check_teacher(told(f"distill.teacher={teacher}"))
+def test_a_teacher_that_is_no_whole_model_is_refused(tmp_path: Path) -> None:
+    for teacher in (tmp_path, tiny_models.qwen3(tmp_path / "cut")):
+        if (weights := teacher / "model.safetensors").exists():
+            weights.write_bytes(weights.read_bytes()[:-1])
+        with pytest.raises(ValueError, match=f"distill.teacher={teacher}"):
+            check_teacher(told(f"distill.teacher={teacher}"))
 
 
 @pytest.mark.parametrize(

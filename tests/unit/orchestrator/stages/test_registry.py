@@ -7,12 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from temper.orchestrator.__main__ import parser
-from temper.orchestrator.stages.registry import HELP
-from temper.orchestrator.stages.stage import TICKETS, Role, all_stages
-
 ROOT = Path(__file__).resolve().parents[4]
 LAST_LINE = '    "report": "write report.html and report.json",\n'
 ECHO_LINE = '    "echo": "train on what was said before",\n'
@@ -125,20 +119,3 @@ def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
     assert found["placed"] == 2  # it plays episodes, and trains
     made = subprocess.run(["make", "-n", "echo"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=20)
     assert "-m temper.orchestrator run configs/demo.yaml --stage echo" in made.stdout
-
-
-def test_no_two_stages_share_a_ticket_and_those_that_play_have_some() -> None:
-    firsts = {name: stage.first_ticket for name, stage in all_stages().items() if stage.first_ticket is not None}
-    assert sorted(firsts) == ["distill", "dpo", "eval", "rl", "self_sft"]
-    assert all(first % TICKETS == 0 for first in firsts.values())
-    assert len(set(firsts.values())) == len(firsts)
-
-
-def test_one_stage_makes_the_first_model() -> None:
-    assert [stage.name for stage in all_stages().values() if stage.role is Role.BEGIN] == ["init"]
-
-
-@pytest.mark.parametrize("stage", HELP)
-def test_every_stage_has_a_command_and_stands_in_the_page_of_concepts(stage: str) -> None:
-    assert parser().parse_args(["run", "configs/demo.yaml", "--stage", stage]).stage == stage
-    assert f"`{stage}`" in (ROOT / "docs" / "concepts.md").read_text()

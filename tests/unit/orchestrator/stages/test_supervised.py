@@ -64,18 +64,16 @@ def saved_after(
     return max(steps(folder / "run" / "checkpoints" / "sft"), default=0), [row.step for row in rows]
 
 
-def test_a_batch_that_cant_be_built_ends_the_stage_with_the_steps_before_it_saved(tmp_path: Path) -> None:
-    def refused(step: int) -> TrainBatch:
-        if step == 4:
-            raise ValueError("row 17 is malformed")
-        return batch(step)
-
-    assert saved_after(tmp_path, FailingLearner(), refused, ValueError) == (3, [1, 2, 3])
+def refused(step: int) -> TrainBatch:
+    if step == 4:
+        raise ValueError("row 17 is malformed")
+    return batch(step)
 
 
-def test_a_learner_whose_step_failed_is_not_saved(tmp_path: Path) -> None:
+def test_a_fault_of_a_batch_saves_the_steps_before_it_and_one_of_the_learner_does_not(tmp_path: Path) -> None:
+    assert saved_after(tmp_path / "batch", FailingLearner(), refused, ValueError) == (3, [1, 2, 3])
     learner = FailingLearner(fails_at=4, fault=RuntimeError("no memory for a gradient"))
-    assert saved_after(tmp_path, learner, batch, RuntimeError) == (2, [1, 2, 3])
+    assert saved_after(tmp_path / "learner", learner, batch, RuntimeError) == (2, [1, 2, 3])
 
 
 def test_a_stop_between_two_steps_saves_the_last_one(tmp_path: Path) -> None:

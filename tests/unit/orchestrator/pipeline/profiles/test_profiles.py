@@ -18,7 +18,7 @@ from temper.orchestrator.config.text import overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.profiles.asked import CHOSEN, as_named, name_of, usual_value
-from temper.orchestrator.pipeline.profiles.settled import choice, completed, model_in, settled, told
+from temper.orchestrator.pipeline.profiles.settled import choice, completed, settled, told
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
 from temper.rollout.weights.weight_files import require_whole
@@ -117,14 +117,6 @@ def test_batches_of_stages_that_a_run_does_not_have_leave_the_ranks_as_many() ->
     assert chosen(large, QWEN, stages=["init", "dpo", "rl"]).learner.ranks == 32
     entry = {"sft": {"name": "small", "batch_size": 16}}
     assert chosen(large, QWEN, "sft.batch_size=64", stages=["init", entry, "rl"]).learner.ranks == 16
-
-
-def test_the_page_of_hardware_has_what_a_run_of_its_recipe_prints() -> None:
-    given = read_text(Path("configs/recipes/eight_gpus.yaml"), [])
-    config = make_config(completed(given, choice(given, "auto", gpus(8, 80.0), NANO)))
-    page = Path("docs/hardware.md").read_text(encoding="utf-8")
-    lines = told(config, {"rl", "eval"})
-    assert "```text\n" + "\n".join(lines) + "\n```" in page
 
 
 def test_what_a_stage_samples_depends_on_its_settings() -> None:
@@ -345,8 +337,3 @@ def test_nothing_is_given_over_a_section_that_is_that_of_another_key() -> None:
     given = {"rollout": {"engine": {"dtype": "float32"}}, "eval": {"engine": "${rollout.engine}"}}
     with pytest.raises(ValueError, match=r"eval.engine=\$\{rollout.engine\}: nothing can be given over it; write"):
         overridden(given, ["eval.engine.dtype=bfloat16"])
-
-
-def test_a_text_is_no_settings_of_a_model() -> None:
-    with pytest.raises(ValueError, match="model=some/model: must be settings, each with its key"):
-        model_in({"model": "some/model"})

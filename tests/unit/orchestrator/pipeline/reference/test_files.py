@@ -107,7 +107,7 @@ def test_secrets_are_not_shown() -> None:
     assert "sesame" not in shown
 
 
-def test_what_differs_is_told_with_what_it_means() -> None:
+def test_what_differs_is_told_with_what_it_means(tmp_path: Path) -> None:
     one = ["profile=cpu", "stages=[init,rl,rl]", "rl.loss.kl_coefficient=0.1"]
     two = ["profile=cpu", "stages=[init,rl,rl]", "rl.steps=9", "rl-2.max_lag=0", "envs.code.drop_overlap=exact"]
     lines = differences(resolve(DEMO, one), resolve(DEMO, [*two, "envs.again={kind: math}", "rl.shares.again=2"]))
@@ -120,9 +120,6 @@ def test_what_differs_is_told_with_what_it_means() -> None:
         ["rl.shares.again", "-", "2.0", "schedule"],
     ]
     assert lines[-1] == "another run: 3 of 6 are identity"
-
-
-def test_what_differs_from_what_a_run_has_written_is_what_was_given(tmp_path: Path) -> None:
     save_config(load_config(DEMO, ["rl.max_lag=0", "profile=cpu"]), tmp_path / "config.yaml")
     rows = [line.split() for line in differences(resolve(DEMO, ["profile=cpu"]), resolve(tmp_path, []))[1:-1]]
     assert ["rl.max_lag", "1", "0", "schedule"] in rows
