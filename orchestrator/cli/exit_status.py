@@ -17,7 +17,6 @@ from temper.rollout.pool.restarts import TooManyRestarts
 FAULT = 1
 """Exit status of a fault of the machine, of a library or of what lies on the disk."""
 MISTAKE = 2
-"""Exit status of a mistake in the input."""
 GAVE_UP = 3
 """Exit status of a run in which something hung, or died more often than it may."""
 UNREAD = 141

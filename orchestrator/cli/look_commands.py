@@ -38,7 +38,6 @@ ANSWER_S = 20.0
 SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 """Variables one of which is set where a browser would be seen."""
 WIDTH = 130
-"""Characters of a table that is not for a terminal."""
 STATUS_EPILOG = """examples:
   temper status runs/demo --watch
   temper status runs/demo --json | jq .members

@@ -41,7 +41,6 @@ class Machine:
     gpu_gib: float
     """Memory of its smallest GPU; 0 without GPUs."""
     memory_gib: float
-    """Main memory."""
     cpus: int
     """Cores that its processes may use."""
 

@@ -58,7 +58,6 @@ def make_rollout_pool(
 GROUPS = {"pulse": "health", "write": "files"}
 """The calls with a thread each: a rank answers them while its other thread computes."""
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""Variables that configure torch's memory of a GPU, the newer name first."""
 
 
 async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine_processes: int) -> TrainerGroup:

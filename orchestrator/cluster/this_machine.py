@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The repository."""
 IMPORTS = ROOT / ".types" if (ROOT / ".types").is_dir() else ROOT.parent
 """The folder from which `temper` is imported: in a checkout that of its link to itself, which `make setup` makes."""
 IMPORTS_OF_COPY = ROOT / "requirements" / "imports"

@@ -124,7 +124,6 @@ class HeldSlots:
         self._undecided: set[int] = set()  # of these, those that have a group
         self._due: Counter[int] = Counter()  # of these, how many were admitted at a version
         self.counts = dict.fromkeys(SlotState, 0)
-        """How many slots are in each state."""
         for slot in slots:
             self.add(slot)
 
@@ -283,7 +282,6 @@ class Buffer:
                 f"max_lag={max_lag} and max_drops={max_drops} at least 0"
             )
         self.capacity = slots or (max_lag + 1) * groups_per_step
-        """How many groups may be on their way at once."""
         assert groups_per_step <= self.capacity <= (max_lag + 1) * groups_per_step, slots
         self.max_lag = max_lag
         self._per_step, self._max_drops = groups_per_step, max_drops

@@ -107,7 +107,6 @@ class PushInFlight:
         self.loading: asyncio.Task[float] | None = None
         """Ends with the seconds that the engines took; None if they load nothing."""
         self.load_s = 0.0
-        """The seconds of the last push that they had loaded."""
         self._loaded_at = 0.0
 
     def begin(self, load: Coroutine[Any, Any, float]) -> None:

@@ -196,7 +196,6 @@ class FailureWatch:
         self._setting = setting
         self._windows: dict[str, _Window] = {}
         self.kinds: Counter[FailureKind] = Counter()
-        """Failures since the beginning, by kind."""
 
     def state(self) -> dict[str, list[dict[str, Any]]]:
         """Return what it counted as plain JSON data, for a checkpoint."""

@@ -100,7 +100,6 @@ SCHEMA = make_dataclass(
 )
 """The shape of a configuration file: the sections of the stages stand beside the settings of the run."""
 KNOWN = tuple(each.name for each in fields(SCHEMA))
-"""The keys of a configuration file."""
 SHARED = tuple(each.name for each in fields(RunConfig))
 KINDS = kinds(SCHEMA)
 """What a change of each setting means to a run that goes on; `envs.*.share` is that of every environment."""

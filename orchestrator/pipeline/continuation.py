@@ -14,11 +14,9 @@ from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsLog
 
 CHANGED = "changed"
-"""The kind of the event that says which settings changed."""
 SAMPLED_BY = ("tasks", "samples", "sampling", "shares")
 """The settings of a stage that say which answers it samples to train on."""
 FIRST_MODEL = {"model.path", "model.revision"}
-"""The settings of the model that a run begins with."""
 Changes = dict[str, tuple[str | None, str | None]]
 """Settings by their dotted names, with what they were and what they are; None where there was or is none."""
 

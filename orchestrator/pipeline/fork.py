@@ -18,7 +18,6 @@ from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
 
 FORKED = "forked"
-"""The kind of the event that says what a run began with."""
 OF_THE_MODEL = ("model.",)
 """What a checkpoint settles."""
 OF_THE_OPTIMISER = ("optim.kind", "learner.lora.", "learner.frozen", "learner.train_router", "learner.bf16")
@@ -31,7 +30,6 @@ class Fork:
 
     config: Config
     instance: StageInstance
-    """The one that the checkpoint is of."""
     checkpoint: Path
     source: RunDir
     target: RunDir

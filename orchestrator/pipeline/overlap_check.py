@@ -25,7 +25,6 @@ class _Training:
     name: str
     prompts: Iterator[PromptText]
     env: BoundEnv | None = None
-    """The environment whose rows they are."""
 
 
 def overlaps_of(config: Config, folder: RunDir) -> list[EvaluationOverlap]:

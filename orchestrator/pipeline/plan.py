@@ -113,7 +113,6 @@ class Plan:
 
     ahead: list[StageInstance]
     notes: list[str]
-    """What people should know of it."""
 
 
 def plan(listed: Sequence[StageInstance], state: RunState, *, steps: dict[str, int]) -> Plan:

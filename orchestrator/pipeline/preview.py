@@ -45,7 +45,6 @@ class Preview:
     """What a command would do."""
 
     run: Path
-    """The run's folder."""
     exists: bool
     stages: tuple[StagePreview, ...]
     """In order: those that are done, then those ahead."""
@@ -57,7 +56,6 @@ class Preview:
     """Settings that differ from those that the run went on with last: what they were, what they would be. None are told where
     the profile can't choose here."""
     downloads: tuple[str, ...]
-    """Models and data sets of the hub that the run would download."""
     unknown: tuple[str, ...]
     """What can't be known here, and so was not checked."""
     notes: tuple[str, ...]

@@ -29,7 +29,6 @@ from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
 from temper.orchestrator.tracking.place import Ended
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
-"""The signals that stop a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

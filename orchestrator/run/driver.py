@@ -18,7 +18,6 @@ from typing import TextIO
 from temper.learner.imports_kept import keep_imports
 
 OURS = "temper"
-"""The package whose warnings are for people."""
 VLLM_LEVEL = "VLLM_LOGGING_LEVEL"
 """The variable of the environment that says what vLLM logs."""
 
@@ -73,7 +72,6 @@ class _Saying(logging.Handler):
 
 
 M_ARENA_MAX = -8
-"""The number of malloc's parameter in glibc's malloc.h."""
 HEAPS = 2
 
 

@@ -28,13 +28,11 @@ class RunState:
     began: dict[str, str] = field(default_factory=dict)
     """The model that each training instance began with, in the order of their beginnings."""
     stages: dict[str, str] = field(default_factory=dict)
-    """The stage of every instance that began."""
     model: str | None = None
     """The newest model, relative to the run's folder; null before `init`."""
     label: str = "init"
     """The instance of a stage that made this model."""
     version: int = 0
-    """The newest weight version."""
     fingerprint: dict[str, str] = field(default_factory=dict)
     """The configuration that the run went on with last, files by their content."""
     seconds: dict[str, float] = field(default_factory=dict)

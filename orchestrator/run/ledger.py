@@ -37,7 +37,6 @@ class LedgerRow:
     stage: str
     event: TicketEvent
     time: float
-    """Seconds since 1970."""
     ticket: int | None = None
     step: int | None = None
     env: str | None = None
@@ -72,7 +71,6 @@ class Ledger:
         self._stage = stage
         self._clock = clock
         self.rows = 0
-        """The rows of this stage."""
         self._keep()
 
     def cut(self, rows: int) -> int:

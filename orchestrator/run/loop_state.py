@@ -78,9 +78,7 @@ class LoopState:
     mixture: dict[str, Any]
     failures: dict[str, Any]
     version: int
-    """That of the weights."""
     ledger_rows: int
-    """How many rows of the stage its ledger had."""
 
     def to_text(self) -> str:
         return json.dumps({"format": FORMAT} | asdict(self))

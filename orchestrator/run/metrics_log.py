@@ -13,9 +13,7 @@ from temper.orchestrator.run.folder import append_line, parsed_lines, sync, writ
 HEAD = ("stage", "step", "time")
 EVENT = "event"
 UNWRITTEN = "unwritten"
-"""The kind of the event that names a file of trajectories which could not be written, and why."""
 ALARM = "alarm"
-"""The kind of an event that says which numbers left their bands, or came back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

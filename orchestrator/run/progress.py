@@ -240,7 +240,6 @@ def _speed_text(stage: StageView) -> str:
 
 
 TICK_S = 1.0
-"""Seconds between two looks at whether a line is due."""
 
 
 class SamplingCount:

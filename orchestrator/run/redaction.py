@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 BLANK = "[blanked]"
-"""Stands for a secret."""
 SECRET_KEY = re.compile(
     r"(?:^|_)(?:auth|authorization|bearer|cookies?|credentials?|jwt|passphrase|passwd|password|pwd|secrets?|apikey"
     r"|token"
@@ -41,7 +40,6 @@ SHAPES = (
     (re.compile(r"\bAIza[\w-]{35}"), BLANK),
     (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), BLANK),
 )
-"""What secrets look like in any text, and what stands there instead."""
 
 
 def is_secret(key: str) -> bool:

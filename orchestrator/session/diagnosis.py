@@ -24,14 +24,11 @@ from temper.orchestrator.run.folder import write_whole
 
 PY_SPY = Path(sys.executable).with_name("py-spy")
 MOST_PROCESSES = 6
-"""Of a process and its children, how many are looked at."""
 STACKS_S = 6.0
-"""How long the stacks of one process may take."""
 HANDLER_S = 1.0
 """How long a process may take to write its stacks itself."""
 TAIL_BYTES = 6000
 OUTPUTS = (1, 2)
-"""Standard output and standard error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +143,6 @@ def _tail(path: Path) -> str:
 
 
 EXAMINE_S = 60.0
-"""How long the look at a process may take, in seconds."""
 FaultKind = Literal["hung", "recovered", "died", "looked at", "failed"]
 """A process that was stuck and is ended, one that was and continues, one that ended by itself, one that may be why the
 run waited too long, and the supervision itself."""

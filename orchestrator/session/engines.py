@@ -21,7 +21,6 @@ from temper.rollout.pool.slot_keeper import Healing
 from temper.rollout.trajectory import WeightVersion
 
 DELIVERIES = 2
-"""How often a push is delivered at the most."""
 
 
 class Engines:

@@ -141,7 +141,6 @@ FORMAT = 2
 READ = (1, FORMAT)
 """The formats that are read: in the first, expert choices were not written as bytes."""
 HEAD = "head"
-"""The name of its bytes among the arrays."""
 
 
 def head_of(file: Any) -> dict[str, Any]:

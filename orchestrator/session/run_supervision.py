@@ -29,9 +29,7 @@ from temper.orchestrator.session.supervisor import Supervisor
 from temper.rollout.trajectory import Group
 
 FAULT, HEALED, SCALED = "fault", "healed", "scaled"
-"""The kinds of the events in metrics.jsonl."""
 CLOSE_S = 10.0
-"""How long the watch may take to end, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from temper.orchestrator.config.run_config import SupervisionConfig
 from temper.orchestrator.session.diagnosis import FaultDiagnosis, diagnose, end, outputs, tails
 
 END_S = 20.0
-"""How long it may take to end the children of a process, in seconds."""
 AWAKE_PULSES = 2.0
 """How many times `pulse_s` may pass between two looks; what is above was a pause of the driver itself."""
 

@@ -163,12 +163,10 @@ class Trainer:
         self._restarts = RestartLimit(supervision.restarts, window_s=supervision.window_s)
         self.learner: TrainerGroup | None = None
         self.renewals = 0
-        """How often the ranks died and others took over."""
         self._told: dict[str, str] = {}
         """What was told last of how weights travel, and of how adapters do."""
         self._writer = CheckpointWriter(lambda text: run.progress.note(text))
         self._next_bytes = 0
-        """What the next checkpoint may take of the disk."""
         self._unscored: set[str] = set()
         self._turn_ends: dict[str, str] = {}
 

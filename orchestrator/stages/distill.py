@@ -4,7 +4,6 @@ The loop is that of `rl`. There is no baseline, so a lone answer teaches as well
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,7 +17,6 @@ from temper.learner.models.shape import require_shareable
 from temper.orchestrator.config.fitting import fit_loop
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.model_source import ModelSource
-from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.watches import Band, BandsConfig
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.loop_stage import LoopStage
@@ -64,17 +62,7 @@ class DistillConfig(LoopConfig):
 
 
 async def run_distill(run: Run, config: DistillConfig, instance: StageInstance) -> Path:
-    buffer = partial(
-        Buffer,
-        groups_per_step=config.groups_per_step,
-        max_lag=config.max_lag,
-        max_drops=0,
-        slots=config.slots,
-        fewest=config.fewest_answers,
-        sampling=config.sampling,
-        next_ticket=instance.first_ticket,
-    )
-    return await LoopStage(run, config, instance, buffer, teacher=config.teacher_dir()).run()
+    return await LoopStage(run, config, instance, teacher=config.teacher_dir()).run()
 
 
 def known_ids(model_dir: Path) -> int:

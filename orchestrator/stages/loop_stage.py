@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.trainer_group import TrainerGroup
@@ -15,7 +15,6 @@ from temper.orchestrator.loop.buffer import (
     Buffer,
     HeldGroup,
     SlotState,
-    TicketLog,
     VersionCell,
 )
 from temper.orchestrator.loop.deadline import Deadline, Waits, in_thread, within
@@ -52,12 +51,6 @@ from temper.rollout.trajectory import Group, WeightVersion
 T = TypeVar("T")
 
 
-class MakeBuffer(Protocol):
-    """Makes the buffer of a stage, which tells a ledger of its tickets."""
-
-    def __call__(self, *, ledger: TicketLog) -> Buffer: ...
-
-
 class LoopStage:
     """One stage of a run, from its newest checkpoint where there is one."""
 
@@ -66,17 +59,19 @@ class LoopStage:
         run: Run,
         config: LoopConfig,
         instance: StageInstance,
-        buffer: MakeBuffer,
         *,
+        max_drops: int = 0,
+        signal: Callable[[Group], bool] = lambda group: True,
         shaping: ShapingConfig | None = None,
         teacher: Path | None = None,
     ) -> None:
-        """`buffer` makes what decides which groups are trained on; `teacher` is a frozen model that the loss compares with."""
+        """Up to `max_drops` groups a step without `signal` are replaced; `teacher` is a model that the loss compares with."""
         self._run = run
         self._config = config
         self._instance = instance
         self._stage = name = instance.name
-        self._make_buffer = buffer
+        self._max_drops = max_drops
+        self._signal = signal
         self._shaping = shaping or ShapingConfig()
         self._teacher = teacher
         self._builder = run.trainer.batch_builder()
@@ -87,7 +82,6 @@ class LoopStage:
         self._begun = BegunGroups(note=run.progress.note)
         self._done = 0
         self._report: StepReport | None = None
-        """What the last step of this process did."""
         self._alarms: dict[str, str] = {}  # of that step
 
     async def run(self) -> Path:
@@ -105,7 +99,18 @@ class LoopStage:
         base = place(run.folder.checkpoints(self._stage), self._done) if self._done else run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
         self._ledger = await self._beside("the ledger", partial(Ledger, run.folder.ledger, self._stage))
-        self._buffer = self._make_buffer(ledger=self._ledger.add)
+        self._buffer = Buffer(
+            groups_per_step=config.groups_per_step,
+            max_lag=config.max_lag,
+            max_drops=self._max_drops,
+            slots=config.slots,
+            fewest=config.fewest_answers,
+            next_ticket=self._instance.first_ticket,
+            overridden=config.loss.overrides,
+            sampling=config.sampling,
+            signal=self._signal,
+            ledger=self._ledger.add,
+        )
         saved = await self._beside("the state of the loop", partial(self._saved, base))
         pool = await run.engines.serving(base, who=self._stage)
         await self._restore(saved)

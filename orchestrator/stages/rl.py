@@ -7,7 +7,6 @@ from temper.learner.losses.advantages import has_signal
 from temper.orchestrator.config.fitting import fit_loop
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
-from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.shaping import earned_rewards, require_buffer_fits
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.loop_stage import LoopStage
@@ -16,18 +15,9 @@ from temper.rollout.trajectory import Group
 
 
 async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
-    buffer = partial(
-        Buffer,
-        groups_per_step=config.groups_per_step,
-        max_lag=config.max_lag,
-        max_drops=config.max_drops,
-        slots=config.slots,
-        fewest=config.fewest_answers,
-        overridden=config.loss.overrides,
-        sampling=config.sampling,
-        signal=partial(teaches, kind=config.loss.advantage),
-    )
-    return await LoopStage(run, config, instance, buffer, shaping=config.shaping).run()
+    signal = partial(teaches, kind=config.loss.advantage)
+    stage = LoopStage(run, config, instance, max_drops=config.max_drops, signal=signal, shaping=config.shaping)
+    return await stage.run()
 
 
 def teaches(group: Group, *, kind: str) -> bool:

@@ -42,10 +42,8 @@ class StartCheck:
 
     config: RunConfig
     name: str
-    """The instance that is checked, for messages."""
     tokenizer: PreTrainedTokenizerBase
     longest: int | None
-    """Positions that the model's configuration names."""
 
     def training_tasks(self, shares: dict[str, float]) -> Mixture:
         """Open the mixture over the training tasks, which reads every row of data."""

@@ -184,7 +184,6 @@ class _Ahead:
 
 
 WAVE = 64
-"""Groups that are sampled at once."""
 
 
 async def sample_once(

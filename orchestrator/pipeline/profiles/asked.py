@@ -67,7 +67,6 @@ CHOSEN = (
     *(f"{stage}.timeout_s" for stage in stages_with("timeout_s")),
     *("supervision.stalled_s", "deadlines.start_s"),
 )
-"""The settings that a profile chooses."""
 
 
 class ProfiledSettings:
@@ -166,9 +165,7 @@ class Place:
     hardware: Hardware
     shape: ModelShape
     trains: bool
-    """Whether there will be ranks."""
     plays: bool
-    """Whether there will be engines."""
     shared: bool
     """Whether a rank and an engine use each GPU in shifts."""
 

@@ -79,9 +79,7 @@ def _by_place(values: list[tuple[Setting, str]]) -> str:
 
 
 Schema = dict[str, Any]
-"""A JSON schema, or a part of one."""
 DRAFT = "http://json-schema.org/draft-07/schema#"
-"""The draft that editors know best."""
 REFERENCE = "#/definitions/{model}"
 INTERPOLATED: Schema = {"type": "string", "pattern": r"^\$\{.*\}$"}
 """`${oc.env:NAME}`."""

@@ -32,7 +32,6 @@ class ResolvedFile:
     layers: tuple[tuple[str, Given], ...]
     """The values of each override, with the name of its file or of the command line. Later ones win."""
     given: Given
-    """What it gives, with the overrides."""
     whole: Given
     """The same with what the profile chooses, and with the settings of standard sets."""
     note: str
@@ -91,7 +90,6 @@ def _model_to_download(given: Given) -> str:
 NONE = "-"
 """Shown for a value that one of the two lacks."""
 THERE = "there"
-"""Shown for an environment that only one of the two has."""
 Row = tuple[str, str, str, str]
 """A key, its value in the first and in the second configuration, and what its change is."""
 

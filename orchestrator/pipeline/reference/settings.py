@@ -17,9 +17,7 @@ from temper.orchestrator.config.schema import Shape, part_of
 from temper.orchestrator.pipeline.config import SCHEMA
 
 REQUIRED = "required"
-"""The default text of a setting without a default."""
 NEAREST = 5
-"""How many keys are proposed for an unknown one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +29,9 @@ class Setting:
     owner: type
     """The dataclass whose field it is."""
     hint: Any
-    """The type that the field declares."""
     part: type | None
     """The dataclass of the settings that it holds; None for a plain setting."""
     shape: Shape
-    """How it holds them."""
     default: Any
     """The default; `MISSING` for a required setting, and for a section whose settings have the defaults."""
     meaning: str

@@ -6,7 +6,6 @@ import itertools
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -589,12 +588,11 @@ def told_folder(place: Path) -> RunDir:
 def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_trajectories_on_disk(
     tmp_path: Path,
 ) -> None:
-    config = load_config(Path("configs/demo.yaml"), ["rl.groups_per_step=2", "learner.max_skipped=3"])
+    config = load_config(Path("configs/demo.yaml"), ["rl.groups_per_step=2", "rl.max_lag=0", "learner.max_skipped=3"])
     folder = told_folder(tmp_path)
     with Progress(stream=io.StringIO()) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
-        buffer = partial(Buffer, groups_per_step=2, max_lag=0, max_drops=0)
-        stage = LoopStage(run, config.section(RlConfig), single_instance(rl.STAGE), buffer)
+        stage = LoopStage(run, config.section(RlConfig), single_instance(rl.STAGE))
         with pytest.raises(NothingTrained, match=r"1 to 3.*max_skipped=3"):
             asyncio.run(stage.run())
     folder.close()

@@ -31,7 +31,6 @@ from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.token_records import TokenRecord
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
-from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.deadline import Deadline, StopFlag
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.pipeline.config import Config, load_config
@@ -45,6 +44,7 @@ from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.stages import rl
 from temper.orchestrator.stages.loop_stage import LoopStage
+from temper.orchestrator.stages.rl import teaches
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
@@ -305,10 +305,10 @@ def lived(root: Path, life: Life, case: Case) -> bool:
 
     async def work() -> None:
         rl = config.section(RlConfig)
-        buffer = partial(Buffer, groups_per_step=PER_STEP, max_lag=rl.max_lag, max_drops=rl.max_drops, slots=rl.slots)
         with Progress(stream=io.StringIO()) as progress:
             run = ToldRun(config, folder=folder, progress=progress, life=life)
-            await LoopStage(run, rl, instance, buffer).run()
+            signal = partial(teaches, kind=rl.loss.advantage)
+            await LoopStage(run, rl, instance, max_drops=rl.max_drops, signal=signal).run()
 
     try:
         return life.run(work())

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import math
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from temper.envs.core.task import EnvRef, Task
 from temper.learner.losses.config import LossConfig
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.evaluation.record import Event, read_run
-from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.watches import (
     REMEDIES,
     Band,
@@ -153,14 +151,13 @@ class Trains(ToldTrainer):
 
 def test_a_stage_tells_its_alarms_in_metrics_and_report_and_ends_where_they_last(tmp_path: Path) -> None:
     said = io.StringIO()
-    overrides = ["rl.groups_per_step=2", "rl.bands.truncated={high: -1.0, stop_after: 2}"]
+    overrides = ["rl.groups_per_step=2", "rl.max_lag=0", "rl.bands.truncated={high: -1.0, stop_after: 2}"]
     config = load_config(Path("configs/demo.yaml"), overrides)
     folder = told_folder(tmp_path)
     with Progress(stream=said) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
         run.trainer = Trains(run)
-        buffer = partial(Buffer, groups_per_step=2, max_lag=0, max_drops=0)
-        stage = LoopStage(run, config.section(RlConfig), single_instance(rl.STAGE), buffer)
+        stage = LoopStage(run, config.section(RlConfig), single_instance(rl.STAGE))
         with pytest.raises(OutOfBand, match=r"rl\.bands\.truncated"):
             asyncio.run(stage.run())
     folder.close()
