@@ -7,9 +7,10 @@ from threading import Thread
 
 from temper.envs.core.errors import EnvError
 from temper.envs.data.hub import cache_alone
-from temper.orchestrator.pipeline.finding import Finding, Level, failure
+from temper.orchestrator.pipeline.finding import Finding, Level, failure, ok
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 
+NOT_ASKED = "the cluster that RAY_ADDRESS names is not asked"
 LIMIT_S = 120.0
 """Seconds of a check that looks at the machine or at a model's small files."""
 LONG_S = 900.0
@@ -28,6 +29,8 @@ class Check:
     _: KW_ONLY
     of_run: bool = False
     """Whether it needs a configuration."""
+    local: bool = False
+    """Whether it looks at hardware of this machine, of which a run that joins a cluster may use none."""
     quick: bool = False
     """Whether it takes a moment, so that every run begins with it."""
     after: tuple[str, ...] = ()
@@ -47,7 +50,7 @@ def examined(checks: Sequence[Check], subject: Subject) -> Iterator[Finding]:
         if not blocked.isdisjoint(check.after):
             blocked.add(check.name)
             continue
-        for found in _found(check, subject):
+        for found in [ok(NOT_ASKED)] if check.local and subject.joins else _found(check, subject):
             if found.level is Level.FAILURE or (check.blocks and found.level is Level.WARNING):
                 blocked.add(check.name)
             yield replace(found, where=check.name)

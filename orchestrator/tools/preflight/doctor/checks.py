@@ -35,6 +35,7 @@ CHECKS = (
         "driver",
         gpus.look_at_driver,
         "look whether nvidia-smi answers, and install NVIDIA's driver again where it does not",
+        local=True,
         quick=True,
     ),
     Check(
@@ -56,15 +57,16 @@ CHECKS = (
     Check("model", model.look_at_files, OTHER_MODEL, of_run=True, blocks=True),
     Check("output layer", model.look_at_output_layer, OTHER_MODEL, of_run=True, quick=True, after=MODEL),
     Check("kernels", gpus.look_at_kernels, "install them with make setup, or run on CPUs", of_run=True, after=MODEL),
-    Check("devices", gpus.look_at_devices, "lower learner.ranks or rollout.workers", quick=True),
+    Check("devices", gpus.look_at_devices, "lower learner.ranks or rollout.workers", local=True, quick=True),
     Check(
         "memory",
         room.look_at_memory,
         "look at `temper doctor --plan FILE`, which works it out by part",
+        local=True,
         quick=True,
         after=MODEL,
     ),
-    Check("push", room.look_at_push, "set learner.transport=auto", quick=True, after=MODEL),
+    Check("push", room.look_at_push, "set learner.transport=auto", local=True, quick=True, after=MODEL),
     Check("room", room.look_at_room, "free some, or give runs_dir= on another disk", quick=True, after=MODEL),
     Check(
         "thoughts",

@@ -13,21 +13,18 @@ from temper.orchestrator.cluster.hardware import ASK_S, Hardware, chosen_of
 from temper.orchestrator.cluster.placement import Node, Wanted, lacking
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.runner import placed
+from temper.orchestrator.tools.preflight.doctor.check import NOT_ASKED
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 
 DRIVERS = {13: 580, 12: 525}
 """By the major version of CUDA the first driver that runs it (NVIDIA, CUDA Toolkit Release Notes)."""
 ASK_DRIVER = ("nvidia-smi", "--query-gpu=driver_version,memory.used", "--format=csv,noheader,nounits")
-NOT_ASKED = "the cluster that RAY_ADDRESS names is not asked"
 IN_USE_MIB = 2048
 """Memory in use on a GPU above which it is a warning."""
 
 
 def look_at_driver(subject: Subject) -> Iterator[Finding]:
     """Compare the driver with torch's CUDA, and tell of GPUs that are in use."""
-    if subject.joins:
-        yield ok(NOT_ASKED)
-        return
     told = _ask_driver()
     yield check_driver(told[0][0] if told else None, cuda=torch.version.cuda, gpus=subject.hardware.gpus)
     if torch.version.cuda is not None:
@@ -104,9 +101,7 @@ def check_kernels(config: PretrainedConfig, *, device: Device) -> None:
 
 def look_at_devices(subject: Subject) -> Iterator[Finding]:
     """Compare the processes of a run with this machine."""
-    if subject.joins:
-        yield ok(NOT_ASKED)
-    elif subject.given is None:
+    if subject.given is None:
         yield ok(subject.hardware.in_words())
     else:
         yield check_devices(placed(subject.given, subject.given.instances), subject.hardware)

@@ -11,7 +11,6 @@ from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import require_disk
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.tools.preflight.doctor.gpus import NOT_ASKED
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 from temper.orchestrator.tools.preflight.plan.limits import Limit, memory_limits, push_limits, shm_limit, size
 from temper.orchestrator.tools.preflight.plan.plan import Plan
@@ -24,9 +23,6 @@ GB = 1e9
 
 def look_at_memory(subject: Subject) -> Iterator[Finding]:
     """Compare a run's planned memory with this machine's."""
-    if subject.joins:
-        yield ok(NOT_ASKED)
-        return
     available, total = available_bytes()
     if subject.given is None:
         yield ok(f"{size(available)} of {size(total)} of main memory are available")
@@ -39,9 +35,6 @@ def look_at_memory(subject: Subject) -> Iterator[Finding]:
 
 def look_at_push(subject: Subject) -> Iterator[Finding]:
     """Look for room for a push of the weights by its transport on this machine."""
-    if subject.joins:
-        yield ok(NOT_ASKED)
-        return
     yield check_shm(shutil.disk_usage(SHM).free if SHM.is_dir() else 0)
     if subject.given is not None:
         yield from map(check_limit, push_limits(subject.plan))

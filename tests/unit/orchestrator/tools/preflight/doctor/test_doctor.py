@@ -380,6 +380,12 @@ def test_checkpoints_that_are_there_already_need_no_room(tmp_path: Path) -> None
     assert "GB take" not in of_demo("room", "stages=[init,eval]").what
 
 
+def test_a_run_that_joins_a_cluster_has_other_hardware_than_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    for check in ("driver", "devices", "memory", "push"):
+        assert "RAY_ADDRESS" in of_demo(check, "rollout.workers=40").what
+
+
 def test_clocks_whose_difference_the_answers_time_explains_are_not_apart() -> None:
     unsure = NodeSeen(address="10.0.0.2", facts=ALIKE, ahead_s=3.0, within_s=2.5)
     assert beside(unsure).level is Level.OK

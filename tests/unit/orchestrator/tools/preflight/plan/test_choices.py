@@ -1,6 +1,5 @@
 """`temper doctor --plan`: its figures if settings, placements or rates are other than usual."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,6 @@ from support.plans import NANO_9B, hit, known, plan_on, with_learner
 from support.public_models import PUBLIC
 
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-from temper.orchestrator.tools.preflight.plan.page import as_json
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.orchestrator.tools.preflight.plan.step_time import step_time, work_of
 from temper.rollout.episodes.episode import EpisodeLimits
@@ -95,15 +93,6 @@ def test_a_further_epoch_takes_as_long_as_the_first(usual: Plan) -> None:
     assert fleet.learner.zero_stage == 3
     assert fleet.scores == 0
     assert replace(fleet, work=replace(fleet.work, epochs=2)).learn_s == pytest.approx(2 * fleet.learn_s)
-
-
-def test_json_has_the_sums_of_the_seconds(usual: Plan) -> None:
-    time = json.loads(as_json(usual))["time"]
-    assert time["hours"] == pytest.approx(300 * time["step_s"] / 3600)
-    assert time["tokens"] == pytest.approx(time["sampled_per_s"] * time["hours"] * 3600)
-    sides = (time["generate_s"] + time["load_s"], time["learn_s"] + time["publish_s"])
-    assert time["limited_by"] == ("generating" if sides[0] >= sides[1] else "learning")
-    assert max(sides) == time["step_s"]
 
 
 def test_a_teacher_takes_the_memory_and_the_passes_of_its_own_parameters(models: Path) -> None:

@@ -25,7 +25,7 @@ from temper.orchestrator.tools.preflight.plan.cards import named_site
 from temper.orchestrator.tools.preflight.plan.layers import layers_of
 from temper.orchestrator.tools.preflight.plan.limits import advised_limits, run_limits
 from temper.orchestrator.tools.preflight.plan.model import counted, read_config
-from temper.orchestrator.tools.preflight.plan.page import page
+from temper.orchestrator.tools.preflight.plan.page import as_json, page
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 
 BF16 = LearnerConfig(zero_stage=1, bf16=True)
@@ -150,6 +150,9 @@ def test_seconds_are_those_of_a_roofline_worked_out_by_hand(models: Path) -> Non
     assert time.learn_s == pytest.approx(products, rel=0.1)  # the embedding is not multiplied, attention's scores are
     assert time.step_s == max(time.generate_s + time.load_s, time.learn_s + time.publish_s)
     assert time.hours == 300 * time.step_s / 3600
+    shown = json.loads(as_json(found))["time"]
+    assert shown["tokens"] == pytest.approx(shown["sampled_per_s"] * shown["hours"] * 3600)
+    assert shown["limited_by"] == "learning"
 
 
 def test_a_rank_fits_with_its_remedy(models: Path) -> None:
