@@ -47,6 +47,8 @@ ASSERTED = re.compile(r"assert (\w+)\((.*)\) == (.+?)(?: failed: .*)?$", re.MULT
 PRINTED = re.compile(r"input:\n(.*?)\n(?:output:\n.*?\n)?expected:\n(.*?)(?:\n\n|\Z)", re.DOTALL)
 Copy = Callable[[str, list[str]], str | None]
 """Gives a turn from the gold answer's names and all feedback of the environment. None gives up."""
+Scripts = Mapping[str, Callable[[Task], Scored]]
+"""Ways to answer a task by their names."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,11 +69,24 @@ class CaseCheck:
 def audit(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> list[CaseCheck]:
     """Try generic scripts on an environment. `golds` has the turns of the gold answers by the keys of their tasks."""
     tried = list(tasks[:AUDITED])
-    limit = USUAL_CHANCE if env.chance is None else env.chance
     known = [task for task in tried if task.key in golds]
-    findings = [_nothing(tried), _everything(env, known, golds), _copies(env, known, golds, limit)]
+    earning = partial(_earning, limit=USUAL_CHANCE if env.chance is None else env.chance)
+    copies = {"a table of the failed tests": _table} if env.runs_programs else COPIES
+    copied: Scripts = {name: partial(_copied, golds=golds, copy=copy) for name, copy in copies.items()}
+    findings = [
+        _nothing(tried),
+        _everything(env, known, golds),
+        earning("answers copied from feedback", copied, known[:COPIED_TASKS]),
+    ]
     if len(tried) >= FEWEST:
-        findings += [_constant(tried, golds, limit), _neighbours(known, golds, limit)]
+        answers = {f"gold answer of {task.key}": golds[task.key] for task in known[:OTHERS]}
+        answers |= {repr(text): [text] * REPEATED for text in DEGENERATE}
+        constant: Scripts = {name: partial(score, turns=turns) for name, turns in answers.items()}
+        pairs = zip(known, [*known[1:], *known[:1]], strict=True)
+        other = {task.key: golds[after.key] for task, after in pairs}
+        neighbour: Scripts = {"that of the next task": lambda task: score(task, other[task.key])}
+        findings.append(earning("one answer to every task", constant, tried))
+        findings.append(earning("gold answers of other tasks", neighbour, known))
     return findings
 
 
@@ -84,26 +99,14 @@ def _nothing(tasks: Sequence[Task]) -> CaseCheck:
     return finding
 
 
-def _constant(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> CaseCheck:
-    """Look for the answer that earns most of all, given to every task."""
-    finding = CaseCheck(name="")
-    scripts = {f"gold answer of {task.key}": golds[task.key] for task in tasks if task.key in golds}
-    scripts = dict(list(scripts.items())[:OTHERS]) | {repr(text): [text] * REPEATED for text in DEGENERATE}
-    best = 0.0
-    for name, turns in scripts.items():
-        mean = _mean(tasks, partial(score, turns=turns), finding)
+def _earning(name: str, scripts: Scripts, tasks: Sequence[Task], *, limit: float) -> CaseCheck:
+    """Check that no script earns more than the limit in the mean over the tasks."""
+    finding, best = CaseCheck(name=name), 0.0
+    for script, play in scripts.items():
+        mean = _mean(tasks, play, finding)
         best = max(best, mean)
-        finding.add(mean <= limit, f"{name} earns {mean:.2f} on {len(tasks)} tasks, above {limit}")
-    finding.name = f"one answer to every task (best {best:.2f} of {limit})"
-    return finding
-
-
-def _neighbours(tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> CaseCheck:
-    finding = CaseCheck(name="")
-    other = {task.key: after.key for task, after in zip(tasks, [*tasks[1:], *tasks[:1]], strict=True)}
-    mean = _mean(tasks, lambda task: score(task, golds[other[task.key]]), finding)
-    finding.add(mean <= limit, f"they earn {mean:.2f}, above {limit}")
-    finding.name = f"gold answers of other tasks ({mean:.2f} of {limit})"
+        finding.add(mean <= limit, f"{script} earns {mean:.2f} on {len(tasks)} tasks, above {limit}")
+    finding.name += f" (best {best:.2f} of {limit})"
     return finding
 
 
@@ -129,19 +132,6 @@ def _everything(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, l
             if len(others) == OTHERS:
                 scored = score(task, [listed])
                 finding.add(not _right(scored), f"{task.key}, in the middle of {OTHERS} others: {_said(scored)}")
-    return finding
-
-
-def _copies(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]], limit: float) -> CaseCheck:
-    """Answer by copies of the environment's feedback."""
-    finding = CaseCheck(name="")
-    copies = {"a table of the failed tests": _table} if env.runs_programs else COPIES
-    best = 0.0
-    for name, copy in copies.items():
-        mean = _mean(tasks[:COPIED_TASKS], partial(_copied, golds=golds, copy=copy), finding)
-        best = max(best, mean)
-        finding.add(mean <= limit, f"{name} earns {mean:.2f}, above {limit}")
-    finding.name = f"answers copied from feedback (best {best:.2f} of {limit})"
     return finding
 
 
