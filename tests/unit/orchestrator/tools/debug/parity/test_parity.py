@@ -110,7 +110,18 @@ def test_the_command_shows_the_gaps(tmp_path: Path, capsys: pytest.CaptureFixtur
     make_model(tmp_path / "model", SHARP, seed=0)
     out = tmp_path / "parity.json"
     settings = ["rollout.engine.dtype=bfloat16", "rollout.engine.max_model_len=512", "rollout.limits.total_tokens=512"]
-    given = ["parity", str(tmp_path / "model"), *settings, "--env", "math", "--tokens", "24", "--out", str(out)]
+    given = [
+        "debug",
+        "parity",
+        str(tmp_path / "model"),
+        *settings,
+        "--env",
+        "math",
+        "--tokens",
+        "24",
+        "--out",
+        str(out),
+    ]
     assert main([*given, "--at-most", "1e-5"]) == 1
     assert "trainer - decoding" in capsys.readouterr().out
     assert json.loads(out.read_text())["gaps"][0]["setting"] == ""
