@@ -92,7 +92,7 @@ def _call_fits(call: tuple[str, Mapping[str, Any]], gold: GoldCall, schemas: Sch
 
 def argument_fits(value: Any, accepted: Sequence[Any], schema: Schema, *, exact: bool = False) -> bool:
     """Tell whether the value of an argument is one of the accepted ones by the rules above."""
-    kind, plain = type_of(schema), _as_it_is if exact else _plain
+    kind, plain = type_of(schema), (lambda it: it) if exact else _plain
     if kind is float and type(value) is int:
         try:
             value = float(value)
@@ -151,11 +151,8 @@ def _object_fits(value: Any, option: Any, plain: Callable[[Any], Any]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return standard(value) if isinstance(value, str) else value
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+    """Return a string as the leaderboard compares it: lower case, no spaces and punctuation, one kind of quote."""
+    return IGNORED.sub("", value).lower().replace("'", '"') if isinstance(value, str) else value
 
 
 def inner_schema(schema: Any, *path: str) -> Schema:
@@ -163,7 +160,3 @@ def inner_schema(schema: Any, *path: str) -> Schema:
     for name in path:
         schema = schema.get(name) if isinstance(schema, dict) else None
     return schema if isinstance(schema, dict) else NO_SCHEMA
-
-
-def standard(text: str) -> str:
-    return IGNORED.sub("", text).lower().replace("'", '"')

@@ -8,16 +8,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from temper.envs.core.row_format import Row
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import read_rows
-
-if TYPE_CHECKING:
-    pass
 
 WORD = re.compile(r"\w+")
 IDS, TEXTS = ("id", "_id", "docid"), ("text", "contents", "content")

@@ -96,23 +96,13 @@ def test_the_calculator_knows_arithmetic(expression: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "expression",
+    "expressions",
     [
-        "2**99",
-        "__import__('os')",
-        "x",
-        "1/0",
-        "True",
-        "1 if 1 else 2",
-        "'a'*9",
-        "1e999",
-        "9" * 40,
-        "(" * 150,
-        "1" * 300,
-        "",
-        "1j",
+        ["2**99", "1/0", "1e999", "9" * 40, "1" * 300, "1j"],
+        ["__import__('os')", "x", "True", "1 if 1 else 2", "'a'*9", "(" * 150, ""],
     ],
 )
-def test_the_calculator_refuses_everything_else(expression: str) -> None:
-    with pytest.raises(ValueError, match=r"\w"):
-        calculate(expression)
+def test_the_calculator_refuses_everything_else(expressions: list[str]) -> None:
+    for expression in expressions:
+        with pytest.raises(ValueError, match=r"\w"):
+            calculate(expression)
