@@ -58,6 +58,8 @@ def make_rollout_pool(
 GROUPS = {"pulse": "health", "write": "files"}
 """The calls with a thread each: a rank answers them while its other thread computes."""
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+TUNED = {"TRITON_CACHE_AUTOTUNING": "1"}
+"""Lets a rank that is started again take the tuning of Mamba's kernels from Triton's cache. It takes minutes on an H100."""
 
 
 async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine_processes: int) -> TrainerGroup:
@@ -70,9 +72,9 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
     placed_ranks = await bundles.ranks()
     host, port = await _rendezvous([node for _, node in placed_ranks])
     actor = ray.remote(max_restarts=0, concurrency_groups=dict.fromkeys(GROUPS.values(), 1))(TrainerWorker)
-    allocator = allocator_options(config, on_gpus=bundles.gpus > 0)
+    variables = rank_variables(config, on_gpus=bundles.gpus > 0)
     started = [
-        actor.options(**bundle.options(), **allocator).remote(rank, config.ranks, host, port, config)
+        actor.options(**bundle.options(), **variables).remote(rank, config.ranks, host, port, config)
         for rank, (bundle, _) in enumerate(placed_ranks)
     ]
     ranks = [rank_handle(one, number=number) for number, one in enumerate(started)]
@@ -87,14 +89,18 @@ def rank_handle(actor: Any, *, number: int) -> RankHandle:
     return RankHandle(ActorProcess(actor, name=name, died=LearnerDied, groups=GROUPS), number=number)
 
 
-def allocator_options(config: LearnerConfig, *, on_gpus: bool) -> dict[str, Any]:
-    """Return the options of Ray by which torch's memory of a rank's GPU grows in segments, against fragmentation.
+def rank_variables(config: LearnerConfig, *, on_gpus: bool) -> dict[str, Any]:
+    """Return the options of Ray with the environment of a rank on a GPU. A variable of the user stays.
 
-    Other processes open such segments slowly, so ranks that push by `cuda_ipc` have none. A variable of the user stays.
+    torch's memory grows in segments, against fragmentation. Other processes open such segments slowly, so ranks that push by
+    `cuda_ipc` have none.
     """
-    if not on_gpus or config.transport == CUDA_IPC or any(name in os.environ for name in ALLOCATOR):
+    if not on_gpus:
         return {}
-    return {"runtime_env": {"env_vars": {ALLOCATOR[0]: "expandable_segments:True"}}}
+    grown = config.transport != CUDA_IPC and not any(name in os.environ for name in ALLOCATOR)
+    variables = TUNED | ({ALLOCATOR[0]: "expandable_segments:True"} if grown else {})
+    own = {name: value for name, value in variables.items() if name not in os.environ}
+    return {"runtime_env": {"env_vars": own}} if own else {}
 
 
 async def _rendezvous(nodes: Sequence[Node]) -> tuple[str, int]:

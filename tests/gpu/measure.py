@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,13 +44,10 @@ HEAD = """# GPU check
 by part. Each part runs in a separate process with a deadline, and a fault in one does not stop the others. If a part ran out
 of time, its figures are unknown: run it again, since compiled kernels are kept, or make all deadlines longer
 (`ARGS="--patience 5"`). Without a GPU, or with `--small`, the parts run in a small form. `second_runner` needs Triton, so that
-without a GPU nothing of it runs. `--only kernels` runs one part and prints its findings, and this page stays as it is. Without
-vLLM, `--only kernels shared_prompts` needs torch 2.11 or later and transformers alone, and `learning` DeepSpeed too.
+without a GPU nothing of it runs. `--only kernels` runs one part and prints its findings; with `--page docs/gpu.md` it writes
+the section of this part and keeps the others. Without vLLM, `--only kernels shared_prompts` needs torch 2.11 or later and
+transformers alone, and `learning` DeepSpeed too.
 """
-NOT_RUN = (
-    "**Not run on a GPU yet.** The figures below are of the small form, on CPUs: they show that the parts run, but for the one "
-    "that needs Triton, and nothing of a GPU."
-)
 
 
 class Report:
@@ -106,7 +103,8 @@ def run_apart(name: str, *, small: bool, limit_s: float) -> Outcome:
         found, log = Path(folder) / "found", Path(folder) / "log"
         found.touch()
         command = [sys.executable, "-m", "gpu.measure", "--part", name, "--found", str(found)]
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TRITON_PRINT_AUTOTUNING": "1"}
+        kept = {"TRITON_CACHE_AUTOTUNING": "1"}  # the next run tunes nothing again
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TRITON_PRINT_AUTOTUNING": "1"} | kept
         with log.open("w") as output:
             process = subprocess.Popen(
                 [*command, *(["--small"] if small else [])],
@@ -122,7 +120,8 @@ def run_apart(name: str, *, small: bool, limit_s: float) -> Outcome:
                 word, status = f"ran out of its time of {limit_s:g} s", 1
             finally:
                 _end(process)
-        lines = [f"## {PARTS[name]}", "", f"`{name}`, {time.monotonic() - began:.0f} s: {word}.", ""]
+        where = f"{machine_words()}{', small form' if small else ''}"
+        lines = [f"## {PARTS[name]}", "", f"`{name}`, {time.monotonic() - began:.0f} s: {word}. {where}.", ""]
         lines.append(found.read_text(encoding="utf-8"))
         if status not in ENDS:
             tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-TAIL:]
@@ -147,15 +146,17 @@ def check(names: Iterable[str], *, page: Path | None, small: bool, patience: flo
         outcomes[name] = run_apart(name, small=small, limit_s=patience * LIMIT_S)
         print(outcomes[name].section, file=sys.stderr if page else sys.stdout)
         if page is not None:
-            page.write_text(page_text(outcomes, on_gpu=on_gpu() and not small), encoding="utf-8")
+            page.write_text(page_text(page, outcomes), encoding="utf-8")
     return all(outcome.holds for outcome in outcomes.values())
 
 
-def page_text(outcomes: dict[str, Outcome], *, on_gpu: bool) -> str:
-    """Return the page, with the parts that have no outcome as not run."""
-    texts = [HEAD] + ([] if on_gpu else [f"{NOT_RUN}\n"]) + [f"Machine: {machine_words()}.\n"]
+def page_text(page: Path, outcomes: Mapping[str, Outcome]) -> str:
+    """Return the page with the sections of these outcomes; the sections of the other parts stay as they are."""
+    old = page.read_text(encoding="utf-8").split("\n## ")[1:] if page.exists() else []
+    kept = {f"## {section}".splitlines()[0].removeprefix("## "): f"## {section.rstrip()}\n" for section in old}
+    texts = [HEAD]
     for name, title in PARTS.items():
-        texts.append(outcomes[name].section if name in outcomes else f"## {title}\n\nNot run.\n")
+        texts.append(outcomes[name].section if name in outcomes else kept.get(title, f"## {title}\n\nNot run.\n"))
     return "\n".join(texts)
 
 

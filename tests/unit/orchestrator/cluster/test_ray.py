@@ -22,7 +22,7 @@ from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster import bundles, ray_cluster
 from temper.orchestrator.cluster.actors import await_actor, living_nodes
 from temper.orchestrator.cluster.ray_cluster import SessionLogs, _vllm_level, asks_for_no_token, stop_ray
-from temper.orchestrator.cluster.run_actors import allocator_options
+from temper.orchestrator.cluster.run_actors import TUNED, rank_variables
 from temper.orchestrator.cluster.this_machine import IMPORTS_OF_COPY, LOOPBACK, ROOT, free_ports
 from temper.orchestrator.run.driver import VLLM_LEVEL
 
@@ -158,16 +158,19 @@ def test_a_mere_head_holds_no_process_of_a_run(monkeypatch: pytest.MonkeyPatch) 
     assert asyncio.run(living_nodes(hosts=True)) == ["gpus", "cpus"]
 
 
-def test_ranks_on_gpus_have_segments_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+def test_ranks_on_gpus_keep_their_tuning_and_have_segments_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", *TUNED):
         monkeypatch.delenv(name, raising=False)
     usual = LearnerConfig(transport="broadcast")
-    grown = {"runtime_env": {"env_vars": {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}}}
-    assert allocator_options(usual, on_gpus=True) == grown
-    assert allocator_options(LearnerConfig(transport="cuda_ipc"), on_gpus=True) == {}
-    assert allocator_options(usual, on_gpus=False) == {}
+    tuned = {"runtime_env": {"env_vars": TUNED}}
+    grown = {"runtime_env": {"env_vars": TUNED | {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}}}
+    assert rank_variables(usual, on_gpus=True) == grown
+    assert rank_variables(LearnerConfig(transport="cuda_ipc"), on_gpus=True) == tuned
+    assert rank_variables(usual, on_gpus=False) == {}
     monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:512")
-    assert allocator_options(usual, on_gpus=True) == {}
+    assert rank_variables(usual, on_gpus=True) == tuned
+    monkeypatch.setenv("TRITON_CACHE_AUTOTUNING", "0")
+    assert rank_variables(usual, on_gpus=True) == {}
 
 
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
