@@ -63,7 +63,8 @@ def scenarios(rank: int, port: int, folder: str) -> dict[str, Any]:
             for step in range(2, STEPS):
                 learner.train_step(batch(ranks=1, seed=step).share(learner.rank), loss=POLICY)
             found[name]["resumed"] = weights_of(learner)
-        found[name]["near"] = near_the_start(learner, f"{folder}/model")
+        if config.lora.rank or config.zero_stage == 3:
+            found[name]["near"] = near_the_start(learner, f"{folder}/model")
         learner.close()
     return found
 
