@@ -1,4 +1,1 @@
-"""What may be wrong with a machine and a configuration, looked for before a run: a line for each check, with a remedy.
-
-`checks.py` lists the checks; each lies in the file of what it looks at.
-"""
+"""Checks of a machine and a configuration before a run: a line for each, with a remedy (`checks.py` lists them)."""

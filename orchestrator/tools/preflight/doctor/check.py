@@ -62,9 +62,7 @@ def _found(check: Check, subject: Subject) -> list[Finding]:
     def look() -> None:
         try:
             found.extend(check.look(subject))
-        except (
-            BaseException
-        ) as error:  # whatever a library or an environment of the user's own raises, a panic of Rust too
+        except BaseException as error:  # of a library or a user's environment, a panic of Rust too
             found.append(of_error(error, remedy=check.remedy))
 
     with cache_alone():

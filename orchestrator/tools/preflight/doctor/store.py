@@ -44,7 +44,7 @@ def check_store(uri: str) -> Finding:
         return ok(f"{shown} will be made")
     try:
         count = known_experiments(uri)
-    except Exception as error:  # whatever the tracker's client raises
+    except Exception as error:  # of the tracker's client
         return warning(
             f"{shown} does not answer ({blanked(first_line(error))}); {GOES_ON}",
             "start it, or give another tracking.uri",

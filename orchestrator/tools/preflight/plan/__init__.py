@@ -1,1 +1,1 @@
-"""What a run would take before it is run: memory, seconds, tokens and cost, and the limits that it would meet."""
+"""The resources of a run before it starts: memory, seconds, tokens and cost, and the limits that it would exceed."""

@@ -1,7 +1,7 @@
-"""GPUs by name, with what their makers say they can do, and the hardware that `--gpus 8xH100-80G` names.
+"""GPUs by name with their makers' figures, and the hardware that `--gpus 8xH100-80G` names.
 
-Memory is what nvidia-smi counts, in MiB. Peaks are dense bfloat16 with float32 sums, bandwidths those of its own memory, and
-links one direction to other GPUs of the machine: NVLink, or PCIe where there is none. From NVIDIA's data sheets: A100 (2021),
+Memory is counted as by nvidia-smi, in MiB. Peaks are dense bfloat16 with float32 sums, bandwidths those of its own memory, and
+links one direction to other GPUs of the machine: NVLink, or PCIe without it. From NVIDIA's data sheets: A100 (2021),
 A10 (2021), L4 (2023), L40S (2023), H100 (SXM, 2023), H200 (SXM, 2024), HGX B200 (2025); the GA102 (2021), Ada (2022) and RTX
 Blackwell (2025) architecture white papers for the RTX 3090, 4090 and 5090.
 """

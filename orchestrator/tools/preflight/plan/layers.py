@@ -1,4 +1,4 @@
-"""The layers of a planned model: the width of what a token leaves in each of them, read from the modules themselves.
+"""The layers of a planned model: their parameters and the widths of their tensors, read from the modules themselves.
 
 What a layer keeps for the backward pass is counted tensor by tensor, as autograd keeps it of the classes in transformers:
 inputs of matrices, results of activations, and of norms their float32 input and its result (Korthikanti et al., "Reducing

@@ -32,7 +32,7 @@ from temper.rollout.weights.manifest import WireDtype, layout
 CONFIG = "config.json"
 PART = {"linear attention": "linear attention", "mamba": "Mamba", "attention": "attention", "mlp": "MLP"}
 """Parts of a model by the type of their layer (`learner.models.layer_types`). Embedding and output layer, routed experts and
-those that every token goes to (an MLP) are told apart; all else is `norms and routers`.
+those that every token goes to (an MLP) are parts of their own; all else is `norms and routers`.
 """
 REST = "norms and routers"
 

@@ -289,7 +289,7 @@ def site_of(gpus: str | None, assumptions: Assumptions) -> Site:
 def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Config, PlannedModel]:
     """Return the configuration as it would be on the hardware, and its model; raise as `plan_of`.
 
-    On named hardware the profile chooses anew, whatever it chose for an earlier run.
+    On named hardware the profile chooses anew and ignores its choice for an earlier run.
     """
     given = given_text(path, list(overrides))
     shape = planned_model(model_in(resolved(given)), LearnerConfig()).shape

@@ -140,7 +140,7 @@ class Fleet:
     """GPUs of a machine. Ranks are placed on as few machines as hold them."""
     push: PushPlan
     scores: float
-    """Further passes forward over what is trained, in passes of the model itself: of the old policy, a reference, a teacher."""
+    """Further forward passes of a step, in passes of the model itself: of the old policy, a reference, a teacher."""
     scored: int
     """Parameters that these further passes go through."""
     updates: int

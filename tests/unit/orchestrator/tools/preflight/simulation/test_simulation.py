@@ -54,33 +54,24 @@ def scenario(
     return Scenario(loop=loop, engines=engines, speeds=speeds, lengths=lengths, seed=seed)
 
 
-# virtual time
-
-
-def test_hours_of_virtual_time_take_no_time_and_threads_run_at_once() -> None:
-    async def wait() -> tuple[float, float]:
+def test_waits_threads_and_deadlines_go_by_virtual_time() -> None:
+    async def hours() -> tuple[float, float]:
         await asyncio.sleep(3600)
         between = loop_time()
         assert await in_thread(lambda: "made") == "made"
         return between, loop_time()
 
-    began = time.monotonic()
-    assert list(run_virtually(wait())) == pytest.approx([3600, 3600])
-    assert time.monotonic() - began < 60
-
-
-def test_waits_and_deadlines_go_by_virtual_time() -> None:
     async def stuck() -> float:
         with pytest.raises(StuckError):
             await within(Deadline(seconds=500, setting="x"), asyncio.Event().wait(), stage="s", waiting_for="ever")
         return loop_time()
 
+    began = time.monotonic()
+    assert run_virtually(hours()) == pytest.approx((3600, 3600))
+    assert time.monotonic() - began < 60
     assert run_virtually(stuck()) == pytest.approx(500)
     with pytest.raises(NothingLeft):
         run_virtually(asyncio.Event().wait())
-
-
-# an engine
 
 
 def engine_ends(pass_s: tuple[float, ...], lengths: list[int]) -> list[float]:
@@ -118,9 +109,6 @@ def test_an_engine_ends_answers_as_by_hand_and_as_a_simulation_pass_by_pass() ->
     pass_s = (0.0, *(0.02 + 0.003 * n for n in range(1, 9)))
     lengths = [draw.randint(1, 300) for _ in range(60)]
     assert engine_ends(pass_s, lengths) == pytest.approx(by_passes(pass_s, lengths))
-
-
-# runs that can be worked out by hand
 
 
 def test_a_synchronous_step_is_generating_and_learning_and_pushing_one_after_the_other() -> None:
@@ -195,8 +183,6 @@ def test_lengths_have_the_mean_that_was_asked_for_and_none_is_above_the_longest(
     with pytest.raises(ValueError, match="1,000"):
         with_mean(LogNormal(mean=300.0, tail=1.0, longest=1000.0, seed=1), 1000.0)
 
-
-# the command
 
 GPUS = ("configs/scaling.yaml", "--gpus", "8xH100-80G")
 
