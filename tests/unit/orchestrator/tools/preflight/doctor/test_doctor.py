@@ -27,32 +27,9 @@ from temper.orchestrator.cluster.ray_cluster import ray
 from temper.orchestrator.cluster.this_machine import ROOT, free_port
 from temper.orchestrator.pipeline.config import Config, load_config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok
+from temper.orchestrator.tools.preflight.doctor import gpus, machine, nodes, room, store
 from temper.orchestrator.tools.preflight.doctor.check import Check, examined
 from temper.orchestrator.tools.preflight.doctor.checks import CHECKS, examine, start_notes
-from temper.orchestrator.tools.preflight.doctor.gpus import (
-    check_devices,
-    check_driver,
-    check_kernels,
-    gpus_in_use,
-    read_driver,
-)
-from temper.orchestrator.tools.preflight.doctor.machine import (
-    check_isolation,
-    check_open_files,
-    check_ports,
-    check_versions,
-    read_lock,
-    tried,
-)
-from temper.orchestrator.tools.preflight.doctor.nodes import check_head, check_nodes
-from temper.orchestrator.tools.preflight.doctor.room import (
-    check_available,
-    check_limit,
-    check_memory,
-    check_room,
-    check_shm,
-)
-from temper.orchestrator.tools.preflight.doctor.store import check_store
 from temper.orchestrator.tools.preflight.doctor.subject import Subject, read_subject
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site
@@ -97,23 +74,23 @@ INSTALLED = {"torch": "2.13.0+cu130", "numpy": "2.4.1+local", "ray": "2.0", "mor
 def with_packages(found: dict[str, str]) -> Plant:
     def plant(folder: Path) -> Finding:
         (folder / "lock.txt").write_text(LOCK)
-        return next(check_versions(read_lock(folder / "lock.txt"), found, name="lock.txt"))
+        return next(machine.check_versions(machine.read_lock(folder / "lock.txt"), found, name="lock.txt"))
 
     return plant
 
 
 def gpu_in_use(folder: Path) -> Finding:
-    told = read_driver("580.65.06, 4\n580.65.06, 70112\n580.65.06, [N/A]\n")
-    assert list(gpus_in_use(told, "0,2")) == []  # as its remedy says
-    assert len(list(gpus_in_use(told, "1"))) == 1
-    (found,) = gpus_in_use(told, None)
+    told = gpus.read_driver("580.65.06, 4\n580.65.06, 70112\n580.65.06, [N/A]\n")
+    assert list(gpus.gpus_in_use(told, "0,2")) == []  # as its remedy says
+    assert len(list(gpus.gpus_in_use(told, "1"))) == 1
+    (found,) = gpus.gpus_in_use(told, None)
     return found
 
 
 def ports_taken(folder: Path) -> Finding:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        return check_ports(range(port, port + 1))
+        return machine.check_ports(range(port, port + 1))
 
 
 def torn_model(folder: Path) -> Finding:
@@ -137,32 +114,34 @@ def no_kernels(folder: Path) -> Finding:
     config = hybrid_config(FreshModelConfig(), byte_tokenizer())
 
     def look(_: Subject) -> list[Finding]:
-        check_kernels(config, device="cuda")
+        gpus.check_kernels(config, device="cuda")
         return [ok("")]
 
     return next(examined([Check("", look, "none")], Subject()))
 
 
-def demo_on(machine: Machine, *, shm: int = GIB) -> Plan:
+def demo_on(has: Machine, *, shm: int = GIB) -> Plan:
     config = demo()
-    site = Site(hardware=Hardware(machines=(machine,)), card=None, shm_bytes=shm)
+    site = Site(hardware=Hardware(machines=(has,)), card=None, shm_bytes=shm)
     return Plan(config, planned_model(config.model, config.learner), site, Assumptions())
 
 
 def nearly_large_enough_gpus(folder: Path) -> Finding:
     gib = known(demo_on(replace(SMALL, gpus=2)).rank).peak / GIB
-    failed, warned = (next(check_memory(demo_on(replace(SMALL, gpus=2, gpu_gib=gib / over)))) for over in (1.17, 1.13))
+    failed, warned = (
+        next(room.check_memory(demo_on(replace(SMALL, gpus=2, gpu_gib=gib / over)))) for over in (1.17, 1.13)
+    )
     assert failed.level is FAILURE
     return warned
 
 
 def little_room(folder: Path) -> Finding:
-    return check_room(folder, free=10**9, size=4 * 10**8, keep=1, there=[0, 0])
+    return room.check_room(folder, free=10**9, size=4 * 10**8, keep=1, there=[0, 0])
 
 
 def large_push(folder: Path) -> Finding:
     (limit,) = push_limits(demo_on(replace(SMALL, gpus=0, memory_gib=0.001), shm=2**20))
-    return check_limit(limit)
+    return room.check_limit(limit)
 
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>\n{% endfor %}assistant: "
@@ -204,7 +183,7 @@ ALIKE = NodeFacts(
 
 def beside(node: NodeSeen) -> Finding:
     """What is found where this node is the second of a cluster."""
-    (found,) = check_nodes([NodeSeen(address="10.0.0.1", facts=ALIKE), node])
+    (found,) = nodes.check_nodes([NodeSeen(address="10.0.0.1", facts=ALIKE), node])
     return found
 
 
@@ -224,25 +203,25 @@ def no_key(folder: Path) -> Finding:
         return of_demo("tracking", "tracking.also=[wandb]", "tracking.wandb.mode=online")
 
 
-def driver(version: str | None, *, cuda: str | None = "13.0", gpus: int = 0) -> Plant:
-    return lambda _: check_driver(version, cuda=cuda, gpus=gpus)
+def driver(version: str | None, *, cuda: str | None = "13.0", found: int = 0) -> Plant:
+    return lambda _: gpus.check_driver(version, cuda=cuda, gpus=found)
 
 
 def low_sandbox(*, programs: bool) -> Plant:
-    return lambda _: check_isolation(tried(max_level=2), least=3, programs=programs)
+    return lambda _: machine.check_isolation(machine.tried(max_level=2), least=3, programs=programs)
 
 
-def devices(machine: Machine, wanted: Wanted) -> Plant:
-    return lambda _: check_devices(wanted, Hardware(machines=(machine,)))
+def devices(has: Machine, wanted: Wanted) -> Plant:
+    return lambda _: gpus.check_devices(wanted, Hardware(machines=(has,)))
 
 
-def memory(at: int, machine: Machine) -> Plant:
+def memory(at: int, has: Machine) -> Plant:
     """Plants a machine of this size for the limit of this number."""
-    return lambda _: list(check_memory(demo_on(machine)))[at]
+    return lambda _: list(room.check_memory(demo_on(has)))[at]
 
 
-def store(uri: str) -> Plant:
-    return lambda _: check_store(uri)
+def tracked(uri: str) -> Plant:
+    return lambda _: store.check_store(uri)
 
 
 def given(check: str, *overrides: str) -> Plant:
@@ -267,13 +246,13 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (WARNING, "torch 2.13.0+cu130", "make setup", with_packages(INSTALLED | {"rich": "1.0"})),
     ],
     "driver": [
-        (FAILURE, "570.86 is older than 580", "580 or later", driver("570.86", gpus=1)),
+        (FAILURE, "570.86 is older than 580", "580 or later", driver("570.86", found=1)),
         (FAILURE, "no driver", "STACK=cpu", driver(None)),
         (FAILURE, "no GPU", "CUDA_VISIBLE_DEVICES", driver("580.1")),
         (WARNING, "CPUs", "STACK=gpu", driver("580.1", cuda=None)),
         (WARNING, "GPU 1 has 70112 MiB", "CUDA_VISIBLE_DEVICES", gpu_in_use),
     ],
-    "open files": [(WARNING, "1024", "ulimit -n", lambda _: check_open_files(1024))],
+    "open files": [(WARNING, "1024", "ulimit -n", lambda _: machine.check_open_files(1024))],
     "ports": [(FAILURE, "no 16 free ports", "end what holds them", ports_taken)],
     "sandbox": [
         (FAILURE, "min_level=3: NOT STOPPED: find_files", KERNEL, low_sandbox(programs=True)),
@@ -296,10 +275,10 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (FAILURE, "main memory of a machine", "2 GiB", memory(-1, replace(SMALL, gpus=0, memory_gib=0.5))),
         (FAILURE, "a rank's memory", "GPUs of 4 GiB", memory(0, replace(SMALL, gpus=2, gpu_gib=2.5))),
         (WARNING, "less than 15%", "GPUs of 4 GiB", nearly_large_enough_gpus),
-        (WARNING, "2.0 GiB", "end what uses it", lambda _: check_available(2 * GIB, GIB)),
+        (WARNING, "2.0 GiB", "end what uses it", lambda _: room.check_available(2 * GIB, GIB)),
     ],
     "push": [
-        (WARNING, "64.0 MiB", "--shm-size", lambda _: check_shm(2**26)),
+        (WARNING, "64.0 MiB", "--shm-size", lambda _: room.check_shm(2**26)),
         (FAILURE, "main memory", "learner.wire_dtype=bfloat16", large_push),
     ],
     "room": [
@@ -334,12 +313,12 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (WARNING, "/dev/shm of 10.0.0.2 has 64.0 MiB", "--shm-size", node(shm_bytes=64 * 2**20)),
         (WARNING, "10.0.0.2 has 3.0 GiB free, 3.0%", "--temp-dir", node(disk_bytes=3 * GIB, disk_share=0.03)),
         (FAILURE, "10.0.0.2: silent", "start Ray", seen(facts=None, fault="silent")),
-        (FAILURE, "127.0.0.1:1", "RAY_ADDRESS", lambda _: check_head("127.0.0.1:1") or ok("")),
+        (FAILURE, "127.0.0.1:1", "RAY_ADDRESS", lambda _: nodes.check_head("127.0.0.1:1") or ok("")),
     ],
     "tracking": [
-        (WARNING, "127.0.0.1:9", "tracking.uri", store("http://user:password@127.0.0.1:9")),
+        (WARNING, "127.0.0.1:9", "tracking.uri", tracked("http://user:password@127.0.0.1:9")),
         (FAILURE, "WANDB_API_KEY", "tracking.wandb.mode=offline", no_key),
-        (WARNING, "can't be made", "runs_dir", store("sqlite:////proc/none/mlflow.db")),
+        (WARNING, "can't be made", "runs_dir", tracked("sqlite:////proc/none/mlflow.db")),
     ],
 }
 """By check: the level, a part of the finding and of its remedy, and the function that plants the fault in a folder."""
@@ -413,10 +392,10 @@ def test_the_nodes_of_a_cluster_are_asked_for_what_they_have(monkeypatch: pytest
     cluster = Nodes()
     try:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        nodes = ask_nodes()
+        there = ask_nodes()
         assert not ray.is_initialized()
-        assert len(nodes) == 2
-        for node in nodes:
+        assert len(there) == 2
+        for node in there:
             assert (node.fault, node.unreached) == ("", ())
             assert node.facts is not None
             assert node.facts.versions["ray"] == ray.__version__
