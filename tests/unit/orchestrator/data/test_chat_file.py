@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, ThinkingMix
+from temper.envs.data import jsonl
 from temper.envs.data.blocks import BLOCK, Blocks
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.models.fresh import byte_tokenizer
@@ -107,13 +108,16 @@ def test_what_is_remarkable_about_rows_is_counted(tmp_path: Path) -> None:
     assert file.counts == {"rows": 5, REPEATED: 1, LEFT_OPEN: 1, OPENED: 1, BROKEN: 1}
 
 
-def test_separators_of_unicode_a_mark_of_byte_order_and_a_line_of_300_mb_are_no_trouble(tmp_path: Path) -> None:
+def test_separators_of_unicode_a_mark_of_byte_order_and_a_line_over_the_limit_are_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1_000_000)
     path = tmp_path / "chats.jsonl"
     answer = "one\u2028two\x85three\u2029"
     good = json.dumps(said({"role": "assistant", "content": answer}), ensure_ascii=False).encode()
     with path.open("wb") as file:
         file.write(b"\xef\xbb\xbf" + good + b"\r\n\n")
-        file.write(b'{"messages": "' + b"x" * 300_000_000 + b'"}\n')
+        file.write(b'{"messages": "' + b"x" * 3_000_000 + b'"}\n')
         file.write(good[:-1] + b', "id": 2}\n')
         file.write(json.dumps(said({"role": "assistant", "content": "\ud800"})).encode() + b"\n")
     read = chats(path, on_error="skip")
