@@ -31,7 +31,6 @@ def given(*arguments: str) -> argparse.Namespace:
 
 
 def config(*arguments: str) -> Config:
-    """The configuration that a command makes of a model or a run."""
     command = given(*arguments)
     return config_of(command)
 

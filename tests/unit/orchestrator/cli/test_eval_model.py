@@ -42,7 +42,6 @@ class Evaluated:
 
 
 def that_says_numbers(model: Path) -> Path:
-    """Make of a tiny model one that says digits alone, other ones to another question."""
     file = model / "model.safetensors"
     weights = load_file(file)
     for name, values in weights.items():
@@ -111,7 +110,6 @@ def of_gsm8k() -> list[str]:
 
 
 def agree(found: Evaluated, places: slice) -> None:
-    """Hold tokens and scores of these rows against each other."""
     said = found.said[places]
     assert [tuple(one["turns"][0]["sampled_ids"]) for one in found.played[places]] == [one.ids for one in said]
     expected = [int(one.number == gold) for one, gold in zip(said, found.golds[places], strict=True)]

@@ -13,8 +13,6 @@ from temper.rollout.pool.restarts import TooManyRestarts
 
 
 def raising(error: BaseException) -> Callable[[], int]:
-    """Return work that ends so."""
-
     def work() -> int:
         raise error
 

@@ -13,7 +13,6 @@ ROOT = parser()
 
 
 def below(command: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The commands of a command, by name."""
     found = [one.choices for one in command._actions if isinstance(one, argparse._SubParsersAction)]
     return dict(found[0]) if found else {}
 

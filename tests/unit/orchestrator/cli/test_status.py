@@ -144,7 +144,6 @@ def test_a_watch_is_ended_by_ctrl_c(folder: RunDir, capsys: pytest.CaptureFixtur
 
 
 def interrupt_in(function: str, thread: int) -> None:
-    """Send SIGINT once the thread has waited in a function for a tenth of a second."""
     seen = 0
     while seen < 10:
         time.sleep(0.01)
@@ -190,7 +189,6 @@ def test_a_request_that_nobody_takes_is_withdrawn_and_says_what_the_run_was_at(
 
 
 def close_when_asked(folder: RunDir) -> None:
-    """End a run once there is a request to it."""
     until = time.monotonic() + 20
     while not (folder.root / SCALE_FILE).exists() and time.monotonic() < until:
         time.sleep(0.01)

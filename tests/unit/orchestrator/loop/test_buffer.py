@@ -35,8 +35,6 @@ from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVer
 
 
 class Numbered:
-    """A source whose tasks are numbers."""
-
     def task(self, index: int) -> Task:
         return Task(
             env=EnvRef(name="math"), key=str(index), messages=({"role": "user", "content": str(index)},), spec={}
@@ -132,7 +130,6 @@ def test_every_draw_is_trained_once_or_still_pending(max_lag: int, slots: int | 
 def again(
     buffer: Buffer, state: BufferState, *, was: int = 1, now: int = 1, envs: tuple[str, ...] = ("math",)
 ) -> set[int]:
-    """Restore a buffer from what a checkpoint's files say, as text."""
     groups = [saved.with_task(mixture().task(saved.draw)) for saved in saved_groups(held_group_lines(state.groups))]
     read = buffer_from_json(json.loads(json.dumps(buffer_to_json(state))), groups)
     assert read == state
@@ -413,7 +410,6 @@ def test_the_ledger_gets_what_became_of_answers() -> None:
 
 
 def full_ledger(event: TicketEvent, values: Mapping[str, int | str]) -> None:
-    """A ledger that has room for three tickets."""
     if (event, values["ticket"]) == ("admitted", 3):
         raise OSError("no room for ticket 3")
 

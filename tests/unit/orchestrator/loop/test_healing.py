@@ -109,8 +109,6 @@ class MortalLearner(HealthyLearner):
 
 
 class MortalTrainer(Trainer):
-    """Starts a new learner wherever there is none."""
-
     def __init__(self, run: Run, made: Callable[[], MortalLearner]) -> None:
         super().__init__(run)
         self.made = made

@@ -208,8 +208,6 @@ def unbuildable(groups: list[Group]) -> list[TrainBatch]:
 
 
 class Ended:
-    """What a loop of which something fails had done by then."""
-
     def __init__(
         self, rollouts: BreakingRollouts, learner: Learner, *, max_lag: int = 1, make_batches: Any = no_batches
     ) -> None:
@@ -246,8 +244,6 @@ class Ended:
 
 
 class Told(Rollouts):
-    """Loads each version for as long as it says; keeps the order of what is done."""
-
     def __init__(self, loading: Callable[["Told", int], Awaitable[object]]) -> None:
         super().__init__(last=10**6)
         self.loading = loading
@@ -307,7 +303,6 @@ async def told_steps(
 
 
 def step_in_turn(n: int) -> list[str]:
-    """What is done in a step that waits for the engines."""
     load = [f"publishes {n}", f"loads {n}", f"loaded {n}"]
     return [f"learns {n}", *load, f"reports {n}", f"saves {n} as version {n}"]
 
@@ -551,8 +546,6 @@ def test_a_step_says_what_episodes_waited_for_and_what_the_engines_did() -> None
 
 
 class ToldTrainer(Trainer):
-    """Trains with the learner of this file, which skips every step or none."""
-
     skips = True
 
     async def begin(self, name: str, **_told: Any) -> Any:
@@ -560,15 +553,11 @@ class ToldTrainer(Trainer):
 
 
 class ToldEngines(Engines):
-    """Engines are those of this file."""
-
     async def serving(self, model: Path, *, who: str) -> Any:
         return Rollouts(last=10**6)
 
 
 class ToldRun(Run):
-    """A run whose engines and learner are those of this file."""
-
     def __init__(self, config: RunConfig, *, folder: RunDir, progress: Progress) -> None:
         super().__init__(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
         self.trainer = ToldTrainer(self)
@@ -576,7 +565,6 @@ class ToldRun(Run):
 
 
 def told_folder(place: Path) -> RunDir:
-    """The open folder of a run with a model."""
     byte_tokenizer().save_pretrained(place / "model")
     (place / "model" / "config.json").write_text("{}", encoding="ascii")
     folder = RunDir(place / "run")
@@ -601,8 +589,6 @@ def test_steps_that_are_skipped_one_after_the_other_end_the_stage_with_their_tra
 
 
 class NeverMade:
-    """A source that makes no task."""
-
     def __init__(self) -> None:
         self.given_up = threading.Event()
 

@@ -144,16 +144,12 @@ class Counted(Coroutine[Any, Any, Any]):
 
 
 class Numbered:
-    """A source whose tasks are numbers."""
-
     def task(self, index: int) -> Task:
         messages = ({"role": "user", "content": str(index)},)
         return Task(env=EnvRef(name="math"), key=str(index), messages=messages, spec={})
 
 
 class NumberedStage(StageInstance):
-    """An instance whose tasks are numbers."""
-
     def mixture(self, *_told: Any) -> Mixture:
         return Mixture({"math": Numbered()}, {"math": 1.0})
 
@@ -236,8 +232,6 @@ class Rollouts:
 
 
 class ToldTrainer(Trainer):
-    """Saves what was learnt as a checkpoint of the real form."""
-
     told: Learner
 
     def batch_builder(self) -> BatchBuilder:
@@ -260,8 +254,6 @@ class ToldTrainer(Trainer):
 
 
 class ToldEngines(Engines):
-    """Engines are those of this file."""
-
     told: Rollouts
 
     async def serving(self, model: Path, *, who: str) -> Any:
@@ -270,8 +262,6 @@ class ToldEngines(Engines):
 
 
 class ToldRun(Run):
-    """A run whose engines and learner are those of this file."""
-
     def __init__(self, config: RunConfig, *, folder: RunDir, progress: Progress, life: Life) -> None:
         super().__init__(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
         weights = Weights()
@@ -283,7 +273,6 @@ class ToldRun(Run):
 
 @cache
 def settings(case: Case) -> Config:
-    """The configuration of a run."""
     given = [
         f"rl.max_lag={case.lag}",
         f"rl.max_drops={case.drops}",
@@ -374,7 +363,6 @@ def undisturbed(root: Path, case: Case) -> tuple[Left, int]:
 
 @pytest.fixture
 def memory() -> Iterator[Path]:
-    """A folder in memory: a checkpoint is forced to disk, for which a busy machine takes long."""
     with TemporaryDirectory(dir="/dev/shm") as folder:
         yield Path(folder)
 

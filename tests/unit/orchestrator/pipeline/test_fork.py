@@ -63,7 +63,6 @@ def source(tmp_path: Path) -> Path:
 
 
 def left(run: Path) -> list[str]:
-    """The stages that are still to run in a fork."""
     config = load_config(run / "config.yaml", [])
     steps = {one.name: config.steps(one) for one in config.instances if one.stage.trains}
     return [stage.name for stage in plan(config.instances, RunDir(run).state(), steps=steps).ahead]

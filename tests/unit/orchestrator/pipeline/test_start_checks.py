@@ -44,7 +44,6 @@ CHAT = '{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with data, right and wrong, and with environments of one's own that can't be imported."""
     rows = [ROW.replace("1 + 1", f"1 + {n}") for n in range(64)]
     (tmp_path / "rows.jsonl").write_text("".join(rows))
     (tmp_path / "torn.jsonl").write_text("".join(rows) + '{"question": "What is')

@@ -16,8 +16,6 @@ from temper.orchestrator.tracking.tracker import Tracker
 
 
 class Told(Tracker):
-    """A tracker that keeps what it is told."""
-
     def __init__(self) -> None:
         super().__init__()
         self.stages: dict[str, tuple[dict[str, str], float | None, list[DataSet]]] = {}

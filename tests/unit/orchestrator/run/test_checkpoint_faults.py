@@ -64,7 +64,6 @@ def at_call(number: int, fault: Callable[[str], None]) -> Callable[[Any, str, An
 
 
 def newest(folder: Path) -> str:
-    """Return the file that was written last, "" for none."""
     return str(
         max((path for path in folder.rglob("*") if path.is_file()), key=lambda p: p.stat().st_mtime_ns, default="")
     )
@@ -104,7 +103,6 @@ def in_child(stage: Path, step: int, hook: Callable[[Any, str, Any], None]) -> i
 
 @pytest.fixture
 def in_memory() -> Iterator[Path]:
-    """A folder in which a flush costs nothing."""
     shared = "/dev/shm"
     with TemporaryDirectory(dir=shared if os.path.isdir(shared) else None) as folder:
         yield Path(folder)

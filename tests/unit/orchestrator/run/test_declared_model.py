@@ -25,7 +25,6 @@ TEMPLATE = (
 
 
 def base_model(folder: Path) -> Path:
-    """A model directory whose tokenizer has no chat template."""
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = None
     tokenizer.save_pretrained(folder)

@@ -11,8 +11,6 @@ from temper.orchestrator.run.progress import Progress, SamplingCount, clock_text
 
 
 class HandClock:
-    """Seconds that pass when the test says so."""
-
     def __init__(self, now: float = 100.0) -> None:
         self.now = now
 

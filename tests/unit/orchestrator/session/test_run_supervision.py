@@ -24,8 +24,6 @@ from temper.orchestrator.tracking.tracker import Tracker
 
 
 class Worker:
-    """A member that answers at once, in the name of this process."""
-
     name = "rollout worker 0"
     place = Place(pid=os.getpid(), host="here")
 
@@ -83,8 +81,6 @@ class StuckWorker(Worker):
 
 
 def watched(root: Path, work: Callable[[Desk], Awaitable[None]], worker: Worker | None = None) -> Desk:
-    """Do something under the watch of a desk."""
-
     async def scene() -> Desk:
         desk = Desk(root, worker)
         try:

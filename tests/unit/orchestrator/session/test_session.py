@@ -88,7 +88,6 @@ async def begun(run: Run, loss: LossConfig) -> int:
 
 
 def on_a_run(folder: Path, learner: Learner, work: Callable[[Run], Awaitable[Any]], *overrides: str) -> Any:
-    """What some work on a run with this learner returns."""
     byte_tokenizer().save_pretrained(folder / "model")
     (folder / "model" / "config.json").write_text('{"model_type": "llama"}')
     place = RunDir(folder / "run")
@@ -190,8 +189,6 @@ def test_a_learner_that_hangs_is_not_waited_for_for_ever_and_the_setting_is_name
 
 
 class HealthyLearner(Learner):
-    """A learner that can be killed."""
-
     def members(self, *, restarts: int) -> list[MemberNow]:
         return []
 
@@ -200,8 +197,6 @@ class HealthyLearner(Learner):
 
 
 class Healing(Trainer):
-    """Starts a new learner of this file wherever there is none; keeps them."""
-
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self.started: list[HealthyLearner] = []

@@ -163,7 +163,6 @@ def told(*overrides: str) -> Config:
 
 
 def check_teacher(config: Config) -> None:
-    """Check the stage as the start of a run does."""
     path = config.model.path
     tokenizer = byte_tokenizer() if path is None else load_tokenizer(Path(path))
     start = StartCheck(config=config, name="distill", tokenizer=tokenizer, longest=None)

@@ -14,7 +14,6 @@ TASK = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "conten
 
 
 def answer(*turns: tuple[int, ...]) -> Trajectory:
-    """An answer whose turns have tokens of these versions."""
     said = (turn_of(versions, versions=versions) for versions in turns)
     return Trajectory(task=TASK, turns=tuple(said), stop=Stop.ENV, reward=0.0)
 

@@ -32,8 +32,6 @@ def batch(step: int) -> TrainBatch:
 
 
 class FailingLearner(HealthyLearner):
-    """A learner whose step of this number fails."""
-
     def __init__(self, *, fails_at: int = 0, fault: Exception | None = None) -> None:
         super().__init__()
         self.fails_at = fails_at
@@ -92,8 +90,6 @@ def test_a_stop_between_two_steps_saves_the_last_one(tmp_path: Path) -> None:
 
 
 class Successors(Trainer):
-    """Has a learner for each that died."""
-
     def __init__(self, run: Run, learners: list[FailingLearner]) -> None:
         super().__init__(run)
         self.learners = learners

@@ -54,7 +54,6 @@ def gpus(count: int, gib: float, *, machines: int = 1) -> Hardware:
 def chosen(
     hardware: Hardware, shape: ModelShape, *overrides: str, name: ProfileName = "auto", **given: object
 ) -> Config:
-    """The configuration of a run of which only this is given."""
     plain = overridden(ENVS | given, list(overrides))
     return make_config(completed(plain, choice(plain, name, hardware, shape)))
 

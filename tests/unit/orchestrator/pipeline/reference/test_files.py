@@ -21,17 +21,14 @@ CONFIGS = sorted(Path("configs").rglob("*.yaml"))
 
 @cache
 def validator() -> Draft7Validator:
-    """What an editor checks by."""
     return Draft7Validator(json.loads(editor_schema()))
 
 
 def refused(text: str) -> bool:
-    """Whether the schema refuses a configuration."""
     return not validator().is_valid(parsed(text))
 
 
 def given_at(key: str, value: object) -> dict[str, Any]:
-    """A configuration that gives one key."""
     given: Any = value
     for word in reversed(key.replace("*", "math").split(".")):
         given = {word: given}

@@ -62,7 +62,6 @@ class Outer(Base):
 
 
 def facts(setting: Setting) -> tuple[Any, ...]:
-    """What people are told of a setting."""
     kind = None if setting.kind is None else setting.kind.value
     return setting.type, setting.default_text, setting.unit, kind, setting.meaning
 
