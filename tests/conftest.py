@@ -10,7 +10,6 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 LONGEST = (
     "faults/test_driver.py",
     "integration/test_main_job.py",
-    "integration/test_main_job_ranks.py",
     "integration/test_families.py",
     "unit/rollout/engines/test_vllm.py",
     "unit/rollout/serving/test_server.py",

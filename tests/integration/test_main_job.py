@@ -1,22 +1,35 @@
 """The main job through the command line, on the real engines: Ray, vLLM, DeepSpeed, MLflow."""
 
+import contextlib
 import json
 import math
 import os
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
 from support import tiny_models
 from support.documents import tutorial_block as block
-from support.main_job import command, finish, rows, start, wait_for_step
+from support.fault_job import DEMO, SMALL, Job, Runs, rows, runs
 from support.metric_names import unexplained_of
 from transformers import AutoModelForCausalLM
 
+from temper.orchestrator.__main__ import main
+
+TWO_RANKS = ["learner.ranks=2", "learner.zero_stage=3", "learner.transport=broadcast"]
+LAST = (
+    "stages=[init,sft,self_sft,eval,rl,distill,dpo,{{sft: {{name: sft_last, optim: {{kind: {kind}}}, steps: {steps}}}}},"
+    "report]"
+)
+"""The stages; that of the end is a second `sft`."""
+ENDLESS = 1000
+"""Steps, until a run is stopped or killed in their middle, however busy the machine is."""
 JUDGED = 'verdict(parsed.answer == task.spec["answer"]'
 """What the documents' environment makes of an answer."""
 
@@ -34,10 +47,27 @@ def tracked_runs(client: MlflowClient) -> list[Run]:
     return [run for run in found if "mlflow.parentRunId" not in run.data.tags]
 
 
-@pytest.mark.timeout(1500)
-def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a_run_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def open_ports(job: Job, actor: str) -> list[list[str]]:
+    """For each process of a job's actor, such as `ray::TrainerWorker`, where it listens beyond loopback for TCP."""
+    ports = []
+    for process in job.actors(actor):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            listening = [one for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+            ports.append([f"{one.laddr.ip}:{one.laddr.port}" for one in listening if one.laddr.ip != "127.0.0.1"])
+    return ports
+
+
+@pytest.fixture
+def found() -> Iterator[Runs]:
+    with runs(DEMO) as made:
+        yield made
+
+
+@pytest.mark.timeout(4000)
+def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
+    found: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Two ranks with partitioned parameters are stopped in mid-training, one rank continues, and its driver is killed."""
     assert JUDGED in block("python")
     (tmp_path / "backwards.py").write_text(block("python"))  # the documents' own environment, beside the others
     (tmp_path / "pleased.py").write_text(
@@ -47,14 +77,13 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
         block("python").replace("backwards", "torn").replace(JUDGED, "verdict(len(parsed.answer) % 2 == 0")
     )
     teacher = tiny_models.qwen3(tmp_path / "teacher")  # of another family, with the same tokenizer
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    arguments = command(
-        tmp_path,
-        "stages=[init,sft,self_sft,eval,rl,distill,dpo,{sft: {name: sft_last, steps: 2}},eval,report]",
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = [
+        *SMALL,
         "sft.steps=4",
         "sft.max_tokens=64",
         "sft.on_error=skip",
-        "rl.steps=12",
         "envs.spelling.kind=backwards",
         "envs.easy={kind: pleased, thinking: false}",
         "envs.coin={kind: torn, thinking: false}",
@@ -67,36 +96,41 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
         "rl.loss.malformed_thought=-1.0",
         "eval.budgets=[4]",
         "eval.no_thought=true",
-    )
-    run = tmp_path / "job"
-
-    first = start(arguments)
-    wait_for_step(first, run, "rl", 3)
-    os.kill(first.pid, signal.SIGTERM)
-    status, before_stop = finish(first)
-    output = before_stop
+    ]
+    job = found.start("job", *arguments, LAST.format(kind="adamw", steps=4), f"rl.steps={ENDLESS}", *TWO_RANKS)
+    run = job.run
+    job.wait_until(job.reached("rl", 3), "a step of two ranks")
+    for actor, count in (("ray::TrainerWorker", 2), ("ray::RolloutWorker", 1)):
+        ports = open_ports(job, actor)
+        assert [len(one) for one in ports] == [1] * count, (actor, ports)  # Ray's own, which asks for a token
+    assert open_ports(job, "VLLM::EngineCore") == [[]]
+    job.process.send_signal(signal.SIGTERM)
+    status, output = job.end(), job.output
     assert status == 130, output
     assert "the same command continues" in output
     assert "Writing model shards" in (run / "logs" / "driver.log").read_text()
     assert "Writing model shards" not in output
     printed = [file.read_text(errors="replace") for file in (run / "logs" / "ray").glob("worker-*")]
     assert [any(who in text for text in printed) for who in ("TrainerWorker", "RolloutWorker")] == [True, True]
-    reached = len(rows(run, "rl"))
-    assert reached < 12
+    steps = len(rows(run, "rl")) + 3
 
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    client = MlflowClient(tracking_uri=f"sqlite:///{found.folder}/mlflow.db")
     (tracked,) = tracked_runs(client)
     assert tracked.info.status == "KILLED"
 
-    arguments += ["rl.optim.learning_rate=1.2e-4", "rl.timeout_s=301"]
-    status, output = finish(start(arguments))
-    assert status == 0, output
-    assert "rl: continuing after step" in output
-    assert "sandbox level " in output
-    assert [row.step for row in rows(run, "rl")] == list(range(1, 13))
+    arguments += ["rl.optim.learning_rate=1.2e-4", "rl.timeout_s=301", f"rl.steps={steps}"]
+    job = found.start("job", *arguments, LAST.format(kind="muon", steps=ENDLESS))  # which needs whole parameters
+    job.wait_until(job.reached("sft_last", 1), "a step of the last stage")
+    job.kill()
+    assert "rl: continuing after step" in job.output
+    assert "sandbox level " in job.output
+    arguments.append(LAST.format(kind="muon", steps=4))
+    job = found.start("job", *arguments)
+    assert job.end() == 0, job.output
+    assert [row.step for row in rows(run, "rl")] == list(range(1, steps + 1))
     assert [row.step for row in rows(run, "sft")] == list(range(1, 5))
-    assert [row.step for row in rows(run, "sft_last")] == [1, 2]  # the stage again, under a name of its own
-    assert json.loads((run / "manifest.json").read_text())["model"] == "checkpoints/sft_last/000002"
+    assert [row.step for row in rows(run, "sft_last")] == list(range(1, 5))  # the stage again, under a name of its own
+    assert json.loads((run / "manifest.json").read_text())["model"] == "checkpoints/sft_last/000004"
     assert all(row.values["train/logprob_gap"] < 1e-4 for row in rows(run, "rl") if not row.values["train/lag_max"])
     assert all(row.values["train/lag_max"] <= 1 for row in rows(run, "rl"))
 
@@ -104,13 +138,13 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling", "easy", "coin"}
     assert [row.step for row in rows(run, "self_sft")] == [1, 2]
     data = {event["stage"]: event["what"] for event in report["events"] if event["kind"] == "data"}
-    (changed,) = (event for event in report["events"] if event["kind"] == "changed")
-    assert changed["stage"] == "rl"
-    assert list(changed["what"]) == ["rl.optim.learning_rate"]  # the deadline is free
+    (changed,) = (event for event in report["events"] if (event["kind"], event["stage"]) == ("changed", "rl"))
+    assert "rl.optim.learning_rate" in changed["what"]
+    assert "rl.timeout_s" not in changed["what"]  # the deadline is free
     missing = sum(row.values["data/left_out"] for row in rows(run, "sft"))
     assert 0 < missing < 4 * 16  # demonstrations of more than 64 tokens: counted, not cut
     assert data["sft"] == {"sequences": str(4 * 16), "too long and left out": f"{missing:.0f}"}
-    assert f"sft: {missing:.0f} of 64 sequences were too long" in before_stop + output
+    assert f"sft: {missing:.0f} of 64 sequences were too long" in output
     assert {"source", "rows", "epochs"} <= data["self_sft"].keys() & data["dpo"].keys()
     distilled, preferred = rows(run, "distill"), rows(run, "dpo")
     assert [row.step for row in distilled] == [1, 2]
@@ -124,9 +158,9 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert all(0 <= row.values["train/accuracy"] <= 1 and row.values["train/grad_norm"] > 0 for row in preferred)
     assert preferred[-1].values["train/margin"] != 0.0
     assert "<svg" in (run / "report.html").read_text() or "data:image" in (run / "report.html").read_text()
-    model = AutoModelForCausalLM.from_pretrained(run / "checkpoints" / "rl" / "000012")
-    assert model.config.model_type == "nemotron_h"
-    assert (run / "checkpoints" / "rl" / "000012" / "tokenizer.json").is_file()  # the one it continued from is gone
+    trained = run / "checkpoints" / "rl" / f"{steps:06}"
+    assert AutoModelForCausalLM.from_pretrained(trained).config.model_type == "nemotron_h"
+    assert (trained / "tokenizer.json").is_file()  # the one it continued from is gone
 
     assert any("env/spelling/reward" in row.values for row in rows(run, "rl"))  # the user's own environment
     sampled = [turn for t in trajectories(run) for turn in t["turns"]]
@@ -144,7 +178,7 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     (tracked,) = tracked_runs(client)
     assert tracked.info.status == "FINISHED"
     history = Counter(m.step for m in client.get_metric_history(tracked.info.run_id, "4_train/rl/loss"))
-    assert history == Counter(range(1, 13))
+    assert history == Counter(range(1, steps + 1))
     kept = {file.path for file in client.list_artifacts(tracked.info.run_id)}
     assert kept >= {"report.html", "report.json"}
     assert not [path for path in kept if path.endswith(".jsonl")]  # prompts and answers stay here
@@ -152,7 +186,8 @@ def test_a_run_that_is_stopped_in_mid_training_continues_and_leaves_everything_a
     assert unexplained_of(run / "metrics.jsonl") == []  # docs/metrics.md has every name
     before = (run / "metrics.jsonl").read_text()
     state = (run / "manifest.json").read_text()
-    status, output = finish(start(arguments))
-    assert status == 0, output
-    assert (run / "metrics.jsonl").read_text() == before  # all is done: nothing runs again
+    assert (
+        main(["run", str(DEMO), f"runs_dir={found.folder}", "name=job", *arguments]) == 0
+    )  # all is done: nothing runs again
+    assert (run / "metrics.jsonl").read_text() == before
     assert (run / "manifest.json").read_text() == state

@@ -3,35 +3,28 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.main_job import command, finish, start
+from support.fault_job import DEMO, SMALL, runs
 
 PATIENCE_S = 400
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run() -> Iterator[Path]:
     """Five steps by two ranks, beside which the engine samples, with checkpoints after the steps 2, 4 and 5."""
-    root = tmp_path_factory.mktemp("replayed")
-    arguments = command(
-        root,
-        *(
-            "stages=[init,rl]",
-            "rl.steps=5",
-            "rl.max_lag=1",
-            "learner.ranks=2",
-            "learner.zero_stage=1",
-            "sft.optim.kind=adamw",
-        ),
+    arguments = [
+        *("stages=[init,rl]", "rl.steps=5", "rl.max_lag=1", "learner.ranks=2", "learner.zero_stage=1"),
         *("rl.loss.malformed_thought=-1.0", "rl.loss.advantage=reinforce_pp", "rl.optim.warmup_steps=0"),
         *("rl.thinking={budget: 0.9, budgets: [4, 8]}", "checkpoints.keep=3"),
-    )
-    status, output = finish(start(arguments))
-    assert status == 0, output
-    return root / "job"
+    ]
+    with runs(DEMO) as found:
+        job = found.start("job", *SMALL, *arguments)
+        assert job.end() == 0, job.output
+        yield job.run
 
 
 def replay(run: Path, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import re
-import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,8 +15,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from support import tiny_models
-from support.main_job import finish as ended
-from support.main_job import rows, start
+from support.fault_job import rows, runs
 from support.replayed_run import PlainTrainer
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
@@ -157,18 +155,19 @@ def test_two_steps_of_each_stage_are_taken_on_files_alone(files_alone: Path) -> 
 
 @pytest.mark.slow
 def test_two_steps_of_each_are_taken_and_told_of(files_alone: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, output = ended(start([sys.executable, "-m", "temper.orchestrator", "run", str(files_alone)]))
-    assert status == 0, output
-    run = files_alone.parent / "runs" / "files"
-    require_two_steps(run, files_alone.parent / "model")
-    told = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    assert [one["name"] for one in told["stages"]] == ["init", "sft", "dpo"]
-    for command in (
-        ["status", str(run)],
-        ["debug", "explain", str(run)],
-        ["debug", "audit", str(run)],
-        ["doctor", "--plan", str(files_alone)],
-    ):
-        assert main(command) == 0, capsys.readouterr()
-    assert main(["eval", str(run)]) == 2
-    assert "name what is asked" in capsys.readouterr().err
+    with runs(files_alone) as found:
+        job = found.start("files")
+        assert job.end() == 0, job.output
+        run = job.run
+        require_two_steps(run, files_alone.parent / "model")
+        told = json.loads((run / "report.json").read_text(encoding="utf-8"))
+        assert [one["name"] for one in told["stages"]] == ["init", "sft", "dpo"]
+        for command in (
+            ["status", str(run)],
+            ["debug", "explain", str(run)],
+            ["debug", "audit", str(run)],
+            ["doctor", "--plan", str(files_alone)],
+        ):
+            assert main(command) == 0, capsys.readouterr()
+        assert main(["eval", str(run)]) == 2
+        assert "name what is asked" in capsys.readouterr().err

@@ -32,8 +32,16 @@ rollout:
   engine: {max_model_len: 512, max_sequences: 64}
 """
 """A tiny model and an environment without a sandbox: a start takes what its processes take to import."""
+DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
+SMALL = [
+    "model.fresh={pattern: M-*-, hidden_size: 64, intermediate_size: 128, attention_heads: 2, key_value_heads: 1}",
+    *("sft.batch_size=16", "sft.optim.kind=adamw", "eval.tasks=4", "eval.samples=2"),
+    *("rl.groups_per_step=4", "rl.group_size=4", "rl.max_drops=2", "rl.checkpoint_every=2"),
+    *("rollout.limits.turn_tokens=32", "rollout.engine.max_sequences=64"),
+]
+"""What makes the demo small."""
 SYNCHRONOUS = ["rl.max_lag=0", "rollout.workers=1"]
-START_S = 240.0
+START_S = 1200.0
 """How long any one thing may take to be seen, also on a busy machine."""
 GONE_S = 180.0
 """How long the processes of a killed run may take to go: Ray's agents look for their head for a minute before they end."""

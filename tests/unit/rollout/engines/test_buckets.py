@@ -110,7 +110,7 @@ async def story(model_dir: Path) -> None:
         await engine.close()
 
 
-@pytest.mark.slow  # two ranks of tests/integration/test_main_job_ranks.py push by them too
+@pytest.mark.slow  # two ranks of tests/integration/test_main_job.py push by them too
 def test_weights_that_come_in_buckets_are_those_of_the_trainer_also_where_one_was_damaged_and_they_came_again(
     tmp_path: Path,
 ) -> None:
