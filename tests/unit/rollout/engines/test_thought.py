@@ -76,19 +76,29 @@ def check_stats(stats: EngineStats, samples: list[Passage]) -> None:
 
 
 async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
+    """Start an engine and check the limits in it."""
+    tags = ThoughtTags(load_tokenizer(model_dir))
+    engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS, tags=tags)
+    await engine.start()
+    try:
+        await limits_hold(engine, model_dir, forced=forced, drafts=config.speculation != "off")
+    finally:
+        await engine.close()
+
+
+async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12, drafts: bool = False) -> None:
     """Sample under many limits at once; then push weights while thoughts are in flight, and sample again."""
     tokenizer = load_tokenizer(model_dir)
     tags = ThoughtTags(tokenizer)
     opening = "<think>\n" if tags.opened_by_prompt else ""
     prompt = tuple(tokenizer(f"<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n{opening}")["input_ids"])
-    engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS, tags=tags)
-    await engine.start()
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())
     rank.load(str(model_dir), optim=OptimConfig(learning_rate=1e-2, warmup_steps=0), total_steps=10)
+    engine.take_stats()
 
     async def sample(rounds: int, *, tokens: int) -> list[Passage]:
         wanted = [(prompt[number % 5 :], limit) for number in range(rounds) for limit in LIMITS]
-        repeats = config.speculation != "off"  # the likeliest tokens of such a model soon repeat themselves
+        greedy = Sampling(temperature=0.0)  # the likeliest tokens of such a model soon repeat themselves
         said = (
             engine.generate(
                 TurnRequest(
@@ -96,7 +106,7 @@ async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
                     max_tokens=tokens,
                     seed=seed,
                     limit=limit,
-                    sampling=Sampling(temperature=0.0) if repeats and seed % 2 else PLAIN,
+                    sampling=greedy if drafts and seed % 2 else PLAIN,
                 )
             )
             for seed, (ids, limit) in enumerate(wanted)
@@ -107,7 +117,7 @@ async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
         samples = await sample(3, tokens=48)
         stats = engine.take_stats()
         check_stats(stats, samples)
-        assert (stats.accepted_tokens > 0) == (config.speculation != "off")
+        assert (stats.accepted_tokens > 0) == drafts
         assert check_marks(tags, samples) >= forced
         assert gap(rank, samples) < TOLERANCE
         rows = [TrainingSample.supervised(ids=prompt, trained_T=[False, *[True] * (len(prompt) - 1)])]
@@ -119,7 +129,7 @@ async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
         manifest = rank.publish(1)
         assert manifest is not None
         running = asyncio.create_task(sample(3, tokens=150))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             while not engine.take_stats().sampled_tokens:
                 await asyncio.sleep(0.01)
         await loaded(engine, rank, manifest)
@@ -132,7 +142,6 @@ async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
         assert gap(rank, after) < TOLERANCE
     finally:
         rank.close()
-        await engine.close()
 
 
 def opening_itself(directory: Path) -> Path:
@@ -145,14 +154,10 @@ def opening_itself(directory: Path) -> Path:
     return model
 
 
+@pytest.mark.slow  # a hybrid's are checked in test_vllm.py
 @pytest.mark.parametrize(
     ("make", "config", "forced"),
-    [
-        (tiny_models.nemotron_h, CONFIG, 12),
-        pytest.param(tiny_models.qwen3, DRAFTING, 12, marks=pytest.mark.slow),
-        pytest.param(tiny_models.qwen3, CONFIG, 12, marks=pytest.mark.slow),
-        pytest.param(opening_itself, CONFIG, 0, marks=pytest.mark.slow),
-    ],
+    [(tiny_models.qwen3, DRAFTING, 12), (tiny_models.qwen3, CONFIG, 12), (opening_itself, CONFIG, 0)],
 )
 def test_thoughts_are_closed_at_their_limits_and_sampled_tokens_agree_with_the_trainer(
     make: Callable[[Path], Path], config: EngineConfig, forced: int, tmp_path: Path

@@ -1,4 +1,4 @@
-"""Sampling in vLLM for real: what it returns is the log-probability under what was drawn from, whatever else runs beside."""
+"""What vLLM returns is the log-probability under the distribution that it drew from, whatever else runs beside it."""
 
 import asyncio
 import math
@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
-from support import tiny_models
 from transformers import AutoModelForCausalLM
 
 from temper.envs.core.task import EnvRef, Task
@@ -18,7 +17,6 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
-from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.sampling import PLAIN, Sampling
@@ -27,7 +25,6 @@ from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
-CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
 GREEDY = Sampling(temperature=0)
@@ -73,33 +70,27 @@ def check(model: torch.nn.Module, prompt: tuple[int, ...], sampling: Sampling, s
             assert not sampling.greedy or token == logits_TV[place].argmax()
 
 
-async def story(model_dir: Path) -> None:
+async def sampling_is_exact(engine: VllmEngine, model_dir: Path) -> None:
+    """Sample in many ways at once; the model, and a learner of it, find the same log-probabilities."""
     tokenizer = load_tokenizer(model_dir)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     tags = ThoughtTags(tokenizer)
     prompt = tuple(tokenizer("<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n<think>\n")["input_ids"])
-    engine = VllmEngine(model_dir, CONFIG, version=WeightVersion(step=0), ends=(tokenizer.eos_token_id,), tags=tags)
-    await engine.start()
-    try:
-        asked = [(sampling, limit) for sampling in SAMPLINGS for limit in LIMITS]
-        said = await asyncio.gather(
-            *(
-                engine.generate(
-                    TurnRequest(prompt_ids=prompt, max_tokens=40, seed=seed, sampling=sampling, limit=limit)
-                )
-                for seed, (sampling, limit) in enumerate(asked)
-            )
+    asked = [(sampling, limit) for sampling in SAMPLINGS for limit in LIMITS]
+    said = await asyncio.gather(
+        *(
+            engine.generate(TurnRequest(prompt_ids=prompt, max_tokens=40, seed=seed, sampling=sampling, limit=limit))
+            for seed, (sampling, limit) in enumerate(asked)
         )
-        for (sampling, limit), one in zip(asked, said, strict=True):
-            check(model, prompt, sampling, one)
-            close = None if limit is None else tags.forced_close(one.token_ids, limit)
-            marked = [place for place, forced in enumerate(one.forced_T) if forced]
-            assert marked == ([] if close is None else list(range(close.start, close.end)))
-        assert sum(any(one.forced_T) for one in said) >= len(SAMPLINGS)
-        await stops(engine, tokenizer.decode, prompt)
-        learn(model_dir, prompt, [(sampling, one) for (sampling, _), one in zip(asked, said, strict=True)])
-    finally:
-        await engine.close()
+    )
+    for (sampling, limit), one in zip(asked, said, strict=True):
+        check(model, prompt, sampling, one)
+        close = None if limit is None else tags.forced_close(one.token_ids, limit)
+        marked = [place for place, forced in enumerate(one.forced_T) if forced]
+        assert marked == ([] if close is None else list(range(close.start, close.end)))
+    assert sum(any(one.forced_T) for one in said) >= len(SAMPLINGS)
+    await stops(engine, tokenizer.decode, prompt)
+    learn(model_dir, prompt, [(sampling, one) for (sampling, _), one in zip(asked, said, strict=True)])
 
 
 def learn(model_dir: Path, prompt: tuple[int, ...], said: list[tuple[Sampling, Completion]]) -> None:
@@ -164,7 +155,3 @@ async def stops(engine: VllmEngine, text: Callable[[list[int]], str], prompt: tu
         )
         assert (*begun, *rest.token_ids) == ended.token_ids
         assert rest.finished
-
-
-def test_log_probabilities_are_those_of_the_distribution_that_was_drawn_from(tmp_path: Path) -> None:
-    asyncio.run(story(tiny_models.qwen3(tmp_path / "model")))
