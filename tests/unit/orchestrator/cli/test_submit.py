@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from ray.job_submission import JobStatus, JobSubmissionClient
 from temper.orchestrator.cli import submit as command
 from temper.orchestrator.cli.submit import passed_on, remote_command, run_job, submit
 from temper.orchestrator.cluster import ray_jobs
-from temper.orchestrator.cluster.ray_jobs import Job, local_head
+from temper.orchestrator.cluster.ray_jobs import Job
 from temper.orchestrator.cluster.this_machine import IMPORTS, LOOPBACK, ROOT
 
 DEMO = ROOT / "configs" / "demo.yaml"
@@ -35,10 +36,40 @@ time.sleep(60)
 """
 
 
+HEAD = """
+import os, sys
+from temper.orchestrator.cluster.ray_jobs import local_head
+with local_head() as server:
+    print(server, os.environ["RAY_AUTH_TOKEN"], flush=True)
+    sys.stdin.read()
+"""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A local head in a process of its own, which may be killed."""
+
+    process: "subprocess.Popen[str]"
+    address: str
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with local_head() as address:
-        yield address
+def head() -> Iterator[Head]:
+    environment = os.environ | {"PYTHONPATH": str(IMPORTS)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEAD], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process, pytest.MonkeyPatch.context() as variables:
+        assert process.stdout is not None
+        address, token = process.stdout.readline().split()
+        variables.setenv("RAY_AUTH_MODE", "token")
+        variables.setenv("RAY_AUTH_TOKEN", token)
+        yield Head(process, address)
+
+
+@pytest.fixture
+def server(head: Head) -> str:
+    return head.address
 
 
 @pytest.fixture
@@ -87,30 +118,6 @@ def test_a_signal_stops_a_job_which_may_save(
     assert "".join(log).splitlines().count("begun") == 1
 
 
-SUBMITTED = """
-import shlex, sys
-from temper.orchestrator.cli.submit import run_job
-from temper.orchestrator.cluster.ray_jobs import local_head
-with local_head() as server:
-    run_job(server, shlex.join([sys.executable, "-c", "import time; print('be' + 'gun', flush=True); time.sleep(600)"]), {})
-"""
-
-
-def test_a_killed_submit_leaves_no_process() -> None:
-    """Neither its head with the processes of that, nor the job."""
-    environment = os.environ | {"PYTHONPATH": str(IMPORTS)}
-    with subprocess.Popen([sys.executable, "-c", SUBMITTED], env=environment, stdout=subprocess.PIPE, text=True) as own:
-        assert own.stdout is not None
-        assert any(line == "begun\n" for line in own.stdout)
-        family = psutil.Process(own.pid).children(recursive=True)
-        own.kill()
-    assert len(family) > 5
-    _, alive = psutil.wait_procs(family, timeout=120)
-    for process in alive:
-        process.kill()
-    assert alive == []
-
-
 def test_a_job_that_does_not_end_is_waited_for_no_longer(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_jobs, "SILENT_S", 0.1)
     job = Job(server, python("import time; time.sleep(60)"), runtime_env={}, write=lambda text: None)
@@ -133,6 +140,27 @@ def test_a_silent_log_is_left_for_the_jobs_status(server: str, log: list[str], m
     program = "import time; print('begun', flush=True); time.sleep(4); print('done')"
     assert run_job(server, python(program), {}) == 0
     assert "".join(log).splitlines()[-2:] == ["begun", "done"]
+
+
+def test_a_killed_submit_leaves_no_process(head: Head) -> None:
+    """Neither its head with the processes of that, nor a job. This is the last test that needs the head."""
+    program = "import time; print('begun', flush=True); time.sleep(600)"
+    said: list[str] = []
+
+    def write(text: str) -> None:
+        said.append(text)
+        if "begun" in "".join(said).splitlines():
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        Job(head.address, python(program), runtime_env={}, write=write).follow()
+    family = psutil.Process(head.process.pid).children(recursive=True)
+    head.process.kill()
+    assert len(family) > 5
+    _, alive = psutil.wait_procs(family, timeout=120)
+    for process in alive:
+        process.kill()
+    assert alive == []
 
 
 @pytest.mark.parametrize("silences", [2, ray_jobs.UNANSWERED])
