@@ -15,7 +15,6 @@ from temper.orchestrator.session.status import read_status
 STEPS = 80
 SLOW_S = 3.0
 ARGUMENTS = [
-    "learner.transport=shared_memory",  # an engine on the other node is reached through the object store
     f"rl.steps={STEPS}",
     "rl.groups_per_step=8",
     "stages=[init,rl]",

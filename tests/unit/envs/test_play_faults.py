@@ -123,7 +123,8 @@ def test_an_environment_that_raises_does_not_end_the_episodes_beside_it() -> Non
         runner = runner_of(ScriptedEngine(["x"]), make=lambda _: next(envs))
         return await asyncio.gather(*(runner.run(TASK, seed=seed) for seed in range(3)))
 
-    assert [one.reward for one in asyncio.run(all_three())] == [None, 1.0, None]
+    rewards = [one.reward for one in asyncio.run(all_three())]  # threads make the environments, in any order
+    assert sorted(rewards, key=str) == [1.0, None, None]
 
 
 def test_a_kind_of_failure_that_nobody_knows_is_the_environments() -> None:
