@@ -117,7 +117,7 @@ class Sender:
                 self._unsent.close()
             self._unsent = None
             self._unsent = self._place.connect()
-            self._waiting, self._made = self._made | self._waiting, {}
+            self._waiting, self._made, self._failed = self._made | self._failed | self._waiting, {}, {}
             if self._place.where and self._place.where not in self._said:
                 self._said.add(self._place.where)
                 self._say(f"tracking: {self._place.where}")

@@ -20,7 +20,8 @@ from support.tracked_runs import sent_rows as rows_of
 
 from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow, read_metrics
 from temper.orchestrator.tools.preflight.doctor.store import check_store
-from temper.orchestrator.tracking.place import Ended
+from temper.orchestrator.tracking.place import Ended, Place
+from temper.orchestrator.tracking.sending import Sender
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 TOLD_BY_MLFLOW = (
@@ -289,6 +290,43 @@ def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_named(tmp_path:
     one.close(Ended.FINISHED, timeout_s=120)
     assert ["report.json" in line for line in said] == [True]
     assert tracked(tmp_path, store).info.status == "FINISHED"
+
+
+class CountedPlace(Place):
+    """A place that begins a new run whenever it is connected."""
+
+    def __init__(self, metrics: Path) -> None:
+        self.metrics, self.connected = metrics, 0
+
+    def connect(self) -> UnsentRows:
+        self.connected += 1
+        return UnsentRows(self.metrics, self.metrics.parent / f"{self.connected}.sent")
+
+    def send_rows(self, rows: object) -> None: ...
+
+    def end(self, ended: Ended) -> None: ...
+
+
+def test_a_call_that_failed_is_not_lost_to_an_older_one_of_its_key_when_a_run_is_replaced(tmp_path: Path) -> None:
+    place, log, made, broken = CountedPlace(tmp_path / "metrics.jsonl"), log_of(tmp_path, 1, 2), list[str](), True
+
+    def call(text: str) -> None:
+        if broken and text != "old":
+            raise OSError("no room")
+        made.append(text)
+
+    sender = Sender("a place", lambda: place, say=print, close_s=60)
+    sender.add("note", lambda _: call("old"))
+    wait_for(lambda: made == ["old"])
+    sender.add("file", lambda _: call("file"))  # the oldest that failed is tried again first
+    sender.add("note", lambda _: call("new"))
+    wait_for(lambda: list(sender._failed) == ["file", "note"])
+    log.truncate("rl", 1)
+    wait_for(lambda: place.connected == 2 and not sender._waiting)
+    broken = False
+    sender.close(Ended.FINISHED)
+    assert sorted(set(made)) == ["file", "new", "old"]
+    assert [text for text in made if text != "file"][-1] == "new"
 
 
 def test_a_run_that_was_deleted_is_said_once_and_goes_on_when_it_is_restored(tmp_path: Path, store: str) -> None:
