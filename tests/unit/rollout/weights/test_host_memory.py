@@ -9,7 +9,7 @@ import torch
 from support.process_memory import MB, resident
 
 from temper.rollout.weights import host_memory
-from temper.rollout.weights.host_memory import available_bytes, give_back, group_limits
+from temper.rollout.weights.host_memory import available_bytes, give_back, group_limits, reserve
 
 MEMBER = {"memory.max": "0::/job\n", "memory.limit_in_bytes": "5:cpu:/\n4:cpu,memory:/job\n0::/\n"}
 """The file of a group's limit, and what a process of the group `job` sees of its groups."""
@@ -44,6 +44,11 @@ def test_a_container_has_what_its_limit_leaves_and_no_more_than_the_machine(tmp_
         group(name, "memory.max" if name.name == "v2" else "memory.limit_in_bytes", limit="1000", used=630)
     seen = [available_bytes(tmp_path / version) for version in ("v1", "v2")]
     assert (400, 1000) in seen  # the machine of this test has the one or the other
+
+
+def test_memory_that_is_not_there_is_refused_before_it_is_taken() -> None:
+    with pytest.raises(OSError, match=str(1 << 60)):
+        reserve(1 << 60)
 
 
 PIECES = 2000
