@@ -131,9 +131,8 @@ class LoopConfig:
     def _check_sampling(self) -> None:
         """Raise `ValueError` for sampling from which nothing can be learnt by ratios of probabilities.
 
-        A truncated distribution mu is normalised over other tokens than pi, so pi
-        mu is not 1 for equal models. It would have to
-        be trained under the masks of the sampling (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language
+        A truncated distribution mu is normalised over other tokens than pi, so pi / mu is not 1 for equal models. It would have
+        to be trained under the masks of the sampling (DeepSeek-AI, "DeepSeek-V3.2: Pushing the Frontier of Open Large Language
         Models", "Keep Sampling Mask", 2025), which are as large as the vocabulary for each token.
         """
         sampling, setting = self.sampling, f"{self.stage}.sampling"
