@@ -147,7 +147,7 @@ def test_a_change_that_is_taken_back_leaves_the_state_as_it_was(shop: Path) -> N
     [
         (False, [("10", "In 2010."), ("10", "It is 10.50."), ("10.5", "It is 210.5"), ("Mug", "Mugs")]),
         (True, [("10", "It is 10."), ("10", "Items 10,11"), ("1,234.50", "It is $1234.50, sir")]),
-        (True, [("1234567", "1,234,567"), ("$5", "It costs $5."), ("-5", "It is -5")]),
+        (True, [("Blue Mug", "A BLUE, mug."), ("1234567", "1,234,567"), ("$5", "It costs $5."), ("-5", "It is -5")]),
     ],
 )
 def test_an_output_is_said_as_a_whole_word_or_number(holds: bool, cases: list[tuple[str, str]]) -> None:

@@ -67,6 +67,12 @@ def test_infinite_floats_and_nan_cross(sandbox: Sandbox) -> None:
     assert str(reply.value[2]) == "-0.0"
 
 
+def test_broken_literals_are_refused() -> None:
+    for form in ('{"list": []}', "{}", '{"set": [[1]]}', '{"dict": [[1]]}', "[" * 10_000, '{"float": "x"}', "x"):
+        with pytest.raises((ValueError, TypeError, LookupError, RecursionError)):
+            literals.decode(json.loads(form))
+
+
 def test_the_report_names_level_and_gaps(sandbox: Sandbox) -> None:
     sandbox.warm()
     assert sandbox.isolation is not None

@@ -106,16 +106,16 @@ def test_a_call_of_mistral_needs_no_id_and_one_that_is_no_id_is_replaced() -> No
 
 REPEATED = (
     "<tool_call>",
-    "<function=f>",
-    "<parameter=a>\n",
-    "<arg_key>a</arg_key>",
+    "<function=get>",
+    "<parameter=key>\n",
+    "<arg_key>key</arg_key>",
     "[TOOL_CALLS]",
     "[",
     '{"a":',
     " ",
     "\n",
 )
-FRAMES = ("{}", "<tool_call>\n<function=f>\n{}</function>\n</tool_call>", '{{"name": "f", "parameters": {{}}}}{}x')
+FRAMES = ("{}", "<tool_call>\n<function=get>\n{}</function>\n</tool_call>", '{{"name": "get", "parameters": {{}}}}{}x')
 CHARACTERS = 60_000
 
 
