@@ -347,7 +347,8 @@ class BucketSender:
         try:
             manifest = require_held(self._last, version)
         except NoLongerHeld:
-            self.close()  # engines that have the offer notice it there
+            if self._last is None:  # else the offer is that of a later version
+                self.close()  # engines that have the offer notice it there
             raise
         ways, left = self._agreed(), iter(gathered)
         try:

@@ -303,6 +303,16 @@ def test_engines_of_a_push_that_the_learner_gives_up_do_not_wait_for_it(sender: 
     assert failed
 
 
+def test_a_push_that_is_sent_too_late_leaves_the_offer_of_the_next_one(sender: BucketSender) -> None:
+    sender.push(1)
+    sender.forget()
+    sender.push(2)
+    ways = sender.offer(2, whole=True, audience=HERE)
+    with pytest.raises(NoLongerHeld, match="version 1"):
+        sender.send(1, [])
+    assert sender.offer(2, whole=True, audience=HERE) == ways
+
+
 def test_a_rank_that_has_published_nothing_yet_says_that_newcomers_wait_for_the_next_push() -> None:
     for transport in ("shared_memory", "broadcast"):
         pushes = WeightSender(LearnerConfig(transport=transport), rank=0, heart=Heart())
