@@ -1,9 +1,9 @@
-"""Makes the folder to carry to a GPU machine without a network: `python -m requirements.carry --out FOLDER --limit 64MiB`.
+"""Makes the folders to carry to a GPU machine without a network: `python -m requirements.carry --out FOLDER --limit 60MiB`.
 
-That machine has Python, pip and torch. A call brings the checkout and at most `--limit` bytes of files to it, and runs a
-command. The wheels that it lacks are downloaded or built here, cut into pieces that fit, and packed into a folder for each
-call. The calls are printed in order. Each runs the parts of the GPU check that need no more than the wheels that are whole by
-then.
+That machine has Python and torch. A call brings the checkout and at most `--limit` bytes of files to it, and runs a command.
+The packages that it lacks are installed here for its Python, without the device code of other GPUs, and packed into one
+archive for each kind of need. Archives are cut into a folder for each call. The calls are printed in order. Each runs the
+parts of the GPU check whose packages are whole by then.
 """
 
 import argparse
@@ -11,8 +11,10 @@ import os
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,29 +27,48 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK, MAMBA = ROOT / "requirements" / "gpu.txt", ROOT / "requirements" / "mamba.txt"
 BASE = "torch"
 """The package that the machine has, with all packages that it needs."""
-Needs = Literal["none", "deepspeed", "vllm"]
-"""The library that a part needs besides torch and transformers. vllm means the whole stack, Ray among it."""
+Needs = Literal["deepspeed", "vllm", "ray"]
+"""What a part needs besides torch: transformers and DeepSpeed; vLLM too; the whole stack."""
 PARTS: dict[Needs, tuple[str, ...]] = {
-    "none": ("kernels", "shared_prompts"),
-    "deepspeed": ("learning",),
-    "vllm": ("first_runner", "second_runner", "pushes", "sharing"),
+    "deepspeed": ("kernels", "shared_prompts", "learning"),
+    "vllm": ("first_runner", "second_runner", "pushes"),
+    "ray": ("sharing",),
 }
 """The parts of `tests/gpu/measure.py` by need."""
 ROOTS: dict[Needs, tuple[str, ...]] = {
-    "none": ("transformers", "psutil"),
-    "deepspeed": ("deepspeed", "peft", "xxhash"),
-    "vllm": (),
+    "deepspeed": ("transformers", "psutil", "deepspeed", "peft", "xxhash"),
+    "vllm": ("vllm", "gymnasium", "math-verify", "omegaconf"),
+    "ray": (),
 }
-"""Packages that parts of the check need by kind, in addition to the kinds before. vllm takes the whole lock."""
+"""Packages that parts of the check need by kind, in addition to the kinds before. ray takes the whole lock."""
 OURS = ("transformers", "deepspeed", "vllm")
 """Packages that are carried at the version of the lock, regardless of the machine's version."""
+UNUSED = re.compile(
+    r"nvidia-|cuda-|nvtx|nccl|tilelang|tokenspeed|torchcodec|torch-c|pynvvideocodec|flashinfer|quack|humming|z3-|"
+    r"fastsafetensors|instanttensor|pycountry|rignore|fastar$|anthropic|watchfiles|httptools"
+)
+"""Packages of vLLM that no part of the check calls; together they are larger than the rest."""
+LEFT_OUT = (
+    *("vllm/vllm-rs", "vllm/third_party/deep_gemm", "vllm/third_party/fmha_sm100", "vllm/third_party/tml_fa4"),
+    *("vllm/vllm_flash_attn/_vllm_fa2_C*", "vllm/_flashkda_C*", "vllm/_deepselect_C*", "vllm/_qutlass_C*", "bin"),
+    *("mistral_common/data", "mlflow/server/js", "ray/rllib", "ray/jars", "ray/cpp", "ray/dashboard/client"),
+)
+"""Files of packages that no part of the check opens."""
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(31, 16, -1)] + [
+PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)] + [
     "manylinux2014_x86_64",
     "manylinux1_x86_64",
 ]
+SUFFIX = ".tar.xz"
+"""An archive has the name of the need that it meets, and this."""
 KEPT = "$HOME/.temper-carried"
-"""Folder of that machine in which pieces are gathered, and packages installed."""
+"""Folder of that machine in which pieces are gathered, and packages unpacked."""
+FATBIN, FATBIN_HEAD, ENTRY_HEAD = b"\x50\xed\x55\xba\x01\x00\x10\x00", 16, struct.Struct("<HHIQ")
+"""The start of a library's device code (magic, version 1, bytes of the head), the bytes of its head, and the start of each of
+its entries: kind, version, bytes of the head, bytes after it."""
+ARCHITECTURE = 28
+"""Offset of the architecture in an entry's head."""
+PTX, CUBIN = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,31 +82,24 @@ class Pin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a wheel."""
+    """A part of an archive."""
 
-    wheel: Path
-    number: int
+    archive: Path
     start: int
     size: int
-    needs: Needs
     is_last: bool
-    """Whether the wheel is whole with it."""
-
-    @property
-    def name(self) -> str:
-        """The name of its file. Pieces of a wheel sort in their order."""
-        return f"{self.wheel.name}.{self.number:03d}"
+    """Whether the archive is whole with it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the folder and print the calls. Return 0, or 2 with a message if something is missing."""
+    """Make the folders and print the calls. Return 0, or 2 with a message if something is missing."""
     parser = argparse.ArgumentParser(prog="python -m requirements.carry", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="new folder in the checkout")
-    parser.add_argument("--limit", default="64MiB", help="most bytes of a call (default: 64MiB)")
+    parser.add_argument("--limit", default="56MiB", help="most bytes of a call besides the checkout (default: 56MiB)")
     parser.add_argument("--python", default="3.12", help="Python of that machine (default: 3.12)")
     parser.add_argument("--have", type=Path, help="its packages: the output of `pip list --format=freeze` there")
     parser.add_argument("--for", dest="kind", choices=list(ROOTS), default="deepspeed", help="needs of the parts")
-    parser.add_argument("--wheels", type=Path, help="folder of wheels that are taken before any download")
+    parser.add_argument("--gpu", type=int, default=90, help="its architecture (default: 90, an H100 or H200)")
     parser.add_argument(
         "--mamba", type=Path, help="source folder, archive or wheel of mamba-ssm, if its pin can't be fetched"
     )
@@ -94,10 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         limit = size_of(given.limit)
         have = set() if given.have is None else names_in(given.have.read_text(encoding="utf-8"))
         with tempfile.TemporaryDirectory(prefix="temper-carry-") as folder:
-            wheels = gather(
-                Path(folder), given.kind, have=have, python=given.python, found=given.wheels, mamba=given.mamba
+            archives = gather(
+                Path(folder), given.kind, have=have, python=given.python, mamba=given.mamba, architecture=given.gpu
             )
-            calls = packed(wheels, limit=limit)
+            calls = packed(archives, limit=limit)
             write(calls, given.out)
         print("\n\n".join(instructions(calls, given.out)))
     except (ValueError, OSError) as error:
@@ -140,101 +154,119 @@ def closure(pins: dict[str, Pin], roots: Iterable[str]) -> set[str]:
     return found
 
 
-def wanted(pins: dict[str, Pin], kind: Needs, *, have: set[str]) -> list[tuple[Pin, Needs]]:
-    """Return the packages to carry for parts that need up to `kind`, in the order of need."""
-    taken, found = closure(pins, [BASE]) | (have - set(OURS)), []
+def wanted(pins: dict[str, Pin], kind: Needs, *, have: set[str]) -> dict[Needs, list[Pin]]:
+    """Return the packages to carry for parts that need up to `kind`, by the kind that is the first to need them."""
+    taken, found = closure(pins, [BASE]) | (have - set(OURS)), {}
     kinds = list(ROOTS)
     for need in kinds[: kinds.index(kind) + 1]:
         names = closure(pins, ROOTS[need]) if ROOTS[need] else set(pins)
-        found += [(pins[name], need) for name in sorted(names - taken)]
+        found[need] = [pins[name] for name in sorted(names - taken) if not UNUSED.match(name)]
         taken |= names
     return found
 
 
 def gather(
-    folder: Path, kind: Needs, *, have: set[str], python: str, found: Path | None, mamba: Path | None
-) -> list[tuple[Path, Needs]]:
-    """Return the wheels to carry, in the order of need. Raise `ValueError` with a remedy if one can't be had."""
-    wheels: list[tuple[Path, Needs]] = [(mamba_wheel(folder / "mamba", mamba), "none")]
-    for pin, need in wanted(pins_of(LOCK.read_text(encoding="utf-8")), kind, have=have):
-        wheels.append((_wheel(pin, folder / pin.name, python=python, found=found), need))
-    return wheels
+    folder: Path, kind: Needs, *, have: set[str], python: str, mamba: Path | None, architecture: int
+) -> list[Path]:
+    """Return the archives to carry, in the order of need. Raise `ValueError` with a remedy if a package can't be had."""
+    built, archives = folder / "built", list[Path]()
+    mamba_wheel(built, mamba)
+    for need, pins in wanted(pins_of(LOCK.read_text(encoding="utf-8")), kind, have=have).items():
+        site = folder / need
+        for pin in pins:
+            print(f"carry: {need}: {pin.name}", file=sys.stderr)
+            _install(pin, site, built, python=python)
+        for wheel in built.glob("*.whl"):
+            _pip(["install", "--no-compile", "--upgrade", "--target", str(site), str(wheel)], {})
+            wheel.unlink()
+        for path in [path for pattern in LEFT_OUT for path in site.glob(pattern)]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for library in site.rglob("*.so"):
+            library.write_bytes(for_one_gpu(library.read_bytes(), architecture))
+        archives.append(folder / f"{need}{SUFFIX}")
+        with tarfile.open(archives[-1], "w:xz", preset=6) as archive:
+            archive.add(site, "site")
+    return archives
 
 
-def mamba_wheel(folder: Path, source: Path | None) -> Path:
-    """Return the wheel of mamba-ssm at its pin, or of a source. Raise `ValueError` with a remedy if it can't be had.
+def mamba_wheel(folder: Path, source: Path | None) -> None:
+    """Build the wheel of mamba-ssm at its pin, or of a source. Raise `ValueError` with a remedy if it can't be had.
 
     Its kernels are compiled on the machine that runs them.
     """
     (pin,) = [line for line in MAMBA.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     if source is not None and not source.exists():
         raise ValueError(f"--mamba {source}: there is no such folder, archive or wheel")
-    if source is not None and source.suffix == ".whl":
-        return source
-    said = _pip(
+    printed = _pip(
         ["wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(source or pin)],
         {"MAMBA_SKIP_CUDA_BUILD": "TRUE"},
     )
-    if said and source is None:
-        raise ValueError(f"{pin} could not be fetched or built; fetch it elsewhere and give --mamba PATH; pip: {said}")
-    if said:
-        raise ValueError(f"--mamba {source}: no wheel was made of it; give mamba's own source or a wheel; pip: {said}")
-    return _only(folder)
+    if printed and source is None:
+        raise ValueError(
+            f"{pin} could not be fetched or built; fetch it elsewhere and give --mamba PATH; pip: {printed}"
+        )
+    if printed:
+        raise ValueError(f"--mamba {source}: give mamba's own source or a wheel; pip: {printed}")
 
 
-def _wheel(pin: Pin, folder: Path, *, python: str, found: Path | None) -> Path:
-    """Return the wheel of a pin for that machine: one that was given, one that is downloaded, else one that is built here."""
-    near = [] if found is None else ["--find-links", str(found)]
+def _install(pin: Pin, site: Path, built: Path, *, python: str) -> None:
+    """Install a pin for that machine: its wheel, or one that is built here from a source that any Python runs."""
     named = f"{pin.name}=={pin.version}"
     tags = [word for platform in PLATFORMS for word in ("--platform", platform)]
     there = ["--python-version", python, "--only-binary", ":all:", *tags]
-    said = _pip(["download", "--dest", str(folder), *near, *there, named], {})
-    if said:  # a few, such as DeepSpeed, have a source alone, which is built for any Python
-        built = {"DS_BUILD_OPS": "0", "DS_IGNORE_CUDA_DETECTION": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
-        said = _pip(["wheel", "--no-build-isolation", "--wheel-dir", str(folder), *near, named], built)
-    if said:
-        raise ValueError(
-            f"no wheel of {named} could be had: put it into a folder and give --wheels FOLDER; pip: {said}"
-        )
-    return _only(folder)
-
-
-def _only(folder: Path) -> Path:
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    if _pip(["install", "--no-compile", "--upgrade", "--target", str(site), *there, named], {}):
+        variables = {"DS_BUILD_OPS": "0", "DS_IGNORE_CUDA_DETECTION": "1", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        printed = _pip(["wheel", "--no-build-isolation", "--wheel-dir", str(built), named], variables)
+        if printed:
+            raise ValueError(f"no wheel of {named} for Python {python} was found or built; pip: {printed}")
 
 
 def _pip(arguments: Sequence[str], variables: dict[str, str]) -> str:
     """Run pip for these packages alone. Return the last line of its errors if it fails, else an empty text."""
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        arguments[0],
-        "--quiet",
-        "--disable-pip-version-check",
-        "--no-deps",
-        *arguments[1:],
-    ]
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-deps"]
+    command = [sys.executable, "-m", "pip", arguments[0], *quiet, *arguments[1:]]
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
     return (ran.stderr.strip().splitlines() or ["no word"])[-1] if ran.returncode else ""
 
 
-def packed(wheels: Iterable[tuple[Path, Needs]], *, limit: int) -> list[list[Piece]]:
-    """Return the pieces of wheels call by call: in this order, and at most `limit` bytes in each."""
+def for_one_gpu(library: bytes, architecture: int) -> bytes:
+    """Return a library with zeros for the device code of other GPUs, which pack to nothing. Its size stays.
+
+    Of each fat binary it keeps the code that was compiled for the architecture, else the newest PTX that the driver can
+    compile for it. The format is that of the CUDA toolkit's `fatbinary`, as `cuobjdump --dump-elf` lists it.
+    """
+    data, place = bytearray(library), 0
+    while (place := data.find(FATBIN, place)) >= 0:
+        entry = place + FATBIN_HEAD
+        end = entry + int.from_bytes(data[place + len(FATBIN) : entry], "little")
+        found = []
+        while entry < end <= len(data):
+            kind, _, head, size = ENTRY_HEAD.unpack_from(data, entry)
+            (compiled_for,) = struct.unpack_from("<I", data, entry + ARCHITECTURE)
+            found.append((kind, compiled_for, entry + head, size))
+            entry += head + size
+        kept = [one for one in found if one[:2] == (CUBIN, architecture)]
+        kept = kept or sorted(one for one in found if one[0] == PTX and one[1] <= architecture)[-1:]
+        for one in found:
+            if one not in kept:
+                data[one[2] : one[2] + one[3]] = bytes(one[3])
+        place += FATBIN_HEAD
+    return bytes(data)
+
+
+def packed(archives: Iterable[Path], *, limit: int) -> list[list[Piece]]:
+    """Return the pieces of archives call by call: in this order, and at most `limit` bytes in each."""
     calls: list[list[Piece]] = []
     room = 0
-    for wheel, needs in wheels:
-        start, number, size = 0, 0, wheel.stat().st_size
+    for archive in archives:
+        start, size = 0, archive.stat().st_size
         while start < size:
             if not room:
                 calls.append([])
                 room = limit
             taken = min(room, size - start)
-            calls[-1].append(
-                Piece(wheel=wheel, number=number, start=start, size=taken, needs=needs, is_last=start + taken == size)
-            )
-            start, number, room = start + taken, number + 1, room - taken
+            calls[-1].append(Piece(archive=archive, start=start, size=taken, is_last=start + taken == size))
+            start, room = start + taken, room - taken
     return calls
 
 
@@ -249,40 +281,39 @@ def write(calls: Sequence[Sequence[Piece]], out: Path) -> None:
         folder = out / f"call-{number}"
         folder.mkdir(parents=True)
         for piece in pieces:
-            with piece.wheel.open("rb") as wheel:
-                wheel.seek(piece.start)
-                (folder / piece.name).write_bytes(wheel.read(piece.size))
+            with piece.archive.open("rb") as archive:
+                archive.seek(piece.start)
+                (folder / piece.archive.name).write_bytes(archive.read(piece.size))
 
 
 def instructions(calls: Sequence[Sequence[Piece]], out: Path) -> list[str]:
     """Return the files and the command of each call."""
     texts = []
     for number, pieces in enumerate(calls, start=1):
-        folder, later = out / f"call-{number}", {piece.needs for call in calls[number:] for piece in call}
-        whole = {piece.needs for piece in pieces} - later
-        parts = [part for needs, names in PARTS.items() if needs in whole for part in names]
+        folder = out / f"call-{number}"
         mib = sum(piece.size for piece in pieces) / 2**20
-        run = command(folder, parts, installs=any(piece.is_last for piece in pieces))
-        texts.append(f"call {number}: bring the checkout and {folder} ({mib:.1f} MiB), and run there\n{run}")
+        texts.append(
+            f"call {number}: bring the checkout and {folder} ({mib:.1f} MiB), and run there\n{command(folder, pieces)}"
+        )
     return texts
 
 
-def command(folder: Path, parts: Sequence[str], *, installs: bool) -> str:
-    """Return the command of a call: it gathers pieces, installs wheels that are whole now, and runs parts of the check.
-
-    The list of a wheel's files is at its end, so that a wheel is no archive before its last piece has come.
-    """
-    lines = [f"kept={KEPT} && mkdir -p $kept && cp {shlex.quote(str(folder))}/* $kept"]
-    if installs:
-        lines += [
-            "for first in $kept/*.whl.000; do wheel=${first%.000}; cat $wheel.* > $wheel",
-            "  if python3 -m zipfile -t $wheel > /dev/null 2>&1; then rm $wheel.*; else rm $wheel; fi; done",
-            "python3 -m pip install --quiet --no-index --no-deps --upgrade --target $kept/site $kept/*.whl && rm $kept/*.whl",
-        ]
+def command(folder: Path, pieces: Sequence[Piece]) -> str:
+    """Return the command of a call: it gathers pieces, unpacks the archives that are whole now, and runs their parts."""
+    lines = [f"kept={KEPT} && mkdir -p $kept"]
+    for piece in pieces:
+        name = shlex.quote(piece.archive.name)
+        lines.append(f"cat {shlex.quote(str(folder))}/{name} >> $kept/{name}")
+        if piece.is_last:
+            lines.append(f"tar -xJf $kept/{name} -C $kept && rm $kept/{name}")
+    whole = {piece.archive.name.removesuffix(SUFFIX) for piece in pieces if piece.is_last}
+    parts = [part for need, names in PARTS.items() if need in whole for part in names]
     if parts:
-        check = f"python3 -m gpu.measure --only {' '.join(parts)} --patience 5"
-        lines.append("mkdir -p .types && ln -sfn .. .types/temper")
-        lines.append(f"PYTHONPATH=.types:tests:$kept/site {check}")
+        lines += [
+            "mkdir -p .types && ln -sfn .. .types/temper",
+            "export PYTHONPATH=.types:tests:$kept/site VLLM_USE_FLASHINFER_SAMPLER=0",
+            f"python3 -m gpu.measure --only {' '.join(parts)} --patience 5 --page docs/gpu.md",
+        ]
     return "\n".join(lines)
 
 

@@ -1,9 +1,9 @@
 """`requirements/carry.py`: the files for a GPU machine without a network, in calls of a limited size."""
 
 import os
+import struct
 import subprocess
-import sys
-import zipfile
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,10 @@ import pytest
 from requirements.carry import (
     LOCK,
     PARTS,
+    UNUSED,
     closure,
     command,
+    for_one_gpu,
     instructions,
     main,
     mamba_wheel,
@@ -27,19 +29,6 @@ from requirements.carry import (
 PINS = pins_of(LOCK.read_text(encoding="utf-8"))
 
 
-def wheel(folder: Path, name: str, *, nbytes: int = 0) -> Path:
-    """Write a wheel with one module, which is `name`, and a file of so many bytes."""
-    path, info = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
-    folder.mkdir(exist_ok=True)
-    with zipfile.ZipFile(path, "w") as made:
-        made.writestr(f"{name}.py", f"NAME = {name!r}\n")
-        made.writestr(f"{name}_data/zeros", bytes(nbytes))
-        made.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        made.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        made.writestr(f"{info}/RECORD", "")
-    return path
-
-
 @pytest.mark.parametrize(("text", "size"), [("64MiB", 64 * 2**20), ("1GiB", 2**30), ("2KiB", 2048), ("500", 500)])
 def test_a_limit_has_a_unit(text: str, size: int) -> None:
     assert size_of(text) == size
@@ -52,73 +41,88 @@ def test_a_limit_that_is_none_is_refused(text: str) -> None:
 
 
 def test_no_call_brings_more_than_the_limit_and_none_less_before_the_last(tmp_path: Path) -> None:
-    sizes = {"a.whl": 10, "b.whl": 30, "c.whl": 5}
+    sizes = {"a.tar.xz": 10, "b.tar.xz": 30, "c.tar.xz": 5}
     for name, size in sizes.items():
         (tmp_path / name).write_bytes(bytes(range(size)))
-    calls = packed([(tmp_path / name, "none") for name in sizes], limit=16)
-    assert [[(piece.name, piece.size) for piece in call] for call in calls] == [
-        [("a.whl.000", 10), ("b.whl.000", 6)],
-        [("b.whl.001", 16)],
-        [("b.whl.002", 8), ("c.whl.000", 5)],
+    calls = packed([tmp_path / name for name in sizes], limit=16)
+    assert [[(piece.archive.name[0], piece.size) for piece in call] for call in calls] == [
+        [("a", 10), ("b", 6)],
+        [("b", 16)],
+        [("b", 8), ("c", 5)],
     ]
     assert [piece.is_last for call in calls for piece in call] == [True, False, False, True, True]
     write(calls, tmp_path / "out")
-    pieces = sorted((tmp_path / "out").rglob("b.whl.*"), key=lambda piece: piece.name)
+    pieces = sorted((tmp_path / "out").rglob("b.tar.xz"))
     assert b"".join(piece.read_bytes() for piece in pieces) == bytes(range(30))
 
 
-def test_what_the_printed_commands_install_can_be_imported(tmp_path: Path) -> None:
-    """The second wheel comes in three calls."""
-    made = [
-        wheel(tmp_path / "wheels", name, nbytes=nbytes) for name, nbytes in (("carried_a", 10), ("carried_b", 5000))
-    ]
-    calls, out = packed([(one, "none") for one in made], limit=2500), tmp_path / "out"
+def test_the_printed_commands_unpack_what_came_in_several_calls(tmp_path: Path) -> None:
+    source, out = tmp_path / "rest.tar.xz", tmp_path / "out"
+    (tmp_path / "noise").write_bytes(os.urandom(5000))
+    with tarfile.open(source, "w:xz") as archive:
+        archive.add(tmp_path / "noise", "site/noise")
+    calls = packed([source], limit=2500)
     write(calls, out)
     assert len(calls) == 3
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    there = os.environ | {"HOME": str(tmp_path), "PATH": path}
+    there = os.environ | {"HOME": str(tmp_path / "home")}
     for number, pieces in enumerate(calls, start=1):
-        run = command(out / f"call-{number}", (), installs=any(piece.is_last for piece in pieces))
-        subprocess.run(["bash", "-e", "-c", run], env=there, check=True, timeout=240)
-    site = tmp_path / ".temper-carried" / "site"
-    assert {one.name for one in site.glob("*.py")} == {"carried_a.py", "carried_b.py"}
-    assert not list(site.parent.glob("*.whl*"))
+        subprocess.run(
+            ["bash", "-e", "-c", command(out / f"call-{number}", pieces)], env=there, check=True, timeout=240
+        )
+    kept = tmp_path / "home" / ".temper-carried"
+    assert (kept / "site" / "noise").read_bytes() == (tmp_path / "noise").read_bytes()
+    assert [one.name for one in kept.iterdir()] == ["site"]
 
 
 def test_each_part_of_the_check_runs_in_the_call_that_completes_what_it_needs(tmp_path: Path) -> None:
-    for name in ("a", "b", "c", "d"):
-        (tmp_path / name).write_bytes(bytes(10))
-    kinds = {"a": "none", "b": "none", "c": "deepspeed", "d": "vllm"}
-    texts = instructions(packed([(tmp_path / name, kind) for name, kind in kinds.items()], limit=15), Path("out"))  # type: ignore[misc]
-    run = [[part for names in PARTS.values() for part in names if f" {part}" in text] for text in texts]
-    assert run == [[], ["kernels", "shared_prompts", "learning"], list(PARTS["vllm"])]
+    made = [tmp_path / f"{need}.tar.xz" for need in PARTS]
+    for archive in made:
+        archive.write_bytes(bytes(10))
+    texts = instructions(packed(made, limit=15), Path("out"))
+    assert [[part for names in PARTS.values() for part in names if f" {part} " in text] for text in texts] == [
+        list(PARTS["deepspeed"]),
+        [*PARTS["vllm"], *PARTS["ray"]],
+    ]
+
+
+def fat_binary(*entries: tuple[int, int, bytes]) -> bytes:
+    """Return device code as nvcc packs it: of each entry kind (1 PTX, 2 compiled), architecture and code."""
+    body = b"".join(
+        struct.pack("<HHIQ", kind, 257, 64, len(code)) + bytes(12) + struct.pack("<I", compiled_for) + bytes(32) + code
+        for kind, compiled_for, code in entries
+    )
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def test_a_library_keeps_the_device_code_of_one_gpu() -> None:
+    compiled = fat_binary((2, 80, b"old"), (2, 90, b"here"), (2, 100, b"newer"), (1, 90, b"ptx"))
+    source = fat_binary((1, 75, b"oldest"), (1, 80, b"portable"), (1, 100, b"too new"))
+    found = for_one_gpu(b"host" + compiled + b"code" + source, 90)
+    left = fat_binary((2, 80, bytes(3)), (2, 90, b"here"), (2, 100, bytes(5)), (1, 90, bytes(3)))
+    assert found == b"host" + left + b"code" + fat_binary((1, 75, bytes(6)), (1, 80, b"portable"), (1, 100, bytes(7)))
 
 
 def test_the_lock_is_carried_but_for_what_torch_brings_along() -> None:
     there = closure(PINS, ["torch"])
     assert {"torch", "triton", "nvidia-nvtx"} <= there
-    for_learning = {pin.name: kind for pin, kind in wanted(PINS, "deepspeed", have=set())}
-    assert (for_learning["transformers"], for_learning["hjson"], for_learning["deepspeed"]) == (
-        "none",
-        "deepspeed",
-        "deepspeed",
-    )
-    assert not for_learning.keys() & (there | {"vllm", "ray"})
-    whole = [pin.name for pin, _ in wanted(PINS, "vllm", have=set())]
-    assert sorted(whole) == sorted(PINS.keys() - there)
+    found = {need: {pin.name for pin in pins} for need, pins in wanted(PINS, "ray", have=set()).items()}
+    assert {"transformers", "hjson", "deepspeed"} <= found["deepspeed"]
+    assert {"vllm", "xgrammar"} <= found["vllm"]
+    assert {"ray", "mlflow"} <= found["ray"]
+    assert sum(map(len, found.values())) == len(set().union(*found.values()))
+    assert set().union(*found.values()) == {name for name in PINS.keys() - there if not UNUSED.match(name)}
+    assert wanted(PINS, "deepspeed", have=set()).keys() == {"deepspeed"}
 
 
 def test_packages_that_the_machine_has_stay_here_but_for_those_of_the_check() -> None:
     have = names_in("PyYAML==6.0\ntransformers==5.17.0\nhf_xet @ file:///wheels/hf_xet.whl\n")
     assert have == {"pyyaml", "transformers", "hf-xet"}
-    names = {pin.name for pin, _ in wanted(PINS, "none", have=have)}
+    names = {pin.name for pin in wanted(PINS, "deepspeed", have=have)["deepspeed"]}
     assert "transformers" in names
     assert not names & {"pyyaml", "hf-xet"}
 
 
-def test_mamba_is_taken_from_where_it_is_said_to_be(tmp_path: Path) -> None:
-    given = wheel(tmp_path, "mamba_ssm")
-    assert mamba_wheel(tmp_path / "made", given) == given
+def test_an_absent_source_of_mamba_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--mamba"):
         mamba_wheel(tmp_path / "made", tmp_path / "absent")
 
