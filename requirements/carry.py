@@ -28,7 +28,7 @@ LOCK, MAMBA = ROOT / "requirements" / "gpu.txt", ROOT / "requirements" / "mamba.
 BASE = "torch"
 """The package that the machine has, with all packages that it needs."""
 Needs = Literal["deepspeed", "vllm", "ray"]
-"""What a part needs besides torch: transformers and DeepSpeed; vLLM too; the whole stack."""
+"""Needs of a part besides torch: transformers and DeepSpeed, then also vLLM, then the whole stack."""
 PARTS: dict[Needs, tuple[str, ...]] = {
     "deepspeed": ("kernels", "shared_prompts", "learning"),
     "vllm": ("first_runner", "second_runner", "pushes"),

@@ -62,12 +62,12 @@ def unit_of(each: "Field[Any]") -> str:
 
 
 def kinds(config: type) -> dict[str, Kind]:
-    """Return the kind of each setting by its dotted name; `*` stands for the keys of a dict of configurations."""
+    """Return the kind of each setting by its dotted name. `*` means any key of a dict of configurations."""
     return dict(_kinds(config, ""))
 
 
 def kind_of(known: Mapping[str, Kind], key: str) -> Kind:
-    """Return the kind of a dotted key, among those that `kinds` gave; of a key inside a setting, that of the setting."""
+    """Return the kind of a dotted key in the result of `kinds`. A key inside a setting has the kind of the setting."""
     words = key.split(".")
     for count in range(len(words), 0, -1):
         for place in range(count + 1):

@@ -81,7 +81,7 @@ def names_hub(path: str, files: tuple[str, ...] = ()) -> bool:
 
 
 def why_no_name(path: str) -> str:
-    """Return why what looks like a name on the hub is none, to be said behind that nothing lies there; else nothing."""
+    """Return the reason if a path that looks like a name on the hub is none, as the end of an error, else an empty text."""
     owner = path.partition("/")[0]
     if not HUB_NAME.fullmatch(path) or not Path(owner).is_dir():
         return ""

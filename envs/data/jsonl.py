@@ -14,7 +14,7 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedRow:
-    """A row with the place where it stands, or what is wrong with it."""
+    """A row with its place, or the reason that it is wrong."""
 
     place: str
     """File and line, or data set and row, counted from 1."""

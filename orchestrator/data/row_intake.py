@@ -90,7 +90,7 @@ def limit_name(stage: str, max_tokens: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShuffledRows(Generic[T]):
-    """Items of rows in epochs, shuffled anew in each; `counts` says what became of the rows, but for streamed ones."""
+    """Items of rows, shuffled anew in each epoch. `counts` has the rows kept and left out, except streamed ones."""
 
     item: Callable[[int], T]
     """Return the item at a position, epoch after epoch."""

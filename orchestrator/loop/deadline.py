@@ -144,7 +144,7 @@ async def together(awaitables: Iterable[Awaitable[T]]) -> list[T]:
 
 
 async def in_thread(function: Callable[[*Arguments], T], *args: *Arguments) -> T:
-    """Run a function in a thread of its own, beside the event loop; return or raise its result.
+    """Run a function in a separate thread and return or raise its result. The event loop continues.
 
     Nothing waits for a call that was given up: unlike asyncio's own threads it does not keep the process from ending.
     """

@@ -76,7 +76,7 @@ def completion(
     finished: bool,
     experts: Choices | None = None,
 ) -> Completion:
-    """Return what vLLM says of tokens; `versions` are those of the weights, each with the first token that it sampled."""
+    """Return the tokens with their log-probabilities. `versions` has each version of the weights with its first token."""
     sampled = [(logprobs.token_ids[at], logprobs.logprobs[at]) for at in logprobs.start_indices]
     assert tuple(token for token, _ in sampled) == ids
     ends = [*(start for _, start in versions[1:]), len(ids)]

@@ -5,10 +5,9 @@ Suffixes as in `learner/models/mamba_scan.py`.
 
 import inspect
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from gpu.machine import MIDDLE, SMALL, device, fresh, on_gpu, seconds
@@ -105,7 +104,9 @@ def _whole(report: Report, *, small: bool) -> None:
         exact = read_model(folder, device="cpu").double()
         here = read_model(folder).to(device())
         ids_BT = torch.randint(0, 256, (2, 100), generator=torch.Generator().manual_seed(1))
-        with _plain_functions():
+        functions = {name: vars(modeling_nemotron_h)[name] for name in FUNCTIONS}
+        plain = {name: inspect.getclosurevars(one).nonlocals["torch_function"] for name, one in functions.items()}
+        with patch.multiple(modeling_nemotron_h, **plain):  # no kernel takes double precision of a CPU
             wanted = _loss(exact, ids_BT)
         mamba_scan.install()
         found = _loss(here, ids_BT.to(device()))
@@ -114,18 +115,6 @@ def _whole(report: Report, *, small: bool) -> None:
         }
     _, error = largest(errors)
     report.figure("a hybrid in float32: error of the worst parameter's gradient", error, at_most=2e-2)
-
-
-@contextmanager
-def _plain_functions() -> Iterator[None]:
-    """Let Mamba-2 layers compute with plain PyTorch, also in the CPU's double precision, which no kernel takes."""
-    kept = {name: vars(modeling_nemotron_h)[name] for name in FUNCTIONS}
-    plain = {name: inspect.getclosurevars(kept[name]).nonlocals["torch_function"] for name in FUNCTIONS}
-    vars(modeling_nemotron_h).update(plain)
-    try:
-        yield
-    finally:
-        vars(modeling_nemotron_h).update(kept)
 
 
 def largest(errors: dict[str, float]) -> tuple[str, float]:

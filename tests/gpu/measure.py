@@ -103,8 +103,8 @@ def run_apart(name: str, *, small: bool, limit_s: float) -> Outcome:
         found, log = Path(folder) / "found", Path(folder) / "log"
         found.touch()
         command = [sys.executable, "-m", "gpu.measure", "--part", name, "--found", str(found)]
-        kept = {"TRITON_CACHE_AUTOTUNING": "1"}  # the next run tunes nothing again
-        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TRITON_PRINT_AUTOTUNING": "1"} | kept
+        tuning = {"TRITON_PRINT_AUTOTUNING": "1", "TRITON_CACHE_AUTOTUNING": "1"}  # the next run tunes nothing again
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | tuning
         with log.open("w") as output:
             process = subprocess.Popen(
                 [*command, *(["--small"] if small else [])],

@@ -1,4 +1,4 @@
-"""What vLLM returns is the log-probability under the distribution that it drew from, whatever else runs beside it."""
+"""vLLM returns log-probabilities under the distribution that it drew from, also with other requests in the batch."""
 
 import asyncio
 import math

@@ -1,4 +1,4 @@
-"""Turns and reports of steps by what a test says of them; the rest is plain."""
+"""Turns and reports of steps with the fields that a test gives, and plain values elsewhere."""
 
 from collections.abc import Sequence
 from dataclasses import replace

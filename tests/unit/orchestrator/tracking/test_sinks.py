@@ -207,7 +207,6 @@ from pathlib import Path
 from time import monotonic, sleep
 from temper.orchestrator.tracking.place import Ended
 from temper.orchestrator.tracking.sinks.sink import SinkRun, sink_sender
-from temper.orchestrator.tracking.tracker import Ended
 
 folder = Path(sys.argv[1])
 run = SinkRun(
