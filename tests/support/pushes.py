@@ -66,8 +66,8 @@ async def loaded(engine: Engine, sender: Offering, manifest: WeightManifest) -> 
 class PlainSender:
     """A sender in this process, as those who deliver see it; keeps which offers were asked for, whole or not."""
 
-    def __init__(self, sender: Offering, send: Callable[[int], None] = lambda version: None) -> None:
-        """`send` is the sender's part while engines take a push."""
+    def __init__(self, sender: Offering, send: Callable[[int], None] | None = None) -> None:
+        """`send` is the sender's part while engines load a push. It runs in a thread; without it nothing waits."""
         self._sender, self._send = sender, send
         self.asked: list[bool] = []
 
@@ -81,7 +81,8 @@ class PlainSender:
         return future
 
     async def send(self, version: int) -> None:
-        await asyncio.to_thread(self._send, version)
+        if self._send is not None:
+            await asyncio.to_thread(self._send, version)
 
 
 class Nothing:
