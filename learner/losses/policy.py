@@ -149,9 +149,9 @@ def _corrected_surrogate(
     sums = {
         "entropy": -(weights_BT * tokens.logprobs_BT.detach()).sum(),  # mean surprise of samples: unbiased on-policy
         "ratio": (weights_BT * surrogate.ratio_BT).sum(),
-        "importance": (weights_BT * w_BT).sum(),
-        "importance_truncated": (weights_BT * truncated_BT).sum(),
-        "logprob_gap": (weights_BT * gap_BT.abs()).sum(),
+        "is_weight": (weights_BT * w_BT).sum(),
+        "is_weight_truncated": (weights_BT * truncated_BT).sum(),
+        "mismatch_abs": (weights_BT * gap_BT.abs()).sum(),
         "clipped": (weights_BT * surrogate.clipped_BT).sum(),
         "guarded": (weights_BT - kept_BT).sum(),
         "advantage_abs": (weights_BT * tokens.advantages_BT.abs()).sum(),

@@ -109,9 +109,13 @@ class LoopConfig:
     @property
     def watched_bands(self) -> BandsConfig:
         """The bands; where groups of equal rewards teach too, that of the signal has no bound unless one is given."""
-        advantage, usual = self.loss.advantage, BandsConfig().signal
+        advantage, usual = self.loss.advantage, BandsConfig().nonzero_advantage
         equal_teach = advantage in OVER_THE_BATCH or is_own(advantage)
-        return replace(self.bands, signal=Band()) if equal_teach and self.bands.signal == usual else self.bands
+        return (
+            replace(self.bands, nonzero_advantage=Band())
+            if equal_teach and self.bands.nonzero_advantage == usual
+            else self.bands
+        )
 
     def _require_clips_act(self) -> None:
         """Raise `ValueError` where a clip is set, or a surrogate chosen for its clip, and the policy ratio is 1 throughout."""

@@ -131,7 +131,7 @@ class StepEvaluations(Evaluations):
         for env, answers in void.items():
             run.progress.note(f"{label}: {void_in_words(env, answers, groups, version)}")
         asked = self._config.eval_tasks
-        envs = {env: env_result(of_env(sound, env), asked=asked, void=void[env]) for env in sorted(run.config.envs)}
+        envs = {env: env_result(of_env(sound, env), asked=asked, stale=void[env]) for env in sorted(run.config.envs)}
         folder = run.folder
         result = result_json(
             label=label,

@@ -30,7 +30,7 @@ class EnvResult:
     """Tasks whose answers all have a score."""
     avg_at_k: float
     """Over the answers with a score."""
-    avg_at_k_low: float
+    avg_at_k_failures_as_zero: float
     """Where those without one count as wrong."""
     pass_at_k: float
     """Over the complete tasks."""
@@ -38,7 +38,7 @@ class EnvResult:
     """Of `avg_at_k`, over tasks."""
     tokens: float = math.nan
     truncated: float = math.nan
-    void: int = 0
+    stale: int = 0
     """Answers of which a token was sampled by other weights than those evaluated: with one of them nothing else is known."""
 
     @property

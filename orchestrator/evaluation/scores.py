@@ -99,11 +99,12 @@ def of_env(groups: Iterable[Group], env: str) -> list[Group]:
     return [group for group in groups if group.ticket.task.env.name == env]
 
 
-def env_result(groups: list[Group], *, asked: int | None, void: int = 0) -> dict[str, float]:
-    """Return an environment's results, of `asked` tasks, None for all; `void` answers are those of other weights.
+def env_result(groups: list[Group], *, asked: int | None, stale: int = 0) -> dict[str, float]:
+    """Return an environment's results, of `asked` tasks, None for all; `stale` answers have tokens of other weights.
 
-    avg@k is over the answers with a score, with its standard error over tasks and its 95 % interval. `avg_at_k_low` counts
-    those without one as wrong. pass@k is over the tasks whose k answers all have a score, of which there are `complete`.
+    avg@k is over the answers with a score, with its standard error over tasks and its 95 % interval.
+    `avg_at_k_failures_as_zero` counts answers without a score as wrong. pass@k is over the `complete` tasks, whose k
+    answers all have a score.
     `parts/NAME` is the mean of a part of the reward over the answers that have it.
     """
     scored = [t for group in groups for t in group.trajectories]
@@ -116,10 +117,10 @@ def env_result(groups: list[Group], *, asked: int | None, void: int = 0) -> dict
         "tasks_asked": len(groups) if asked is None else asked,
         "samples": len(scored),
         "failures": sum(len(group.failed) for group in groups),
-        "void": void,
+        "stale": stale,
         "complete": len(complete),
         "avg_at_k": accuracy,
-        "avg_at_k_low": mean(lowest) if scored else math.nan,
+        "avg_at_k_failures_as_zero": mean(lowest) if scored else math.nan,
         "pass_at_k": mean([any(t.correct for t in group.trajectories) for group in complete]),
         "stderr": stderr,
         "interval_low": low,

@@ -54,12 +54,12 @@ class BandsConfig:
     """Divergence from the reference or the teacher, train/kl; needs one."""
     entropy: Band = field(default_factory=Band)
     """Mean surprise of the sampled tokens in nats, train/entropy."""
-    logprob_gap: Band = field(default_factory=Band)
-    """Mean absolute difference of trainer's and engine's log-probabilities, train/logprob_gap."""
+    mismatch_abs: Band = field(default_factory=Band)
+    """Mean absolute difference of trainer's and engine's log-probabilities, train/mismatch_abs."""
     truncated: Band = field(default_factory=lambda: Band(high=0.5, alarm_after=3))
     """Share of the answers that were cut off, rollout/truncated."""
-    signal: Band = field(default_factory=lambda: Band(low=0.1, alarm_after=3))
-    """Share of the groups whose rewards differ, rollout/signal."""
+    nonzero_advantage: Band = field(default_factory=lambda: Band(low=0.1, alarm_after=3))
+    """Share of the groups whose rewards differ, rollout/nonzero_advantage."""
 
     @property
     def by_name(self) -> dict[str, Band]:
@@ -89,17 +89,17 @@ class BandsConfig:
 METRICS = {
     "kl": "train/kl",
     "entropy": "train/entropy",
-    "logprob_gap": "train/logprob_gap",
+    "mismatch_abs": "train/mismatch_abs",
     "truncated": "rollout/truncated",
-    "signal": "rollout/signal",
+    "nonzero_advantage": "rollout/nonzero_advantage",
 }
 """The metric of each band."""
 REMEDIES = {
     "kl": "optim.learning_rate, loss.kl_coefficient",
     "entropy": "optim.learning_rate, sampling.temperature",
-    "logprob_gap": "rollout.engine.dtype, learner.bf16, max_lag",
+    "mismatch_abs": "rollout.engine.dtype, learner.bf16, max_lag",
     "truncated": "rollout.limits.turn_tokens and total_tokens give more room, thinking.budget shortens thoughts",
-    "signal": "tasks are too hard or too easy: envs.NAME.level or other rows, group_size, more sft",
+    "nonzero_advantage": "tasks are too hard or too easy: envs.NAME.level or other rows, group_size, more sft",
 }
 """The settings that help where a band is left; those without a section are the stage's own."""
 

@@ -35,7 +35,9 @@ class DistillConfig(LoopConfig):
     """A model with the same tokenizer vocabulary, a directory or a name on the hub; it lies frozen beside the model."""
     loss: LossConfig = field(default_factory=lambda: LossConfig(objective="distill", kl="k1"))
     """As for rl; `kl` is the estimate in the metric train/kl, whose unit is nats a token."""
-    bands: BandsConfig = field(default_factory=lambda: BandsConfig(signal=Band()))  # rewards teach nothing here
+    bands: BandsConfig = field(
+        default_factory=lambda: BandsConfig(nonzero_advantage=Band())
+    )  # rewards teach nothing here
     """Where some numbers should be; outside there is an alarm."""
 
     def __post_init__(self) -> None:

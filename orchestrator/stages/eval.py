@@ -44,7 +44,7 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
         run.progress.note(f"eval-{label}: thinking without a limit")
     answered = await exam.answers(tasks)
     sound, envs = exam.attested(answered), sorted(run.config.envs)
-    by_env = {env: env_result(of_env(sound, env), asked=config.tasks, void=exam.void[env]) for env in envs}
+    by_env = {env: env_result(of_env(sound, env), asked=config.tasks, stale=exam.void[env]) for env in envs}
     further, curves = await thinking_passes(run, config, exam, tasks, sound) if config.has_curve else ([], {})
     result = result_json(
         label=label,

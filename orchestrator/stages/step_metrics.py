@@ -36,7 +36,7 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         "rollout/tokens_per_s": sampled / report.times.total,
         "rollout/answers": float(len(trajectories)),
         **_of_all_groups([*report.groups, *report.dropped.groups]),
-        "rollout/dropped_no_signal": float(report.dropped.no_signal),
+        "rollout/dropped_zero_advantage": float(report.dropped.no_signal),
         "rollout/dropped_failed": float(report.dropped.failed),
         "rollout/episodes_carried_on": float(carried[Carried.ON]),
         "rollout/episodes_begun_again": float(carried[Carried.AGAIN]),
@@ -86,7 +86,7 @@ def _of_all_groups(groups: list[Group]) -> dict[str, float]:
         return {}
     return {
         "rollout/truncated": fmean(t.truncated for group in answered for t in group.trajectories),
-        "rollout/signal": fmean(differ(earned_rewards(group)) for group in answered),
+        "rollout/nonzero_advantage": fmean(differ(earned_rewards(group)) for group in answered),
     }
 
 
@@ -135,12 +135,12 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "step_s": fmean(t.times.step_s for t in scored),
             "truncated": fmean(t.truncated for t in scored),
             "policy_faults": fmean(t.verdict.outcome is Outcome.POLICY_FAULT for t in scored),
-            "cut_off": fmean(t.verdict.outcome is Outcome.CUT for t in scored),
+            "truncated_any": fmean(t.verdict.outcome is Outcome.CUT for t in scored),
             "correct": fmean(t.correct for t in scored),
             "thought_tokens": fmean(t.thought_tokens for t in scored),
             "answer_tokens": fmean(t.answer_tokens for t in scored),
             "well_formed": well_formed_share(scored),
-            "forced_closings": fmean(any(turn.forced_T.any() for turn in t.turns) for t in scored),
+            "forced_ends": fmean(any(turn.forced_T.any() for turn in t.turns) for t in scored),
         }
     for name in sorted({name for t in scored for name in t.verdict.parts}):
         values = [t.verdict.parts[name] for t in scored if name in t.verdict.parts]

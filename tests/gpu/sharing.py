@@ -44,9 +44,9 @@ def run(report: Report, *, small: bool) -> None:
 
 def _figures(report: Report, metrics: list[dict[str, Any]], shifts: list[dict[str, Any]]) -> None:
     """Tell what the run has left: whether the second step's answers were sampled by the weights pushed after the first."""
-    trained = [row for row in metrics if row["stage"] == "rl" and "train/logprob_gap" in row]
+    trained = [row for row in metrics if row["stage"] == "rl" and "train/mismatch_abs" in row]
     report.figure("steps that were trained", len(trained), at_least=2)
-    gap = trained[-1]["train/logprob_gap"]
+    gap = trained[-1]["train/mismatch_abs"]
     report.figure("engine against trainer after a push, mean difference", gap, "nats", at_most=GAP)
     for name in sorted({row["shift"] for row in shifts}):
         rows = [row for row in shifts if row["shift"] == name]

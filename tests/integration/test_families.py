@@ -182,7 +182,7 @@ def test_eight_lines_train_a_model_of_a_family_on_mixed_tasks(
         assert math.isfinite(row.values["train/loss"])
         assert row.values["train/grad_norm"] > 0
     assert learnt[-1].values["train/loss"] < learnt[0].values["train/loss"]
-    assert all(row.values["train/logprob_gap"] < TOLERANCE for row in reinforced)
+    assert all(row.values["train/mismatch_abs"] < TOLERANCE for row in reinforced)
     after_sft, after_rl = run / "checkpoints" / "sft" / "000003", run / "checkpoints" / "rl" / "000003"
     assert changed(model, after_sft) > 0.9
     assert changed(after_sft, after_rl) > 0.9

@@ -131,7 +131,7 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     assert [row.step for row in rows(run, "sft")] == list(range(1, 5))
     assert [row.step for row in rows(run, "sft_last")] == list(range(1, 5))  # the stage again, under a name of its own
     assert json.loads((run / "manifest.json").read_text())["model"] == "checkpoints/sft_last/000004"
-    assert all(row.values["train/logprob_gap"] < 1e-4 for row in rows(run, "rl") if not row.values["train/lag_max"])
+    assert all(row.values["train/mismatch_abs"] < 1e-4 for row in rows(run, "rl") if not row.values["train/lag_max"])
     assert all(row.values["train/lag_max"] <= 1 for row in rows(run, "rl"))
 
     report = json.loads((run / "report.json").read_text())

@@ -111,8 +111,8 @@ def learn(model_dir: Path, prompt: tuple[int, ...], said: list[tuple[Sampling, C
         for shared in (False, True):
             batch = make_batch(samples, ranks=1, micro_batch_tokens=512, pad_id=0, shared_prompts=shared)
             metrics = rank.train_step(batch.share(0), loss=LossConfig(entropy_bonus=0.1))
-            assert metrics["logprob_gap"] < TOLERANCE
-            assert abs(metrics["importance"] - 1) < TOLERANCE
+            assert metrics["mismatch_abs"] < TOLERANCE
+            assert abs(metrics["is_weight"] - 1) < TOLERANCE
             rank.load(str(model_dir), optim=OptimConfig(warmup_steps=0), total_steps=2)
     finally:
         rank.close()

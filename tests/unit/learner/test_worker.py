@@ -236,7 +236,7 @@ def shared(folder: Path) -> list[dict[str, Any]]:
 def test_zero_stage_3_on_two_ranks_equals_stage_0_on_one(alone, shared):
     assert shared[0]["metrics"] == shared[1]["metrics"]
     for one, two in zip(alone["metrics"], shared[0]["metrics"], strict=True):
-        for name in ("loss", "grad_norm", "learning_rate", "entropy", "importance", "logprob_gap"):
+        for name in ("loss", "grad_norm", "learning_rate", "entropy", "is_weight", "mismatch_abs"):
             assert two[name] == pytest.approx(one[name], abs=1e-4), name
     assert alone["metrics"][0]["loss"] != pytest.approx(alone["metrics"][-1]["loss"], abs=1e-3)
     for name, tensor in alone["final"].items():

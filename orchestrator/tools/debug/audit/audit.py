@@ -224,7 +224,7 @@ class _Audit:
     def _counts(self, stage: str, row: MetricsRow, tickets: StepTickets, lives: TicketLives) -> dict[str, int]:
         """Return the metrics that count tickets of a step, as the ledger has them."""
         counts = {
-            "rollout/dropped_no_signal": len(tickets["dropped"]),
+            "rollout/dropped_zero_advantage": len(tickets["dropped"]),
             "rollout/dropped_failed": len(tickets["failed"]),
         }
         counts |= _by_env(row, "groups_trained", tickets["trained"], lives)

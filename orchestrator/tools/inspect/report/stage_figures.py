@@ -47,7 +47,7 @@ CURVES: dict[str, tuple[Curve, ...]] = {
         Curve(
             title="Trainer against engine",
             note="Mean absolute difference of the log-probabilities of sampled tokens: staleness and numerics together.",
-            metrics={"train/logprob_gap": "|log pi - log mu|"},
+            metrics={"train/mismatch_abs": "|log pi - log mu|"},
         ),
         Curve(
             title="Staleness",

@@ -26,8 +26,8 @@ LATELY = 10
 NEWEST = 6
 SPEEDS = ("rollout/tokens_per_s", "train/tokens_per_s", "sft/tokens_per_s", "tokens_per_s")
 MAIN = (
-    *("train/loss", "loss", "train/entropy", "train/grad_norm", "grad_norm", "train/logprob_gap", "train/kl"),
-    *("train/lag_tokens", "rollout/signal", "rollout/truncated", *SPEEDS, "time/step_s"),
+    *("train/loss", "loss", "train/entropy", "train/grad_norm", "grad_norm", "train/mismatch_abs", "train/kl"),
+    *("train/lag_tokens", "rollout/nonzero_advantage", "rollout/truncated", *SPEEDS, "time/step_s"),
 )
 """The main metrics, in the order in which they are shown; rewards of environments come first."""
 

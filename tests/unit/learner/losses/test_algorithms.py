@@ -135,8 +135,8 @@ def test_tokens_are_weighed_by_pi_over_mu_within_bounds_or_a_range(correction, f
     gaps = [math.log(w) for w in (0.1, 0.9, 3.0, 6.0)]
     loss = loss_of(PolicyTerms(surrogate="reinforce", clip=FREE, correction=correction), gaps=gaps)
     assert loss.total.item() == pytest.approx(-sum(factors))
-    assert loss.sums["importance_truncated"].item() == truncated
-    assert loss.sums["importance"].item() == pytest.approx(0.1 + 0.9 + 3.0 + 6.0)
+    assert loss.sums["is_weight_truncated"].item() == truncated
+    assert loss.sums["is_weight"].item() == pytest.approx(0.1 + 0.9 + 3.0 + 6.0)
 
 
 def test_a_token_range_is_icepops_rule_unless_a_cap_is_asked_for_beside_it():
@@ -239,7 +239,7 @@ def test_against_the_rollout_the_ratio_is_pi_over_mu_and_is_not_weighed_twice():
     loss = loss_of(goal, gaps=[math.log(1.5), math.log(1.1), math.log(0.9)])
     assert loss.total.item() == pytest.approx(-(1.28 + 1.1 + 0.9))
     assert loss.sums["ratio"].item() == pytest.approx(1.5 + 1.1 + 0.9)
-    assert loss.sums["importance_truncated"].item() == 0.0
+    assert loss.sums["is_weight_truncated"].item() == 0.0
     masked = PolicyTerms.of(LossConfig(old_policy="rollout", error_guard=0.0, token_range=[0.95, 1.2]))
     assert loss_of(masked, gaps=[math.log(1.5), math.log(1.1), math.log(0.9)]).total.item() == pytest.approx(-1.1)
 

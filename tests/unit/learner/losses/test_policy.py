@@ -52,9 +52,9 @@ def test_policy_loss_with_old_logprobs_by_hand():
         old_BT=tensor([NAN, -1.0, -2.0]),
     )
     assert loss.total.item() == pytest.approx(-1.28 - 2.0 * 0.5)
-    assert loss.sums["importance"].item() == pytest.approx(1.0 + math.e)
-    assert loss.sums["importance_truncated"].item() == 1.0
-    assert loss.sums["logprob_gap"].item() == pytest.approx(1.0)
+    assert loss.sums["is_weight"].item() == pytest.approx(1.0 + math.e)
+    assert loss.sums["is_weight_truncated"].item() == 1.0
+    assert loss.sums["mismatch_abs"].item() == pytest.approx(1.0)
     assert loss.sums["clipped"].item() == 1.0
 
 
@@ -98,7 +98,7 @@ def test_a_trained_token_without_a_logprob_makes_the_loss_nan():
 def test_huge_log_ratios_stay_finite():
     loss = policy_loss(tensor([0.0, -1.0]), tensor([0.0, 1.0]), tensor([0.0, 1.0]), tensor([NAN, -1e6]), terms=PLAIN)
     assert loss.total.item() == pytest.approx(-2.0)
-    assert loss.sums["importance"].item() == pytest.approx(math.exp(20.0))
+    assert loss.sums["is_weight"].item() == pytest.approx(math.exp(20.0))
 
 
 def test_a_weightless_batch_has_no_loss_and_a_zero_gradient():

@@ -159,7 +159,7 @@ def test_every_so_many_steps_the_weights_after_them_are_evaluated_and_none_comes
     assert [(row.step, row.values["version"]) for row in session.rows] == [(0, 0.0), (2, 2.0), (4, 4.0), (5, 5.0)]
     assert [row.values["math/avg_at_k"] for row in session.rows] == [0.0, 0.0, 1.0, 1.0]
     assert [row.values["avg_at_k"] for row in session.rows] == [0.0, 0.0, 1.0, 1.0]
-    assert {row.values["math/void"] for row in session.rows} == {0.0}
+    assert {row.values["math/stale"] for row in session.rows} == {0.0}
     assert [path.name for path in session.folder.step_evaluations("rl").values()] == [
         f"rl-{step}.json" for step in (0, 2, 4, 5)
     ]
@@ -402,10 +402,10 @@ def test_a_worker_that_serves_an_older_version_voids_the_score(tmp_path: Path, s
     session.do(evaluate)
     (row,) = session.rows
     if not stale:
-        assert (row.values["math/void"], row.values["math/samples"]) == (0.0, 6.0)
+        assert (row.values["math/stale"], row.values["math/samples"]) == (0.0, 6.0)
         assert row.values["avg_at_k"] == row.values["math/avg_at_k"] == 0.0
         return
-    assert (row.values["math/void"], row.values["math/samples"]) == (2.0, 0.0)
+    assert (row.values["math/stale"], row.values["math/samples"]) == (2.0, 0.0)
     assert math.isnan(row.values["math/avg_at_k"])
     assert math.isnan(row.values["avg_at_k"])  # nothing is best by half of the environments
     assert "rl step 2: the score of math is void: 2 answers" in session.screen.getvalue()

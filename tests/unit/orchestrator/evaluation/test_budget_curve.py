@@ -147,7 +147,7 @@ def test_a_mode_without_a_single_score_has_a_point_that_measures_nothing() -> No
 
 def test_nothing_that_was_not_scored_is_a_zero() -> None:
     lost = env_result([group(task_under(UNLIMITED, key), [], failed=4) for key in ("a", "b")], asked=64)
-    counts = {"tasks": 2, "tasks_asked": 64, "samples": 0, "failures": 8, "complete": 0, "void": 0}
+    counts = {"tasks": 2, "tasks_asked": 64, "samples": 0, "failures": 8, "complete": 0, "stale": 0}
     assert {name: lost.pop(name) for name in counts} == counts
     assert all(math.isnan(value) for value in lost.values())
 
@@ -165,7 +165,7 @@ def test_failures_stand_beside_the_accuracy_and_bound_it_from_below() -> None:
     )
     assert (found["samples"], found["failures"], found["complete"]) == (5, 1, 2)
     assert found["avg_at_k"] == pytest.approx(2 / 3)
-    assert found["avg_at_k_low"] == pytest.approx(1 / 2)
+    assert found["avg_at_k_failures_as_zero"] == pytest.approx(1 / 2)
     assert found["pass_at_k"] == 0.5  # of the two complete tasks
 
 

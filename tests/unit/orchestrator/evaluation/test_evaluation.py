@@ -48,9 +48,11 @@ def test_one_token_of_other_weights_voids_the_score_of_its_environment_and_of_no
     assert dict(void) == {"math": 1}
     assert [len(one.trajectories) for one in sound] == [0, 0, 1]
     assert len(sound[2].failed) == 2  # these need no weights
-    found = env_result(sound[:2], asked=2, void=void["math"])
-    assert (found["void"], found["samples"], found["failures"], found["complete"]) == (1, 0, 0, 0)
-    assert all(math.isnan(found[name]) for name in ("avg_at_k", "avg_at_k_low", "pass_at_k", "stderr", "reward"))
+    found = env_result(sound[:2], asked=2, stale=void["math"])
+    assert (found["stale"], found["samples"], found["failures"], found["complete"]) == (1, 0, 0, 0)
+    assert all(
+        math.isnan(found[name]) for name in ("avg_at_k", "avg_at_k_failures_as_zero", "pass_at_k", "stderr", "reward")
+    )
 
 
 def test_the_parts_of_the_reward_are_means_over_the_answers_that_have_them() -> None:
@@ -89,14 +91,14 @@ def as_before(trajectory: Trajectory) -> Trajectory:
 def test_an_engine_that_serves_older_weights_voids_the_score_by_name_and_the_others_stay(tmp_path: Path) -> None:
     found, metrics, screen = evaluated(tmp_path, pool=StaleEngine())
     math_, code = found["envs"]["math"], found["envs"]["code"]
-    assert (math_["void"], math_["samples"], math_["avg_at_k"], math_["pass_at_k"]) == (2, 0, None, None)
-    assert (code["void"], code["avg_at_k"]) == (0, 1.0)
-    assert (metrics["math/void"], metrics["code/avg_at_k"]) == (2.0, 1.0)
+    assert (math_["stale"], math_["samples"], math_["avg_at_k"], math_["pass_at_k"]) == (2, 0, None, None)
+    assert (code["stale"], code["avg_at_k"]) == (0, 1.0)
+    assert (metrics["math/stale"], metrics["code/avg_at_k"]) == (2.0, 1.0)
     assert math.isnan(metrics["math/avg_at_k"])
     assert "the score of math is void: 2 answers" in screen
     assert [task["scored"] for task in found["tasks"]["math"]] == [0, 0]
     (evaluation,) = read_evaluations(tmp_path / "run" / "eval")
-    assert evaluation.envs["math"].void == 2
+    assert evaluation.envs["math"].stale == 2
     written = (tmp_path / "run" / "trajectories" / "eval-rl.jsonl").read_text().splitlines()
     assert sum(json.loads(line)["env"] == "math" for line in written) == 4  # the evidence is kept
 

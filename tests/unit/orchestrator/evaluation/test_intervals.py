@@ -20,7 +20,7 @@ def test_students_quantiles_are_those_of_scipy(freedom: int) -> None:
 
 def all_right(tasks: int) -> dict[str, Any]:
     counts = {"tasks": tasks, "tasks_asked": tasks, "samples": tasks, "complete": tasks, "failures": 0}
-    shares = {"avg_at_k": 1.0, "avg_at_k_low": 1.0, "pass_at_k": 1.0, "stderr": 0.0}
+    shares = {"avg_at_k": 1.0, "avg_at_k_failures_as_zero": 1.0, "pass_at_k": 1.0, "stderr": 0.0}
     return counts | shares | {"tokens": 9.0, "truncated": 0.0}
 
 

@@ -135,7 +135,7 @@ def test_so_many_tasks_as_are_said_to_be_needed_show_the_difference_four_times_o
 
 def write_evaluation(run: Path, label: str, order: int, scores: dict[str, list[TaskScore]]) -> Path:
     """The file of an evaluation, in the folder of a run."""
-    shares = {"avg_at_k": 0.5, "avg_at_k_low": 0.5, "pass_at_k": 1.0, "stderr": 0.05}
+    shares = {"avg_at_k": 0.5, "avg_at_k_failures_as_zero": 0.5, "pass_at_k": 1.0, "stderr": 0.05}
     counts = {"tasks": 2, "tasks_asked": 2, "samples": 8, "failures": 0, "complete": 2}
     tasks = {env: [asdict(one) for one in listed] for env, listed in scores.items()}
     envs = dict.fromkeys(scores, counts | shares)

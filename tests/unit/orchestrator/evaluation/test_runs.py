@@ -59,6 +59,6 @@ def test_a_run_that_is_killed_has_a_whole_curve_and_trains_as_without_evaluation
     assert [path.name for path in files] == [f"rl-{step}.json" for step in DUE]
     scores = {row.step: row.values["avg_at_k"] for row in measured}
     assert [result["envs"]["coin"]["avg_at_k"] for result in results] == list(scores.values())
-    assert all(result["envs"]["coin"]["void"] == 0 for result in results)
+    assert all(result["envs"]["coin"]["stale"] == 0 for result in results)
     assert set(kept) == {STEPS, best_of(scores)}, (kept, scores)
     print(f"scores {scores}, kept {kept}, losses {losses}, audit: {verdict}")

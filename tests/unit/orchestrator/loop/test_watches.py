@@ -58,34 +58,41 @@ def test_an_alarm_is_told_when_a_number_leaves_its_band_and_when_it_comes_back()
 
 def test_groups_of_equal_rewards_are_no_alarm_where_they_teach_too() -> None:
     def signal(**given: object) -> Band:
-        return RlConfig(**given).watched_bands.signal  # type: ignore[arg-type]
+        return RlConfig(**given).watched_bands.nonzero_advantage  # type: ignore[arg-type]
 
     over_the_batch = LossConfig(advantage="reinforce_pp")
     assert signal().low == 0.1
     assert signal(loss=over_the_batch).low is None
-    assert signal(loss=over_the_batch, bands=BandsConfig(signal=Band(low=0.3))).low == 0.3
+    assert signal(loss=over_the_batch, bands=BandsConfig(nonzero_advantage=Band(low=0.3))).low == 0.3
 
 
 def test_without_a_setting_answers_that_are_cut_off_and_groups_without_signal_are_told_once_they_last() -> None:
     """As a model with long thoughts begins with short limits: every answer is cut off, every group has reward 0."""
-    cut = {"rollout/truncated": 1.0, "rollout/signal": 0.0}
-    well = {"rollout/truncated": 0.2, "rollout/signal": 0.5, "train/entropy": 0.01, "train/logprob_gap": 9.0}
+    cut = {"rollout/truncated": 1.0, "rollout/nonzero_advantage": 0.0}
+    well = {
+        "rollout/truncated": 0.2,
+        "rollout/nonzero_advantage": 0.5,
+        "train/entropy": 0.01,
+        "train/mismatch_abs": 9.0,
+    }
     watch = BandWatch(RlConfig().bands, setting="rl.bands")
     assert [watch.add(metrics) for metrics in (well, cut, cut, well, cut, cut)] == [
         {}
     ] * 6  # by chance, of a few groups
     told = watch.add(cut)
-    assert list(told) == ["rl.bands.truncated", "rl.bands.signal"]
+    assert list(told) == ["rl.bands.truncated", "rl.bands.nonzero_advantage"]
     assert told["rl.bands.truncated"].startswith(
         "rollout/truncated 1 is above high=0.5 in 3 steps (rollout.limits.turn_"
     )
-    assert told["rl.bands.signal"].startswith(
-        "rollout/signal 0 is below low=0.1 in 3 steps (tasks are too hard or too easy"
+    assert told["rl.bands.nonzero_advantage"].startswith(
+        "rollout/nonzero_advantage 0 is below low=0.1 in 3 steps (tasks are too hard or too easy"
     )
     for step in range(100):
         assert watch.add(cut) == {}
         watch.check(step)  # warns, and does not stop
-    assert watch.add(well)["rl.bands.signal"] == "rollout/signal 0.5 is inside again after 103 steps"
+    assert (
+        watch.add(well)["rl.bands.nonzero_advantage"] == "rollout/nonzero_advantage 0.5 is inside again after 103 steps"
+    )
     of_a_teacher = BandWatch(DistillConfig().bands, setting="distill.bands")
     assert [list(of_a_teacher.add(cut)) for _ in range(3)] == [[], [], ["distill.bands.truncated"]]
 
@@ -108,9 +115,15 @@ def test_so_many_steps_outside_in_a_row_end_the_stage_also_where_a_run_went_on_i
 @pytest.mark.parametrize(
     ("bands", "message"),
     [
-        (BandsConfig(signal=Band(low=0.5, high=0.1)), r"rl\.bands\.signal\.low=0\.5 is above high=0\.1"),
+        (
+            BandsConfig(nonzero_advantage=Band(low=0.5, high=0.1)),
+            r"rl\.bands\.nonzero_advantage\.low=0\.5 is above high=0\.1",
+        ),
         (BandsConfig(entropy=Band(low=0.5, stop_after=-1)), r"rl\.bands\.entropy\.stop_after=-1"),
-        (BandsConfig(signal=Band(low=0.5, alarm_after=0)), r"rl\.bands\.signal\.alarm_after=0 must be at least 1"),
+        (
+            BandsConfig(nonzero_advantage=Band(low=0.5, alarm_after=0)),
+            r"rl\.bands\.nonzero_advantage\.alarm_after=0 must be at least 1",
+        ),
         (BandsConfig(truncated=Band(stop_after=2)), r"rl\.bands\.truncated\.stop_after=2 without a bound"),
         (BandsConfig(kl=Band(high=1.0)), r"rl\.bands\.kl: there is no reference.*rl\.loss\.kl_coefficient"),
     ],

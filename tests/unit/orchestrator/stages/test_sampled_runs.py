@@ -34,6 +34,6 @@ def test_stages_train_on_what_was_sampled_as_they_say(tmp_path: Path) -> None:
             assert {answer["sampling"]["temperature"] for answer in answers} == {temperature}
             measured = rows(job.run, stage)
             assert len(measured) == 2
-            gaps = [row.values["train/logprob_gap"] for row in measured]
+            gaps = [row.values["train/mismatch_abs"] for row in measured]
             assert max(gaps) < 1e-3, gaps  # the learner's temperature is the engine's
             print(stage, "gaps", gaps, "kl", [row.values.get("train/kl") for row in measured])

@@ -113,7 +113,7 @@ WRONG_METRICS: dict[str, tuple[int, Change, int | None]] = {
     "last_lost": (20, lambda row: [], None),
     "broken_line": (18, lambda row: ["half a line"], 0),
     "other_groups": (18, lambda row: [row | {"env/math/groups_trained": row["env/math/groups_trained"] + 1}], 0),
-    "other_drops": (18, lambda row: [row | {"rollout/dropped_no_signal": 7}], 0),
+    "other_drops": (18, lambda row: [row | {"rollout/dropped_zero_advantage": 7}], 0),
 }
 """By name: a step, the rows that replace it, and by how many lines the finding is behind it."""
 

@@ -45,7 +45,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 def result(accuracy: float | None, **changes: Any) -> dict[str, Any]:
     """An environment's results, as an evaluation stores them."""
-    shares = {"avg_at_k": accuracy, "avg_at_k_low": accuracy, "pass_at_k": 1.0, "stderr": 0.05}
+    shares = {"avg_at_k": accuracy, "avg_at_k_failures_as_zero": accuracy, "pass_at_k": 1.0, "stderr": 0.05}
     return {"tasks": 8, "tasks_asked": 8, "samples": 32, "failures": 0, "complete": 8} | shares | changes
 
 
@@ -101,9 +101,9 @@ def test_what_has_no_score_is_null_and_a_dash_and_what_is_missing_is_said(tmp_pa
     write_run(tmp_path, [row()])
     add_curves(tmp_path)
     path = tmp_path / "eval" / "rl.json"
-    nothing = dict.fromkeys(("avg_at_k", "avg_at_k_low", "pass_at_k", "stderr", "tokens", "truncated"))
-    down = result(None, samples=0, failures=32, complete=0, void=7) | nothing
-    few = result(0.5, tasks=5, tasks_asked=8, samples=18, failures=2, complete=4, avg_at_k_low=0.45)
+    nothing = dict.fromkeys(("avg_at_k", "avg_at_k_failures_as_zero", "pass_at_k", "stderr", "tokens", "truncated"))
+    down = result(None, samples=0, failures=32, complete=0, stale=7) | nothing
+    few = result(0.5, tasks=5, tasks_asked=8, samples=18, failures=2, complete=4, avg_at_k_failures_as_zero=0.45)
     lost = point("off") | dict.fromkeys(("accuracy", "accuracy_low", "stderr"), None) | {"samples": 0, "failures": 32}
     raw = json.loads(path.read_text())
     raw["curve"]["math"][0] = lost
@@ -117,7 +117,7 @@ def test_what_has_no_score_is_null_and_a_dash_and_what_is_missing_is_said(tmp_pa
     )
     html = paths.html.read_text()
     assert "<td><b>-</b></td><td>-</td>" in html
-    cells = ("0 of 32</td><td>32", "18 of 20</td><td>2", "5 of 8", "0.450", "1.000 (4)", "<b>void</b>: 7")
+    cells = ("0 of 32</td><td>32", "18 of 20</td><td>2", "5 of 8", "0.450", "1.000 (4)", "<b>stale</b>: 7")
     assert [cell for cell in cells if f"<td>{cell}</td>" not in html] == []
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", html, flags=re.DOTALL)
 
