@@ -213,13 +213,13 @@ def _leading_number(line: str) -> str | None:
     return simpler if number(simpler) is not None else None
 
 
-def equal_numbers(answer: str, gold: str, *, percent: bool = False) -> bool | None:
+def equal_numbers(answer: str, reference: str, *, percent: bool = False) -> bool | None:
     """Tell whether two plain numbers are exactly equal; None where one of them is not a plain number.
 
     A division that was not carried out equals nothing. With `percent`, for a question that asks for a percentage,
     `40%` and `40` are the same.
     """
-    left, right = number(answer), number(gold)
+    left, right = number(answer), number(reference)
     if left is None or right is None:
         return None
     values = [read.value * 100 if percent and read.percent else read.value for read in (left, right)]

@@ -89,7 +89,7 @@ def asks_percentage(question: str) -> bool:
     return bool(PERCENTAGE_ASKED.search(question[-MAX_QUESTION:]))
 
 
-def same_text(answer: str, gold: str) -> bool | None:
+def same_text(answer: str, reference: str) -> bool | None:
     """Tell whether two answers are the same text; None where that does not settle it.
 
     Words (`Monday`, `(A)`) and numbers in another base (`12_8`) are equal as texts or not at all; of words neither case
@@ -97,42 +97,42 @@ def same_text(answer: str, gold: str) -> bool | None:
     """
     if len(answer) > MAX_CHARACTERS:
         return False
-    if is_words(gold):
-        return _letters(answer) == _letters(gold)
-    if tokens(answer) == tokens(gold):
+    if is_words(reference):
+        return _letters(answer) == _letters(reference)
+    if tokens(answer) == tokens(reference):
         return True
-    return False if BASED.search(gold) else None
+    return False if BASED.search(reference) else None
 
 
-def is_words(gold: str) -> bool:
-    """Tell whether a gold answer is words and no formula: three letters or more, or set as text."""
-    text = bare(gold)
+def is_words(reference: str) -> bool:
+    """Tell whether a reference answer is words and no formula: three letters or more, or set as text."""
+    text = bare(reference)
     long = len(re.sub(r"[^A-Za-z]", "", text)) >= 3
-    return bool(WORDS.fullmatch(text)) and (long or bool(TEXT_MACRO.fullmatch(gold.strip(" $"))))
+    return bool(WORDS.fullmatch(text)) and (long or bool(TEXT_MACRO.fullmatch(reference.strip(" $"))))
 
 
 def _letters(text: str) -> str:
     return " ".join(re.findall(r"[^\s.,()]+", bare(text).casefold()))
 
 
-def refusal(answer: str, *, gold: str) -> str | None:
+def refusal(answer: str, *, reference: str) -> str | None:
     """Return why an answer that is no plain number must not reach the computer algebra; None where it may.
 
-    A plain number as gold takes nothing but plain numbers. Unevaluated forms are refused where the gold answer has none
+    A plain number as reference takes nothing but plain numbers. Unevaluated forms are refused if the reference answer has none
     of that kind: they restate the question. Sizes are bounded so that no tower of powers is ever computed.
     """
     if not answer.strip() or len(answer) > MAX_CHARACTERS or sum(map(str.isdigit, answer)) > MAX_DIGITS:
         return "empty or too long"
-    if number(gold) is not None:
+    if number(reference) is not None:
         return "an expression where a number is due"
     text = readable(answer)
-    if set(UNEVALUATED.findall(text)) - set(UNEVALUATED.findall(gold)):
+    if set(UNEVALUATED.findall(text)) - set(UNEVALUATED.findall(reference)):
         return "unevaluated"
-    if _chained(text, gold):
+    if _chained(text, reference):
         return "an equation where an expression is due"
-    if _commented(text, gold):
+    if _commented(text, reference):
         return "text that is no unit"
-    if {_brackets(text), _brackets(gold)} == {"set", "tuple"}:
+    if {_brackets(text), _brackets(reference)} == {"set", "tuple"}:
         return "another kind of brackets"
     if _nesting(text) > MAX_NESTING:
         return "nested too deeply"
@@ -149,22 +149,22 @@ def _brackets(text: str) -> str:
     return "set" if start.startswith("\\{") else "tuple" if start.startswith(("(", "[")) else ""
 
 
-def _chained(text: str, gold: str) -> bool:
-    """Return whether there are more equals signs than the gold answer has, but for one behind the name of the result.
+def _chained(text: str, reference: str) -> bool:
+    """Return whether there are more equals signs than the reference answer has, but for one behind the name of the result.
 
     Signs that nearly mean equal have no such place: one side of them would be compared, and the other is a hedge.
     """
-    if len(RELATION.findall(text)) > len(RELATION.findall(readable(gold))):
+    if len(RELATION.findall(text)) > len(RELATION.findall(readable(reference))):
         return True
     sides = text.split("=")
-    if len(sides) - 1 <= gold.count("="):
+    if len(sides) - 1 <= reference.count("="):
         return False
     return len(sides) > 2 or not NAME.fullmatch(sides[0].strip(" $"))
 
 
-def _commented(text: str, gold: str) -> bool:
-    """Return whether words in the answer are neither the gold answer's, nor `and` or `or`, nor units at its end."""
-    due = Counter(inner.strip(" ,.") for inner in TEXT_MACRO.findall(gold))
+def _commented(text: str, reference: str) -> bool:
+    """Return whether words in the answer are neither the reference answer's, nor `and` or `or`, nor units at its end."""
+    due = Counter(inner.strip(" ,.") for inner in TEXT_MACRO.findall(reference))
     for macro in TEXT_MACRO.finditer(text):
         words = SPACE.sub(" ", macro[1]).replace("$", "").strip(" ,.")
         is_text = macro[0].startswith(("\\text", "\\mbox"))

@@ -113,19 +113,19 @@ def same_json(left: Any, right: Any) -> bool:
     return type(left) is type(right) and left == right
 
 
-def share_right(value: Any, gold: Any) -> float:
-    """Return the share of the gold value's leaves that stand at the same place in a value; an empty list is a leaf too."""
-    found = list(_right(value, gold))
+def share_right(value: Any, reference: Any) -> float:
+    """Return the share of the reference value's leaves that stand at the same place in a value; an empty list is a leaf too."""
+    found = list(_right(value, reference))
     return sum(found) / len(found)
 
 
-def _right(value: Any, gold: Any) -> Iterator[bool]:
-    """Yield for each leaf of the gold value whether a value has it at its place."""
-    if isinstance(gold, dict) and gold:
-        for key, inner in gold.items():
+def _right(value: Any, reference: Any) -> Iterator[bool]:
+    """Yield for each leaf of the reference value whether a value has it at its place."""
+    if isinstance(reference, dict) and reference:
+        for key, inner in reference.items():
             yield from _right(value.get(key, MISSING) if isinstance(value, dict) else MISSING, inner)
-    elif isinstance(gold, list) and gold:
-        for index, inner in enumerate(gold):
+    elif isinstance(reference, list) and reference:
+        for index, inner in enumerate(reference):
             yield from _right(value[index] if isinstance(value, list) and index < len(value) else MISSING, inner)
     else:
-        yield same_json(value, gold)
+        yield same_json(value, reference)

@@ -1,8 +1,8 @@
 """Matching function calls against accepted values, by the rules of the Berkeley Function-Calling Leaderboard (2024 to 2026).
 
-A gold call is `{name: {argument: [accepted values]}}`; `""` among the accepted values means that the argument may be left
-out. Calls match in any order, each gold call once. A dot in a function's name may be written as an underscore. What the
-schema requires must be given, and nothing that the schema or the gold call does not name.
+A reference call is `{name: {argument: [accepted values]}}`; `""` among the accepted values means that the argument may be left
+out. Calls match in any order, each reference call once. A dot in a function's name may be written as an underscore. What the
+schema requires must be given, and nothing that the schema or the reference call does not name.
 
 A value is of the schema's type, or of the type of the first accepted value (the name of a variable, for a list); a whole
 number passes for a float (2 for 2.0), a float never for an integer. Of the schema's type it is right as follows:
@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-GoldCall = Mapping[str, Mapping[str, Sequence[Any]]]
+ReferenceCall = Mapping[str, Mapping[str, Sequence[Any]]]
 Schema = Mapping[str, Any]
 Schemas = Mapping[str, Schema]
 """The parameters of every function by its name: a JSON schema with `properties` and `required`."""
@@ -45,14 +45,18 @@ TYPES: dict[str, type[Any]] = {
 
 
 def match_calls(
-    calls: Sequence[tuple[str, Mapping[str, Any]]], gold: Sequence[GoldCall], schemas: Schemas, *, exact: bool = False
+    calls: Sequence[tuple[str, Mapping[str, Any]]],
+    reference: Sequence[ReferenceCall],
+    schemas: Schemas,
+    *,
+    exact: bool = False,
 ) -> bool:
-    """Tell whether the calls (name, arguments) and the gold calls pair up one to one; more than 64 never do."""
-    if len(calls) != len(gold) or len(calls) > MAX_CALLS:
+    """Tell whether the calls (name, arguments) and the reference calls pair up one to one; more than 64 never do."""
+    if len(calls) != len(reference) or len(calls) > MAX_CALLS:
         return False
-    return most_pairs([[_call_fits(call, target, schemas, exact=exact) for target in gold] for call in calls]) == len(
-        gold
-    )
+    return most_pairs(
+        [[_call_fits(call, target, schemas, exact=exact) for target in reference] for call in calls]
+    ) == len(reference)
 
 
 def most_pairs(fits: Sequence[Sequence[bool]]) -> int:
@@ -71,12 +75,12 @@ def most_pairs(fits: Sequence[Sequence[bool]]) -> int:
     return sum(place(row, set()) for row in range(len(fits)))
 
 
-def _call_fits(call: tuple[str, Mapping[str, Any]], gold: GoldCall, schemas: Schemas, *, exact: bool) -> bool:
+def _call_fits(call: tuple[str, Mapping[str, Any]], reference: ReferenceCall, schemas: Schemas, *, exact: bool) -> bool:
     name, arguments = call
-    ((gold_name, accepted),) = gold.items()
-    if name not in (gold_name, gold_name.replace(".", "_")):
+    ((reference_name, accepted),) = reference.items()
+    if name not in (reference_name, reference_name.replace(".", "_")):
         return False
-    schema = schemas.get(gold_name, NO_SCHEMA)
+    schema = schemas.get(reference_name, NO_SCHEMA)
     known, required = inner_schema(schema, "properties"), schema.get("required")
     if not set(arguments) <= set(accepted) & set(known):
         return False

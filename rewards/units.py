@@ -168,12 +168,12 @@ def unit(text: str) -> Quantity | None:
     return _product(_simpler(text))
 
 
-def same_quantity(answer: str, gold: str, *, tolerance: float = 0.0) -> bool:
-    """Tell whether two numbers with units are equal, or no further apart than this share of the gold one.
+def same_quantity(answer: str, reference: str, *, tolerance: float = 0.0) -> bool:
+    """Tell whether two numbers with units are equal, or no further apart than this share of the reference one.
 
-    The share is of what the gold one's own unit counts: 5 % of 20 degrees Celsius is one degree.
+    The share is of what the reference one's own unit counts: 5 % of 20 degrees Celsius is one degree.
     """
-    given, wanted = quantity(answer), quantity(gold)
+    given, wanted = quantity(answer), quantity(reference)
     if given is None or wanted is None or given.dimension != wanted.dimension:
         return False
     return abs(given.value - wanted.value) <= F(tolerance) * abs(wanted.value - wanted.zero)

@@ -48,13 +48,13 @@ def demonstrate(task: Task) -> list[Message]:
     ]
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    yield "another sum", [gold(task)[0], f"\\boxed{{{int(task.spec['answer']) + 1}}}"]
-    yield "no answer", [gold(task)[0], ""]
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
+    yield "another sum", [reference(task)[0], f"\\boxed{{{int(task.spec['answer']) + 1}}}"]
+    yield "no answer", [reference(task)[0], ""]
 
 
 class Stock(TaskEnv):
@@ -75,7 +75,7 @@ ENVIRONMENT = EnvDefinition(
     generate=generate,
     levels=len(THINGS) - 1,
     demonstrate=demonstrate,
-    gold=gold,
-    corruptions=corruptions,
+    reference=reference,
+    negatives=negatives,
     max_turns=6,
 )

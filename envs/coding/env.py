@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from temper.envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
-from temper.envs.coding.gold import corruptions, gold
+from temper.envs.coding.reference import negatives, reference
 from temper.envs.coding.suite import MAX_SECONDS, suite
 from temper.envs.coding.test_result import Tested, short
 from temper.envs.core.bounds import only_known
@@ -125,8 +125,8 @@ def _definition(prompts: Prompts) -> EnvDefinition:
         levels=2,
         formats=tuple(known for module in rows for known in module.formats(prompts)),
         demonstrate=exercises.demonstrate,
-        gold=gold,
-        corruptions=corruptions,
+        reference=reference,
+        negatives=negatives,
         configure=configure,
         parts=(*PARTS, TESTS),
         max_turns=1,

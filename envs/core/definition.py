@@ -20,8 +20,8 @@ class EnvDefinition:
     """One environment. What it does not have is None, or empty.
 
     `generate(rng, level)` makes a task, `formats` read rows of data, `demonstrate` solves a generated task with a
-    thought. `gold(task)` gives the model's turns of a right answer (texts, thinking off; ValueError where the task
-    holds none) and `corruptions(task)` named wrong ones, for `temper env check`.
+    thought. `reference(task)` gives the model's turns of a right answer (texts, thinking off; ValueError where the task
+    holds none) and `negatives(task)` named wrong ones, for `temper env check`.
     """
 
     id: str
@@ -32,8 +32,8 @@ class EnvDefinition:
     """How many levels its generated tasks have, of which 1 is the easiest; None where there is no hardest."""
     formats: tuple[RowFormat, ...] = ()
     demonstrate: Callable[[Task], list[Message]] | None = None
-    gold: Callable[[Task], list[str]] | None = None
-    corruptions: Callable[[Task], Iterator[tuple[str, list[str]]]] | None = None
+    reference: Callable[[Task], list[str]] | None = None
+    negatives: Callable[[Task], Iterator[tuple[str, list[str]]]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """Which member of a family it is: plain data for its tasks to carry to where they are played."""
     configure: Callable[[Mapping[str, Any]], "EnvDefinition"] | None = None

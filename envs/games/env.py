@@ -18,9 +18,9 @@ from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.games.actions import action_of
-from temper.envs.games.gold import corruptions, demonstrate, gold
 from temper.envs.games.known_games import GymGame
 from temper.envs.games.options import game_options
+from temper.envs.games.reference import demonstrate, negatives, reference
 from temper.envs.games.tasks import act, actions_in_words, begin_of, generate, prompt, view
 from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import Verdict, share_of, verdict
@@ -102,10 +102,10 @@ def _definition(options: dict[str, Any]) -> EnvDefinition:
         chance=CHANCE,
     )
     try:
-        gold(replace(make(random.Random(0), 1), env=game.ref()))
+        reference(replace(make(random.Random(0), 1), env=game.ref()))
     except ValueError:  # nobody knows how it is won
         return game
-    return replace(game, demonstrate=demonstrate, gold=gold, corruptions=corruptions)
+    return replace(game, demonstrate=demonstrate, reference=reference, negatives=negatives)
 
 
 DEFAULT = game_options({"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}})

@@ -11,7 +11,7 @@ from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.mathematics import arithmetic
-from temper.envs.mathematics import gold as answers
+from temper.envs.mathematics import reference as answers
 from temper.envs.mathematics.grader import shared_grader
 from temper.envs.mathematics.rows import AGREE, BOXES, KINDS, REQUEST, asked, formats
 from temper.envs.task_env import TaskEnv, last_user_text
@@ -35,7 +35,7 @@ class MathEnv(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         judged = grade(
             parsed.answer,
-            gold=task.spec["answer"],
+            reference=task.spec["answer"],
             question=last_user_text(task),
             bare=asked(task),
             boxes=task.spec.get(BOXES, AGREE),
@@ -43,12 +43,12 @@ class MathEnv(TaskEnv):
         return self.end(judged)
 
 
-def grade(text: str, *, gold: str, question: str = "", bare: str | None = None, boxes: Boxes = AGREE) -> Verdict:
+def grade(text: str, *, reference: str, question: str = "", bare: str | None = None, boxes: Boxes = AGREE) -> Verdict:
     """Judge the answer part of a turn: plain numbers exactly, other expressions by math-verify in its own process.
 
     An answer that only repeats text of the question is wrong and has the part `echo`; a question that is repeated ahead
     of the answer does not count as a part of it. `bare` is the question without the request around it, where that is not
-    the usual one. GraderError where the gold answer itself can't be checked.
+    the usual one. GraderError where the reference answer itself can't be checked.
     """
     if repeats(text, question):
         return _judged(False, "echo", "repeats the question")
@@ -56,18 +56,18 @@ def grade(text: str, *, gold: str, question: str = "", bare: str | None = None, 
     if found is None:
         return _judged(False, "extraction", "no final answer, or several that differ", well_formed=False)
     said = f"answered {found[:80]}"
-    if repeats(found, question) and not same_text(found, gold):
+    if repeats(found, question) and not same_text(found, reference):
         return _judged(False, "echo", f"{said}: repeats the question")
-    equal = equal_numbers(found, gold, percent=asks_percentage(question))
+    equal = equal_numbers(found, reference, percent=asks_percentage(question))
     if equal is not None:
         return _judged(equal, "numbers", said)
-    equal = same_text(found, gold)
+    equal = same_text(found, reference)
     if equal is not None:
         return _judged(equal, "text", said)
-    refused = refusal(found, gold=gold)
+    refused = refusal(found, reference=reference)
     if refused is not None:
         return _judged(False, "bounds", f"{said}: {refused}")
-    equal = shared_grader().equal(gold=formula(gold), answer=formula(found))
+    equal = shared_grader().equal(reference=formula(reference), answer=formula(found))
     if equal is None:
         return policy_fault(f"{said}: over the time limit")
     return _judged(equal, "math-verify", said)
@@ -94,8 +94,8 @@ def _definition(prompts: Prompts, boxes: Boxes = AGREE) -> EnvDefinition:
         levels=len(arithmetic.LEVELS),
         formats=formats(prompts, boxes),
         demonstrate=arithmetic.demonstrate,
-        gold=answers.gold,
-        corruptions=answers.corruptions,
+        reference=answers.reference,
+        negatives=answers.negatives,
         configure=configure,
         parts=(*PARTS, ECHO),
         max_turns=1,

@@ -20,7 +20,7 @@ from temper.envs.sandbox.seal_probe import require_seal
 CHILD = Path(__file__).with_name("grader_child.py")
 START_S = 120.0
 WORKERS = 8
-GOLD_S, ANSWER_S, LEAST_CPU_S, BACKSTOP_S = 10.0, 1.2, 0.2, 30.0
+REFERENCE_S, ANSWER_S, LEAST_CPU_S, BACKSTOP_S = 10.0, 1.2, 0.2, 30.0
 POLL_S = 0.02
 MAX_REPLY_BYTES = 4096
 
@@ -43,14 +43,14 @@ class MathWorker:
         self.process = os.pidfd_open(hello["pid"])
         self.clock = ~hello["pid"] << 3 | 2  # its CPU time: CPUCLOCK_SCHED in the kernel's posix-timers.h
 
-    def ask(self, gold: str, answer: str) -> bool:
-        """Start a check; return whether the gold answer could be read: False too where the worker is gone."""
+    def ask(self, reference: str, answer: str) -> bool:
+        """Start a check; return whether the reference answer could be read: False too where the worker is gone."""
         try:
-            self.channel.sendall(json.dumps({"gold": gold, "answer": answer}).encode() + b"\n")
+            self.channel.sendall(json.dumps({"reference": reference, "answer": answer}).encode() + b"\n")
         except OSError:
             return False
-        reply = self.hear(GOLD_S)
-        return reply is not None and bool(reply["gold"])
+        reply = self.hear(REFERENCE_S)
+        return reply is not None and bool(reply["reference"])
 
     def hear(self, seconds: float) -> dict[str, Any] | None:
         """Return the next reply; None where none comes in time. A worker that was hardly run meanwhile is waited for longer."""
@@ -93,25 +93,25 @@ class MathGrader:
         self.control: socket.socket | None = None
         self.warm = False
 
-    def equal(self, *, gold: str, answer: str) -> bool | None:
-        """Tell whether gold and answer are equal; None where the answer ran over the deadline or broke the worker.
+    def equal(self, *, reference: str, answer: str) -> bool | None:
+        """Tell whether reference and answer are equal; None where the answer ran over the deadline or broke the worker.
 
-        Raises `GraderError` where no worker can be started, or where a fresh one can't read the gold answer.
+        Raises `GraderError` where no worker can be started, or where a fresh one can't read the reference answer.
         """
         with off_the_clock(), self.slots:
             with self.lock:
                 idle = self.idle.pop() if self.idle else None
-            readable, same = self._check(gold, answer, idle)
+            readable, same = self._check(reference, answer, idle)
             if not readable:
-                readable, same = self._check(gold, answer, None)
+                readable, same = self._check(reference, answer, None)
             if not readable:
-                raise GraderError(f"math-verify can't read the gold answer {gold[:80]!r}")
+                raise GraderError(f"math-verify can't read the reference answer {reference[:80]!r}")
             return same
 
-    def _check(self, gold: str, answer: str, worker: MathWorker | None) -> tuple[bool, bool | None]:
-        """Return (whether the gold answer could be read, whether the answer equals it: None where the worker broke)."""
+    def _check(self, reference: str, answer: str, worker: MathWorker | None) -> tuple[bool, bool | None]:
+        """Return (whether the reference answer could be read, whether the answer equals it: None where the worker broke)."""
         worker = worker or self._fork()
-        readable = worker.ask(gold, answer)
+        readable = worker.ask(reference, answer)
         reply = worker.hear(ANSWER_S) if readable else None
         if reply is None or reply["worn"]:
             worker.end()

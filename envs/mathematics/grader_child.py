@@ -2,9 +2,9 @@
 
 Run as `python -I grader_child.py` with the control socket as standard input. The mother imports and warms math-verify,
 says `{"warm": bool}`, and then forks a worker for each descriptor that it is sent; it never sees an answer. A worker
-says `{"pid": int, "seal": {...}}` on its descriptor, then takes lines `{"gold": LaTeX, "answer": LaTeX}` and answers each
-by two lines, `{"gold": bool}` (whether the gold answer could be read) and `{"equal": bool, "worn": bool}`. A worker that is
-worn (a check was slow or took much memory) is to be replaced. Whoever asked ends a worker that runs over its time; the kernel
+writes `{"pid": int, "seal": {...}}` on its descriptor, then reads lines `{"reference": LaTeX, "answer": LaTeX}`. It answers
+each by two lines: `{"reference": bool}` (whether it could read the reference answer) and `{"equal": bool, "worn": bool}`.
+Replace a worn worker (a check was slow or took much memory). Whoever asked ends a worker that runs over its time; the kernel
 does where nobody is left to.
 
 Workers read nothing but their libraries, and can't open sockets, fork or execute (`temper.envs.sandbox.seal`), which each of
@@ -62,12 +62,14 @@ def parsed(text: str) -> list[Any]:
     return list(parse(f"\\boxed{{{text}}}", extraction_config=LATEX, parsing_timeout=None, fallback_mode="no_fallback"))
 
 
-def equal(golds: list[Any], answer: str) -> bool:
-    """Tell whether an answer equals the gold answer as read. A sum of numbers that was left unadded equals nothing."""
+def equal(references: list[Any], answer: str) -> bool:
+    """Tell whether an answer equals the reference answer as read. A sum of numbers that was left unadded equals nothing."""
     answers = parsed(answer)
-    if not golds or not answers or (any(map(unadded, answers)) and not any(map(unadded, golds))):
+    if not references or not answers or (any(map(unadded, answers)) and not any(map(unadded, references))):
         return False
-    return bool(verify(golds, answers, float_rounding=DECIMALS, timeout_seconds=None, allow_set_relation_comp=True))
+    return bool(
+        verify(references, answers, float_rounding=DECIMALS, timeout_seconds=None, allow_set_relation_comp=True)
+    )
 
 
 def unadded(expression: Any) -> bool:
@@ -88,10 +90,10 @@ def serve(channel: int) -> None:
     while line := read_line(channel):
         request, start = json.loads(line), time.process_time()
         signal.setitimer(signal.ITIMER_PROF, CPU_S)
-        golds = parsed(request["gold"])
-        say(channel, {"gold": bool(golds)})
+        references = parsed(request["reference"])
+        say(channel, {"reference": bool(references)})
         try:
-            same = equal(golds, request["answer"])
+            same = equal(references, request["answer"])
         except (
             ArithmeticError,
             AttributeError,
@@ -125,7 +127,7 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)
     namespaces.leave_root(seal.library_folders())
-    warm = {equal(parsed(gold), answer) for gold, answer in WARM_UP} == {True}
+    warm = {equal(parsed(reference), answer) for reference, answer in WARM_UP} == {True}
     control.send(json.dumps({"warm": warm}).encode())
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 16, 1)

@@ -19,10 +19,10 @@ KINDS = {QUESTION: (QUESTION,)}
 
 def load_gsm8k(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = AGREE) -> Task:
     question, answer = field(row, "question", str), field(row, "answer", str)
-    _, mark, gold = answer.rpartition("####")
-    if not mark or not gold.strip():
+    _, mark, reference = answer.rpartition("####")
+    if not mark or not reference.strip():
         raise ValueError("field 'answer' has no final answer after '####'")
-    return _task(question, gold, prompts, boxes_are)
+    return _task(question, reference, prompts, boxes_are)
 
 
 def load_math(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = AGREE) -> Task:
@@ -57,13 +57,15 @@ def asked(task: Task) -> str:
     return str(task.spec[QUESTION]) if QUESTION in task.spec else last_user_text(task).removesuffix(REQUEST)
 
 
-def _task(question: str, gold: str, prompts: Prompts, boxes_are: Boxes) -> Task:
-    gold = gold.strip()
-    if not 0 < len(gold) <= MAX_CHARACTERS:
-        raise ValueError(f"the final answer {gold[:40]!r} must have 1 to {MAX_CHARACTERS} characters, not {len(gold)}")
+def _task(question: str, reference: str, prompts: Prompts, boxes_are: Boxes) -> Task:
+    reference = reference.strip()
+    if not 0 < len(reference) <= MAX_CHARACTERS:
+        raise ValueError(
+            f"the final answer {reference[:40]!r} must have 1 to {MAX_CHARACTERS} characters, not {len(reference)}"
+        )
     if not question.strip():
         raise ValueError("the question is empty")
     question = question.strip()
     messages = prompts.messages(QUESTION, question + REQUEST, {QUESTION: question})
-    spec = {"answer": gold} | ({} if boxes_are == AGREE else {BOXES: boxes_are})
+    spec = {"answer": reference} | ({} if boxes_are == AGREE else {BOXES: boxes_are})
     return Task(messages=messages, spec=spec | ({QUESTION: question} if QUESTION in prompts.texts else {}))

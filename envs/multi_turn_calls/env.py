@@ -18,7 +18,7 @@ from temper.envs.core.step_result import StepResult, add_span
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import Call, ParsedTurn
 from temper.envs.multi_turn_calls import rows
-from temper.envs.multi_turn_calls.gold import corruptions, gold
+from temper.envs.multi_turn_calls.reference import negatives, reference
 from temper.envs.multi_turn_calls.simulator_names import ERROR, REMEDY, package_for, package_named
 from temper.envs.multi_turn_calls.simulators import Played, shared_simulators
 from temper.envs.task_env import TaskEnv
@@ -58,7 +58,7 @@ class MultiTurnCallsEnv(TaskEnv):
             return self.end(self._verdict(task, f"user's turn {self.right}: {fault}"))
         self.right += 1
         self.steps = 0
-        if self.right == len(task.spec["gold"]):
+        if self.right == len(task.spec["reference"]):
             return self.end(self._verdict(task, ""))
         if self.is_last(task):
             return self.cut(f"after {self.turns} turns")
@@ -70,9 +70,9 @@ class MultiTurnCallsEnv(TaskEnv):
         self.steps += 1
         made = [{"name": call.name, "arguments": call.arguments} for call in calls[:MAX_CALLS]]
         self.calls += made
-        due = [call for turn in task.spec["gold"][: self.right + 1] for call in turn]
+        due = [call for turn in task.spec["reference"][: self.right + 1] for call in turn]
         simulators = shared_simulators(task.env.options["simulators"])
-        self.played = simulators.play(rows.scene_of(task), model=self.calls, gold=due)
+        self.played = simulators.play(rows.scene_of(task), model=self.calls, reference=due)
         if self.played is None:
             return self.end(
                 self._with_turns(task, policy_fault(f"the calls of user's turn {self.right} did not come to an end"))
@@ -86,13 +86,13 @@ class MultiTurnCallsEnv(TaskEnv):
         return self.go_on(messages)
 
     def _fault(self, task: Task) -> str:
-        wanted = len(task.spec["gold"][self.right])
+        wanted = len(task.spec["reference"][self.right])
         if not wanted:
             return ""
         if self.played is None or not self.steps:
             return "no call"
         played = self.played
-        return fault_of(wanted=played.gold[-wanted:], seen=played.model, differing=played.differing)
+        return fault_of(wanted=played.reference[-wanted:], seen=played.model, differing=played.differing)
 
     def standing(self, task: Task) -> Verdict:
         return self._verdict(task, f"{self.right} turns of the user were right")
@@ -101,7 +101,7 @@ class MultiTurnCallsEnv(TaskEnv):
         return self._with_turns(task, verdict(not fault, well_formed=self.unreadable == 0, detail=fault))
 
     def _with_turns(self, task: Task, judged: Verdict) -> Verdict:
-        return replace(judged, parts=judged.parts | {USER_TURNS: self.right / len(task.spec["gold"])})
+        return replace(judged, parts=judged.parts | {USER_TURNS: self.right / len(task.spec["reference"])})
 
 
 def with_folder(folder: Path, *, package: Path | None) -> EnvDefinition:
@@ -124,8 +124,8 @@ def _definition(package: Path | None) -> EnvDefinition:
     return EnvDefinition(
         id="multi_turn_calls",
         entry_point="temper.envs.multi_turn_calls.env:MultiTurnCallsEnv",
-        gold=gold,
-        corruptions=corruptions,
+        reference=reference,
+        negatives=negatives,
         configure=configure,
         beside=partial(with_folder, package=package),
         companions=rows.ANSWERS,
@@ -135,12 +135,11 @@ def _definition(package: Path | None) -> EnvDefinition:
 
 
 def fault_of(*, wanted: Sequence[str], seen: Sequence[str], differing: Sequence[str]) -> str:
-    """Return the mistake at the end of a user's turn with gold calls, or an empty text.
+    """Return the mistake at the end of a user's turn with reference calls, or an empty text.
 
-    The rule is that of the leaderboard's `multi_turn_checker`. A turn without gold calls is not looked at: the next one shows
-    the state that its calls left.
-    `wanted` are the results of the gold calls of this turn. `seen` are the results of all calls of the model up to now, in
-    this turn and earlier ones. `differing` are the attributes of the simulators that differ from those after the gold calls.
+    The rule follows the leaderboard's `multi_turn_checker`. A turn without reference calls is not checked: the next turn
+    shows the state that its calls left. `wanted` are the results of this turn's reference calls, `seen` the results of all
+    calls of the model so far. `differing` are the simulator attributes that differ from the state after the reference calls.
     """
     if differing:
         return f"{', '.join(differing)} not as wanted"

@@ -1,9 +1,9 @@
 """Rows of several turns of the Berkeley Function-Calling Leaderboard, version 4, as its files have them.
 
 A row has the user's `question` turn by turn, the `involved_classes` with their `initial_config`, and in the category
-`miss_func` the functions that are first offered in a later turn (`missed_function`), which has no words of its own. Gold calls
-are texts of Python calls, which are read and never run; they lie by id in `possible_answer/` below the rows, the functions'
-documents in the package of the simulators.
+`miss_func` the functions that are first offered in a later turn (`missed_function`), which has no user text. Reference
+calls are texts of Python calls, parsed and never run. They are stored by id in `possible_answer/` below the rows. The function
+documents are in the package of the simulators.
 """
 
 import ast
@@ -34,7 +34,7 @@ def is_dialogue(row: Row) -> bool:
 def load(row: Row, *, folder: Path, package: Path) -> Task:
     """Make a task of a row, with the answer below `folder` and the documents in `package`.
 
-    Its spec has the scene, the user's later turns, and the gold calls of each turn. Raise `ValueError` where a part is missing.
+    Its spec has the scene, the user's later turns, and the reference calls of each turn. Raise `ValueError` if one is missing.
     """
     category, classes = category_of(row), field(row, "involved_classes", list)
     for name in classes:
@@ -47,7 +47,9 @@ def load(row: Row, *, folder: Path, package: Path) -> Task:
     )
     answer = answer_to(str(row["id"]), category, folder)
     if len(answer) != len(turns):
-        raise ValueError(f"{len(turns)} turns but gold calls of {len(answer)}; get both files from the same version")
+        raise ValueError(
+            f"{len(turns)} turns but reference calls of {len(answer)}; get both files from the same version"
+        )
     withheld = {name for names in later.values() for name in names}
     return Task(
         messages=tuple(turns[0]),
@@ -57,7 +59,7 @@ def load(row: Row, *, folder: Path, package: Path) -> Task:
             "config": row.get("initial_config", {}),
             "long_context": category.endswith("long_context"),
             "later": turns[1:],
-            "gold": [[call_in(text, documents) for text in texts] for texts in answer],
+            "reference": [[call_in(text, documents) for text in texts] for texts in answer],
         },
     )
 
@@ -101,7 +103,7 @@ def call_in(text: str, documents: Mapping[str, Any]) -> dict[str, Any]:
         return _call(ast.parse(text, mode="eval").body, documents)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f"the gold call {text!r:.120} is no call of a known function with literals: {error}"
+            f"the reference call {text!r:.120} is no call of a known function with literals: {error}"
         ) from error
 
 

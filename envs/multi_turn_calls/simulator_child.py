@@ -3,10 +3,10 @@
     simulator_child.py FOLDER CPU_S
 
 FOLDER holds the package `bfcl_eval`. Its first line says what its seal stops (`seal_probe`) and which simulators can't be had.
-It takes lines `{"classes", "config", "long_context", "model", "gold"}`, the last two lists of calls `{"name", "arguments"}`,
-and answers `{"model", "gold", "differing", "spans"}`: what each call returned, of simulators that are made anew for either
-list, the attributes in which they then differ, and of each of the model's calls when it began since the request came, and what
-it took, in seconds; or `{"fault"}`. A request that takes more than CPU_S seconds of processor time ends
+It reads lines `{"classes", "config", "long_context", "model", "reference"}`, the last two lists of calls
+`{"name", "arguments"}`. It answers `{"model", "reference", "differing", "spans"}` or `{"fault"}`: the results of each list on
+fresh simulators, the attributes in which the simulators then differ, and for each of the model's calls its start since the
+request and its duration, in seconds. A request that takes more than CPU_S seconds of processor time ends
 the process. Simulators are imported under the seal: they read their own files and those of the installed libraries, and
 can't write, open sockets, fork or execute.
 """
@@ -96,11 +96,11 @@ def result(methods: dict[str, Callable[..., Any]], call: Call) -> str:
         return str(answer)
 
 
-def differing(model: Instances, gold: Instances) -> list[str]:
-    """Return the public attributes of the gold's simulators that are others in the model's."""
+def differing(model: Instances, reference: Instances) -> list[str]:
+    """Return the public attributes of the reference's simulators that are others in the model's."""
     return [
         f"{name}.{key}"
-        for name, right in gold.items()
+        for name, right in reference.items()
         for key, value in vars(right).items()
         if key[0] != "_" and vars(model[name]).get(key, MISSING) != value
     ]
@@ -110,12 +110,12 @@ def answered(classes: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]
     """Return the answer to a request; `fault` where a simulator failed that was not merely called wrongly."""
     came = time.monotonic()
     try:
-        model, gold = opened(classes, request), opened(classes, request)
+        model, reference = opened(classes, request), opened(classes, request)
         answers = results(model, request["model"])
         return {
             "model": [text for text, _, _ in answers],
-            "gold": [text for text, _, _ in results(gold, request["gold"])],
-            "differing": differing(model, gold),
+            "reference": [text for text, _, _ in results(reference, request["reference"])],
+            "differing": differing(model, reference),
             "spans": [(began - came, seconds) for _, began, seconds in answers],
         }
     except Exception as error:

@@ -32,13 +32,13 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What the model's calls and the gold ones returned, and the attributes (`Class.name`) that differ after them.
+    """What the model's calls and the reference ones returned, and the attributes (`Class.name`) that differ after them.
 
     `spans` are of the model's calls when each began, on the monotonic clock, and what it took, in seconds.
     """
 
     model: tuple[str, ...]
-    gold: tuple[str, ...]
+    reference: tuple[str, ...]
     differing: tuple[str, ...]
     spans: tuple[tuple[float, float], ...]
 
@@ -52,28 +52,28 @@ class Simulators:
         self.wall_s = wall_s
         self._process = LineProcess(CHILD, "the simulators", (str(package.parent), str(cpu_s)))
 
-    def play(self, scene: Scene, *, model: Calls, gold: Calls) -> Played | None:
-        """Carry out the model's calls and the gold ones, each on simulators of their own.
+    def play(self, scene: Scene, *, model: Calls, reference: Calls) -> Played | None:
+        """Carry out the model's calls and the reference ones, each on simulators of their own.
 
-        Return None where the model's calls took too long or ended the process, twice, and the gold ones alone do not. Raise
-        `EnvironmentFault` where a simulator can't be loaded, fails, or does not come to an end with the gold calls.
+        Return None if the model's calls took too long or ended the process twice, but the reference calls alone did not. Raise
+        `EnvironmentFault` if a simulator can't be loaded, fails, or does not finish the reference calls.
         """
         with off_the_clock(), self._process.lock:
-            reply = self._ask(scene, model, gold)
+            reply = self._ask(scene, model, reference)
             if reply is None:
-                if self._ask(scene, (), gold) is None:
+                if self._ask(scene, (), reference) is None:
                     raise EnvironmentFault(
-                        f"the simulators {', '.join(scene.classes)} of {self.package} take too long for the gold calls, or die"
+                        f"the simulators {', '.join(scene.classes)} of {self.package} time out or die on the reference calls"
                     )
-                reply = self._ask(scene, model, gold)
+                reply = self._ask(scene, model, reference)
         if reply is None:
             return None
-        for call, text in zip(gold, reply["gold"], strict=True):
+        for call, text in zip(reference, reply["reference"], strict=True):
             if text.startswith(ERROR):
-                raise EnvironmentFault(f"the gold call {call} failed in the simulators of {self.package}: {text}")
+                raise EnvironmentFault(f"the reference call {call} failed in the simulators of {self.package}: {text}")
         return Played(
             model=tuple(reply["model"]),
-            gold=tuple(reply["gold"]),
+            reference=tuple(reply["reference"]),
             differing=tuple(reply["differing"]),
             spans=tuple((reply["asked"] + began, seconds) for began, seconds in reply["spans"]),
         )
@@ -87,7 +87,7 @@ class Simulators:
         with self._process.lock:
             self._process.close()
 
-    def _ask(self, scene: Scene, model: Calls, gold: Calls) -> dict[str, Any] | None:
+    def _ask(self, scene: Scene, model: Calls, reference: Calls) -> dict[str, Any] | None:
         self._started()
         for name in scene.classes:
             if name in self._process.ready["unusable"]:
@@ -95,7 +95,7 @@ class Simulators:
                     f"{name} of {self.package} can't be loaded ({self._process.ready['unusable'][name]}); {REMEDY}"
                 )
         asked = time.monotonic()
-        reply = self._process.ask(asdict(scene) | {"model": model, "gold": gold}, seconds=self.wall_s)
+        reply = self._process.ask(asdict(scene) | {"model": model, "reference": reference}, seconds=self.wall_s)
         if reply is not None and "fault" in reply:
             raise EnvironmentFault(f"a simulator of {', '.join(scene.classes)} failed: {reply['fault']}")
         return None if reply is None else reply | {"asked": asked}

@@ -14,7 +14,7 @@ def _preset(domain: str, title: str, rows: int) -> Preset:
         options={"idle": "keep", "outputs": "part"},
         prompt="the domain's policy (wiki.md) as the system text, its tools, and as the first message the customer's whole "
         "instruction, which tau-bench gives to the model that plays the customer",
-        rule="the database at the end equals the one after the gold actions, and every output was said",
+        rule="the database at the end equals the one after the reference actions, and every output was said",
         tokens=2048,
         samples="1 to 4, temperature 0; pass^k over the answers to a task",
         source="Yao et al., tau-bench, 2024, arXiv 2406.12045; data of github.com/sierra-research/tau-bench at 59a200c, MIT: "

@@ -58,7 +58,7 @@ def _of_turns(category: str) -> Preset:
         data=DataConfig(path=f"{FOLDER}/BFCL_v4_multi_turn_{category}.json", format="bfcl_v4_multi_turn"),
         rows=200,
         prompt="the user's turns and the functions of the row, as the leaderboard gives them to models that call functions",
-        rule="after each of the user's turns with gold calls the simulators' state is the one after these, and what they "
+        rule="after each of the user's turns with reference calls the simulators' state is the one after these, and what they "
         "returned is among what the model's calls did",
         tokens=2048,
         samples="1, temperature 0.001",

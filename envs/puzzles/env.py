@@ -101,13 +101,13 @@ def generate(
     return Task(messages=messages, spec=spec)
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     if task.spec["answer"] is None:
         raise ValueError(f"data set {task.spec['dataset']} gives no answer to seed {task.spec['seed']}")
     return [_marked(task.spec["answer"])]
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     yield "empty", [_marked("")]
     yield "other text", [_marked("no answer")]
     right = task.spec["answer"]
@@ -147,8 +147,8 @@ def _definition(datasets: tuple[str, ...], config: dict[str, Any]) -> EnvDefinit
         entry_point="temper.envs.puzzles.env:PuzzleEnv",
         generate=partial(generate, datasets=datasets, config=config),
         levels=1,
-        gold=gold,
-        corruptions=corruptions,
+        reference=reference,
+        negatives=negatives,
         configure=configure,
         parts=(*PARTS, SCORE),
         max_turns=1,

@@ -81,7 +81,7 @@ def demonstrate(task: Task) -> list[Message]:
     return [{"role": "assistant", "reasoning_content": names, "content": _response(task)}]
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     return [_response(task)]
 
 
@@ -131,7 +131,7 @@ BREAKS: dict[str, Break] = {
 }
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     right = _response(task)
     for one in instructions_of(task):
         yield f"against {one.id}", [BREAKS[one.id](right, one.arguments)]
@@ -169,8 +169,8 @@ ENVIRONMENT = EnvDefinition(
     levels=len(requests.LEVELS),
     formats=(RowFormat(name="ifeval", matches=has_fields("prompt", "instruction_id_list", "kwargs"), load=load),),
     demonstrate=demonstrate,
-    gold=gold,
-    corruptions=corruptions,
+    reference=reference,
+    negatives=negatives,
     parts=(*PARTS, LOOSE, FOLLOWED, COUNT, STRICT_COUNT, LOOSE_COUNT),
     max_turns=1,
     judges_form=True,

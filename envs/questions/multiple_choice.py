@@ -104,11 +104,11 @@ def demonstrate(task: Task) -> list[Message]:
     return worked_answer(task, task.spec["answer"])
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     return [f"\\boxed{{{task.spec['answer']}}}"]
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     right, letters = task.spec["answer"], LETTERS[: task.spec["choices"] + 1]
     others = [letter for letter in letters if letter != right]
     for letter in others:
@@ -200,8 +200,8 @@ def _definition(*, shuffle: bool) -> EnvDefinition:
         levels=len(LEVELS),
         formats=_formats(shuffle=shuffle),
         demonstrate=demonstrate,
-        gold=gold,
-        corruptions=corruptions,
+        reference=reference,
+        negatives=negatives,
         configure=configure,
         max_turns=1,
         chance=CHANCE,

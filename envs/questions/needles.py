@@ -220,11 +220,11 @@ def demonstrate(task: Task) -> list[Message]:
     return worked_answer(task, ", ".join(task.spec["values"]))
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     return [", ".join(task.spec["values"])]
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     values, others = task.spec["values"], task.spec.get("others", [])
     yield "empty", [""]
     yield "another text", ["certainly not this"]
@@ -262,8 +262,8 @@ def _definition(options: NeedleOptions) -> EnvDefinition:
         levels=len(KINDS),
         formats=(RowFormat(name="ruler", matches=has_fields("input", "outputs"), load=_ruler_task),),
         demonstrate=demonstrate,
-        gold=gold,
-        corruptions=corruptions,
+        reference=reference,
+        negatives=negatives,
         configure=configure,
         parts=(*PARTS, RECALL),
         max_turns=1,

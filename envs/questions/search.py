@@ -9,7 +9,7 @@ Rows find the corpus as `corpus.jsonl` beside them, or by option `corpus`: a fil
 and `page` (characters of an opened document, 4000).
 
 The answer is the first turn without calls; `rewards/short_answers.py` says when it is right. Parts: `found` (the share of the
-gold documents that were opened, 1 where none are known) and `tool_errors` (the share of calls that went wrong).
+reference documents that were opened, 1 where none are known) and `tool_errors` (the share of calls that went wrong).
 """
 
 import random
@@ -89,7 +89,7 @@ class SearchEnv(TaskEnv):
         return self._with_parts(verdict(False), task)
 
     def _with_parts(self, judged: Verdict, task: Task) -> Verdict:
-        wanted = set(task.spec["gold_ids"])
+        wanted = set(task.spec["reference_ids"])
         found = len(wanted & self.opened) / len(wanted) if wanted else 1.0
         return replace(judged, parts=judged.parts | {FOUND: found, TOOL_ERRORS: share_of(self.errors, self.calls)})
 
@@ -153,7 +153,7 @@ def generate(rng: random.Random, level: int) -> Task:
     order = rng.sample(range(len(people)), len(people))
     spec = {
         "accepted": [answer],
-        "gold_ids": [ids[place] for place in path],
+        "reference_ids": [ids[place] for place in path],
         "documents": [[ids[place], people[place], lines[place]] for place in order],
         "path": [people[place] for place in path],
         "wrong": towns[2],
@@ -167,7 +167,7 @@ def demonstrate(task: Task) -> list[Message]:
         raise ValueError("a row of data comes without an expert's way to its answer")
     known = tools(_corpus(task), _options(task), set())
     said: list[Message] = []
-    for person, name in zip(spec["path"], spec["gold_ids"], strict=True):
+    for person, name in zip(spec["path"], spec["reference_ids"], strict=True):
         for thought, call in ((person, ("search", {"query": person})), (name, ("open", {"id": name}))):
             said.append(_asking(thought, *call))
             said.append({"role": "tool", "content": answer_call(Call(name=call[0], arguments=dict(call[1])), known)})
@@ -180,16 +180,16 @@ def _asking(thought: str, name: str, arguments: dict[str, str]) -> Message:
     return {"role": "assistant", "reasoning_content": thought, "content": "", "tool_calls": calls}
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     if "path" in task.spec:
         return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
-    opening = [call_message("open", {"id": name}) for name in task.spec["gold_ids"][:MAX_CALLS]]
+    opening = [call_message("open", {"id": name}) for name in task.spec["reference_ids"][:MAX_CALLS]]
     asked = [turn_text({"content": "", "tool_calls": opening}, thinks=False)] if opening else []
     return [*asked, f"Answer: {task.spec['accepted'][0]}"]
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    *asked, answered = gold(task)
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
+    *asked, answered = reference(task)
     right = task.spec["accepted"][0]
     yield "no answer", asked
     yield "empty answer", [*asked, ""]
@@ -207,13 +207,15 @@ def _load(row: Row, *, corpus: str) -> Task:
     ]
     if not accepted or not all(accepted):
         raise ValueError(f"the answers must be texts that are not empty, not {answers!r:.80}")
-    gold_ids = [str(name) for name in (field(row, "gold_ids", list) if "gold_ids" in row else [])]
+    reference_ids = [str(name) for name in (field(row, "reference_ids", list) if "reference_ids" in row else [])]
     known = corpus_at(corpus).by_id
-    if missing := [name for name in gold_ids if name not in known]:
-        raise ValueError(f"field 'gold_ids' names {missing[0]!r}, which {corpus} does not have")
+    if missing := [name for name in reference_ids if name not in known]:
+        raise ValueError(f"field 'reference_ids' names {missing[0]!r}, which {corpus} does not have")
     content = f"{field(row, 'question', str).strip()}\n\n{REQUEST}"
     return Task(
-        messages=({"role": "user", "content": content},), spec={"accepted": accepted, "gold_ids": gold_ids}, tools=TOOLS
+        messages=({"role": "user", "content": content},),
+        spec={"accepted": accepted, "reference_ids": reference_ids},
+        tools=TOOLS,
     )
 
 
@@ -236,8 +238,8 @@ def _definition(options: SearchOptions) -> EnvDefinition:
         generate=generate,
         levels=3,
         demonstrate=demonstrate,
-        gold=gold,
-        corruptions=corruptions,
+        reference=reference,
+        negatives=negatives,
         configure=configure,
         options=asdict(options),
         parts=(*PARTS, FOUND, TOOL_ERRORS),

@@ -110,14 +110,14 @@ def demonstrate(task: Task) -> list[Message]:
     return worked_answer(task, _right(task))
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     right = _right(task)
     return [
         f"\\boxed{{{right}}}" if right.count("{") == right.count("}") == right.count("\\") == 0 else f"Answer: {right}"
     ]
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     right, spec = _right(task), task.spec
     yield "empty", [""]
     yield "an empty box", ["\\boxed{}"]
@@ -258,8 +258,8 @@ ENVIRONMENT = EnvDefinition(
         RowFormat(name="qa", matches=has_fields("question", "answer"), load=_qa_task),
     ),
     demonstrate=demonstrate,
-    gold=gold,
-    corruptions=corruptions,
+    reference=reference,
+    negatives=negatives,
     parts=(*PARTS, F1),
     max_turns=1,
 )

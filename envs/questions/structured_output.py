@@ -161,7 +161,7 @@ def demonstrate(task: Task) -> list[Message]:
     return worked_answer(task, json.dumps(task.spec.get("value")))
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     return [f"```json\n{json.dumps(_value(task), indent=1)}\n```"]
 
 
@@ -171,7 +171,7 @@ def _value(task: Task) -> Any:
     return task.spec["value"]
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     right = json.dumps(_value(task))
     for name, value in _wrong(_value(task)):
         yield name, [json.dumps(value)]
@@ -258,8 +258,8 @@ ENVIRONMENT = EnvDefinition(
         RowFormat(name="json_schema", matches=has_fields("json_schema"), load=load_schema),
     ),
     demonstrate=demonstrate,
-    gold=gold,
-    corruptions=corruptions,
+    reference=reference,
+    negatives=negatives,
     parts=(*PARTS, VALID, VALUES),
     max_turns=1,
 )

@@ -14,8 +14,8 @@ from temper.envs.core.step_result import StepResult, tool_span
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from temper.envs.service.domain import MAX_TURNS, USER_REPLIES, Domain, outputs_in, takes_parts
-from temper.envs.service.gold import corruptions, gold
 from temper.envs.service.records import companions
+from temper.envs.service.reference import negatives, reference
 from temper.envs.service.tools import TRANSFER, Refusal
 from temper.envs.task_env import TaskEnv, answer_each
 from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
@@ -33,7 +33,7 @@ class ServiceEnv(TaskEnv):
     all of them. The next turn without calls ends the episode. So does a transfer to a human, and `max_turns` turns (30); the
     calls of the last turn are carried out.
 
-    Right is an episode that leaves the database as the gold actions leave a fresh one, and in which the agent's text
+    Right is an episode that leaves the database as the reference actions leave a fresh one, and in which the agent's text
     (its answers, without thoughts and calls) holds every output, as `outputs_in` finds them. Parts: `state` (0 or
     1), `outputs` (the share that was said), `tool_errors` (the share of calls that were refused), `format` (0 where a
     call could not be read).
@@ -107,8 +107,8 @@ def definition(domain: Domain[Any]) -> EnvDefinition:
     return EnvDefinition(
         id=domain.id,
         entry_point=domain.entry_point,
-        gold=gold,
-        corruptions=partial(corruptions, domain=domain),
+        reference=reference,
+        negatives=partial(negatives, domain=domain),
         configure=partial(_configure, domain=domain),
         beside=partial(with_folder, domain=domain),
         companions=companions(domain.tables),
@@ -130,7 +130,7 @@ def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", output
         before, after = domain.fresh(whole), domain.fresh(whole)
         domain.tools.replay(after, task.spec["actions"])
         if idle == "drop" and not task.spec["outputs"] and after.same_state(before):
-            raise LeftOut("its gold actions change nothing, and it asks for no output")
+            raise LeftOut("its reference actions change nothing, and it asks for no output")
         return task
 
     tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=load)

@@ -12,7 +12,7 @@ from temper.envs.core.task import DEFAULT_TURNS, Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from temper.envs.task_env import TaskEnv, answer_each
 from temper.envs.tool_use import function_rows, leaderboard_rows, lookups
-from temper.envs.tool_use.gold import corruptions, gold
+from temper.envs.tool_use.reference import negatives, reference
 from temper.envs.tools.text_tool import answer_call
 from temper.rewards.answers import equal_numbers, final_answer
 from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
@@ -71,8 +71,8 @@ def beside(folder: Path | None) -> EnvDefinition:
         levels=2,
         formats=(leaderboard, answered),
         demonstrate=lookups.demonstrate,
-        gold=gold,
-        corruptions=corruptions,
+        reference=reference,
+        negatives=negatives,
         beside=beside,
         companions=leaderboard_rows.ANSWERS,
         parts=(*PARTS, TOOL_ERRORS),

@@ -45,7 +45,7 @@ ENVCHECK_EPILOG = """examples:
   temper env check --env reasoning_gym --options '{dataset: mini_sudoku}'
   temper env check --env math --data '{path: mine.csv, columns: {question: problem, answer: solution}}'
 
-It fails where a gold answer is not worth all, or a corrupted one is, and where no gold answer was tried.
+It fails where a reference answer is not worth all, or a corrupted one is, and where no reference answer was tried.
 
 """
 NEW_EPILOG = """examples:
@@ -54,7 +54,7 @@ NEW_EPILOG = """examples:
   temper env new office --tools           tools that the model calls before it answers
   temper env new riddle --turns           several turns, each of which it answers
 
-What is written works, and passes its own tests: `temper env check --env NAME` plays its gold answers and its wrong ones. Then
+The new environment works and passes its own tests: `temper env check --env NAME` plays its reference and wrong answers. Then
 change NAME/env.py from top to bottom, as its first lines say. A line `NAME: {kind: NAME}` under `envs` brings it into any
 configuration; docs/environments.md says what else there is.
 """
@@ -95,7 +95,7 @@ def add_env_commands(commands: "Commands") -> None:
     command.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSONL, one row per response")
     command.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1), metavar="N", help="processes")
 
-    text = "let an environment test itself on gold answers and corrupted ones; exit status 1 where it fails"
+    text = "let an environment test itself on reference answers and wrong ones; exit status 1 where it fails"
     command = add_command(commands, "check", _envcheck, text, epilog=ENVCHECK_EPILOG + env_lines())
     _add_task_options(command, required=False)
     command.add_argument("--limit", type=int, default=64, metavar="N", help="most tasks that are checked (default: 64)")

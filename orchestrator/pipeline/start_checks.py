@@ -128,7 +128,7 @@ def check_model(model: Path, config: Config) -> None:
 def check_format(start: Start) -> Iterator[Finding]:
     """Check whether the model's format carries the tools, system texts and thoughts of the environments.
 
-    Raise `ValueError` if a gold dialogue of their kind does not come back as it was.
+    Raise `ValueError` if a reference dialogue of their kind does not come back as it was.
     """
     if not start.plays:
         return

@@ -1,4 +1,4 @@
-"""Whether a model's format carries a dialogue: gold turns are rendered, read and rendered again, and must be the same.
+"""Whether a model's format carries a dialogue: reference turns are rendered, read and rendered again, and must be the same.
 
 The dialogue has a system text, a thought, two calls, their answers, an answer, and a further turn. What is appended when it
 goes on must be what the chat template writes at that place. What comes before may differ, and is told: many templates leave
@@ -78,7 +78,7 @@ def _require_parts(renderer: Renderer, needs: Needs) -> None:
 
 
 class _Dialogue:
-    """The gold dialogue in one mode, as an episode would put it together."""
+    """The reference dialogue in one mode, as an episode would put it together."""
 
     def __init__(self, renderer: Renderer, needs: Needs, *, thinks: bool) -> None:
         self._renderer = renderer
@@ -111,7 +111,7 @@ class _Dialogue:
         return list(dict.fromkeys(notes))
 
     def _turn(self, message: Message, context: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Call | BadCall, ...]]:
-        """Return the ids of a gold turn and its calls as read; what is read must be the same, and render to the same."""
+        """Return the ids of a reference turn and its calls as read; what is read must be the same, and render to the same."""
         renderer = self._renderer
         text = renderer.answer_text(message, thinks=self._thinks, context_ids=context)
         sampled = renderer.encode(text)

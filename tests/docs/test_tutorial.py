@@ -46,18 +46,18 @@ def test_the_example_is_short_and_its_configuration_is_one_line(example: Path) -
 def test_the_example_is_opened_by_its_configuration_and_scores_right_and_wrong_answers(example: Path) -> None:
     mixture = mixture_of(example)
     own = environment(MODULE)
-    assert own.gold is not None
+    assert own.reference is not None
     assert own.demonstrate is not None
-    assert own.corruptions is not None
+    assert own.negatives is not None
     for _ in range(20):
         task = mixture.task(mixture.draw())
         assert (task.env.name, task.env.entry_point) == ("spelling", f"{MODULE}:Backwards")
-        assert score(task, own.gold(task)).reward == 1.0
+        assert score(task, own.reference(task)).reward == 1.0
         env = make_env(task.env)
         env.reset(options={"task": task})
         *_, said = own.demonstrate(task)
         assert env.step(turn_text(said, thinks=True))[1:4] == (1.0, True, False)
-        for name, turns in own.corruptions(task):
+        for name, turns in own.negatives(task):
             assert score(task, turns).reward == 0.0, name
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.fault_job import rows
-from support.gold_engine import Family
 from support.model_families import tokenizer_of
+from support.reference_engine import Family
 from transformers import (
     AutoModelForCausalLM,
     Gemma3ForCausalLM,
@@ -121,7 +121,7 @@ def saved(case: Case, directory: Path) -> Path:
     return directory
 
 
-def gold_is_right(model: Path, envs: Sequence[str]) -> None:
+def reference_is_right(model: Path, envs: Sequence[str]) -> None:
     """Right turns of the tasks, through the chat template that the model was saved with, earn 1 without a fault."""
     family = Family(load_tokenizer(model))
     for name in envs:
@@ -197,4 +197,4 @@ def test_eight_lines_train_a_model_of_a_family_on_mixed_tasks(
     assert evaluation["envs"].keys() == {*case.envs, "multiple_choice"}
     for result in evaluation["envs"].values():
         assert (result["samples"], result["void"], result["failures"]) == (8, 0, 0)
-    gold_is_right(after_rl, (*case.envs, "multiple_choice"))
+    reference_is_right(after_rl, (*case.envs, "multiple_choice"))

@@ -1,4 +1,4 @@
-"""What Temper can do with each family of models, found by playing gold turns through the family's chat template.
+"""What Temper can do with each family of models, found by playing reference turns through the family's chat template.
 
     PYTHONPATH=tests .venv/bin/python tests/support/family_findings.py
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from support.bound import bound
-from support.gold_engine import Family
 from support.model_families import tokenizer_of
+from support.reference_engine import Family
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.task import Message, Task
@@ -23,7 +23,7 @@ from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from temper.envs.core.turn_text import Call, call_message, parse_turn
 from temper.envs.mathematics import arithmetic
 from temper.envs.retail.env import DOMAIN
-from temper.envs.service import gold
+from temper.envs.service import reference
 from temper.envs.service.env import with_folder
 from temper.envs.tool_use import lookups
 from temper.rollout.budget.rule import ThoughtTags
@@ -84,7 +84,7 @@ def reason(error: ValueError) -> str:
 
 
 def find(name: str) -> Finding:
-    """Play a family's episodes and say what it can do. Raises `AssertionError` where a gold turn is not right."""
+    """Play a family's episodes and say what it can do. Raises `AssertionError` where a reference turn is not right."""
     tokenizer = tokenizer_of(name)
     try:
         family = Family(tokenizer)
@@ -165,7 +165,7 @@ def _play_right(family: Family, mode: Thinking, *, tools: bool) -> None:
 def _play_shop(family: Family) -> None:
     """Play a real row of the shop, a call a turn, each turn with a thought where the family thinks."""
     thought = {} if family.tags is None else {"reasoning_content": "first this"}
-    _require_right(family.play(shop_task(), [{**message, **thought} for message in shop_gold()]))
+    _require_right(family.play(shop_task(), [{**message, **thought} for message in shop_reference()]))
 
 
 @functools.cache
@@ -175,10 +175,10 @@ def shop_task() -> Task:
     return bound(DOMAIN.load(json.loads(line), folder=RETAIL), with_folder(RETAIL, domain=DOMAIN))
 
 
-def shop_gold() -> list[Message]:
+def shop_reference() -> list[Message]:
     """The right turns of that row as messages."""
     messages: list[Message] = []
-    for text in gold.gold(shop_task()):
+    for text in reference.reference(shop_task()):
         parsed = parse_turn(text, thinks=False)
         calls = [call_message(call.name, call.arguments) for call in parsed.calls if isinstance(call, Call)]
         said: Message = {"role": "assistant", "content": parsed.said.strip()}

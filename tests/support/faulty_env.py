@@ -65,7 +65,7 @@ ENVIRONMENT = EnvDefinition(
     entry_point="support.faulty_env:FaultyEnv",
     generate=generate,
     demonstrate=demonstrate,
-    gold=lambda task: [task.spec["answer"]],
+    reference=lambda task: [task.spec["answer"]],
     configure=configure,
     options={"how": "judges", "pace": None},
 )

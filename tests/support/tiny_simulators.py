@@ -60,7 +60,7 @@ MODULE = f"{ROOM.replace('.', '/')}/gorilla_file_system.py"
 FILES = {MODULE: SOURCE, f"{PACKAGE}/{DOCUMENTS}/gorilla_file_system.json": "\n".join(DOCUMENT)}
 """The files of the package, by their paths below the folder that holds it."""
 ASKED = ["Make the folder docs.", "What is there?"]
-GOLD = [["mkdir(name='docs')"], ["ls()"]]
+REFERENCE = [["mkdir(name='docs')"], ["ls()"]]
 
 
 def write_simulators(folder: Path, source: str = SOURCE) -> Path:
@@ -72,7 +72,7 @@ def write_simulators(folder: Path, source: str = SOURCE) -> Path:
 
 
 def dialogue(
-    category: str, asked: list[str] | None = None, gold: list[list[str]] | None = None, **more: Any
+    category: str, asked: list[str] | None = None, reference: list[list[str]] | None = None, **more: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a row and its answer; a turn of the user that is empty has no message."""
     row = {
@@ -82,4 +82,4 @@ def dialogue(
         "path": ["GorillaFileSystem.mkdir"],
         "involved_classes": ["GorillaFileSystem"],
     }
-    return row | more, {"id": row["id"], "ground_truth": gold or GOLD}
+    return row | more, {"id": row["id"], "ground_truth": reference or REFERENCE}

@@ -35,7 +35,7 @@ class Written:
         data = f" --data {self.name}/rows.jsonl" if self.form == "rows" else ""
         pytest = f"PYTHONPATH={IMPORTS} {sys.executable} -P -m pytest -q --import-mode=append {self.name}"
         return [
-            (f"temper env check --env {self.name}{data}", "plays its gold answers and its wrong ones"),
+            (f"temper env check --env {self.name}{data}", "plays its reference answers and its wrong ones"),
             (pytest, "runs its tests"),
             (f"temper run {self.name}/run.yaml --dry-run", "checks its configuration; without --dry-run it trains"),
         ]

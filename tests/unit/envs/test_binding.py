@@ -49,8 +49,8 @@ def test_a_task_is_plain_data_and_can_be_played_by_whoever_gets_it(name: str, co
     sent: Task = pickle.loads(pickle.dumps(task))
     assert sent == task
     json.dumps(asdict(task.env))
-    assert env.definition.gold is not None
-    assert score(sent, env.definition.gold(sent)).verdict.parts["correct"] == 1.0
+    assert env.definition.reference is not None
+    assert score(sent, env.definition.reference(sent)).verdict.parts["correct"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def weighing(task: Task, weights: dict[str, float]) -> Task:
 
 
 def moves(task: Task) -> list[str]:
-    gold = configured("gym", {"id": task.env.options["id"], "kwargs": task.env.options["kwargs"]}).gold
-    assert gold is not None
-    return ["</think>" + said for said in gold(task)]
+    reference = configured("gym", {"id": task.env.options["id"], "kwargs": task.env.options["kwargs"]}).reference
+    assert reference is not None
+    return ["</think>" + said for said in reference(task)]
 
 
 def test_a_game_of_more_turns_than_any_default_of_the_run_is_won_with_default_limits() -> None:

@@ -6,14 +6,14 @@ from temper.rewards.expressions import asks_percentage, formula, refusal, repeat
 
 
 @pytest.mark.parametrize("answer", ["2+2", "8/2 - 0", "2^2", "4!", "\\sum_{i=1}^4 1", "1=2=3=4", "400%", "\\sqrt{16}"])
-def test_a_number_as_gold_takes_no_expression(answer: str) -> None:
-    assert refusal(answer, gold="4") == "an expression where a number is due"
+def test_a_number_as_reference_takes_no_expression(answer: str) -> None:
+    assert refusal(answer, reference="4") == "an expression where a number is due"
 
 
 @pytest.mark.parametrize("answer", ["\\sum_{i=1}^4 x", "\\int_0^4 x dx", "\\binom{n}{2}", "n!", "\\lim_{x\\to 0} x"])
-def test_unevaluated_forms_are_refused_unless_the_gold_answer_is_of_that_kind(answer: str) -> None:
-    assert refusal(answer, gold="x+1") == "unevaluated"
-    assert refusal(answer, gold=f"{answer}+x") is None
+def test_unevaluated_forms_are_refused_unless_the_reference_answer_is_of_that_kind(answer: str) -> None:
+    assert refusal(answer, reference="x+1") == "unevaluated"
+    assert refusal(answer, reference=f"{answer}+x") is None
 
 
 @pytest.mark.parametrize(
@@ -32,20 +32,20 @@ def test_unevaluated_forms_are_refused_unless_the_gold_answer_is_of_that_kind(an
     ],
 )
 def test_hostile_sizes_are_refused(answer: str) -> None:
-    assert refusal(answer, gold="x") is not None
+    assert refusal(answer, reference="x") is not None
 
 
-def test_large_factorials_are_refused_even_where_gold_has_one() -> None:
-    assert refusal("x+99999!", gold="x+5!") == "factorials too large"
-    assert refusal("(9!)!+x", gold="x+5!") == "factorials too large"
+def test_large_factorials_are_refused_even_where_reference_has_one() -> None:
+    assert refusal("x+99999!", reference="x+5!") == "factorials too large"
+    assert refusal("(9!)!+x", reference="x+5!") == "factorials too large"
 
 
 def test_chains_of_equations_and_foreign_brackets_are_refused() -> None:
-    assert refusal("2=x+1", gold="x+1") == "an equation where an expression is due"
-    assert refusal("y=x=x+1", gold="x+1") == "an equation where an expression is due"
-    assert refusal("f(x)=x+1", gold="1+x") is None
-    assert refusal("(1,2)", gold="\\{1,2\\}") == "another kind of brackets"
-    assert refusal("1,2", gold="\\{1,2\\}") is None
+    assert refusal("2=x+1", reference="x+1") == "an equation where an expression is due"
+    assert refusal("y=x=x+1", reference="x+1") == "an equation where an expression is due"
+    assert refusal("f(x)=x+1", reference="1+x") is None
+    assert refusal("(1,2)", reference="\\{1,2\\}") == "another kind of brackets"
+    assert refusal("1,2", reference="\\{1,2\\}") is None
 
 
 HEDGES = {
@@ -73,22 +73,22 @@ NO_HEDGES = {
 
 
 @pytest.mark.parametrize("answers", HEDGES.values(), ids=HEDGES)
-def test_hedges_are_refused_unless_the_gold_answer_is_written_so(answers: list[str]) -> None:
-    assert [answer for answer in answers if refusal(answer, gold="\\sqrt{2}") is None] == []
-    assert [answer for answer in answers if refusal(answer, gold=answer) is not None] == []
+def test_hedges_are_refused_unless_the_reference_answer_is_written_so(answers: list[str]) -> None:
+    assert [answer for answer in answers if refusal(answer, reference="\\sqrt{2}") is None] == []
+    assert [answer for answer in answers if refusal(answer, reference=answer) is not None] == []
 
 
 @pytest.mark.parametrize("answers", NO_HEDGES.values(), ids=NO_HEDGES)
 def test_units_joins_and_names_are_no_hedges(answers: list[str]) -> None:
-    assert [answer for answer in answers if refusal(answer, gold="\\sqrt{2}") is not None] == []
+    assert [answer for answer in answers if refusal(answer, reference="\\sqrt{2}") is not None] == []
 
 
 def test_ordinary_expressions_are_let_through() -> None:
-    assert refusal("x^{2}+2x+1", gold="(x+1)^2") is None
+    assert refusal("x^{2}+2x+1", reference="(x+1)^2") is None
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold", "same"),
+    ("answer", "reference", "same"),
     [
         ("Monday", "\\text{Monday}", True),
         ("\\text{monday}.", "Monday", True),
@@ -100,8 +100,8 @@ def test_ordinary_expressions_are_let_through() -> None:
         ("x+1", "1+x", None),
     ],
 )
-def test_words_are_equal_as_texts_or_not_at_all(answer: str, gold: str, same: bool | None) -> None:
-    assert same_text(answer, gold) is same
+def test_words_are_equal_as_texts_or_not_at_all(answer: str, reference: str, same: bool | None) -> None:
+    assert same_text(answer, reference) is same
 
 
 @pytest.mark.parametrize(

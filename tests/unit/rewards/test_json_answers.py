@@ -92,11 +92,11 @@ def test_values_are_the_same_by_type_and_content(same: bool, pairs: list[tuple[A
 
 
 def test_the_share_of_right_values_counts_the_leaves_of_the_right_one() -> None:
-    gold = {"a": 1, "b": {"c": [1, 2], "d": []}}
-    assert share_right(gold, gold) == 1.0
-    assert share_right({"a": 1, "b": {"c": [2, 2], "d": []}, "e": 5}, gold) == 0.75
-    assert share_right({"a": "1"}, gold) == 0.0
-    assert share_right([1, 2], gold) == 0.0
+    reference = {"a": 1, "b": {"c": [1, 2], "d": []}}
+    assert share_right(reference, reference) == 1.0
+    assert share_right({"a": 1, "b": {"c": [2, 2], "d": []}, "e": 5}, reference) == 0.75
+    assert share_right({"a": "1"}, reference) == 0.0
+    assert share_right([1, 2], reference) == 0.0
     assert share_right(5, 5) == 1.0
 
 

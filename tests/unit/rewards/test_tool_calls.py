@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from temper.rewards.tool_calls import GoldCall, Schema, Schemas, argument_fits, match_calls
+from temper.rewards.tool_calls import ReferenceCall, Schema, Schemas, argument_fits, match_calls
 
-GOLD: list[GoldCall] = [{"area": {"base": [10], "height": [5], "unit": ["cm", "units", ""]}}]
+REFERENCE: list[ReferenceCall] = [{"area": {"base": [10], "height": [5], "unit": ["cm", "units", ""]}}]
 SCHEMAS: Schemas = {
     "area": {
         "properties": {
@@ -45,11 +45,11 @@ ONE: Schemas = {name: {"properties": {"x": {"type": "integer"}}} for name in ("f
     ],
 )
 def test_a_call_is_right_when_every_argument_is_accepted(name: str, arguments: dict[str, Any], right: bool) -> None:
-    assert match_calls([(name, arguments)], GOLD, SCHEMAS) is right
+    assert match_calls([(name, arguments)], REFERENCE, SCHEMAS) is right
 
 
 def test_a_dot_in_a_functions_name_may_be_an_underscore() -> None:
-    gold: list[GoldCall] = [{"math.area.circle": {"radius": [2]}}]
+    reference: list[ReferenceCall] = [{"math.area.circle": {"radius": [2]}}]
     schemas: Schemas = {"math.area.circle": {"properties": {"radius": {"type": "integer"}}}}
     for name, radius, right in (
         ("math.area.circle", 2, True),
@@ -58,18 +58,21 @@ def test_a_dot_in_a_functions_name_may_be_an_underscore() -> None:
         ("math.area_circle", 2, False),
         ("circle", 2, False),
     ):
-        assert match_calls([(name, {"radius": radius})], gold, schemas) is right
+        assert match_calls([(name, {"radius": radius})], reference, schemas) is right
 
 
 def test_calls_match_in_any_order_but_each_once() -> None:
-    gold: list[GoldCall] = [{"play": {"artist": ["A"], "minutes": [20]}}, {"play": {"artist": ["B"], "minutes": [15]}}]
+    reference: list[ReferenceCall] = [
+        {"play": {"artist": ["A"], "minutes": [20]}},
+        {"play": {"artist": ["B"], "minutes": [15]}},
+    ]
     schemas: Schemas = {"play": {"properties": {"artist": {"type": "string"}, "minutes": {"type": "integer"}}}}
     first, second = ("play", {"artist": "A", "minutes": 20}), ("play", {"artist": "B", "minutes": 15})
-    assert match_calls([second, first], gold, schemas)
-    assert not match_calls([first, first], gold, schemas)
-    assert not match_calls([first], gold, schemas)
-    assert not match_calls([first, second, second], gold, schemas)
-    assert not match_calls([], gold, schemas)
+    assert match_calls([second, first], reference, schemas)
+    assert not match_calls([first, first], reference, schemas)
+    assert not match_calls([first], reference, schemas)
+    assert not match_calls([first, second, second], reference, schemas)
+    assert not match_calls([], reference, schemas)
 
 
 def test_no_call_is_right_where_none_is_wanted() -> None:
@@ -77,25 +80,25 @@ def test_no_call_is_right_where_none_is_wanted() -> None:
     assert not match_calls([("f", {})], [], {})
 
 
-def test_a_call_that_fits_two_gold_calls_leaves_the_narrow_one_free() -> None:
-    gold: list[GoldCall] = [{"f": {"x": [1, 2]}}, {"f": {"x": [1]}}]
-    assert match_calls([("f", {"x": 1}), ("f", {"x": 2})], gold, ONE)
-    assert not match_calls([("f", {"x": 2}), ("f", {"x": 2})], gold, ONE)
+def test_a_call_that_fits_two_reference_calls_leaves_the_narrow_one_free() -> None:
+    reference: list[ReferenceCall] = [{"f": {"x": [1, 2]}}, {"f": {"x": [1]}}]
+    assert match_calls([("f", {"x": 1}), ("f", {"x": 2})], reference, ONE)
+    assert not match_calls([("f", {"x": 2}), ("f", {"x": 2})], reference, ONE)
 
 
 def test_more_calls_than_the_limit_never_match() -> None:
-    gold: list[GoldCall] = [{"f": {}}]
-    assert match_calls([("f", {})] * 64, gold * 64, ONE)
-    assert not match_calls([("f", {})] * 65, gold * 65, ONE)
+    reference: list[ReferenceCall] = [{"f": {}}]
+    assert match_calls([("f", {})] * 64, reference * 64, ONE)
+    assert not match_calls([("f", {})] * 65, reference * 65, ONE)
 
 
 def test_what_the_schema_requires_is_given_and_nothing_that_it_does_not_know() -> None:
-    gold: list[GoldCall] = [{"f": {"x": [1, ""], "y": [2, ""]}}]
+    reference: list[ReferenceCall] = [{"f": {"x": [1, ""], "y": [2, ""]}}]
     schemas: Schemas = {"f": {"properties": {"x": {"type": "integer"}}, "required": ["x"]}}
-    assert match_calls([("f", {"x": 1})], gold, schemas)
-    assert not match_calls([("f", {})], gold, schemas)
-    assert not match_calls([("f", {"x": 1, "y": 2})], gold, schemas)
-    assert not match_calls([("f", {"x": 1})], gold, {})
+    assert match_calls([("f", {"x": 1})], reference, schemas)
+    assert not match_calls([("f", {})], reference, schemas)
+    assert not match_calls([("f", {"x": 1, "y": 2})], reference, schemas)
+    assert not match_calls([("f", {"x": 1})], reference, {})
 
 
 INTEGERS = {"type": "array", "items": {"type": "integer"}}

@@ -54,8 +54,8 @@ from temper.rewards.units import PREFIXES, quantity, same_quantity
     ],
 )
 def test_quantities_that_are_equal(texts: tuple[str, ...]) -> None:
-    for answer, gold in permutations(texts, 2):
-        assert same_quantity(answer, gold), (answer, gold)
+    for answer, reference in permutations(texts, 2):
+        assert same_quantity(answer, reference), (answer, reference)
 
 
 DIFFERENT = {
@@ -91,7 +91,7 @@ def test_a_tolerance_is_a_share_of_the_right_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "gold", "right"),
+    ("answer", "reference", "right"),
     [
         ("21 degC", "20 degC", True),
         ("69.8 degF", "20 degC", True),
@@ -104,8 +104,8 @@ def test_a_tolerance_is_a_share_of_the_right_value() -> None:
         ("300 K", "290 K", True),
     ],
 )
-def test_of_degrees_it_is_a_share_of_the_degrees(answer: str, gold: str, right: bool) -> None:
-    assert same_quantity(answer, gold, tolerance=0.05) is right
+def test_of_degrees_it_is_a_share_of_the_degrees(answer: str, reference: str, right: bool) -> None:
+    assert same_quantity(answer, reference, tolerance=0.05) is right
 
 
 def test_every_prefix_stands_before_symbols_and_its_name_before_names() -> None:

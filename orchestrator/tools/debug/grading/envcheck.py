@@ -1,4 +1,4 @@
-"""`temper env check`: an environment tests itself on gold and corrupted answers, and its reward on uninformed answers."""
+"""`temper env check`: an environment tests itself on reference and wrong answers, and its reward on uninformed answers."""
 
 import logging
 import statistics
@@ -31,8 +31,8 @@ class EnvReport:
     """Of each scored script, without the start of child processes, which the first one waits for."""
 
     @property
-    def corrupted(self) -> CaseCheck:
-        """Whether corrupted answers lose."""
+    def wrong(self) -> CaseCheck:
+        """Whether wrong answers lose."""
         return self.findings[1]
 
     @property
@@ -42,7 +42,7 @@ class EnvReport:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing went against a check, and gold answers were tried at all."""
+        """Whether nothing went against a check, and reference answers were tried at all."""
         return not any(finding.against for finding in self.findings) and self.findings[0].tried > 0
 
     def table(self, title: str) -> Table:
@@ -61,29 +61,29 @@ class EnvReport:
 
 
 def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True) -> EnvReport:
-    """Check that gold passes and corruptions fail, that scores and tasks repeat themselves, and gymnasium's rules.
+    """Check that reference passes and negatives fail, that scores and tasks repeat themselves, and gymnasium's rules.
 
     If it `audits`, `reward_audit` then looks for rewards that need no knowledge of the task.
     """
-    gold, corrupted = CaseCheck(name="gold answers accepted"), CaseCheck(name="corrupted answers rejected")
+    reference, rejected = CaseCheck(name="reference answers accepted"), CaseCheck(name="wrong answers rejected")
     repeated = CaseCheck(name="the same score twice")
-    if env.gold is None or env.corruptions is None:
-        raise ValueError(f"environment {env.id!r} has no gold answers and corruptions to be checked with")
+    if env.reference is None or env.negatives is None:
+        raise ValueError(f"environment {env.id!r} has no reference answers and negatives to be checked with")
     seconds: list[float] = []
-    golds: dict[str, list[str]] = {}
+    references: dict[str, list[str]] = {}
     wrong, skipped = Counter[str](), 0
     for number, task in enumerate(tasks):
         try:
-            scripts = [("gold", env.gold(task)), *env.corruptions(task)]
+            scripts = [("reference", env.reference(task)), *env.negatives(task)]
         except ValueError as error:
             LOG.warning("task %s: %s", task.key, error)
             skipped += 1
             continue
-        golds[task.key] = scripts[0][1]
+        references[task.key] = scripts[0][1]
         for place, (name, turns) in enumerate(scripts):
             right, first = place == 0, score(task, turns)
             took = first.seconds
-            finding = gold if right else corrupted
+            finding = reference if right else rejected
             accepted = correctness(first.verdict.parts, first.reward) >= 1.0
             finding.add(first.failure is None and accepted == right, _case(task, name, first))
             if not right:
@@ -94,12 +94,12 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
                 repeated.add(same, _case(task, name, again))
                 took = again.seconds  # the first may have started a child process
             seconds.append(took)
-    gold.name += f" ({skipped} tasks hold none)" if skipped else ""
+    reference.name += f" ({skipped} tasks hold none)" if skipped else ""
     kinds = [name for name, _ in wrong.most_common(SHOWN)]
     more = f" and {len(wrong) - SHOWN} more kinds" if len(wrong) > SHOWN else ""
-    corrupted.name += f" ({', '.join(kinds)}{more})"
-    findings = [gold, corrupted, repeated, _same_tasks(env), _gymnasium(env, tasks)]
-    return EnvReport(findings=findings + (audit(env, tasks, golds) if audits else []), seconds=seconds)
+    rejected.name += f" ({', '.join(kinds)}{more})"
+    findings = [reference, rejected, repeated, _same_tasks(env), _gymnasium(env, tasks)]
+    return EnvReport(findings=findings + (audit(env, tasks, references) if audits else []), seconds=seconds)
 
 
 def _case(task: Task, name: str, scored: Scored) -> str:

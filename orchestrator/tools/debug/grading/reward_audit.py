@@ -1,4 +1,4 @@
-"""An audit of rewards with answers that know nothing of their task. The scripts fit any environment that has gold answers."""
+"""An audit of rewards with answers that ignore their task. The scripts fit any environment that has reference answers."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ FEWEST = 20
 HOPELESS = 8
 """Tasks after which a script that has earned nothing is given up."""
 OTHERS = 10
-"""Tasks whose gold answers are given to all the others."""
+"""Tasks whose reference answers are given to all the others."""
 DEGENERATE = (
     *("0", "1", "2", "-1", "0.5", "yes", "no", "True", "False", "None", "A", "B", "x", "[]", "{}", "[[0]]", "(", "."),
     *(
@@ -46,7 +46,7 @@ RETURNED = re.compile(r"(\w+)\((.*)\) returned .*, expected (.+)")
 ASSERTED = re.compile(r"assert (\w+)\((.*)\) == (.+?)(?: failed: .*)?$", re.MULTILINE)
 PRINTED = re.compile(r"input:\n(.*?)\n(?:output:\n.*?\n)?expected:\n(.*?)(?:\n\n|\Z)", re.DOTALL)
 Copy = Callable[[str, list[str]], str | None]
-"""Gives a turn from the gold answer's names and all feedback of the environment. None gives up."""
+"""Gives a turn from the reference answer's names and all feedback of the environment. None gives up."""
 Scripts = Mapping[str, Callable[[Task], Scored]]
 """Ways to answer a task by their names."""
 
@@ -66,27 +66,27 @@ class CaseCheck:
             self.against.append(case)
 
 
-def audit(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> list[CaseCheck]:
-    """Try generic scripts on an environment. `golds` has the turns of the gold answers by the keys of their tasks."""
+def audit(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, list[str]]) -> list[CaseCheck]:
+    """Try generic scripts on an environment. `references` has the turns of the reference answers by the keys of their tasks."""
     tried = list(tasks[:AUDITED])
-    known = [task for task in tried if task.key in golds]
+    known = [task for task in tried if task.key in references]
     earning = partial(_earning, limit=USUAL_CHANCE if env.chance is None else env.chance)
     copies = {"a table of the failed tests": _table} if env.runs_programs else COPIES
-    copied: Scripts = {name: partial(_copied, golds=golds, copy=copy) for name, copy in copies.items()}
+    copied: Scripts = {name: partial(_copied, references=references, copy=copy) for name, copy in copies.items()}
     findings = [
         _nothing(tried),
-        _everything(env, known, golds),
+        _everything(env, known, references),
         earning("answers copied from feedback", copied, known[:COPIED_TASKS]),
     ]
     if len(tried) >= FEWEST:
-        answers = {f"gold answer of {task.key}": golds[task.key] for task in known[:OTHERS]}
+        answers = {f"reference answer of {task.key}": references[task.key] for task in known[:OTHERS]}
         answers |= {repr(text): [text] * REPEATED for text in DEGENERATE}
         constant: Scripts = {name: partial(score, turns=turns) for name, turns in answers.items()}
         pairs = zip(known, [*known[1:], *known[:1]], strict=True)
-        other = {task.key: golds[after.key] for task, after in pairs}
+        other = {task.key: references[after.key] for task, after in pairs}
         neighbour: Scripts = {"that of the next task": lambda task: score(task, other[task.key])}
         findings.append(earning("one answer to every task", constant, tried))
-        findings.append(earning("gold answers of other tasks", neighbour, known))
+        findings.append(earning("reference answers of other tasks", neighbour, known))
     return findings
 
 
@@ -110,17 +110,17 @@ def _earning(name: str, scripts: Scripts, tasks: Sequence[Task], *, limit: float
     return finding
 
 
-def _everything(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, list[str]]) -> CaseCheck:
-    """Give right answers among many: with theirs among all numbers, and in the middle of other gold answers.
+def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, list[str]]) -> CaseCheck:
+    """Give right answers among many: with theirs among all numbers, and in the middle of other reference answers.
 
     An answer may define several functions, and a text of the right form may have any content: these are not listed.
     """
     finding = CaseCheck(name="right answers among many earn nothing")
-    single = {key: turns[0] for key, turns in golds.items() if len(turns) == 1}
+    single = {key: turns[0] for key, turns in references.items() if len(turns) == 1}
     if env.runs_programs or env.judges_form:
         single = {}
     for task in tasks:
-        turns = golds[task.key]
+        turns = references[task.key]
         flooded = [_without_numbers(turn) for turn in turns]
         if flooded != turns and not _right(score(task, flooded)):
             own = " ".join(NUMBER.findall(" ".join(CALL_BLOCK.sub("", turn) for turn in turns)))
@@ -135,13 +135,13 @@ def _everything(env: EnvDefinition, tasks: Sequence[Task], golds: Mapping[str, l
     return finding
 
 
-def _copied(task: Task, *, golds: Mapping[str, list[str]], copy: Copy) -> Scored:
+def _copied(task: Task, *, references: Mapping[str, list[str]], copy: Copy) -> Scored:
     settings = replace(task.env.settings, max_turns=COPIED_TURNS, tool_turns=COPIED_TURNS)
     play = Play(replace(task, env=replace(task.env, settings=settings)))
-    gold, heard = "\n".join(golds[task.key]), list[str]()
+    reference, heard = "\n".join(references[task.key]), list[str]()
     try:
         play.begin()
-        while (text := copy(gold, heard)) is not None:
+        while (text := copy(reference, heard)) is not None:
             result = play.turn(read_as_own(text))
             if result.done:
                 return Scored(reward=result.reward, verdict=result.verdict)
@@ -154,29 +154,29 @@ def _copied(task: Task, *, golds: Mapping[str, list[str]], copy: Copy) -> Scored
         play.close()
 
 
-def _last_line(_gold: str, heard: list[str]) -> str:
+def _last_line(_reference: str, heard: list[str]) -> str:
     return heard[-1].strip().rpartition("\n")[2] if heard else "0"
 
 
-def _last_number(_gold: str, heard: list[str]) -> str:
+def _last_number(_reference: str, heard: list[str]) -> str:
     return (NUMBER.findall(heard[-1]) or ["0"])[-1] if heard else "0"
 
 
-def _last_word(_gold: str, heard: list[str]) -> str:
+def _last_word(_reference: str, heard: list[str]) -> str:
     return (re.findall(r"[^\s:]+", heard[-1]) or ["0"])[-1].rstrip(".!?") if heard else "0"
 
 
 COPIES: Mapping[str, Copy] = {
-    "the whole reply": lambda _gold, heard: heard[-1] if heard else "0",
+    "the whole reply": lambda _reference, heard: heard[-1] if heard else "0",
     "the last line": _last_line,
     "the last number": _last_number,
     "the last word": _last_word,
 }
 
 
-def _table(gold: str, heard: list[str]) -> str | None:
+def _table(reference: str, heard: list[str]) -> str | None:
     """Write a program that looks up its results among the expected results of failed tests."""
-    names, said = DEFINED.findall(gold), "\n".join(heard)
+    names, said = DEFINED.findall(reference), "\n".join(heard)
     calls = [found for rule in (RETURNED, ASSERTED) for found in rule.findall(said) if _literal(f"({found[1]},)")]
     printed = PRINTED.findall(said)
     if heard and not calls and not printed:

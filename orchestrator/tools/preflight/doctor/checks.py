@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok
 from temper.orchestrator.run.redaction import blanked
-from temper.orchestrator.tools.preflight.doctor import data, gold, gpus, machine, model, nodes, room, store
+from temper.orchestrator.tools.preflight.doctor import data, gpus, machine, model, nodes, reference, room, store
 from temper.orchestrator.tools.preflight.doctor.check import LONG_S, Check, examined
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 
@@ -115,7 +115,7 @@ CHECKS = (
     ),
     Check(
         "environments",
-        gold.look_at_environments,
+        reference.look_at_environments,
         "correct the environment; temper env check --env NAME tries it alone",
         of_run=True,
         after=PROMPTS,

@@ -38,12 +38,12 @@ def look_at_turns(subject: Subject) -> Iterator[Finding]:
 
 
 def look_at_tool_calls(subject: Subject) -> Iterator[Finding]:
-    """Render a gold dialogue, read it, and render it again."""
+    """Render a reference dialogue, read it, and render it again."""
     if subject.data_is_here:
         form = subject.start.renderer.format
         read = f"calls are written as {form.name}" if form.reads_calls else f"no tool calls ({form.no_calls})"
         yield from check_format(subject.start)
-        yield ok(f"a gold dialogue comes back as it was; {read}")
+        yield ok(f"a reference dialogue comes back as it was; {read}")
 
 
 def look_at_output_layer(subject: Subject) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import Call
 from temper.envs.playback import score
-from temper.envs.service import gold
+from temper.envs.service import reference
 from temper.envs.service.env import with_folder
 from temper.envs.service.tools import Refusal
 
@@ -222,21 +222,21 @@ PEOPLE = ("update_reservation_passengers", {"reservation_id": "AAA", "passengers
 CERTIFICATE = ("send_certificate", {"user_id": "ann_lee_1", "amount": 100})
 
 
-def test_the_gold_script_is_right_and_every_corruption_wrong(tmp_path: Path) -> None:
+def test_the_reference_script_is_right_and_every_negatives_wrong(tmp_path: Path) -> None:
     task = task_of(
         write_airline(tmp_path), row(BOOK, UPGRADE, BAGS, FREE_BAGS, PEOPLE, CANCEL, CERTIFICATE, outputs=("280",))
     )
-    assert score(task, gold.gold(task)).reward == 1.0
-    corruptions = dict(gold.corruptions(task, domain=DOMAIN))
+    assert score(task, reference.reference(task)).reward == 1.0
+    negatives = dict(reference.negatives(task, domain=DOMAIN))
     for name in (
         "book_reservation (0) left out",
         "cancel_reservation (5) left out",
         "one change more",
         "output '280' unsaid",
     ):
-        assert name in corruptions
-    assert sum(" with " in name for name in corruptions) >= 10
-    assert [name for name, turns in corruptions.items() if score(task, turns).reward != 0.0] == []
+        assert name in negatives
+    assert sum(" with " in name for name in negatives) >= 10
+    assert [name for name, turns in negatives.items() if score(task, turns).reward != 0.0] == []
 
 
 @pytest.mark.parametrize(
@@ -263,8 +263,8 @@ def test_a_broken_record_is_named(tmp_path: Path, table: str, record: dict[str, 
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the airline's data (../shared/data/tau_airline) is not on this machine")
-def test_all_gold_actions_of_the_published_tasks_are_right() -> None:
+def test_all_reference_actions_of_the_published_tasks_are_right() -> None:
     lines = (DATA / "tasks_test.jsonl").read_text(encoding="utf-8").splitlines()
     tasks = [task_of(DATA, json.loads(line)) for line in lines]
     assert len(tasks) == 50
-    assert all(score(task, gold.gold(task)).reward == 1.0 for task in tasks)
+    assert all(score(task, reference.reference(task)).reward == 1.0 for task in tasks)

@@ -10,7 +10,7 @@ import pytest
 from support.code_tasks import play, reward, task_of
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.coding.gold import corruptions, gold
+from temper.envs.coding.reference import negatives, reference
 from temper.envs.core.errors import GraderError
 from temper.envs.source import open_source
 
@@ -36,10 +36,10 @@ def test_every_canonical_solution_passes_as_a_block_as_bare_code_and_as_a_comple
 
 @needs_data
 @pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
-def test_every_corrupted_solution_of_humaneval_fails(every: int) -> None:
+def test_every_wrong_solution_of_humaneval_fails(every: int) -> None:
     def survivors(row: dict[str, Any]) -> list[str]:
         task = task_of(row)
-        wrong = {name: reward(task, turns[0]) for name, turns in corruptions(task)}
+        wrong = {name: reward(task, turns[0]) for name, turns in negatives(task)}
         wrong["no body"] = reward(task, row["prompt"] + "    pass")
         assert len(wrong) == 9
         return [name for name, value in wrong.items() if value != 0.0]
@@ -54,7 +54,7 @@ def test_every_corrupted_solution_of_humaneval_fails(every: int) -> None:
 def test_the_statements_of_a_check_are_tests_where_credit_is_a_fraction() -> None:
     row = next(humaneval())
     task = task_of(row, credit="fraction")
-    assert reward(task, gold(task)[0]) == 1.0
+    assert reward(task, reference(task)[0]) == 1.0
     _, value, _, _, info = play(task, row["prompt"] + "    return True")
     assert 0.3 < value < 0.8
     assert info["parts"]["tests"] == info["parts"]["correct"] == value
@@ -194,7 +194,7 @@ MBPP = {
 def test_rows_like_mbpp(name: str) -> None:
     row, wrong = MBPP[name]
     task = task_of(row, credit="fraction")
-    _, value, *_, info = play(task, gold(task)[0])
+    _, value, *_, info = play(task, reference(task)[0])
     assert value == 1.0, info
     assert reward(task, wrong) < 1.0
     assert reward(task_of(row), wrong) == 0.0
@@ -286,10 +286,10 @@ def test_a_check_that_breaks_on_its_own_account_is_the_graders_error() -> None:
             play(task_of(row | {"test": test}), "    return x")
 
 
-def test_generated_tasks_have_gold_and_corrupted_answers() -> None:
+def test_generated_tasks_have_reference_and_wrong_answers() -> None:
     source = open_source(bind("code", EnvConfig(level=2)), split="train", seed=3)
     for index in range(10):
         task = source.task(index)
-        assert play(task, *gold(task))[1] == 1.0
-        for name, turns in corruptions(task):
+        assert play(task, *reference(task))[1] == 1.0
+        for name, turns in negatives(task):
             assert play(task, *turns)[1] == 0.0, (task, name)

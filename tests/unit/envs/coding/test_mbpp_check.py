@@ -12,7 +12,7 @@ import pytest
 from support.code_tasks import play, reward, task_of
 
 from temper.envs.coding import checks
-from temper.envs.coding.gold import gold
+from temper.envs.coding.reference import reference
 
 DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
@@ -40,7 +40,7 @@ def row(**fields: str) -> dict[str, Any]:
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_a_body_of_any_indentation_passes_with_its_signature_and_alone(body: str) -> None:
     task = task_of(row(canonical_solution=body))
-    answers = [f"```python\n{SIGNATURE}{body}\n```", body, f"```python\n{body}\n```", *gold(task)]
+    answers = [f"```python\n{SIGNATURE}{body}\n```", body, f"```python\n{body}\n```", *reference(task)]
     assert [reward(task, answer) for answer in answers] == [1.0] * 4
 
 

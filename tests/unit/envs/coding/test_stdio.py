@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.code_tasks import play, reward, task_of
 
-from temper.envs.coding.gold import corruptions, gold
+from temper.envs.coding.reference import negatives, reference
 from temper.rewards.program_output import json_equal, same_output
 
 DOUBLE = "for line in open(0):\n    print(2 * int(line))"
@@ -44,11 +44,11 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("name", SPELLINGS)
-def test_each_spelling_accepts_the_solution_and_rejects_corrupted_ones(name: str) -> None:
+def test_each_spelling_accepts_the_solution_and_rejects_wrong_ones(name: str) -> None:
     task = task_of(SPELLINGS[name])
     assert len(task.spec["stdio"]) == 2
-    assert reward(task, gold(task)[0]) == 1.0
-    wrong = {name: reward(task, turns[0]) for name, turns in corruptions(task)}
+    assert reward(task, reference(task)[0]) == 1.0
+    wrong = {name: reward(task, turns[0]) for name, turns in negatives(task)}
     assert set(wrong.values()) == {0.0}, wrong
     assert "a line too many" in wrong
     assert reward(task, "print(2)") == 0.0

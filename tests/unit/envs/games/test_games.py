@@ -1,4 +1,4 @@
-"""Games of gymnasium in text: gold paths, what is seen, actions that can't be read, options."""
+"""Games of gymnasium in text: reference paths, what is seen, actions that can't be read, options."""
 
 import random
 from typing import Any
@@ -18,8 +18,8 @@ from temper.envs.core.turn_text import turn_text
 from temper.envs.data.split import SplitConfig
 from temper.envs.games.actions import action_of, described
 from temper.envs.games.env import GymEnv
-from temper.envs.games.gold import shortest_win
 from temper.envs.games.known_games import drawing
+from temper.envs.games.reference import shortest_win
 from temper.envs.playback import score
 from temper.envs.source import distinct, open_source
 from temper.rewards.verdict import Outcome
@@ -45,15 +45,15 @@ def task_of(options: dict[str, Any], *, seed: int = 0) -> Task:
 
 
 @pytest.mark.parametrize("game", PLANNED)
-def test_the_shortest_way_wins_and_each_corruption_of_it_does_not(game: str) -> None:
+def test_the_shortest_way_wins_and_each_negatives_of_it_does_not(game: str) -> None:
     env = environment_of(game, PLANNED[game])
-    assert env.gold is not None
-    assert env.corruptions is not None
+    assert env.reference is not None
+    assert env.negatives is not None
     for seed in range(5):
         task = task_of({"id": game, "kwargs": PLANNED[game]}, seed=seed)
-        won = score(task, env.gold(task))
+        won = score(task, env.reference(task))
         assert (won.reward, won.verdict.outcome, won.verdict.parts["bad_actions"]) == (1.0, Outcome.OK, 0.0)
-        for name, turns in env.corruptions(task):
+        for name, turns in env.negatives(task):
             assert score(task, turns).verdict.parts["correct"] == 0.0, name
 
 
@@ -72,9 +72,9 @@ def test_a_demonstration_shows_what_the_game_shows(game: str) -> None:
 
 
 @pytest.mark.parametrize("game", DRAWN_BY_CHANCE)
-def test_a_game_of_chance_has_no_gold_but_the_same_number_plays_the_same(game: str) -> None:
+def test_a_game_of_chance_has_no_reference_but_the_same_number_plays_the_same(game: str) -> None:
     env = environment_of(game, {})
-    assert (env.gold, env.demonstrate, env.corruptions) == (None, None, None)
+    assert (env.reference, env.demonstrate, env.negatives) == (None, None, None)
     task = task_of({"id": game})
     played = []
     for _ in range(2):
@@ -148,12 +148,12 @@ def test_a_hole_ends_the_game_as_lost() -> None:
 
 def test_stepping_off_the_cliff_is_no_win_though_the_goal_is_reached_later() -> None:
     task = task_of({"id": "CliffWalking-v1"})
-    gold = configured("gym", {"id": "CliffWalking-v1"}).gold
-    assert gold is not None
-    judged = score(task, ["right", *gold(task)])
+    reference = configured("gym", {"id": "CliffWalking-v1"}).reference
+    assert reference is not None
+    judged = score(task, ["right", *reference(task)])
     assert (judged.verdict.outcome, judged.verdict.parts["return"]) == (Outcome.WRONG, -113.0)
     kind = task_of({"id": "CliffWalking-v1", "success": -200.0})
-    assert score(kind, ["right", *gold(task)]).verdict.outcome == Outcome.OK
+    assert score(kind, ["right", *reference(task)]).verdict.outcome == Outcome.OK
 
 
 @pytest.mark.parametrize(

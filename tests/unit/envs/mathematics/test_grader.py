@@ -7,7 +7,7 @@ import pytest
 
 from temper.envs.core.errors import GraderError
 from temper.envs.mathematics.env import grade
-from temper.envs.mathematics.grader import ANSWER_S, GOLD_S, MathGrader
+from temper.envs.mathematics.grader import ANSWER_S, REFERENCE_S, MathGrader
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ from temper.envs.mathematics.grader import ANSWER_S, GOLD_S, MathGrader
     ],
 )
 def test_expressions_are_judged(right: bool, cases: list[tuple[str, str]]) -> None:
-    judged = {case: grade(f"So it is \\boxed{{{case[0]}}}.", gold=case[1]).parts["correct"] for case in cases}
+    judged = {case: grade(f"So it is \\boxed{{{case[0]}}}.", reference=case[1]).parts["correct"] for case in cases}
     assert judged == dict.fromkeys(cases, float(right))
 
 
 @pytest.mark.parametrize(
-    ("text", "gold", "question"),
+    ("text", "reference", "question"),
     [
         ("24+24-24=?", "24", "24+24-24=?"),
         ("What is  2+24", "24", "What is 2+24 - 2?"),
@@ -47,12 +47,14 @@ def test_expressions_are_judged(right: bool, cases: list[tuple[str, str]]) -> No
         ("#### 2 + 2", "4", "What is 2+2?"),
     ],
 )
-def test_an_answer_that_only_repeats_the_question_is_wrong_and_flagged(text: str, gold: str, question: str) -> None:
-    assert grade(text, gold=gold, question=question).parts == {"correct": 0.0, "format": 1.0, "echo": 1.0}
+def test_an_answer_that_only_repeats_the_question_is_wrong_and_flagged(
+    text: str, reference: str, question: str
+) -> None:
+    assert grade(text, reference=reference, question=question).parts == {"correct": 0.0, "format": 1.0, "echo": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("text", "gold", "question"),
+    ("text", "reference", "question"),
     [
         ("24", "24", "24+24-24=?"),
         ("24+24-24=? \\boxed{24}", "24", "24+24-24=?"),
@@ -61,15 +63,15 @@ def test_an_answer_that_only_repeats_the_question_is_wrong_and_flagged(text: str
         ("\\boxed{50\\%}", "50", "What is the percent increase?"),
     ],
 )
-def test_an_answer_that_occurs_in_the_question_may_be_right(text: str, gold: str, question: str) -> None:
-    assert grade(text, gold=gold, question=question).parts == {"correct": 1.0, "format": 1.0, "echo": 0.0}
+def test_an_answer_that_occurs_in_the_question_may_be_right(text: str, reference: str, question: str) -> None:
+    assert grade(text, reference=reference, question=question).parts == {"correct": 1.0, "format": 1.0, "echo": 0.0}
 
 
 def test_a_worker_that_died_is_replaced_without_losing_the_answer() -> None:
     grader = MathGrader()
-    assert grader.equal(gold="x", answer="x+0y") is not None
+    assert grader.equal(reference="x", answer="x+0y") is not None
     grader.idle[0].channel.shutdown(socket.SHUT_RDWR)
-    assert grader.equal(gold="x+1", answer="1+x") is True
+    assert grader.equal(reference="x+1", answer="1+x") is True
     grader.close()
 
 
@@ -80,31 +82,31 @@ def test_a_mother_that_died_is_started_again() -> None:
     grader.mother.kill()
     grader.mother.wait()
     with pytest.raises(GraderError, match="could not be started"):
-        grader.equal(gold="x+1", answer="1+x")
-    assert grader.equal(gold="x+1", answer="1+x") is True
+        grader.equal(reference="x+1", answer="1+x")
+    assert grader.equal(reference="x+1", answer="1+x") is True
     assert grader.mother is not None
     grader.mother.kill()
     grader.mother.wait()
     grader.idle.pop().end()
-    assert grader.equal(gold="x+1", answer="1+x") is True
+    assert grader.equal(reference="x+1", answer="1+x") is True
     grader.close()
 
 
 def test_a_check_is_ended_by_its_deadline_and_the_next_one_does_not_wait_for_a_start() -> None:
     grader = MathGrader()
-    assert grader.equal(gold="x+1", answer="1+x") is True
+    assert grader.equal(reference="x+1", answer="1+x") is True
     mother, start = grader.mother, time.monotonic()
-    assert grader.equal(gold="x+1", answer="(1+x)^{64}(1+y)^{64}(1+z)^{64}") is None
-    assert ANSWER_S <= time.monotonic() - start < GOLD_S
-    assert grader.equal(gold="x+1", answer="1+x") is True
+    assert grader.equal(reference="x+1", answer="(1+x)^{64}(1+y)^{64}(1+z)^{64}") is None
+    assert ANSWER_S <= time.monotonic() - start < REFERENCE_S
+    assert grader.equal(reference="x+1", answer="1+x") is True
     assert mother is not None
     assert (grader.mother, mother.poll()) == (mother, None)  # the worker of this check was forked, not started
     grader.close()
 
 
-def test_a_gold_answer_that_can_not_be_read_is_the_graders_error_whatever_is_answered() -> None:
+def test_a_reference_answer_that_can_not_be_read_is_the_graders_error_whatever_is_answered() -> None:
     grader = MathGrader()
     for answer in ("x", "\\frac{1}", "(1+x)^{64}(1+y)^{64}(1+z)^{64}"):
-        with pytest.raises(GraderError, match="can't read the gold answer"):
-            grader.equal(gold="\\frac{1}{", answer=answer)
+        with pytest.raises(GraderError, match="can't read the reference answer"):
+            grader.equal(reference="\\frac{1}{", answer=answer)
     grader.close()

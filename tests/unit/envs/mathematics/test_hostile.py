@@ -65,10 +65,10 @@ HOSTILE = {
 HONEST = [("x^2-1", "(x-1)(x+1)"), ("18", "18"), ("(1,2)", "(1, 2)"), ("2\\sqrt{3}", "\\sqrt{12}"), ("x+1", "1+x")]
 
 
-def play(text: str, gold: str) -> tuple[float, str, float]:
+def play(text: str, reference: str) -> tuple[float, str, float]:
     """(reward, outcome, seconds) of one answer."""
     message = {"role": "user", "content": "What is it?"}
-    task = Task(env=EnvRef(name="math"), key="row", messages=(message,), spec={"answer": gold}, thinking=OFF)
+    task = Task(env=EnvRef(name="math"), key="row", messages=(message,), spec={"answer": reference}, thinking=OFF)
     env = made("math")
     env.reset(options={"task": task})
     start = time.monotonic()
@@ -82,19 +82,19 @@ def _warm() -> None:
 
 
 @pytest.mark.parametrize(
-    "gold",
+    "reference",
     ["18", "x+1", pytest.param("y=x^2+1", marks=pytest.mark.slow), pytest.param("(1,2)", marks=pytest.mark.slow)],
 )
-def test_hostile_answers_are_wrong_within_two_seconds(gold: str) -> None:
+def test_hostile_answers_are_wrong_within_two_seconds(reference: str) -> None:
     for name, text in HOSTILE.items():
-        reward, outcome, seconds = play(text, gold)
+        reward, outcome, seconds = play(text, reference)
         assert reward == 0.0, name
         assert outcome in ("wrong", "policy_fault"), name
         assert seconds < LIMIT_S, name
 
 
 def test_honest_answers_among_hostile_ones_are_right_from_many_threads() -> None:
-    honest = [(boxed(answer), gold) for gold, answer in HONEST * 8]
+    honest = [(boxed(answer), reference) for reference, answer in HONEST * 8]
     hostile = [(text, "x+1") for text in HOSTILE.values()]
     jobs = [job for pair in zip(hostile, honest, strict=False) for job in pair]
     with ThreadPoolExecutor(8) as pool:

@@ -1,4 +1,4 @@
-"""Rows of mathematics data: loading, gold answers, corrupted answers; agreement with known labels on real rows."""
+"""Rows of mathematics data: loading, reference answers, wrong answers; agreement with known labels on real rows."""
 
 import json
 import random
@@ -18,7 +18,7 @@ from temper.envs.core.task import EnvRef, Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.mathematics import arithmetic
 from temper.envs.mathematics.env import grade
-from temper.envs.mathematics.gold import corruptions, gold
+from temper.envs.mathematics.reference import negatives, reference
 from temper.envs.mathematics.rows import formats
 
 DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
@@ -84,34 +84,34 @@ def test_bad_rows_are_named(row: dict[str, Any], message: str) -> None:
         "\\begin{pmatrix}1\\\\2\\end{pmatrix}",
     ],
 )
-def test_gold_answers_of_any_form_are_accepted_and_all_corruptions_rejected(answer: str) -> None:
+def test_reference_answers_of_any_form_are_accepted_and_all_negatives_rejected(answer: str) -> None:
     task = task_of({"problem": "What comes out of this?", "answer": answer})
-    assert correct(task, gold(task)) == 1.0
-    named = dict(corruptions(task))
+    assert correct(task, reference(task)) == 1.0
+    named = dict(negatives(task))
     assert len(named) >= 9
     for name, turns in named.items():
         assert correct(task, turns) == 0.0, name
 
 
-def test_generated_tasks_have_gold_answers_and_corruptions_too() -> None:
+def test_generated_tasks_have_reference_answers_and_negatives_too() -> None:
     rng = random.Random(3)
     for level in (1, 2, 3) * 10:
         task = replace(arithmetic.generate(rng, level), thinking=OFF)
-        assert correct(task, gold(task)) == 1.0
-        for name, turns in corruptions(task):
+        assert correct(task, reference(task)) == 1.0
+        for name, turns in negatives(task):
             assert correct(task, turns) == 0.0, (task, name)
 
 
-def test_a_thought_is_a_corruption_only_where_thinking_is_off() -> None:
+def test_a_thought_is_a_negatives_only_where_thinking_is_off() -> None:
     task = arithmetic.generate(random.Random(0), 1)
-    assert "a thought where thinking is off" not in dict(corruptions(task))
-    assert "a thought where thinking is off" in dict(corruptions(replace(task, thinking=OFF)))
+    assert "a thought where thinking is off" not in dict(negatives(task))
+    assert "a thought where thinking is off" in dict(negatives(replace(task, thinking=OFF)))
 
 
-def test_a_task_without_an_answer_has_no_gold() -> None:
+def test_a_task_without_an_answer_has_no_reference() -> None:
     task = Task(env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={})
     with pytest.raises(ValueError, match="has no 'answer' in its spec"):
-        gold(task)
+        reference(task)
 
 
 def rows(name: str = "gsm8k_train.jsonl") -> Iterator[dict[str, Any]]:
@@ -121,12 +121,12 @@ def rows(name: str = "gsm8k_train.jsonl") -> Iterator[dict[str, Any]]:
 
 
 @REAL_DATA
-def test_gold_of_every_real_row_is_accepted_and_every_corruption_rejected() -> None:
+def test_reference_of_every_real_row_is_accepted_and_every_negatives_rejected() -> None:
     for index, row in enumerate(rows()):
         task = task_of(row)
         assert correct(task, [row["answer"]]) == 1.0, row
-        assert correct(task, gold(task)) == 1.0, row
-        for name, turns in corruptions(task) if index % 5 == 0 else ():
+        assert correct(task, reference(task)) == 1.0, row
+        for name, turns in negatives(task) if index % 5 == 0 else ():
             assert correct(task, turns) == 0.0, (name, row)
 
 
@@ -173,7 +173,7 @@ def test_known_labels_of_model_like_solutions_are_met() -> None:
         solutions = [(style(work, end), end == right) for style in STYLES.values() for end in (right, wrong)]
         solutions += [(work, False)] * (rng.random() < 0.34)
         for text, label in solutions:
-            judged = grade(text, gold=task.spec["answer"], question=task.messages[-1]["content"])
+            judged = grade(text, reference=task.spec["answer"], question=task.messages[-1]["content"])
             met += (judged.parts["correct"] == 1.0) == label
             asked += 1
     assert asked > 12_000
@@ -181,7 +181,7 @@ def test_known_labels_of_model_like_solutions_are_met() -> None:
 
 
 def is_right(text: str, task: Task) -> bool:
-    return grade(text, gold=task.spec["answer"], question=task.messages[-1]["content"]).parts["correct"] == 1.0
+    return grade(text, reference=task.spec["answer"], question=task.messages[-1]["content"]).parts["correct"] == 1.0
 
 
 @REAL_DATA

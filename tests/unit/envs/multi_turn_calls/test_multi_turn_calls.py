@@ -19,7 +19,7 @@ from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import parse_turn
 from temper.envs.data.config import DataConfig
 from temper.envs.multi_turn_calls.env import MAX_STEPS, fault_of
-from temper.envs.multi_turn_calls.gold import corruptions, gold
+from temper.envs.multi_turn_calls.reference import negatives, reference
 from temper.envs.multi_turn_calls.rows import call_in
 from temper.envs.multi_turn_calls.simulators import WALL_S, Scene, Simulators
 from temper.envs.play import Play
@@ -56,14 +56,14 @@ def right(scored: Scored) -> float:
     return scored.verdict.parts["correct"]
 
 
-def test_gold_earns_one_and_its_corruptions_nothing(tmp_path: Path) -> None:
+def test_reference_earns_one_and_its_negatives_nothing(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     assert task.thinking == OFF
     assert [message["content"] for message in task.messages] == ASKED[:1]
     assert [tool["function"]["name"] for tool in task.tools] == ["mkdir", "ls", "rm", "wait"]
-    assert gold(task) == [say("", DOCS), DONE, say("", LS), DONE]
-    assert right(score(task, gold(task))) == 1.0
-    wrong = dict(corruptions(task))
+    assert reference(task) == [say("", DOCS), DONE, say("", LS), DONE]
+    assert right(score(task, reference(task))) == 1.0
+    wrong = dict(negatives(task))
     assert list(wrong) == [
         "turn 0 without calls",
         "turn 0 not ended",
@@ -90,7 +90,7 @@ def test_state_and_results_are_judged_after_each_turn_of_the_user(tmp_path: Path
 
 
 def test_a_result_of_an_earlier_turn_counts_but_a_turn_needs_calls(tmp_path: Path) -> None:
-    task = task_of(tmp_path, asked=["Look.", "Look again."], gold=[["ls()"], ["ls()"]])
+    task = task_of(tmp_path, asked=["Look.", "Look again."], reference=[["ls()"], ["ls()"]])
     assert right(score(task, [say("", LS), DONE, say("", LS), DONE])) == 1.0
     assert right(score(task, [say("", LS), DONE, say("", ("cp", {})), DONE])) == 1.0
     assert right(score(task, [say("", LS), DONE, DONE])) == 0.0
@@ -132,7 +132,7 @@ def test_a_turn_with_a_call_that_cant_be_read_is_one_without_calls(tmp_path: Pat
 
 
 def test_a_turn_of_the_user_has_twenty_turns_with_calls(tmp_path: Path) -> None:
-    task = task_of(tmp_path, asked=["Look.", "Again."], gold=[["ls()"], ["ls()"]])
+    task = task_of(tmp_path, asked=["Look.", "Again."], reference=[["ls()"], ["ls()"]])
     most = [say("", LS)] * MAX_STEPS
     assert right(score(task, [*most, DONE, *most, DONE])) == 1.0
     over = score(task, [*most, say("", LS), DONE])
@@ -144,7 +144,7 @@ def test_withheld_functions_are_offered_in_words_in_their_turn(tmp_path: Path) -
         tmp_path,
         category="multi_turn_miss_func",
         asked=RELEASED,
-        gold=[["mkdir('docs')"], [], ["ls()"], ["ls()"]],
+        reference=[["mkdir('docs')"], [], ["ls()"], ["ls()"]],
         missed_function={"2": ["ls"]},
     )
     assert [tool["function"]["name"] for tool in task.tools] == ["mkdir", "rm", "wait"]
@@ -152,7 +152,7 @@ def test_withheld_functions_are_offered_in_words_in_their_turn(tmp_path: Path) -
     functions, _, words = offer["content"].partition("\n")
     assert [one["name"] for one in json.loads(functions)] == ["ls"]
     assert words == "I have updated some more functions you can choose from. What about now?"
-    assert right(score(task, gold(task))) == 1.0
+    assert right(score(task, reference(task))) == 1.0
     assert right(score(task, [say("", DOCS), DONE, say("", LS), DONE, say("", LS), DONE, say("", LS), DONE])) == 1.0
     assert right(score(task, [say("", DOCS), DONE, say("", ("rm", {"name": "old"})), DONE, say("", LS), DONE])) == 0.0
 
@@ -162,13 +162,13 @@ def test_rows_that_do_not_hold_together_are_told(tmp_path: Path) -> None:
         task_of(tmp_path, missed_function={"1": ["ls"]})
     with pytest.raises(ValueError, match="field 'missed_function' has 'cp'"):
         task_of(tmp_path, missed_function={"1": ["cp"]})
-    with pytest.raises(ValueError, match="2 turns but gold calls of 1"):
-        task_of(tmp_path, gold=[["ls()"]])
+    with pytest.raises(ValueError, match="2 turns but reference calls of 1"):
+        task_of(tmp_path, reference=[["ls()"]])
     with pytest.raises(ValueError, match="field 'involved_classes' has 'WebSearchAPI'"):
         task_of(tmp_path, involved_classes=["WebSearchAPI"])
 
 
-def test_gold_calls_are_read_and_never_run() -> None:
+def test_reference_calls_are_read_and_never_run() -> None:
     documents: dict[str, Any] = {"sort": {"parameters": {"properties": {"name": {}, "many": {}}}}}
     assert call_in("sort('a', many=[1, {'b': -2.5}])", documents) == {
         "name": "sort",
@@ -192,14 +192,14 @@ def test_calls_of_the_model_that_do_not_end_are_its_own_fault(tmp_path: Path) ->
     scored = score(task_of(tmp_path), [say("", ("wait", {})), DONE])
     assert (right(scored), scored.verdict.outcome) == (0.0, Outcome.POLICY_FAULT)
     assert scored.verdict.parts["user_turns"] == 0.0
-    assert right(score(task_of(tmp_path), gold(task_of(tmp_path)))) == 1.0
+    assert right(score(task_of(tmp_path), reference(task_of(tmp_path)))) == 1.0
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"asked": ["Wait."], "gold": [["wait()"]]}, "take too long for the gold calls"),
-        ({"asked": ["Go."], "gold": [["rm(name='none')"]]}, "the gold call .* failed"),
+        ({"asked": ["Wait."], "reference": [["wait()"]]}, "time out or die on the reference calls"),
+        ({"asked": ["Go."], "reference": [["rm(name='none')"]]}, "the reference call .* failed"),
         ({"initial_config": {"GorillaFileSystem": {"broken": True}}}, "this scenario can't be loaded"),
         ({"involved_classes": ["GorillaFileSystem", "MathAPI"]}, "math_api.json is not there"),
     ],
@@ -226,10 +226,10 @@ def test_a_simulator_that_sleeps_or_ends_the_process_is_a_fault(tmp_path: Path) 
         simulators = Simulators(package, wall_s=wall_s)
         config = {"GorillaFileSystem": {"names": names}}
         scene = Scene(classes=("GorillaFileSystem",), config=config, long_context=False)
-        with pytest.raises(EnvironmentFault, match="take too long for the gold calls, or die"):
-            simulators.play(scene, model=(), gold=({"name": "wait", "arguments": {}},))
+        with pytest.raises(EnvironmentFault, match="time out or die on the reference calls"):
+            simulators.play(scene, model=(), reference=({"name": "wait", "arguments": {}},))
         simulators.wall_s = WALL_S
-        played = simulators.play(scene, model=(), gold=())
+        played = simulators.play(scene, model=(), reference=())
         assert played is not None
         assert played.differing == ()
         assert simulators.seal()["level"] >= 1

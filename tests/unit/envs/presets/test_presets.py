@@ -30,7 +30,7 @@ from temper.envs.coding.io_tests import unpacked
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.data.config import DataConfig
-from temper.envs.mathematics.gold import corruptions, gold
+from temper.envs.mathematics.reference import negatives, reference
 from temper.envs.playback import score
 from temper.envs.presets.catalog import PRESETS, with_preset
 from temper.envs.presets.preset import Preset
@@ -183,8 +183,8 @@ def test_a_row_that_can_not_be_judged_is_skipped_where_the_set_says_so(tmp_path:
 
 def test_the_question_repeated_is_no_answer_whatever_the_prompt(tmp_path: Path) -> None:
     (task,) = tasks("gsm8k", tmp_path, ROWS["gsm8k"])
-    assert right(task, gold(task)[0]) == 1.0
-    wrong = {name: turns for name, turns in corruptions(task) if "thought" not in name}
+    assert right(task, reference(task)[0]) == 1.0
+    wrong = {name: turns for name, turns in negatives(task) if "thought" not in name}
     assert {name for name, turns in wrong.items() if score(task, turns).verdict.parts["correct"]} == set()
     assert right(task, "How many are 3 and 4? 7") == 1.0
 

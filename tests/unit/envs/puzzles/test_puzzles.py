@@ -1,4 +1,4 @@
-"""reasoning-gym: every generator with its gold answer, hostile answers, options."""
+"""reasoning-gym: every generator with its reference answer, hostile answers, options."""
 
 import ast
 import importlib.util
@@ -52,10 +52,10 @@ def answered(task: Task, answer: str) -> Scored:
 
 
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_generator_is_deterministic_its_gold_answer_scores_one_and_wrong_ones_less(every: int) -> None:
-    gold_of = configured("reasoning_gym", {})
-    assert gold_of.gold is not None
-    assert gold_of.corruptions is not None
+def test_a_generator_is_deterministic_its_reference_answer_scores_one_and_wrong_ones_less(every: int) -> None:
+    reference_of = configured("reasoning_gym", {})
+    assert reference_of.reference is not None
+    assert reference_of.negatives is not None
     names = list(shared_library("making").datasets())
     assert len(names) >= 100
     wrong: dict[str, object] = {}
@@ -65,10 +65,12 @@ def test_a_generator_is_deterministic_its_gold_answer_scores_one_and_wrong_ones_
         if task.spec["answer"] is None:
             wrong[name] = "no answer"
         else:
-            gold = score(task, gold_of.gold(task))  # in another process: the question is made again there
-            if (gold.verdict.outcome, gold.verdict.parts.get("correct")) != (Outcome.OK, 1.0):
-                wrong[name] = gold
-        for what, turns in gold_of.corruptions(task):
+            reference = score(
+                task, reference_of.reference(task)
+            )  # in another process: the question is made again there
+            if (reference.verdict.outcome, reference.verdict.parts.get("correct")) != (Outcome.OK, 1.0):
+                wrong[name] = reference
+        for what, turns in reference_of.negatives(task):
             bad = score(task, turns)
             if bad.failure is not None or not bad.verdict.parts["correct"] < 1.0:
                 wrong[f"{name}, {what}"] = bad

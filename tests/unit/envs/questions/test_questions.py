@@ -1,4 +1,4 @@
-"""The kinds of questions: on every level gold and demonstrations earn 1, corruptions nothing, and level 1 stays small."""
+"""The kinds of questions: on every level reference and demonstrations earn 1, negatives nothing, and level 1 stays small."""
 
 import random
 from dataclasses import replace

@@ -22,7 +22,7 @@ DOCUMENTS = [
     {"id": 2, "contents": "Italy\nRome is the capital of Italy."},
     {"docid": "d3", "text": "Bread, bread and bread."},
 ]
-ROW = {"question": "What is the capital of France?", "answer": ["Paris", "Paris, France"], "gold_ids": ["d1"]}
+ROW = {"question": "What is the capital of France?", "answer": ["Paris", "Paris, France"], "reference_ids": ["d1"]}
 
 
 def write_corpus(folder: Path, rows: list[dict[str, Any]] | None = None) -> Path:
@@ -76,8 +76,8 @@ def test_a_wrong_call_is_answered_by_an_error_and_counted(tmp_path: Path, name: 
     assert (judged.reward, judged.verdict.parts["tool_errors"]) == (1.0, 0.5)
 
 
-def test_the_gold_documents_that_were_opened_are_a_part(tmp_path: Path) -> None:
-    task = task_of(ROW | {"gold_ids": ["d1", 2]}, write_corpus(tmp_path))
+def test_the_reference_documents_that_were_opened_are_a_part(tmp_path: Path) -> None:
+    task = task_of(ROW | {"reference_ids": ["d1", 2]}, write_corpus(tmp_path))
     assert score(task, ["Paris"]).verdict.parts["found"] == 0.0
     opened = say("", ("open", {"id": "d1"}), ("open", {"id": "d3"}))
     assert score(task, [opened, "Paris, France"]).verdict.parts["found"] == 0.5
@@ -114,8 +114,8 @@ def test_every_generated_task_has_a_corpus_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (ROW | {"gold_ids": ["d9"]}, "'gold_ids' names 'd9'"),
-        (ROW | {"gold_ids": "d1"}, "'gold_ids' must be list"),
+        (ROW | {"reference_ids": ["d9"]}, "'reference_ids' names 'd9'"),
+        (ROW | {"reference_ids": "d1"}, "'reference_ids' must be list"),
         (ROW | {"answer": []}, "must be texts that are not empty"),
         (ROW | {"answer": " "}, "must be texts that are not empty"),
         (ROW | {"question": None}, "'question' must be str"),

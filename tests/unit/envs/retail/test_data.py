@@ -1,4 +1,4 @@
-"""The shop on the real rows: gold actions are right, and without or with other writing actions wrong."""
+"""The shop on the real rows: reference actions are right, and without or with other writing actions wrong."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.retail.env import DOMAIN
 from temper.envs.retail.tools import TOOLS
-from temper.envs.service import gold
+from temper.envs.service import reference
 from temper.envs.service.env import with_folder
 
 DATA = Path(__file__).parents[4] / ".." / "shared" / "data" / "tau_retail"
@@ -54,15 +54,15 @@ def test_all_rows_are_read() -> None:
     assert {len(task.tools) for task in tasks().values()} == {16}
 
 
-def test_gold_actions_are_right_in_one_turn_and_one_by_one() -> None:
+def test_reference_actions_are_right_in_one_turn_and_one_by_one() -> None:
     for key, task in tasks().items():
-        assert correct(task, gold.gold(task)) == 1.0, key
+        assert correct(task, reference.reference(task)) == 1.0, key
         assert correct(task, at_once(task, task.spec["actions"])) == 1.0, key
 
 
 @functools.cache
 def refused() -> set[tuple[tuple[str, int], int]]:
-    """Row and position of the gold actions that the shop refuses."""
+    """Row and position of the reference actions that the shop refuses."""
     return {
         (key, index)
         for key, task in tasks().items()
@@ -70,7 +70,7 @@ def refused() -> set[tuple[tuple[str, int], int]]:
     }
 
 
-def test_few_gold_actions_are_refused_and_all_for_want_of_balance() -> None:
+def test_few_reference_actions_are_refused_and_all_for_want_of_balance() -> None:
     assert len(refused()) == 20
     for key, index in refused():
         assert tasks()[key].spec["actions"][index]["arguments"]["payment_method_id"].startswith("gift_card")
@@ -80,10 +80,10 @@ def test_leaving_out_altering_or_adding_a_writing_action_is_wrong_for_every_one_
     for key, task in tasks().items():
         positions = [index for index, action in enumerate(task.spec["actions"]) if action["name"] in TOOLS.writing]
         effective = [index for index in positions if (key, index) not in refused()]
-        corruptions = dict(gold.corruptions(task, domain=DOMAIN))
+        negatives = dict(reference.negatives(task, domain=DOMAIN))
         for index in effective:
             label = f"{task.spec['actions'][index]['name']} ({index})"
-            assert f"{label} left out" in corruptions, key
-            assert any(name.startswith(f"{label} with ") for name in corruptions), (key, label)
-        assert "one change more" in corruptions
-        assert [name for name, turns in corruptions.items() if correct(task, turns) != 0.0] == [], key
+            assert f"{label} left out" in negatives, key
+            assert any(name.startswith(f"{label} with ") for name in negatives), (key, label)
+        assert "one change more" in negatives
+        assert [name for name, turns in negatives.items() if correct(task, turns) != 0.0] == [], key

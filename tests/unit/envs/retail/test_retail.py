@@ -16,7 +16,7 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig
 from temper.envs.retail.env import DOMAIN, ENVIRONMENT, RetailEnv
-from temper.envs.service import gold
+from temper.envs.service import reference
 from temper.envs.service.domain import outputs_in, says
 from temper.envs.service.env import USER_REPLY, with_folder
 
@@ -204,21 +204,21 @@ def test_an_unreadable_call_costs_the_format_and_counts_as_a_tool_error(shop: Pa
     assert ended["parts"] == {"correct": 1.0, "format": 0.0, "state": 1.0, "outputs": 1.0, "tool_errors": 0.5}
 
 
-def test_gold_actions_that_are_refused_change_nothing_in_the_gold_either(shop: Path) -> None:
+def test_reference_actions_that_are_refused_change_nothing_in_the_reference_either(shop: Path) -> None:
     task = task_of(shop, row(CANCEL, CANCEL))
     assert play(task, say("", CANCEL), "Done.", "Done.")["reward"] == 1.0
-    corruptions = [name for name, _ in gold.corruptions(task, domain=DOMAIN)]
-    assert corruptions == ["one change more"]
+    negatives = [name for name, _ in reference.negatives(task, domain=DOMAIN)]
+    assert negatives == ["one change more"]
 
 
-def test_the_gold_script_is_right_and_every_corruption_wrong(shop: Path) -> None:
+def test_the_reference_script_is_right_and_every_negatives_wrong(shop: Path) -> None:
     address = ("modify_user_address", {"user_id": "bob_ray_2", **ADDRESS, "city": "Austin"})
     task = task_of(shop, row(DETAILS, CANCEL, TRANSFER, address, outputs=("10.1", "Mug")))
-    assert play(task, *gold.gold(task))["reward"] == 1.0
-    corruptions = dict(gold.corruptions(task, domain=DOMAIN))
+    assert play(task, *reference.reference(task))["reward"] == 1.0
+    negatives = dict(reference.negatives(task, domain=DOMAIN))
     named = ("cancel_pending_order (1) left out", "modify_user_address (3) with zip '802799'", "one change more")
-    assert {*named, "output '10.1' unsaid", "output 'Mug' unsaid"} <= corruptions.keys()
-    assert [name for name, turns in corruptions.items() if play(task, *turns)["reward"] != 0.0] == []
+    assert {*named, "output '10.1' unsaid", "output 'Mug' unsaid"} <= negatives.keys()
+    assert [name for name, turns in negatives.items() if play(task, *turns)["reward"] != 0.0] == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from temper.envs.core.task import Task
 from temper.envs.core.turn_text import parse_calls
 from temper.envs.data.config import DataConfig
 from temper.envs.source import open_source
-from temper.envs.tool_use import gold, leaderboard_rows
+from temper.envs.tool_use import leaderboard_rows, reference
 
 DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
 AREA = {"base": {"type": "integer"}, "height": {"type": "float", "description": "In cm."}, "what": {"type": "any"}}
@@ -115,8 +115,8 @@ def test_arguments_of_java_are_texts_that_are_read_as_literals(tmp_path: Path) -
     assert right(task, call("f", ids=ids, what="x", map=options, share="0.5f"))
     assert not right(task, call("f", ids=ids, what="x", map=options, share=0.5))
     assert not right(task, call("f", ids=[1, 2], what="x", map=options, share="0.5f"))
-    assert right(task, *gold.gold(task))
-    assert [name for name, turns in gold.corruptions(task) if right(task, *turns)] == []
+    assert right(task, *reference.reference(task))
+    assert [name for name, turns in reference.negatives(task) if right(task, *turns)] == []
 
 
 def test_arguments_of_javascript_are_texts_that_are_read_as_literals(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_arguments_of_javascript_are_texts_that_are_read_as_literals(tmp_path: P
     assert not right(task, call("f", list="['a', 'b']", options="{deep: true}", count="5"))
     described = task.tools[0]["function"]["parameters"]["properties"]["options"]["description"]
     assert described.endswith('not in string representation. {"deep": {"type": "boolean"}}')
-    assert right(task, *gold.gold(task))
-    assert [name for name, turns in gold.corruptions(task) if right(task, *turns)] == []
+    assert right(task, *reference.reference(task))
+    assert [name for name, turns in reference.negatives(task) if right(task, *turns)] == []
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_where_no_answer_is_listed_a_call_is_right_or_none_is(tmp_path: Path, ca
     assert right(task, call("other")) is called
     assert right(task, "There is no function for this.") is not called
     assert right(task, "<tool_call>{") is not called
-    assert right(task, *gold.gold(task))
-    assert [right(task, *turns) for _, turns in gold.corruptions(task)] == [False]
+    assert right(task, *reference.reference(task))
+    assert [right(task, *turns) for _, turns in reference.negatives(task)] == [False]
 
 
 def test_a_question_without_its_answer_is_refused_with_what_is_missing(tmp_path: Path) -> None:
@@ -166,4 +166,4 @@ def test_real_rows_in_two_files_are_all_read_and_their_right_answers_earn_all(
     answers = [{"id": row["id"], "ground_truth": row.pop("ground_truth")} for row in rows]
     made = tasks(written(tmp_path, rows, answers))
     assert [task.key for task in made] == [f"{category}_{index}" for index in range(count)]
-    assert all(right(task, *gold.gold(task)) for task in made)
+    assert all(right(task, *reference.reference(task)) for task in made)

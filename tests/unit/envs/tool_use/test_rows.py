@@ -1,4 +1,4 @@
-"""Rows of function-calling data: how they become tasks, their gold calls and the corrupted ones."""
+"""Rows of function-calling data: how they become tasks, their reference calls and the wrong ones."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import pytest
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import parse_calls
-from temper.envs.tool_use import function_rows, gold, leaderboard_rows
+from temper.envs.tool_use import function_rows, leaderboard_rows, reference
 from temper.envs.tool_use.env import ToolEnv
 
 DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
@@ -38,9 +38,9 @@ def reward(task: Task, turns: list[str]) -> float:
     return value
 
 
-def gold_arguments(made: dict[str, Any]) -> list[dict[str, Any]]:
-    """The arguments of the gold calls of a row."""
-    (turn,) = gold.gold(function_rows.load(made))
+def reference_arguments(made: dict[str, Any]) -> list[dict[str, Any]]:
+    """The arguments of the reference calls of a row."""
+    (turn,) = reference.reference(function_rows.load(made))
     return [call.arguments for call in parse_calls(turn)]  # type: ignore[union-attr]
 
 
@@ -76,7 +76,7 @@ def test_the_data_sets_names_of_types_become_json_schemas() -> None:
     }
 
 
-def test_gold_calls_have_the_first_accepted_value_of_every_argument_that_is_needed() -> None:
+def test_reference_calls_have_the_first_accepted_value_of_every_argument_that_is_needed() -> None:
     properties: dict[str, Any] = {
         "a": {"type": "integer"},
         "b": {"type": "integer"},
@@ -93,7 +93,7 @@ def test_gold_calls_have_the_first_accepted_value_of_every_argument_that_is_need
         "f": [""],
     }
     made = row([{"f": accepted}], properties, required=["a", "c", "f"])
-    assert gold_arguments(made) == [{"a": 3, "c": 0, "d": {"x": 1, "l": ["p", "q"]}, "e": [{"k": "v"}], "f": []}]
+    assert reference_arguments(made) == [{"a": 3, "c": 0, "d": {"x": 1, "l": ["p", "q"]}, "e": [{"k": "v"}], "f": []}]
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_gold_calls_have_the_first_accepted_value_of_every_argument_that_is_need
         row([], JAVA, required=[]),
     ],
 )
-def test_gold_calls_of_rows_of_every_kind_are_right_and_corrupted_ones_wrong(made: dict[str, Any]) -> None:
+def test_reference_calls_of_rows_of_every_kind_are_right_and_wrong_ones_wrong(made: dict[str, Any]) -> None:
     task = function_rows.load(made)
-    assert reward(task, gold.gold(task)) == 1.0
-    corruptions = dict(gold.corruptions(task))
-    assert "extra call" in corruptions
-    assert [name for name, turns in corruptions.items() if reward(task, turns) != 0.0] == []
+    assert reward(task, reference.reference(task)) == 1.0
+    negatives = dict(reference.negatives(task))
+    assert "extra call" in negatives
+    assert [name for name, turns in negatives.items() if reward(task, turns) != 0.0] == []
 
 
 def test_texts_of_ordinary_rows_must_be_as_they_are_and_of_the_leaderboards_files_not() -> None:
@@ -127,20 +127,20 @@ def test_texts_of_ordinary_rows_must_be_as_they_are_and_of_the_leaderboards_file
     assert reward(as_published, [call.format("35")]) == 1.0
 
 
-def test_the_corruptions_are_of_every_kind() -> None:
+def test_the_negatives_are_of_every_kind() -> None:
     made = row([{"f": {"size": [1], "name": ["Al"], "flag": [True]}}], JAVA, required=["size", "name"])
     task = function_rows.load(made)
-    assert list(dict(gold.corruptions(task))) == [
+    assert list(dict(reference.negatives(task))) == [
         "extra call", "f (0) left out", "f (0): wrong function", "f (0): unknown argument", "f (0): no size",
         "f (0): wrong size", "f (0): mistyped size", "f (0): fraction size", "f (0): no name", "f (0): wrong name",
         "f (0): mistyped name", "f (0): no flag", "f (0): wrong flag", "f (0): mistyped flag",
     ]  # fmt: skip
 
 
-def test_an_argument_without_an_accepted_value_has_no_gold_call() -> None:
+def test_an_argument_without_an_accepted_value_has_no_reference_call() -> None:
     task = function_rows.load(row([{"f": {"size": []}}], JAVA, required=["size"]))
     with pytest.raises(ValueError, match="argument 'size' has no accepted value"):
-        gold.gold(task)
+        reference.reference(task)
 
 
 @pytest.mark.parametrize(
@@ -166,17 +166,17 @@ def test_a_broken_row_is_named(change: dict[str, Any], message: str) -> None:
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (../shared/data) is not on this machine")
 @pytest.mark.parametrize(("name", "rows"), [("bfcl_simple_python.jsonl", 400), ("bfcl_parallel.jsonl", 200)])
-def test_all_gold_calls_of_the_real_rows_are_accepted_in_any_order_and_all_corrupted_ones_rejected(
+def test_all_reference_calls_of_the_real_rows_are_accepted_in_any_order_and_all_wrong_ones_rejected(
     name: str, rows: int
 ) -> None:
     read = 0
     with (DATA / name).open(encoding="utf-8") as file:
         for line in file:
             task = function_rows.load(json.loads(line))
-            (turn,) = gold.gold(task)
+            (turn,) = reference.reference(task)
             assert leaderboard_rows.judge(task, parse_calls(turn)).parts["correct"] == 1.0, line
             assert leaderboard_rows.judge(task, parse_calls(turn)[::-1]).parts["correct"] == 1.0, line
-            for label, (corrupted,) in gold.corruptions(task):
+            for label, (corrupted,) in reference.negatives(task):
                 assert leaderboard_rows.judge(task, parse_calls(corrupted)).parts["correct"] == 0.0, (label, line)
             read += 1
     assert read == rows

@@ -36,7 +36,7 @@ class Evaluated:
     """What the script said, and what an evaluation of the same model left, question by question."""
 
     said: list[Said]
-    golds: list[int]
+    references: list[int]
     result: dict[str, Any]
     played: list[dict[str, Any]]
 
@@ -84,11 +84,11 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     model = that_says_numbers(tiny_models.nemotron_h(folder / "model"))
     asked = [*OWN, *of_gsm8k()]
     said = plain_script(model, asked)
-    golds = [(one.number or 0) + place % 2 for place, one in enumerate(said)]
+    references = [(one.number or 0) + place % 2 for place, one in enumerate(said)]
     rows = folder / "rows.jsonl"
     lines = (
-        json.dumps({"question": question, "answer": f"so\n#### {gold}"}) + "\n"
-        for question, gold in zip(asked, golds, strict=True)
+        json.dumps({"question": question, "answer": f"so\n#### {reference}"}) + "\n"
+        for question, reference in zip(asked, references, strict=True)
     )
     rows.write_text("".join(lines), encoding="utf-8")
     command = ["eval", str(model), "--env", "math", "--data", str(rows), "--greedy", "--max-tokens", str(TOKENS)]
@@ -98,7 +98,7 @@ def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Evaluated:
     result = json.loads((run / "eval" / "model-model.json").read_text(encoding="utf-8"))
     (file,) = (run / "trajectories").glob("*.jsonl")
     played = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return Evaluated(said=said, golds=golds, result=result, played=played)
+    return Evaluated(said=said, references=references, result=result, played=played)
 
 
 def of_gsm8k() -> list[str]:
@@ -112,7 +112,7 @@ def of_gsm8k() -> list[str]:
 def agree(found: Evaluated, places: slice) -> None:
     said = found.said[places]
     assert [tuple(one["turns"][0]["sampled_ids"]) for one in found.played[places]] == [one.ids for one in said]
-    expected = [int(one.number == gold) for one, gold in zip(said, found.golds[places], strict=True)]
+    expected = [int(one.number == reference) for one, reference in zip(said, found.references[places], strict=True)]
     assert [task["right"] for task in found.result["tasks"]["math"][places]] == expected
     assert set(expected) == {0, 1}
 
@@ -134,5 +134,5 @@ def test_so_are_those_to_questions_of_gsm8k(evaluated: Evaluated) -> None:
     agree(evaluated, slice(len(OWN), None))
     assert len({one.ids for one in evaluated.said[len(OWN) :]}) > 4
     found = evaluated.result["envs"]["math"]["avg_at_k"]
-    right = sum(one.number == gold for one, gold in zip(evaluated.said, evaluated.golds, strict=True))
+    right = sum(one.number == reference for one, reference in zip(evaluated.said, evaluated.references, strict=True))
     assert found == pytest.approx(right / len(evaluated.said))

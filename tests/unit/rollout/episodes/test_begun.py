@@ -50,16 +50,16 @@ def shop(path: Path) -> tuple[Task, list[str]]:
 def puzzle(path: Path) -> tuple[Task, list[str]]:
     env = configured("reasoning_gym", {"dataset": "basic_arithmetic"})
     assert env.generate is not None
-    assert env.gold is not None
+    assert env.reference is not None
     task = bound(env.generate(random.Random(1), 1), env)
-    return task, ["</think>" + text for text in env.gold(task)]
+    return task, ["</think>" + text for text in env.reference(task)]
 
 
 def game(path: Path) -> tuple[Task, list[str]]:
     task = open_source(bind("gym", EnvConfig()), split="train", seed=1).task(0)
-    gold = environment("gym").gold
-    assert gold is not None
-    return task, ["what now?</think>nowhere", *("a hole there</think>" + text for text in gold(task))]
+    reference = environment("gym").reference
+    assert reference is not None
+    return task, ["what now?</think>nowhere", *("a hole there</think>" + text for text in reference(task))]
 
 
 FAMILIES = [mathematics, program, tool_use, shop, puzzle, game, own]

@@ -1,7 +1,7 @@
-"""Gold turns earn 1 through each family's own chat template, or it is refused; `docs/models.md` says which."""
+"""Reference turns earn 1 through each family's own chat template, or it is refused; `docs/models.md` says which."""
 
 import pytest
-from support.family_findings import HEAD, NAMES, PAGE, RETAIL, find, shop_gold
+from support.family_findings import HEAD, NAMES, PAGE, RETAIL, find, shop_reference
 from support.model_families import tokenizer_of
 
 from temper.rollout.episodes.renderer import Renderer
@@ -25,7 +25,7 @@ def test_the_table_of_models_has_these_families_alone() -> None:
 
 @pytest.mark.skipif(not RETAIL.is_dir(), reason="the real task data (../shared/data) is not on this machine")
 def test_the_shops_row_has_several_calls() -> None:
-    assert sum("tool_calls" in message for message in shop_gold()) >= 3
+    assert sum("tool_calls" in message for message in shop_reference()) >= 3
 
 
 def test_a_message_with_an_empty_list_of_calls_has_none() -> None:

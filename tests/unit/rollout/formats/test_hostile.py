@@ -17,7 +17,7 @@ from temper.rollout.formats.find import CALL_SYNTAXES
 from temper.rollout.formats.messages import SAID, call_id
 
 NAME, VALUE, COUNT = "NAME", "VALUE", "1234567"
-GOLD: Message = {
+REFERENCE: Message = {
     "role": "assistant",
     "content": "",
     "tool_calls": [call_message(NAME, {"key": VALUE, "n": int(COUNT)})],
@@ -54,21 +54,26 @@ NUMBERS = (
 )
 
 
-def hostile(gold: str, tags: list[str]) -> Iterator[str]:
+def hostile(reference: str, tags: list[str]) -> Iterator[str]:
     """Texts made of a family's own call, and of its tags."""
     for word in (*WORDS, *tags):
         yield word
-        yield gold.replace(NAME, word)
-        yield gold.replace(VALUE, word)
+        yield reference.replace(NAME, word)
+        yield reference.replace(VALUE, word)
     for number in NUMBERS:
-        yield gold.replace(COUNT, number)
+        yield reference.replace(COUNT, number)
     for given in ('"call_0"', '"\\ud800"', "null", "{}"):
-        yield gold.replace(f'"{call_id(0)}"', given).replace('{"name"', f'{{"id": {given}, "name"')
+        yield reference.replace(f'"{call_id(0)}"', given).replace('{"name"', f'{{"id": {given}, "name"')
     chance = random.Random(1)
     for _ in range(8):
-        start, end = sorted(chance.sample(range(len(gold) + 1), 2))
-        yield from (gold[:start], gold[start:], gold[:start] + gold[end:], gold[:end] + gold[start:])
-    yield gold * 3
+        start, end = sorted(chance.sample(range(len(reference) + 1), 2))
+        yield from (
+            reference[:start],
+            reference[start:],
+            reference[:start] + reference[end:],
+            reference[:end] + reference[start:],
+        )
+    yield reference * 3
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,13 +85,13 @@ def test_no_text_of_a_model_makes_a_failure(name: str) -> None:
         pytest.skip(f"a family that is refused: {error}")
     form = renderer.format
     tags = [*form.ends, *((form.tags.opening, form.tags.closing) if form.tags else ())]
-    whole = renderer.answer_text(GOLD, thinks=True) if form.reads_calls else NAME + VALUE
-    gold = renderer.text(renderer.encode(whole))  # without the end of the turn
+    whole = renderer.answer_text(REFERENCE, thinks=True) if form.reads_calls else NAME + VALUE
+    reference = renderer.text(renderer.encode(whole))  # without the end of the turn
     for mode in (UNLIMITED, OFF):
         task = Task(messages=({"role": "user", "content": "-"},), spec={}, tools=TOOLS, thinking=mode)
         if form.tags and not task.thinks:
-            gold = gold.rpartition(form.tags.closing)[2].lstrip()
-        for text in hostile(gold, tags):
+            reference = reference.rpartition(form.tags.closing)[2].lstrip()
+        for text in hostile(reference, tags):
             parsed = renderer.parse(text, task, ())
             told: list[Message] = [{"role": "tool", "content": str(call)} for call in parsed.calls]
             more = told or [{"role": "user", "content": parsed.said[:100]}]

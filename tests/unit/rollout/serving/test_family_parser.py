@@ -31,7 +31,7 @@ def parser_of(name: str) -> Any:
     return ToolParserManager.get_tool_parser(FAMILY)(tokenizer, request().tools)
 
 
-def gold(name: str) -> str:
+def reference(name: str) -> str:
     renderer = Renderer(tokenizer_of(name))
     text = renderer.answer_text(calling(2 if renderer.format.parallel else 1), thinks=False)
     return renderer.text(renderer.encode(text))
@@ -39,7 +39,7 @@ def gold(name: str) -> str:
 
 @pytest.mark.parametrize("name", CALLING)
 def test_the_calls_of_a_family_are_read_whole_and_in_a_stream(name: str) -> None:
-    text = gold(name)
+    text = reference(name)
     whole = parser_of(name).extract_tool_calls(text, request())
     wanted = [(call.function.name, call.function.arguments) for call in whole.tool_calls]
     assert (whole.tools_called, wanted[0][0]) == (True, "probe_first")

@@ -40,20 +40,20 @@ def generate(rng, level):
     message = {{"role": "user", "content": f"2*{{n}}=?"}}
     return Task(messages=(message,), spec={{"answer": str(2 * n)}})
 
-def gold(task):
+def reference(task):
     return [task.spec["answer"]]
 
-def corruptions(task):
+def negatives(task):
     yield "neighbour", [task.spec["answer"] + "1"]
     yield "empty", [""]
 
 ENVIRONMENT = EnvDefinition(
-    id="{name}", entry_point="{name}:Double", generate=generate, gold=gold, corruptions=corruptions
+    id="{name}", entry_point="{name}:Double", generate=generate, reference=reference, negatives=negatives
 )
 """
 FAULTS = {
-    "accepts_all": ('answer.strip() == task.spec["answer"]', "True", "corrupted answers rejected (neighbour, empty)"),
-    "rejects_all": ('answer.strip() == task.spec["answer"]', "False", "gold answers accepted"),
+    "accepts_all": ('answer.strip() == task.spec["answer"]', "True", "wrong answers rejected (neighbour, empty)"),
+    "rejects_all": ('answer.strip() == task.spec["answer"]', "False", "reference answers accepted"),
     "raises": ('answer.strip() == task.spec["answer"]', "1 / 0", "ZeroDivisionError"),
     "dices": ("return self.end(", "return self.end(__import__('random').random() < 0.5 and ", "the same score twice"),
     "drifts": ("rng.randint(0, 999)", "__import__('random').randint(0, 10**9)", "the same tasks from the same"),
@@ -112,9 +112,11 @@ def test_a_shop_passes(tmp_path: Path) -> None:
     assert main(["env", "check", "--env", "retail", "--data", str(data)]) == 0
 
 
-def test_no_task_and_no_gold_answers_are_refused(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_task_and_no_reference_answers_are_refused(module: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["env", "check", "--env", "math", "--limit", "0"]) == 2
     assert "--limit=0" in capsys.readouterr().err
-    (module / "bare_env.py").write_text(SOUND.format(name="bare_env").replace("gold=gold, corruptions=corruptions", ""))
+    (module / "bare_env.py").write_text(
+        SOUND.format(name="bare_env").replace("reference=reference, negatives=negatives", "")
+    )
     assert main(["env", "check", "--env", "bare_env"]) == 2
     assert "bare_env" in capsys.readouterr().err

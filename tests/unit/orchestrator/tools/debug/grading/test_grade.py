@@ -133,7 +133,7 @@ class Faulty(TaskEnv):
         if answer == "hang": time.sleep(600)
         if answer == "raise": raise ValueError("a bug")
         if answer == "nan": return StepResult(reward=float("nan"), done=True)
-        if answer == "grader": raise GraderError("no gold")
+        if answer == "grader": raise GraderError("no reference")
         return self.end(verdict(answer == "right"))
 
 def generate(rng, level):
@@ -156,7 +156,7 @@ def test_a_fault_of_the_environment_is_typed_and_never_a_zero(faulty: Task) -> N
     raised, grader, nan, right = (score(faulty, [text]) for text in ("raise", "grader", "nan", "right"))
     assert [one.reward for one in (raised, grader, nan, right)] == [None, None, None, 1.0]
     assert raised.failure == Failure(kind=FailureKind.ENVIRONMENT, message="ValueError: a bug")
-    assert grader.failure == Failure(kind=FailureKind.GRADER, message="GraderError: no gold")
+    assert grader.failure == Failure(kind=FailureKind.GRADER, message="GraderError: no reference")
     assert nan.failure is not None
     assert nan.failure.kind is FailureKind.GRADER
 

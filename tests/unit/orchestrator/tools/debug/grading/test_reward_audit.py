@@ -24,8 +24,8 @@ NEEDS_PUZZLES = pytest.mark.skipif(
 
 
 def audited(env: EnvDefinition, tasks: list[Task]) -> list[CaseCheck]:
-    assert env.gold is not None
-    return audit(env, tasks, {task.key: env.gold(task) for task in tasks})
+    assert env.reference is not None
+    return audit(env, tasks, {task.key: env.reference(task) for task in tasks})
 
 
 def failed(findings: list[CaseCheck]) -> set[int]:

@@ -235,7 +235,7 @@ def with_rows(check: str, *overrides: str, row: str = "") -> Plant:
 
 
 NO_TURNS = PLAIN.replace("<|im_end|>", "").replace("m.role", "1")
-GOLD, WRONG_GOLD = "gold=lambda task: [task.spec", "gold=lambda task: ['x' + task.spec"
+REFERENCE, WRONG_REFERENCE = "reference=lambda task: [task.spec", "reference=lambda task: ['x' + task.spec"
 VERDICT, HANGS = "return self.end(", "return __import__('time').sleep(60) or self.end("
 SHORT = ("rollout.limits.total_tokens=20", "rollout.limits.turn_tokens=20")
 HUGE = [f"model.fresh.{one}" for one in ("hidden_size=65536", "intermediate_size=1048576", "pattern=----")]
@@ -301,7 +301,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
     "limits": [(WARNING, "tool_use", "leave the smaller setting out", given("limits", "rollout.limits.turns=2"))],
     "environments": [
         (FAILURE, "none for an answer", "rollout.limits.total_tokens", given("environments", *SHORT)),
-        (FAILURE, "own: 0 of 8", "temper env check --env backwards", of_environment(GOLD, WRONG_GOLD)),
+        (FAILURE, "own: 0 of 8", "temper env check --env backwards", of_environment(REFERENCE, WRONG_REFERENCE)),
         (FAILURE, "0.3 s", "timeout_s", of_environment(VERDICT, HANGS, "rollout.limits.timeout_s=0.3")),
         (WARNING, "turn_tokens=20", "turn_tokens=", given("environments", "rollout.limits.turn_tokens=20")),
     ],
@@ -477,7 +477,7 @@ def test_what_builds_on_a_model_that_is_not_whole_is_not_said_again(tmp_path: Pa
     assert {"thoughts", "tool calls", "environments"}.isdisjoint(one.where for one in found)
 
 
-def test_gold_that_the_model_can_not_say_is_told_from_gold_that_is_wrong(tmp_path: Path) -> None:
+def test_reference_that_the_model_can_not_say_is_told_from_reference_that_is_wrong(tmp_path: Path) -> None:
     model = tiny_models.nemotron_h(tmp_path / "model")
     broken = (model / "chat_template.jinja").read_text().replace('"name"', '"nom"')
     assert broken != (model / "chat_template.jinja").read_text()
@@ -486,7 +486,7 @@ def test_gold_that_the_model_can_not_say_is_told_from_gold_that_is_wrong(tmp_pat
     found = list(examined([one for one in CHECKS if one.name == "environments"], Subject(given=demo(*said))))
     failed = [one for one in found if one.level is Level.FAILURE]
     assert len(failed) == 1
-    assert failed[0].what.startswith("tool_use: 0 of 8 gold answers are right through the model's template")
+    assert failed[0].what.startswith("tool_use: 0 of 8 reference answers are right through the model's template")
     assert "model.tool_calls" in failed[0].remedy
 
 

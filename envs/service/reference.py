@@ -12,11 +12,11 @@ from temper.envs.service.tools import TRANSFER, Action
 CLOSING = "That is all. Good-bye."
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     return _turns(task, task.spec["actions"])
 
 
-def corruptions(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[str]]]:
+def negatives(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[str]]]:
     actions: list[Action] = task.spec["actions"]
     after = domain.after(task, actions)
     for index, action in enumerate(actions):

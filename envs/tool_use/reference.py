@@ -10,7 +10,7 @@ from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.tool_use.leaderboard_rows import schemas_of, written_types
 from temper.envs.tool_use.lookups import demonstrate
 from temper.rewards.foreign_values import Language, foreign_value
-from temper.rewards.tool_calls import OMITTED, GoldCall, Schema, Schemas, argument_fits, inner_schema, type_of
+from temper.rewards.tool_calls import OMITTED, ReferenceCall, Schema, Schemas, argument_fits, inner_schema, type_of
 
 Calls = list[dict[str, Any]]
 NO_CALL = "None of the functions can answer this."
@@ -19,24 +19,24 @@ SUFFIXES = {("java", "long"): "L", ("java", "float"): "f", ("javascript", "Bigin
 QUOTED = ("char", "String")
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     if "answer" not in task.spec:
-        return [_turn([_written(call, task) for call in _gold_calls(task)])]
+        return [_turn([_written(call, task) for call in _reference_calls(task)])]
     return [turn_text(message, thinks=False) for message in demonstrate(task) if message["role"] == "assistant"]
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     if "accepted" in task.spec:
         yield from _wrong_calls(task)
     elif "wanted" in task.spec:
-        called = bool(_gold_calls(task))
+        called = bool(_reference_calls(task))
         yield "no call" if called else "a call", [_turn([] if called else [_any_call(task)])]
     else:
         yield from _wrong_answers(task)
 
 
 def _wrong_answers(task: Task) -> Iterator[tuple[str, list[str]]]:
-    *asked, answered = gold(task)
+    *asked, answered = reference(task)
     value = int(task.spec["answer"])
     yield "neighbour", [*asked, f"\\boxed{{{value + 1}}}"]
     yield "contradicting boxes", [*asked, f"\\boxed{{{value}}} \\boxed{{{value + 1}}}"]
@@ -47,7 +47,7 @@ def _wrong_answers(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 def _wrong_calls(task: Task) -> Iterator[tuple[str, list[str]]]:
     """Yield for each accepted call a wrong function, a missing, unknown, wrong or mistyped argument, no call; an extra one."""
-    calls = [_written(call, task) for call in _gold_calls(task)]
+    calls = [_written(call, task) for call in _reference_calls(task)]
     yield "extra call", [_turn([*calls, calls[0] if calls else {"name": "surplus", "arguments": {}}])]
     for index, call in enumerate(calls):
         label = f"{call['name']} ({index})"
@@ -104,11 +104,11 @@ def _other_type(value: Any) -> Any:
     return json.dumps(value)
 
 
-def _gold_calls(task: Task) -> Calls:
+def _reference_calls(task: Task) -> Calls:
     if "wanted" in task.spec:
         return [_any_call(task)] if task.spec["wanted"] == "any call" else []
     schemas = schemas_of(task)
-    return [_gold_call(call, schemas) for call in task.spec["accepted"]]
+    return [_reference_call(call, schemas) for call in task.spec["accepted"]]
 
 
 def _any_call(task: Task) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _written(call: dict[str, Any], task: Task) -> dict[str, Any]:
     }
 
 
-def _gold_call(call: GoldCall, schemas: Schemas) -> dict[str, Any]:
+def _reference_call(call: ReferenceCall, schemas: Schemas) -> dict[str, Any]:
     ((name, accepted),) = call.items()
     schema = schemas.get(name, {})
     required = schema.get("required") or []

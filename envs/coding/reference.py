@@ -55,13 +55,13 @@ PROGRAMS = {
 }
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     if "solution" not in task.spec:
         raise ValueError(f"task {task.label} holds no solution")
     return [BLOCK.format(task.spec["solution"].strip("\n"))]
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     solution, name = task.spec.get("solution"), task.spec.get("entry_point")
     yield "empty", [""]
     yield "prose", ["I would rather not write a program."]

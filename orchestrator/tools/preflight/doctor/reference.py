@@ -1,4 +1,4 @@
-"""The environments: whether their gold answers get the full reward if the model gives them in its own format."""
+"""The environments: whether their reference answers get the full reward if the model gives them in its own format."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -20,14 +20,14 @@ from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.formats.messages import THOUGHT
 
 TASKS = 8
-"""Tasks of each environment whose gold answers are played."""
+"""Tasks of each environment whose reference answers are played."""
 THOUGHT_OF = "It is known."
-"""The thought before a gold answer if the model thinks."""
+"""The thought before a reference answer if the model thinks."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Played:
-    """The results of the gold answers of an environment."""
+    """The results of the reference answers of an environment."""
 
     tried: int = 0
     own_fault: list[str] = field(default_factory=list)
@@ -41,21 +41,21 @@ class Played:
 
 
 def look_at_environments(subject: Subject) -> Iterator[Finding]:
-    """Play gold answers of every environment."""
+    """Play reference answers of every environment."""
     check_entry_points(subject.config)
     for name, env in subject.config.environments.items():
         if any(map(to_download, data_of(env))):
             continue
-        if env.definition.gold is None:
-            yield ok(f"{name} has no gold answers to be played")
+        if env.definition.reference is None:
+            yield ok(f"{name} has no reference answers to be played")
             continue
         only_evaluated = env.config.data is None and env.config.eval_data is not None
         source = open_source(env, split="heldout" if only_evaluated else "train", seed=subject.config.seed)
-        yield _check_gold(env, distinct(source, TASKS), subject.start.renderer, subject.config.rollout.limits)
+        yield _check_reference(env, distinct(source, TASKS), subject.start.renderer, subject.config.rollout.limits)
 
 
-def _check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
-    """Count the gold answers of tasks with the full reward, in turns that the renderer writes and reads."""
+def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
+    """Count the reference answers of tasks with the full reward, in turns that the renderer writes and reads."""
     played = Played()
     for task in tasks:
         # In a context of its own a thread would download.
@@ -64,11 +64,11 @@ def _check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits
             asyncio.run(asyncio.wait_for(playing, limits.timeout_s))
         except TimeoutError:
             return failure(
-                f"{env.name}: the gold answer of {task.key} has no verdict after {limits.timeout_s:g} s",
+                f"{env.name}: the reference answer of {task.key} has no verdict after {limits.timeout_s:g} s",
                 "mend what hangs there, or raise rollout.limits.timeout_s",
             )
     right = played.tried - len(played.own_fault) - len(played.form_fault)
-    said = f"{env.name}: {right} of {played.tried} gold answers are right"
+    said = f"{env.name}: {right} of {played.tried} reference answers are right"
     if played.own_fault:
         return failure(
             f"{said}; {played.own_fault[0]}",
@@ -80,7 +80,7 @@ def _check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits
             "give the model another template with model.chat_template, or declare its calls with model.tool_calls",
         )
     if not played.tried:
-        return ok(f"{env.name}: none of {len(tasks)} tasks has a gold answer")
+        return ok(f"{env.name}: none of {len(tasks)} tasks has a reference answer")
     if played.prompt >= limits.total_tokens:
         said = f"{env.name}: a prompt has {played.prompt} tokens of rollout.limits.total_tokens={limits.total_tokens}"
         return failure(f"{said}, which leaves none for an answer", "raise rollout.limits.total_tokens")
@@ -93,9 +93,9 @@ def _check_gold(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits
 
 
 def _play(env: BoundEnv, task: Task, renderer: Renderer, played: Played) -> None:
-    assert env.definition.gold is not None
+    assert env.definition.reference is not None
     try:
-        turns = env.definition.gold(task)
+        turns = env.definition.reference(task)
     except ValueError:  # the task holds none
         return
     played.tried += 1
@@ -103,7 +103,7 @@ def _play(env: BoundEnv, task: Task, renderer: Renderer, played: Played) -> None
     played.prompt = max(played.prompt, len(context))
 
     def read(text: str) -> ParsedTurn:
-        """Return a gold turn as the template writes and reads it. Raise `ValueError` if it can't be written."""
+        """Return a reference turn as the template writes and reads it. Raise `ValueError` if it can't be written."""
         thinks = task.thinks and renderer.format.tags is not None
         message = _message(parse_turn(text, thinks=False)) | ({THOUGHT: THOUGHT_OF} if thinks else {})
         ids = renderer.encode(renderer.answer_text(message, thinks=task.thinks, context_ids=context))
@@ -124,7 +124,7 @@ def _message(turn: ParsedTurn) -> Message:
     calls = []
     for call in turn.calls:
         if isinstance(call, BadCall):
-            raise ValueError(f"a gold turn has a call that can't be read ({call.error})")
+            raise ValueError(f"a reference turn has a call that can't be read ({call.error})")
         calls.append(call_message(call.name, call.arguments))
     return {"role": "assistant", "content": turn.said} | ({"tool_calls": calls} if calls else {})
 

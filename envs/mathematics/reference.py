@@ -9,16 +9,16 @@ from temper.envs.task_env import last_user_text
 from temper.rewards.plain_numbers import plain_number
 
 
-def gold(task: Task) -> list[str]:
-    return [boxed(_gold(task))]
+def reference(task: Task) -> list[str]:
+    return [boxed(_reference(task))]
 
 
 def boxed(answer: str) -> str:
     return f"The answer is \\boxed{{{answer}}}."
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    right = _gold(task)
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
+    right = _reference(task)
     for name, answer in _wrong(right).items():
         yield name, [boxed(answer)]
     another = "0" if plain_number(right) is None else next(iter(_wrong(right).values()))
@@ -49,7 +49,7 @@ def _wrong(right: str) -> dict[str, str]:
     }
 
 
-def _gold(task: Task) -> str:
+def _reference(task: Task) -> str:
     if not isinstance(task.spec.get("answer"), str):
         raise ValueError(f"task {task.label} has no 'answer' in its spec: {sorted(task.spec)}")
     return str(task.spec["answer"])

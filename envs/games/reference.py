@@ -12,7 +12,7 @@ Dynamics = Mapping[Any, Mapping[int, Sequence[tuple[float, Any, float, bool]]]]
 """As in gymnasium's toy games: state, action, and the outcomes (probability, next state, reward, whether it ends)."""
 
 
-def gold(task: Task) -> list[str]:
+def reference(task: Task) -> list[str]:
     game, _ = begin_of(task)
     toy: Any = game.unwrapped
     game.close()
@@ -21,8 +21,8 @@ def gold(task: Task) -> list[str]:
     return [f"\\boxed{{{task.env.options['actions'][action]}}}" for action in shortest_win(toy.P, toy.s)]
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    right = gold(task)
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
+    right = reference(task)
     yield "last action missing", right[:-1] or [""]
     yield "first action missing", right[1:] or [""]
     yield "no action named", ["hm"] * len(right)
@@ -31,7 +31,7 @@ def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
 def demonstrate(task: Task) -> list[Message]:
     game, _ = begin_of(task)
     messages: list[Message] = []
-    for said in gold(task):
+    for said in reference(task):
         action = action_of(said, game.action_space, task.env.options["actions"])
         assert action is not None
         observation, *_ = act(game, action)

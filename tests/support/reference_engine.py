@@ -1,4 +1,4 @@
-"""An engine that says the gold turns of a task in the format of a model's family, and episodes on it."""
+"""An engine that says the reference turns of a task in the format of a model's family, and episodes on it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from temper.rollout.formats.messages import one_call_a_turn
 from temper.rollout.trajectory import Trajectory
 
 ROOM = EpisodeLimits(turn_tokens=4_000, total_tokens=400_000, timeout_s=600)
-"""Limits that no gold episode meets: a token is a byte."""
+"""Limits that no reference episode meets: a token is a byte."""
 
 
 class Family:
@@ -30,13 +30,13 @@ class Family:
     def play(self, task: Task, messages: Sequence[Message]) -> Trajectory:
         """The episode in which the model says the assistant's messages, one call a turn where it makes no more."""
         said = list(messages) if self.renderer.format.parallel else one_call_a_turn(messages)
-        engine = GoldEngine(self, task, [message for message in said if message["role"] == "assistant"])
+        engine = ReferenceEngine(self, task, [message for message in said if message["role"] == "assistant"])
         sampler = TurnSampler(engine, self.tags, ThoughtConfig(), turn_tokens=ROOM.turn_tokens)
         runner = EpisodeRunner(sampler=sampler, renderer=self.renderer, limits=ROOM)
         return asyncio.run(runner.run(task, seed=1))
 
 
-class GoldEngine(ReplayEngine):
+class ReferenceEngine(ReplayEngine):
     """Says the messages one after the other as the chat template writes them; a limit closes the thought of each."""
 
     def __init__(self, family: Family, task: Task, messages: Sequence[Message]) -> None:

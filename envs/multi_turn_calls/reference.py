@@ -1,4 +1,4 @@
-"""Right and wrong dialogues of several turns, made from the gold calls that a task holds."""
+"""Right and wrong dialogues of several turns, made from the reference calls that a task holds."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +10,12 @@ DONE = "Done."
 Calls = list[dict[str, Any]]
 
 
-def gold(task: Task) -> list[str]:
-    return _turns(task.spec["gold"])
+def reference(task: Task) -> list[str]:
+    return _turns(task.spec["reference"])
 
 
-def corruptions(task: Task) -> Iterator[tuple[str, list[str]]]:
-    turns: list[Calls] = task.spec["gold"]
+def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
+    turns: list[Calls] = task.spec["reference"]
     for place, calls in enumerate(turns):
         if calls:
             yield f"turn {place} without calls", _turns([*turns[:place], [], *turns[place + 1 :]])
