@@ -50,7 +50,7 @@ def _require_room(size: int) -> None:
     available, _ = available_bytes()
     if size > available:  # the kernel would kill a process to make room
         raise MemoryError(
-            f"placement=shared: main memory has {available:,} bytes left for what the learner puts aside, whose next piece "
+            f"placement=colocated: main memory has {available:,} bytes left for what the learner puts aside, whose next piece "
             f"has {size:,}; use machines with more of it, or placement=dedicated"
         )
 

@@ -62,7 +62,7 @@ class Bundles:
         self._ranks: PlacementGroup | None = None
         self._engines: PlacementGroup | None = None
         packed = "PACK" if on_gpus else "SPREAD"  # cores are shared by whatever lies on a machine: each takes its part
-        if wanted.shared:
+        if wanted.colocated:
             self._ranks = self._engines = _group(wanted.gpus, self._need(), strategy=packed)
         elif wanted.ranks:
             self._ranks = _group(wanted.ranks, self._need(), strategy=packed)
@@ -77,8 +77,8 @@ class Bundles:
         return self._on_gpus * self._wanted.gpus
 
     @property
-    def shared(self) -> bool:
-        return self._wanted.shared
+    def colocated(self) -> bool:
+        return self._wanted.colocated
 
     async def ready(self) -> None:
         """Wait until all are reserved. The ranks come first: what they leave is spread over."""
@@ -99,7 +99,7 @@ class Bundles:
         while not await _answer(set(names)):
             names = await _nodes(self._ranks)
         order = list(range(self._wanted.ranks))
-        if not self._wanted.shared:  # else a rank keeps the number of its engine
+        if not self._wanted.colocated:  # else a rank keeps the number of its engine
             order = in_order(names, first=ray.get_runtime_context().get_node_id())
         there = {node.name: node for node in cluster_nodes()}
         return [(self._bundle(self._ranks, number), there[names[number]]) for number in order]
@@ -135,7 +135,7 @@ class Bundles:
             remove_placement_group(group)
 
     def _bundle(self, group: PlacementGroup, number: int, processes: int = 1) -> Bundle:
-        share = 0.5 if self._wanted.shared else processes
+        share = 0.5 if self._wanted.colocated else processes
         return Bundle(group=group, number=number, gpus=share if self._on_gpus else 0)
 
     def _need(self, gpus: int = 1) -> dict[str, float]:
@@ -147,7 +147,7 @@ def wanted_by(config: RunConfig, *, trains: bool = True, plays: bool = True) -> 
         ranks=config.learner.ranks * trains,
         engines=config.rollout.workers * plays,
         processes=config.rollout.engine.processes,
-        shared=config.placement == "shared",
+        colocated=config.placement == "colocated",
     )
 
 

@@ -22,16 +22,16 @@ class Node:
 class Wanted:
     """The processes that a run places: ranks of the learner, and engines of so many processes each.
 
-    Each process has a GPU of its own, or, where they are `shared`, a rank and an engine lie on one together.
+    Each process has a GPU of its own, or, where they are `colocated`, a rank and an engine lie on one together.
     """
 
     ranks: int = 0
     engines: int = 0
     processes: int = 1
-    shared: bool = False
+    colocated: bool = False
 
     def __post_init__(self) -> None:
-        assert not self.shared or self.processes == 1, (
+        assert not self.colocated or self.processes == 1, (
             "the settings refuse it: a rank shares its GPU with a whole engine"
         )
 
@@ -40,7 +40,7 @@ class Wanted:
 
     @property
     def gpus(self) -> int:
-        if self.shared:
+        if self.colocated:
             return max(self.ranks, self.engines)
         return self.ranks + self.engines * self.processes
 
@@ -53,10 +53,10 @@ class Wanted:
     def on(self, nodes: Sequence[Node]) -> "Wanted":
         """Return what is placed on nodes for it: of the only GPU one rank and one engine have halves."""
         alone = sum(one.gpus for one in nodes) == 1 and (self.ranks, self.engines, self.processes) == (1, 1, 1)
-        return replace(self, shared=True) if alone else self
+        return replace(self, colocated=True) if alone else self
 
     def __str__(self) -> str:
-        if self.shared:
+        if self.colocated:
             return f"{_counted(self.gpus, 'GPU')}, each for a rank and an engine"
         each = f" with {self.processes} GPUs of one machine each" if self.processes > 1 else ""
         parts = [_counted(self.ranks, "rank")] * bool(self.ranks)
@@ -69,7 +69,9 @@ def lacking(wanted: Wanted, nodes: Sequence[Node]) -> str:
     has = ", ".join(f"{one.free:g} of {one.gpus:g} free on {one.address}" for one in nodes if one.gpus)
     if not has:
         return f"Ray has no CPU left on the cluster's {_counted(len(nodes), 'node')}; free some, or let one join"
-    remedies = ["free some"] * wanted.fits(nodes) + ["set placement=shared rl.max_lag=0"] * _would_share(wanted, nodes)
+    remedies = ["free some"] * wanted.fits(nodes) + ["set placement=colocated rl.max_lag=0"] * _would_share(
+        wanted, nodes
+    )
     lower = ["rollout.workers"] * bool(wanted.engines) + ["learner.ranks"] * bool(wanted.ranks)
     lower += ["rollout.engine.tensor_parallel"] * (wanted.processes > 1)
     remedies.append(f"lower {' or '.join(lower)}")
@@ -77,9 +79,9 @@ def lacking(wanted: Wanted, nodes: Sequence[Node]) -> str:
 
 
 def _would_share(wanted: Wanted, nodes: Sequence[Node]) -> bool:
-    """Return whether the GPUs are enough once a rank and an engine work in shifts on each, and too few otherwise."""
+    """Return whether the GPUs are enough once a rank and an engine work in phases on each, and too few otherwise."""
     both = wanted.ranks and wanted.engines and wanted.processes == 1
-    return bool(both) and not wanted.fits(nodes) and replace(wanted, shared=True).fits(nodes)
+    return bool(both) and not wanted.fits(nodes) and replace(wanted, colocated=True).fits(nodes)
 
 
 def in_order(nodes: Sequence[str], *, first: str) -> list[int]:

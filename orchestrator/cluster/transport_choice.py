@@ -18,19 +18,19 @@ class Ground:
 
     machines: int
     gpus: int
-    shared: bool
+    colocated: bool
     memory: int
     object_store: int
 
     @classmethod
-    def of_cluster(cls, *, gpus: int, shared: bool, memory: int) -> "Ground":
+    def of_cluster(cls, *, gpus: int, colocated: bool, memory: int) -> "Ground":
         """Return that of the cluster as it is now, of whose GPUs the processes have so many."""
         needed = "GPU" if gpus else "CPU"  # a machine that offers none, such as a head that only leads, gets no process
         fit = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get(needed)]
         return cls(
             machines=len(fit),
             gpus=gpus,
-            shared=shared,
+            colocated=colocated,
             memory=memory,
             object_store=int(min(node["Resources"].get(STORE, 0) for node in fit)),
         )
@@ -60,7 +60,7 @@ def choose(wanted: str, ground: Ground, *, nbytes: int) -> Choice:
 
 
 def _by_ground(ground: Ground) -> Choice:
-    if ground.gpus and not ground.shared:
+    if ground.gpus and not ground.colocated:
         return Choice(transport=BROADCAST, why="each process has a GPU of its own")
     if ground.machines > 1:
         why = f"through Ray's object store, as {ground.machines} machines may hold learner and engines"
@@ -69,7 +69,7 @@ def _by_ground(ground: Ground) -> Choice:
 
 
 def _require_reach(transport: str, ground: Ground) -> None:
-    if transport == BROADCAST and ground.shared:
+    if transport == BROADCAST and ground.colocated:
         raise ValueError(
             f"learner.transport={BROADCAST} sends what the learner has on its devices, and here engines share these with it; "
             f"set learner.transport={AUTO}"

@@ -67,13 +67,13 @@ def require_trust_region(part: LoopConfig, name: str) -> None:
     )
 
 
-def require_shifts(part: object, config: RunConfig, name: str) -> None:
+def check_colocated(part: object, config: RunConfig, name: str) -> None:
     """Raise `ValueError` where an instance `name` of a stage would generate and learn at once on devices that are shared."""
-    if config.placement == "shared" and isinstance(part, LoopConfig) and part.max_lag:
+    if config.placement == "colocated" and isinstance(part, LoopConfig) and part.max_lag:
         raise ValueError(
-            f"{name}.max_lag={part.max_lag} with placement=shared: engines sleep while the learner works, so that no group is "
-            f"behind; set {name}.max_lag=0, or placement=dedicated. To change places less often, take larger steps: "
-            f"{name}.groups_per_step with {name}.updates_per_step"
+            f"{name}.max_lag={part.max_lag} with placement=colocated: the engines sleep while the learner works. Set "
+            f"{name}.max_lag=0, or placement=dedicated. For fewer phase changes, raise {name}.groups_per_step and "
+            f"{name}.updates_per_step"
         )
 
 

@@ -179,7 +179,7 @@ class RlConfig(LoopConfig):
     stage: ClassVar[str] = "rl"
     fewest_answers: ClassVar[int] = 2
 
-    max_drops: int = scheduled(64)
+    max_replaced_groups: int = scheduled(64)
     """Most groups without signal that are dropped and replaced in a step: those of equal rewards before shaping, but for
     reinforce_pp and reinforce_pp_baseline, which learn from them, and by an advantage of one's own those that it gives nothing
     but 0. 0 drops none, so that rewards for length act in groups that are all right too."""

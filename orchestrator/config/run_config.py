@@ -24,8 +24,8 @@ ProfileName = Literal[
 ]
 """auto asks the cluster; the others say what it has: CPUs, or GPUs with so many GiB of memory each."""
 
-Placement = Literal["dedicated", "shared"]
-"""dedicated gives each engine and each rank devices of its own, shared the same ones to both, in shifts."""
+Placement = Literal["dedicated", "colocated"]
+"""dedicated: each engine and each rank has its own devices. colocated: an engine and a rank share devices, in phases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,9 +192,9 @@ class RunConfig:
     """What the run does, in order. A stage may stand several times, with a name and settings of its own:
     `- rl: {name: rl_tools, steps: 100}`, whose settings the command line calls rl_tools.steps and so on."""
     placement: Placement = running("dedicated")
-    """Whose devices are: dedicated (each engine and each rank has its own, or half of the only GPU there is) or shared (one
-    engine and one rank on each, which work in shifts: engines sleep while the learner works, whose weights and states lie in
-    main memory while they sample)."""
+    """Devices of engines and ranks. dedicated: each has its own, or half of the only GPU. colocated: an engine and a rank share
+    each device and work in phases. The engine sleeps while the learner works. The learner's weights and states are in main
+    memory while the engine samples."""
     envs: dict[str, EnvConfig] = field(default_factory=dict)
     """The environments by id, with their shares and data; none where no stage takes tasks of them."""
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -208,9 +208,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_name(self.name)
-        if self.placement == "shared" and self.rollout.engine.processes > 1:
+        if self.placement == "colocated" and self.rollout.engine.processes > 1:
             raise ValueError(
-                f"rollout.engine: an engine of {self.rollout.engine.processes} processes with placement=shared: it has one "
+                f"rollout.engine: an engine of {self.rollout.engine.processes} processes with placement=colocated: it has one "
                 f"device, that of its rank; set tensor_parallel and pipeline_parallel to 1, or placement=dedicated"
             )
 

@@ -25,6 +25,13 @@ UNSET = "???"
 """The value that is shown for a required setting without one."""
 REMOVED = ("learner.sparse_push",)
 """Settings of earlier versions without which a run does the same: they are dropped, so that a run begun with one continues."""
+OLD_KEYS = {
+    "deadlines.shift_s": "deadlines.phase_s",
+    "rl.max_drops": "rl.max_replaced_groups",
+    "rl.bands.logprob_gap": "rl.bands.mismatch_abs",
+    "rl.bands.signal": "rl.bands.nonzero_advantage",
+}
+"""Settings that have a new name, by the old one. The error for an unknown key shows the new name."""
 CONFIG = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 ORDER = {"unexpected_keyword_argument": 0, "missing": 2, "value_error": 3}
 """The order of errors by their types: wrong keys, wrong types, absent keys, checks of the classes."""
@@ -194,11 +201,22 @@ def _explained(found: ValidationError, config: type, under: str) -> ValueError:
         known = [each.name for each in fields(_section(config, place[:-1]))]
         near = get_close_matches(place[-1], known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
+        if new := new_key(key):
+            hint = f"use {new}"
         return SettingError(key, value, f"unknown key {place[-1]!r}; {hint}")
     if error["type"] == "missing":
         return SettingError(key, None, "must be given")
     message = error["msg"]
     return SettingError(key, value, f"{message[:1].lower()}{message[1:]}")
+
+
+def new_key(key: str) -> str | None:
+    """Return the new name of a setting of `OLD_KEYS`, also under the name of a stage's instance; None for any other key."""
+    if key in OLD_KEYS:
+        return OLD_KEYS[key]
+    owner, _, rest = key.partition(".")
+    renamed = {old.partition(".")[2]: new.partition(".")[2] for old, new in OLD_KEYS.items()}
+    return f"{owner}.{renamed[rest]}" if renamed.get(rest) else None
 
 
 def _section(config: type, place: list[str]) -> type:

@@ -263,7 +263,7 @@ class Buffer:
         *,
         groups_per_step: int,
         max_lag: int,
-        max_drops: int,
+        max_replaced_groups: int,
         slots: int | None = None,
         fewest: int = 2,
         next_ticket: int = 0,
@@ -276,15 +276,15 @@ class Buffer:
         """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` returns
         whether its rewards teach anything. `overridden` are faults of a turn with their own advantage: a signal too.
         """
-        if groups_per_step < 1 or max_lag < 0 or max_drops < 0:
+        if groups_per_step < 1 or max_lag < 0 or max_replaced_groups < 0:
             raise ValueError(
                 f"groups_per_step={groups_per_step} must be at least 1, "
-                f"max_lag={max_lag} and max_drops={max_drops} at least 0"
+                f"max_lag={max_lag} and max_replaced_groups={max_replaced_groups} at least 0"
             )
         self.capacity = slots or (max_lag + 1) * groups_per_step
         assert groups_per_step <= self.capacity <= (max_lag + 1) * groups_per_step, slots
         self.max_lag = max_lag
-        self._per_step, self._max_drops = groups_per_step, max_drops
+        self._per_step, self._max_replaced_groups = groups_per_step, max_replaced_groups
         self._fewest = fewest
         self._overridden, self._signal = overridden, signal
         self._sampling = sampling
@@ -347,7 +347,7 @@ class Buffer:
     async def put(self, group: Group) -> None:
         """Take a finished group in. One without signal or without enough answers frees its slot.
 
-        From `max_drops` a step on, groups without signal are kept, so that a step always comes to an end. At lag 0
+        From `max_replaced_groups` a step on, groups without signal are kept, so that a step always comes to an end. At lag 0
         the first of them by ticket are dropped, so that it does not matter who finishes first; with lag no slot waits for that.
         """
         self._put_at = self._clock()
@@ -369,9 +369,9 @@ class Buffer:
             return
         earlier = 0  # of which it is not certain yet
         for slot in self._slots.missing:
-            if slot.group is not None and self.dropped.no_signal + earlier < self._max_drops:
+            if slot.group is not None and self.dropped.no_signal + earlier < self._max_replaced_groups:
                 self._drop(slot, slot.group)
-            elif slot.group is not None and self.dropped.no_signal >= self._max_drops:
+            elif slot.group is not None and self.dropped.no_signal >= self._max_replaced_groups:
                 self._slots.enter(slot, SlotState.READY)
             else:
                 earlier += self.max_lag == 0

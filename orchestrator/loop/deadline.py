@@ -51,8 +51,9 @@ class DeadlineConfig:
     """One step on a batch that was not sampled, or the building of the batch, in seconds."""
     files_s: float = running(300.0, unit="seconds")
     """Reading or writing a model or a checkpoint, in seconds, beside the time that its bytes take."""
-    shift_s: float = running(120.0, unit="seconds")
-    """With placement=shared: one engine falling asleep or waking, or the learner moving its weights and states, in seconds."""
+    phase_s: float = running(120.0, unit="seconds")
+    """One phase change of one process with placement=colocated: an engine sleeps or wakes, or the learner moves its weights and
+    states, in seconds."""
     megabytes_per_s: float = running(50.0, unit="MB/s")
     """Megabytes a second at which a model or a checkpoint is read or written, at the least: its bytes add to the deadlines of
     files and starts."""
@@ -61,7 +62,7 @@ class DeadlineConfig:
         positive("deadlines.start_s", self.start_s)
         positive("deadlines.step_s", self.step_s)
         positive("deadlines.files_s", self.files_s)
-        positive("deadlines.shift_s", self.shift_s)
+        positive("deadlines.phase_s", self.phase_s)
         positive("deadlines.megabytes_per_s", self.megabytes_per_s)
 
     def start(self, nbytes: int = 0) -> Deadline:
@@ -71,9 +72,9 @@ class DeadlineConfig:
     def step(self) -> Deadline:
         return Deadline(seconds=self.step_s, setting="deadlines.step_s")
 
-    def shift(self) -> Deadline:
+    def phase(self) -> Deadline:
         """Return the deadline of one process to give its device to another, or to take it."""
-        return Deadline(seconds=self.shift_s, setting="deadlines.shift_s")
+        return Deadline(seconds=self.phase_s, setting="deadlines.phase_s")
 
     def files(self, nbytes: int) -> Deadline:
         return Deadline(seconds=self.files_s + self._moving(nbytes), setting="deadlines.files_s")

@@ -71,14 +71,14 @@ class Evaluations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
-    """The contents of the devices in one shift: weights and cache of the engines, weights and states of the learner.
+class DevicePhase:
+    """The contents of the devices in one phase: weights and cache of the engines, weights and states of the learner.
 
     sampling    the engines have weights and cache there, the learner has nothing
-    learning    the learner has weights and states there, the engines have nothing; a checkpoint is saved in this shift too
+    learning    the learner has weights and states there, the engines have nothing; a checkpoint is saved in this phase too
     pushing     the learner has its weights alone there, to push from, and the engines theirs, to load into
 
-    Who gives comes first, then who takes. `orchestrator/session/shared_shifts.py` makes them work in shifts.
+    Who gives comes first, then who takes. `orchestrator/session/colocated_phases.py` makes them work in phases.
     """
 
     name: str
@@ -88,13 +88,13 @@ class Shift:
     states: bool
 
 
-SAMPLING = Shift(name="sampling", engine_weights=True, cache=True, learner_weights=False, states=False)
-LEARNING = Shift(name="learning", engine_weights=False, cache=False, learner_weights=True, states=True)
-PUSHING = Shift(name="pushing", engine_weights=True, cache=False, learner_weights=True, states=False)
+SAMPLING = DevicePhase(name="sampling", engine_weights=True, cache=True, learner_weights=False, states=False)
+LEARNING = DevicePhase(name="learning", engine_weights=False, cache=False, learner_weights=True, states=True)
+PUSHING = DevicePhase(name="pushing", engine_weights=True, cache=False, learner_weights=True, states=False)
 
 
-class Shifts:
+class DevicePhases:
     """Asked before each part of a step. This one lets all have their devices for themselves, all the time."""
 
-    async def begin(self, shift: Shift) -> None:
-        """Begin a shift, which ends the one before. In that shift already, do nothing."""
+    async def begin(self, phase: DevicePhase) -> None:
+        """Begin a phase, which ends the one before. In that phase already, do nothing."""

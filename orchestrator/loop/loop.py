@@ -20,7 +20,7 @@ There are `(max_lag + 1) * groups_per_step` slots, or fewer with `over_sampling`
 weights that it trained. With `max_lag = 0` the two sides alternate, which is synchronous training. With 1 or more, generation
 continues while the learner works and while weights are swapped under the running requests. A group that is not ready is left
 to a later step until it is due. The learner starts the next step while the engines load a push that lasts (`Push.lasts`). It
-waits for any other push, and always with `max_lag = 0`. If the two share devices, they work in shifts
+waits for any other push, and always with `max_lag = 0`. If the two share devices, they work in phases
 (`orchestrator/loop/interfaces.py`), which need `max_lag = 0`.
 
 No fault of the sampling side loses an update. A fault of `produce` is raised at the next wait for groups. A fault of a push is
@@ -39,18 +39,18 @@ from temper.orchestrator.loop.interfaces import (
     LEARNING,
     PUSHING,
     SAMPLING,
+    DevicePhases,
     Evaluations,
     Hooks,
     Learner,
     Rollouts,
-    Shifts,
 )
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step import (
     LaterFault,
-    Phase,
     PushInFlight,
     StepClock,
+    StepPart,
     StepReport,
     first_error,
     retrieve_fault,
@@ -77,7 +77,7 @@ class Loop:
     waits: Waits
     epochs: int = 1
     evaluations: Evaluations = field(default_factory=Evaluations)
-    shifts: Shifts = field(default_factory=Shifts)
+    device_phases: DevicePhases = field(default_factory=DevicePhases)
     learning: int = 0
     """The step that the learner began last. Until that is reported, the learner's state is of no use to a checkpoint."""
     _push: PushInFlight = field(init=False, default_factory=PushInFlight)
@@ -91,7 +91,7 @@ class Loop:
         try:
             await self._steps(first, last, producer)
             producer.cancel()  # the engines are left to the last evaluation
-            await self.shifts.begin(SAMPLING)
+            await self.device_phases.begin(SAMPLING)
             await self._evaluated(last, self.evaluations.finished())
         except Exception as fault:
             await self.hooks.on_fault(fault)
@@ -121,7 +121,7 @@ class Loop:
             later = LaterFault()
             await self.hooks.on_step(await self._step(step, clock, producer, later))
             later.raise_kept()
-            clock.enter(Phase.SAVE)
+            clock.enter(StepPart.SAVE)
             await self.hooks.save(step)
         await self._push.loaded()
 
@@ -153,30 +153,30 @@ class Loop:
         )
 
     async def _groups(self, step: int, clock: StepClock, producer: asyncio.Task[None]) -> list[Group]:
-        await clock.during(Phase.SHIFT, self.shifts.begin(SAMPLING))
-        await clock.during(Phase.EVAL, self._evaluated(step, self.evaluations.free()))  # groups may be there already
-        clock.enter(Phase.WAIT)
+        await clock.during(StepPart.PHASE, self.device_phases.begin(SAMPLING))
+        await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.free()))  # groups may be there already
+        clock.enter(StepPart.WAIT)
         taking, waiting_for = self._take(producer), self.buffer.waiting_for
         return await self.waits.sampled(step, taking, waiting_for=waiting_for, last_sign=self._last_sign)
 
     async def _learn(self, step: int, clock: StepClock, groups: list[Group]) -> dict[str, float]:
-        await clock.during(Phase.SHIFT, self.shifts.begin(LEARNING))
-        clock.enter(Phase.BATCH)
+        await clock.during(StepPart.PHASE, self.device_phases.begin(LEARNING))
+        clock.enter(StepPart.BATCH)
         making = in_thread(self.hooks.make_batches, groups)
         batches = await self.waits.within(step, "the batches to be built", making)
-        clock.enter(Phase.LEARN)
+        clock.enter(StepPart.LEARN)
         self.learning = step
         return await self.waits.within(step, "the learner's step", self.learner.step(*batches, epochs=self.epochs))
 
     async def _publish(self, step: int, clock: StepClock) -> Push:
         """Publish the learner's weights, and have the engines begin to load them, after those of the push before."""
-        clock.enter(Phase.LOAD)
+        clock.enter(StepPart.LOAD)
         await self._push.loaded()
-        await clock.during(Phase.SHIFT, self.shifts.begin(PUSHING))
-        clock.enter(Phase.PUBLISH)
+        await clock.during(StepPart.PHASE, self.device_phases.begin(PUSHING))
+        clock.enter(StepPart.PUBLISH)
         push = await self.waits.within(step, "the learner's weights", self.learner.publish(self.version.learnt))
-        await clock.during(Phase.EVAL, self._evaluated(step, self.evaluations.finished()))
-        clock.enter(Phase.LOAD)
+        await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.finished()))
+        clock.enter(StepPart.LOAD)
         limit, beside = self.waits.push_limit(push.manifest.whole_bytes), self.buffer.max_lag > 0 and push.lasts
         if beside:  # a rank that is asked for a push once more may be at the next step, and answers after it
             limit = replace(limit, seconds=limit.seconds + self.waits.limit.seconds)

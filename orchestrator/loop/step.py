@@ -1,4 +1,4 @@
-"""The parts of a step: its phases, which add up to it, its report, and a push that the engines load beside the next step."""
+"""The parts of a step: its parts, which add up to it, its report, and a push that the engines load beside the next step."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Iterator, Sequence
@@ -14,7 +14,7 @@ from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, WeightVersion
 
 
-class Phase(Enum):
+class StepPart(Enum):
     """What the loop does, in this order. Groups are generated beside it: always, or in `WAIT`, `LOG` and `SAVE` where `max_lag`
     is 0, or in `WAIT` alone where the engines share their devices with the learner.
     """
@@ -27,25 +27,25 @@ class Phase(Enum):
     LOAD = "load"  # the engines take them
     LOG = "log"  # metrics, the panel
     SAVE = "save"  # a checkpoint, then trajectories
-    SHIFT = "shift"  # engines and learner give the devices that they share to each other, before `WAIT`, `BATCH` and `PUBLISH`
+    PHASE = "phase"  # engines and learner give the devices that they share to each other, before `WAIT`, `BATCH` and `PUBLISH`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """The seconds of a step by phase, from the report of the step before to its own.
+    """The seconds of a step by part, from the report of the step before to its own.
 
     A step is reported before it is logged and saved, so `LOG` and `SAVE` are those of the step before.
     """
 
-    seconds: dict[Phase, float]
+    seconds: dict[StepPart, float]
 
     @property
     def total(self) -> float:
         return sum(self.seconds.values())
 
     def metrics(self) -> dict[str, float]:
-        """Return `time/step_s` and, for each phase, its part of it."""
-        return {"time/step_s": self.total} | {f"time/{phase.value}_s": spent for phase, spent in self.seconds.items()}
+        """Return `time/step_s` and, for each part, its part of it."""
+        return {"time/step_s": self.total} | {f"time/{part.value}_s": spent for part, spent in self.seconds.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,31 +72,31 @@ class StepReport:
 
 
 class StepClock:
-    """Times the phases of one step after another."""
+    """Times the parts of one step after another."""
 
-    def __init__(self, phases: Sequence[Phase] = tuple(Phase)) -> None:
-        """Begin in the first of these phases, which are all that a step has."""
-        self._phases = phases
-        self._seconds = dict.fromkeys(phases, 0.0)
-        self._phase = phases[0]
+    def __init__(self, parts: Sequence[StepPart] = tuple(StepPart)) -> None:
+        """Begin in the first of these parts, which are all that a step has."""
+        self._parts = parts
+        self._seconds = dict.fromkeys(parts, 0.0)
+        self._part = parts[0]
         self._entered = loop_time()
 
-    def enter(self, phase: Phase) -> None:
-        """Begin a phase, which ends the one before."""
+    def enter(self, part: StepPart) -> None:
+        """Begin a part, which ends the one before."""
         now = loop_time()
-        self._seconds[self._phase] += now - self._entered
-        self._phase, self._entered = phase, now
+        self._seconds[self._part] += now - self._entered
+        self._part, self._entered = part, now
 
-    async def during(self, phase: Phase, awaitable: Awaitable[None]) -> None:
-        """Wait for something in a phase of its own."""
-        self.enter(phase)
+    async def during(self, part: StepPart, awaitable: Awaitable[None]) -> None:
+        """Wait for something in a part of its own."""
+        self.enter(part)
         await awaitable
 
     def report(self) -> StepTimes:
-        """Return the times since the last report, and begin the phase `LOG`."""
-        self.enter(Phase.LOG)
+        """Return the times since the last report, and begin the part `LOG`."""
+        self.enter(StepPart.LOG)
         times = StepTimes(seconds=self._seconds)
-        self._seconds = dict.fromkeys(self._phases, 0.0)
+        self._seconds = dict.fromkeys(self._parts, 0.0)
         return times
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from temper.envs.core.setting import kinds
 from temper.envs.presets.catalog import with_preset
 from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
-from temper.orchestrator.config.fitting import require_shifts
+from temper.orchestrator.config.fitting import check_colocated
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
 from temper.orchestrator.config.schema import complete, typed
 from temper.orchestrator.config.text import flat_text, layered, read_text, yaml_text
@@ -81,7 +81,7 @@ class Config(RunConfig):
         instance.stage.requires(settings)
         if not self.envs and instance.stage.takes_tasks(settings):
             raise ValueError(f"envs is empty, and the stage {instance.name} {_without_envs(instance, settings)}")
-        require_shifts(settings, self, instance.name)
+        check_colocated(settings, self, instance.name)
 
 
 def _without_envs(instance: StageInstance, settings: Any) -> str:

@@ -10,7 +10,7 @@ from temper.envs.sandbox.sandbox import MIN_LEVEL
 from temper.orchestrator.cluster.bundles import gpus_taken
 from temper.orchestrator.cluster.run_actors import make_rollout_pool
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
-from temper.orchestrator.loop.interfaces import SAMPLING, Shifts
+from temper.orchestrator.loop.interfaces import SAMPLING, DevicePhases
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.run_supervision import RunSupervision
@@ -32,11 +32,11 @@ class Engines:
         *,
         beside: Callable[[str], Awaitable[object]] | None,
         supervision: RunSupervision | None = None,
-        shifts: Shifts | None = None,
+        device_phases: DevicePhases | None = None,
     ) -> None:
-        """`beside` starts the learner at the same time. `supervision` records deaths. `shifts` are those with the learner."""
+        """`beside` starts the learner at the same time. `supervision` records deaths."""
         self._run = run
-        self._shifts = shifts or Shifts()
+        self._phases = device_phases or DevicePhases()
         self._beside = beside
         self._supervision = supervision
         self._limits = run.config.deadlines
@@ -48,7 +48,7 @@ class Engines:
     async def serving(self, model: Path, *, who: str) -> RolloutPool:
         """Return the workers, serving `model`; `who` asks, in messages. Raise `DamagedCheckpointError` for a damaged one."""
         await in_thread(self._run.folder.verified, model)
-        await self._shifts.begin(SAMPLING)
+        await self._phases.begin(SAMPLING)
         if self.pool is None:
             await self._start_pool(model, who=who)
         elif self._served != model:
@@ -119,7 +119,7 @@ class Engines:
             version=self._run.version,
             seed=config.seed,
             record_experts=config.learner.router_replay,
-            sleeps=config.placement == "shared",
+            sleeps=config.placement == "colocated",
             healing=self._how_to_heal(model),
             newest=lambda: self._run.model_dir,
         )

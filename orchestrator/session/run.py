@@ -6,13 +6,13 @@ from temper.envs.core.member import MemberNow
 from temper.orchestrator.cluster.ray_cluster import stop_ray
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.deadline import StopFlag
-from temper.orchestrator.loop.interfaces import Shifts
+from temper.orchestrator.loop.interfaces import DevicePhases
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.colocated_phases import ColocatedPhases
 from temper.orchestrator.session.context import RunContext
 from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run_supervision import RunSupervision
-from temper.orchestrator.session.shared_shifts import SharedShifts
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.tracking.tracker import Tracker
 
@@ -32,15 +32,17 @@ class Run(RunContext):
     ) -> None:
         """`will_train` says whether the ranks will be needed, which then start together with the engines."""
         super().__init__(config, folder=folder, tracker=tracker, progress=progress, stop=stop)
-        self.shifts: Shifts = Shifts()
-        if config.placement == "shared":
-            self.shifts = SharedShifts(self, learner=lambda: self.trainer.learner, pool=lambda: self.engines.pool)
-        self.trainer = Trainer(self, shifts=self.shifts)
+        self.device_phases: DevicePhases = DevicePhases()
+        if config.placement == "colocated":
+            self.device_phases = ColocatedPhases(
+                self, learner=lambda: self.trainer.learner, pool=lambda: self.engines.pool
+            )
+        self.trainer = Trainer(self, device_phases=self.device_phases)
         self.supervision = RunSupervision(
             self, members=self._members, resize=lambda workers: self.engines.resize(workers)
         )
         beside = self.trainer.start if will_train else None
-        self.engines = Engines(self, beside=beside, supervision=self.supervision, shifts=self.shifts)
+        self.engines = Engines(self, beside=beside, supervision=self.supervision, device_phases=self.device_phases)
 
     async def close(self) -> None:
         """Stop engines, learner and cluster. An error of one does not stop the end of the others."""

@@ -20,7 +20,7 @@ from temper.orchestrator.cluster.bundles import Bundles, gpus_taken
 from temper.orchestrator.cluster.run_actors import start_trainer_group
 from temper.orchestrator.cluster.transport_choice import Ground, choose
 from temper.orchestrator.loop.deadline import StopRequested, in_thread, within
-from temper.orchestrator.loop.interfaces import LEARNING, Shifts
+from temper.orchestrator.loop.interfaces import LEARNING, DevicePhases
 from temper.orchestrator.run.checkpoint import (
     CheckpointConfig,
     Retention,
@@ -155,9 +155,9 @@ STUCK_S = 30.0
 class Trainer:
     """Trains the instances of stages one after the other. `name` is that of an instance, of its files and in messages."""
 
-    def __init__(self, run: RunContext, *, shifts: Shifts | None = None) -> None:
+    def __init__(self, run: RunContext, *, device_phases: DevicePhases | None = None) -> None:
         self._run = run
-        self._shifts = shifts or Shifts()
+        self._phases = device_phases or DevicePhases()
         self._limits = run.config.deadlines
         supervision = run.config.supervision
         self._restarts = RestartLimit(supervision.restarts, window_s=supervision.window_s)
@@ -201,7 +201,9 @@ class Trainer:
     async def _transport(self, bundles: Bundles) -> str:
         """Return the transport of pushes on the cluster as it is now. Raise `ValueError` if it can't reach the engines."""
         learner, (memory, _) = self._run.config.learner, await bundles.at_first_rank(available_bytes)
-        ground = await in_thread(partial(Ground.of_cluster, gpus=bundles.gpus, shared=bundles.shared, memory=memory))
+        ground = await in_thread(
+            partial(Ground.of_cluster, gpus=bundles.gpus, colocated=bundles.colocated, memory=memory)
+        )
         parameters = await in_thread(require_whole, self._run.model_dir)
         nbytes = parameters * wire_dtype(learner.wire_dtype).itemsize
         choice = choose(learner.transport, ground, nbytes=nbytes)
@@ -234,7 +236,7 @@ class Trainer:
         """
         learner, config = await self.start(name), self._run.config.learner
         await self.written()
-        await self._shifts.begin(LEARNING)
+        await self._phases.begin(LEARNING)
         threads = config.threads_beside if beside_engines else config.threads
         await self._answer(learner.use_threads(threads), name)
         checkpoint = await in_thread(latest, self._run.folder.checkpoints(name))
@@ -295,7 +297,7 @@ class Trainer:
         folder, say = self._run.folder, self._run.progress.note
         if await in_thread(is_whole, place(folder.checkpoints(name), step)):
             return  # saved already, and nothing was trained since
-        await self._shifts.begin(LEARNING)
+        await self._phases.begin(LEARNING)
         needed = await self._answer(self.learner.checkpoint_bytes(), name)
         directory = await in_thread(partial(begin_with_room, folder, name, step, needed=needed, say=say))
         limit, what = self._limits.files(needed), f"checkpoint {directory}"

@@ -60,17 +60,17 @@ class LoopStage:
         config: LoopConfig,
         instance: StageInstance,
         *,
-        max_drops: int = 0,
+        max_replaced_groups: int = 0,
         signal: Callable[[Group], bool] = lambda group: True,
         shaping: ShapingConfig | None = None,
         teacher: Path | None = None,
     ) -> None:
-        """Up to `max_drops` groups a step without `signal` are replaced; `teacher` is a model that the loss compares with."""
+        """Replace up to `max_replaced_groups` groups without `signal` in a step. The loss compares with the model `teacher`."""
         self._run = run
         self._config = config
         self._instance = instance
         self._stage = name = instance.name
-        self._max_drops = max_drops
+        self._max_replaced_groups = max_replaced_groups
         self._signal = signal
         self._shaping = shaping or ShapingConfig()
         self._teacher = teacher
@@ -102,7 +102,7 @@ class LoopStage:
         self._buffer = Buffer(
             groups_per_step=config.groups_per_step,
             max_lag=config.max_lag,
-            max_drops=self._max_drops,
+            max_replaced_groups=self._max_replaced_groups,
             slots=config.slots,
             fewest=config.fewest_answers,
             next_ticket=self._instance.first_ticket,
@@ -160,7 +160,7 @@ class LoopStage:
             ),
             epochs=config.epochs,
             evaluations=evaluations_between(run, config, pool, stage=self._stage),
-            shifts=run.shifts,
+            device_phases=run.device_phases,
         )
 
     @property

@@ -16,7 +16,9 @@ from temper.rollout.trajectory import Group
 
 async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
     signal = partial(teaches, kind=config.loss.advantage)
-    stage = LoopStage(run, config, instance, max_drops=config.max_drops, signal=signal, shaping=config.shaping)
+    stage = LoopStage(
+        run, config, instance, max_replaced_groups=config.max_replaced_groups, signal=signal, shaping=config.shaping
+    )
     return await stage.run()
 
 

@@ -17,7 +17,7 @@ from temper.orchestrator.data.chat_data import DialogueTokenizer
 from temper.orchestrator.data.row_intake import ROWS, RowIntake, counts_text, limit_name
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
 from temper.orchestrator.loop.mixture import Draw, Mixture
-from temper.orchestrator.loop.step import Phase, StepClock
+from temper.orchestrator.loop.step import StepClock, StepPart
 from temper.orchestrator.loop.watches import FailureWatch, SkipWatch
 from temper.orchestrator.run.folder import write_whole
 from temper.orchestrator.run.metrics_log import read_metrics
@@ -82,7 +82,7 @@ class _SupervisedLoop:
         self._batches = batches
         self._sequences = sequences
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
-        self._clock = StepClock((Phase.BATCH, Phase.LEARN, Phase.LOG, Phase.SAVE))
+        self._clock = StepClock((StepPart.BATCH, StepPart.LEARN, StepPart.LOG, StepPart.SAVE))
         self._done = self._learning = done  # the same but in the middle of a step
 
     async def run(self) -> None:
@@ -92,7 +92,7 @@ class _SupervisedLoop:
             for step in range(self._done + 1, self._config.steps + 1):
                 self._run.stop.check()
                 await self._step(step)
-                self._clock.enter(Phase.SAVE)
+                self._clock.enter(StepPart.SAVE)
                 self._run.trainer.raise_failed()
                 if step % self._config.checkpoint_every == 0 or step == self._config.steps:
                     await self._save()
@@ -104,10 +104,10 @@ class _SupervisedLoop:
             self._batches.close()
 
     async def _step(self, step: int) -> None:
-        self._clock.enter(Phase.BATCH)
+        self._clock.enter(StepPart.BATCH)
         limit, doing = self._run.config.deadlines.step(), f"{self._name} step {step}"
         built = await within(limit, self._batches.take(step), stage=doing, waiting_for="its batch to be built")
-        self._clock.enter(Phase.LEARN)
+        self._clock.enter(StepPart.LEARN)
         self._learning = step
         learning = self._learner.step(built)
         metrics = await within(limit, learning, stage=doing, waiting_for="the learner's step")

@@ -141,7 +141,7 @@ class LoopSide:
             self._mixture,
             self._rl,
             self._builder,
-            buffer=Buffer(groups_per_step=self._rl.groups_per_step, max_lag=lag, max_drops=0),
+            buffer=Buffer(groups_per_step=self._rl.groups_per_step, max_lag=lag, max_replaced_groups=0),
             version=self._version,
             steps=SKIPPED + self._steps,
             on_step=mark,

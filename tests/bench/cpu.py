@@ -30,7 +30,7 @@ SETTINGS = {
         "engine": {"max_model_len": 1024},
     },
     "learner": {"threads": 2, "threads_beside": 1, "micro_batch_tokens": 8192},
-    "rl": {"groups_per_step": 8, "group_size": 8, "max_drops": 0, "max_lag": 1},
+    "rl": {"groups_per_step": 8, "group_size": 8, "max_replaced_groups": 0, "max_lag": 1},
 }
 PARTS = {"ray::TrainerWorker": "learner", "ray::RolloutWorker": "rollout worker", "VLLM::EngineCore": "engine"}
 """Processes by the beginning of their title. Others are Ray's own."""

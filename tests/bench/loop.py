@@ -74,7 +74,7 @@ async def bench_loop(
         async def keep(report: StepReport) -> None:
             reports.append(report)
 
-        buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=lag, max_drops=0)
+        buffer = Buffer(groups_per_step=rl.groups_per_step, max_lag=lag, max_replaced_groups=0)
         await run_steps(pool, learner, mixture, rl, builder, buffer=buffer, version=serving, steps=STEPS, on_step=keep)
         counted = reports[SKIPPED:]
         return sum(report.times.total for report in counted) / sum(_tokens(report.groups) for report in counted)

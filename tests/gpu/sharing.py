@@ -1,4 +1,4 @@
-"""One device shared by an engine and a rank: two steps of a run in which they take shifts, and who had what meanwhile."""
+"""One device shared by an engine and a rank: two steps of a run in which they take phases, and who had what meanwhile."""
 
 import json
 import subprocess
@@ -12,7 +12,14 @@ from gpu.measure import Report
 from temper.orchestrator.cluster.this_machine import ROOT
 
 SETTINGS = (
-    *("name=sharing", "stages=[init,rl]", "placement=shared", "rl.max_lag=0", "rl.steps=2", "rl.max_drops=0"),
+    *(
+        "name=sharing",
+        "stages=[init,rl]",
+        "placement=colocated",
+        "rl.max_lag=0",
+        "rl.steps=2",
+        "rl.max_replaced_groups=0",
+    ),
     *("rl.groups_per_step=4", "rl.group_size=4", "rl.optim.warmup_steps=0", "rl.loss.advantage=reinforce_pp"),
     "rl.loss.malformed_thought=-1.0",
 )
@@ -38,18 +45,18 @@ def run(report: Report, *, small: bool) -> None:
         if ran.returncode:
             raise RuntimeError(f"the run ended with status {ran.returncode}:\n{ran.stdout[-3000:]}{ran.stderr[-3000:]}")
         place = Path(folder) / "sharing"
-        metrics, shifts = _rows(place / "metrics.jsonl"), _rows(place / "shifts.jsonl")
-    _figures(report, metrics, shifts)
+        metrics, phases = _rows(place / "metrics.jsonl"), _rows(place / "phases.jsonl")
+    _figures(report, metrics, phases)
 
 
-def _figures(report: Report, metrics: list[dict[str, Any]], shifts: list[dict[str, Any]]) -> None:
+def _figures(report: Report, metrics: list[dict[str, Any]], phases: list[dict[str, Any]]) -> None:
     """Tell what the run has left: whether the second step's answers were sampled by the weights pushed after the first."""
     trained = [row for row in metrics if row["stage"] == "rl" and "train/mismatch_abs" in row]
     report.figure("steps that were trained", len(trained), at_least=2)
     gap = trained[-1]["train/mismatch_abs"]
     report.figure("engine against trainer after a push, mean difference", gap, "nats", at_most=GAP)
-    for name in sorted({row["shift"] for row in shifts}):
-        rows = [row for row in shifts if row["shift"] == name]
+    for name in sorted({row["phase"] for row in phases}):
+        rows = [row for row in phases if row["phase"] == name]
         report.figure(f"{name}: the change to it, the longest", max(row["seconds"] for row in rows), "s")
         held = [one for row in rows for one in row["holding"].values()]
         for what, words in HELD.items():

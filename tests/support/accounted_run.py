@@ -77,7 +77,7 @@ class Past:
 
     async def _steps(self, until: int) -> None:
         self._metrics, self._ledger = MetricsLog(self.folder.metrics), Ledger(self.folder.ledger, STAGE)
-        self._buffer = Buffer(groups_per_step=3, max_lag=LAG, max_drops=2, ledger=self._ledger.add)
+        self._buffer = Buffer(groups_per_step=3, max_lag=LAG, max_replaced_groups=2, ledger=self._ledger.add)
         newest = latest(self.folder.checkpoints(STAGE))
         first = 1 if newest is None else step_of(newest) + 1
         version = VersionCell(WeightVersion(step=first - 1))

@@ -25,7 +25,7 @@ envs:
 model: {fresh: {pattern: M-*-, hidden_size: 64, intermediate_size: 128, attention_heads: 2, key_value_heads: 1}}
 learner: {threads: 1, threads_beside: 1, micro_batch_tokens: 2048}
 sft: {steps: 6, batch_size: 16, checkpoint_every: 2}
-rl: {groups_per_step: 4, group_size: 4, max_drops: 0, checkpoint_every: 2}
+rl: {groups_per_step: 4, group_size: 4, max_replaced_groups: 0, checkpoint_every: 2}
 eval: {tasks: 4, samples: 2}
 rollout:
   limits: {turn_tokens: 32, total_tokens: 512}
@@ -36,7 +36,7 @@ DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
 SMALL = [
     "model.fresh={pattern: M-*-, hidden_size: 64, intermediate_size: 128, attention_heads: 2, key_value_heads: 1}",
     *("sft.batch_size=16", "sft.optim.kind=adamw", "eval.tasks=4", "eval.samples=2"),
-    *("rl.groups_per_step=4", "rl.group_size=4", "rl.max_drops=2", "rl.checkpoint_every=2"),
+    *("rl.groups_per_step=4", "rl.group_size=4", "rl.max_replaced_groups=2", "rl.checkpoint_every=2"),
     *("rollout.limits.turn_tokens=32", "rollout.engine.max_sequences=64"),
 ]
 """What makes the demo small."""

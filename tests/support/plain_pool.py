@@ -44,9 +44,9 @@ class Worker:
         self.running = self.cancelled = self.damaged = 0
         self.lacks_base = self.closed = False
         self.has = (True, True)
-        self.dead, self.released, self.room, self.loads, self.shifts = (asyncio.Event() for _ in range(5))
+        self.dead, self.released, self.room, self.loads, self.phases = (asyncio.Event() for _ in range(5))
         self.loads.set()
-        self.shifts.set()
+        self.phases.set()
         for event, waits in ((self.released, held), (self.room, unplaced)):
             if not waits:
                 event.set()
@@ -123,7 +123,7 @@ class Worker:
         return version
 
     async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        await self._alive(self.shifts.wait())
+        await self._alive(self.phases.wait())
         self.has = (weights, cache)
         self.did.append("wake" if cache else "load" if weights else "sleep")
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from temper.orchestrator.loop.buffer import Dropped, Occupancy
-from temper.orchestrator.loop.step import Phase, StepReport, StepTimes
+from temper.orchestrator.loop.step import StepPart, StepReport, StepTimes
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Thought, Turn, TurnFault, WeightVersion
@@ -47,7 +47,7 @@ def report_of(
         pushed_bytes=0,
         pushed_share=0.0,
         load_s=0.0,
-        times=StepTimes(seconds={Phase.WAIT: 1.0}),
+        times=StepTimes(seconds={StepPart.WAIT: 1.0}),
         occupancy=Occupancy(slots=1, held={}),
         engine=EngineStats(),
     )

@@ -166,8 +166,8 @@ class Place:
     shape: ModelShape
     trains: bool
     plays: bool
-    shared: bool
-    """Whether a rank and an engine use each GPU in shifts."""
+    colocated: bool
+    """Whether a rank and an engine use each GPU in phases."""
 
     @property
     def gpu(self) -> bool:
@@ -180,7 +180,7 @@ class Place:
     @property
     def halves(self) -> bool:
         """Whether engine and learner have half of the only GPU each, all the time."""
-        return self.hardware.gpus == 1 and self.trains and self.plays and not self.shared
+        return self.hardware.gpus == 1 and self.trains and self.plays and not self.colocated
 
     @property
     def gpu_bytes(self) -> float:
@@ -194,7 +194,7 @@ def place_of(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) -> 
         shape=shape,
         trains=any(stage.trains for stage, _ in asked.stages()),
         plays=asked.plays(),
-        shared=asked.value("placement") == "shared",
+        colocated=asked.value("placement") == "colocated",
     )
 
 

@@ -37,14 +37,14 @@ def _on_gpus(asked: ProfiledSettings, place: Place) -> None:
     If ranks and engines share GPUs, there are as many of both.
     """
     total, weights = place.hardware.gpus, 2 * place.shape.parameters
-    most = 1 if place.shared else place.hardware.gpus_together
+    most = 1 if place.colocated else place.hardware.gpus_together
     tensor = 1
     while 2 * tensor <= most and weights > ENGINE_FILL * place.gpu_bytes * tensor:
         tensor *= 2
-    both = place.trains and place.plays and total > 1 and not place.shared
+    both = place.trains and place.plays and total > 1 and not place.colocated
     ranks = total // 2 if both else total if place.trains else 1
     ranks = asked.take("learner.ranks", _sharing(asked, power_of_two(ranks, least=1, most=total)))
-    left = total - ranks if both else ranks if place.shared and place.trains else total
+    left = total - ranks if both else ranks if place.colocated and place.trains else total
     tensor = asked.take("rollout.engine.tensor_parallel", power_of_two(min(tensor, left), least=1, most=total))
     processes = tensor * int(asked.value("rollout.engine.pipeline_parallel"))
     if place.plays:
@@ -57,7 +57,7 @@ def idle_gpus(asked: ProfiledSettings, place: Place) -> int:
     parallel = int(asked.value("rollout.engine.tensor_parallel")) * int(asked.value("rollout.engine.pipeline_parallel"))
     ranks = int(asked.value("learner.ranks")) * place.trains
     engines = int(asked.value("rollout.workers")) * parallel * place.plays
-    used = max(ranks, engines) if place.shared or place.halves else ranks + engines
+    used = max(ranks, engines) if place.colocated or place.halves else ranks + engines
     return max(0, place.hardware.gpus - used)
 
 
@@ -152,8 +152,8 @@ def state_bytes(asked: ProfiledSettings, place: Place, *, stage: int) -> float:
         return WEIGHTS * count / (ranks if stage == 3 else 1)
     moments = 0 if asked.value("learner.offload") == "cpu" else MOMENTS
     whole = {0: WEIGHTS + GRADIENTS + moments, 1: WEIGHTS + GRADIENTS, 2: WEIGHTS, 3: 0}[stage]
-    shared = WEIGHTS + GRADIENTS + moments - whole
-    return count * (whole + shared / ranks)
+    colocated = WEIGHTS + GRADIENTS + moments - whole
+    return count * (whole + colocated / ranks)
 
 
 def _passes(asked: ProfiledSettings, place: Place) -> None:
@@ -186,7 +186,7 @@ def _rates(asked: ProfiledSettings, place: Place) -> None:
 ENGINE_SHARE = 0.9
 """Share of a GPU's memory that an engine takes which has it to itself."""
 SHARED_SHARE = 0.85
-"""The same if a rank shares the GPU, since it keeps some memory in the engine's shift too."""
+"""The same if a rank shares the GPU, since it keeps some memory in the engine's phase too."""
 OVERHEAD = 2 * 2**30
 """Bytes of an engine in addition to weights, states, keys and values: graphs, and the values of a pass."""
 LARGE_GIB = 44
@@ -222,7 +222,7 @@ def choose_sampling(asked: ProfiledSettings, place: Place) -> None:
 
 def _engine(asked: ProfiledSettings, place: Place, *, total: int) -> None:
     """Choose an engine's share of its GPUs, and how many sequences have room there, each a quarter as long as may be."""
-    share = SHARED_SHARE if place.shared else ENGINE_SHARE / 2 if place.halves else ENGINE_SHARE
+    share = SHARED_SHARE if place.colocated else ENGINE_SHARE / 2 if place.halves else ENGINE_SHARE
     share = asked.take("rollout.engine.gpu_memory_utilization", share)
     asked.take("rollout.engine.batched_tokens", 8192 if place.hardware.gpu_gib < 75 else 16384)
     shape, tensor = place.shape, int(asked.value("rollout.engine.tensor_parallel"))

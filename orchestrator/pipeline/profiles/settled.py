@@ -81,7 +81,7 @@ def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShap
     return ChosenConfig(
         profile=name_of(has),
         hardware=has.in_words(),
-        placement="shared" if place.shared else "dedicated",
+        placement="colocated" if place.colocated else "dedicated",
         idle_gpus=idle_gpus(asked, place),
         settings=asked.chosen,
     )

@@ -21,7 +21,7 @@ from temper.envs.source import GeneratedSource
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import samples_from_groups
 from temper.orchestrator.loop.buffer import Dropped, Occupancy
-from temper.orchestrator.loop.step import Phase, StepReport, StepTimes
+from temper.orchestrator.loop.step import StepPart, StepReport, StepTimes
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, Stop, Ticket, WeightVersion
@@ -153,7 +153,7 @@ def report(groups: list[Group]) -> StepReport:
         pushed_bytes=1,
         pushed_share=1.0,
         load_s=0.0,
-        times=StepTimes(seconds={Phase.WAIT: 3.0}),
+        times=StepTimes(seconds={StepPart.WAIT: 3.0}),
         occupancy=Occupancy(slots=1, held={}),
         engine=EngineStats(),
     )

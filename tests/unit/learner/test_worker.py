@@ -139,8 +139,8 @@ def weights_of(rank: TrainerWorker) -> dict[str, torch.Tensor] | None:
     return None if manifest is None else received(rank, manifest)
 
 
-def shift_of_the_engines(rank: TrainerWorker, step: int) -> list[Holding]:
-    """Let a rank push with its weights alone, hold nothing, and be whole again; returns what it held in all four shifts."""
+def engines_phase(rank: TrainerWorker, step: int) -> list[Holding]:
+    """Let a rank push with its weights alone, hold nothing, and be whole again; returns what it held in all four phases."""
     held = [rank.holding()]
     rank.occupy(weights=True, states=False)
     rank.publish(step)
@@ -195,7 +195,7 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
     again = []
     for step in range(STEPS // 2, STEPS):
         again.append(learner.train_step(batch(ranks=config.ranks, seed=step).share(learner.rank), loss=POLICY))
-        shift = shift_of_the_engines(learner, step)
+        phase = engines_phase(learner, step)
     resumed = weights_of(learner)
     logprobs = learner.logprobs(policy_sequences(seed=5))
     learner.save(f"{checkpoint}-final")
@@ -216,7 +216,7 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
         "resumed": resumed,
         "logprobs": logprobs,
         "saved": f"{checkpoint}-final",
-        "shift": shift,
+        "phase": phase,
         "segments": [name for file in os.listdir("/proc/self/fd") if "temper-weights" in (name := held(file))],
     }
 
@@ -270,10 +270,10 @@ def test_a_restored_run_continues_bit_for_bit(alone, shared):
 
 
 def test_a_learner_lets_go_of_its_device_and_goes_on_bit_for_bit(alone, shared):
-    # That it goes on bit for bit says the test above, in whose second half it worked in shifts. One rank on a CPU has its
+    # That it goes on bit for bit says the test above, in whose second half it worked in phases. One rank on a CPU has its
     # weights in the memory of the file that they were read from, which stays.
     for result, stays in ((alone, True), *((two, False) for two in shared)):
-        whole, pushing, nothing, again = ((one.weights, one.states) for one in result["shift"])
+        whole, pushing, nothing, again = ((one.weights, one.states) for one in result["phase"])
         assert whole[1] == again[1] > pushing[1] == 0
         assert 0 < again[0] <= whole[0]  # at stage 3 a step leaves some parameters gathered
         assert nothing == (whole[0] if stays else 0, 0)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from temper.orchestrator.loop.step import Phase
+from temper.orchestrator.loop.step import StepPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,15 @@ CURVES: dict[str, tuple[Curve, ...]] = {
             note="Waiting for finished groups, learning, laying weights out, waiting for an evaluation to end, engines "
             "loading weights, and checkpoints.",
             metrics={
-                f"time/{phase.value}_s": phase.value
-                for phase in (Phase.WAIT, Phase.LEARN, Phase.PUBLISH, Phase.EVAL, Phase.LOAD, Phase.SAVE)
+                f"time/{part.value}_s": part.value
+                for part in (
+                    StepPart.WAIT,
+                    StepPart.LEARN,
+                    StepPart.PUBLISH,
+                    StepPart.EVAL,
+                    StepPart.LOAD,
+                    StepPart.SAVE,
+                )
             },
         ),
     ),

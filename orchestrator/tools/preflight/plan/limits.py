@@ -74,7 +74,7 @@ def _gpu_limits(plan: Plan) -> list[Limit]:
     if not plan.gpu:
         return []
     wanted = plan.wanted.on(plan.nodes)
-    fewer = "lower learner.ranks, rollout.workers or rollout.engine.tensor_parallel, or set placement=shared"
+    fewer = "lower learner.ranks, rollout.workers or rollout.engine.tensor_parallel, or set placement=colocated"
     remedy = "" if wanted.fits(plan.nodes) else fewer
     return [Limit(what="GPUs", needed=f"{wanted.gpus}", has=f"{plan.site.hardware.gpus}", remedy=remedy)]
 

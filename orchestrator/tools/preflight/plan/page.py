@@ -82,10 +82,10 @@ def _time(plan: Plan) -> Iterator[str]:
         yield "seconds      not known: only for rl and distill, on GPUs that --gpus names and that hold the model"
         return
     rates, work = time.rates, time.work
-    shifts = f", shifts {_s(time.shift_s)}" if time.shift_s else ""
+    phases = f", phases {_s(time.phase_s)}" if time.phase_s else ""
     yield (
         f"a step       {_s(time.step_s)} of {work.stage}: generate {_s(time.generate_s)}, load {_s(time.load_s)}, "
-        f"learn {_s(time.learn_s)}, publish {_s(time.publish_s)}{shifts}; limited by {time.limited_by}"
+        f"learn {_s(time.learn_s)}, publish {_s(time.publish_s)}{phases}; limited by {time.limited_by}"
     )
     yield (
         f"tokens       {work.sampled:,.0f} sampled and {work.trained:,.0f} trained a step; {rates.sampled_per_s:,.0f} a "

@@ -58,7 +58,7 @@ class Plan:
             Node(name=str(at), address=str(at), gpus=one.gpus, free=one.gpus)
             for at, one in enumerate(site.hardware.machines)
         ]
-        self.halves = self.gpu and self.wanted.on(self.nodes).shared and not self.wanted.shared
+        self.halves = self.gpu and self.wanted.on(self.nodes).colocated and not self.wanted.colocated
         self.gpu_bytes = site.hardware.gpu_gib * GIB
         self.longest = config.rollout.limits.total_tokens
         """Tokens of the longest sequence of an episode."""
@@ -144,7 +144,7 @@ class Plan:
         ground = Ground(
             machines=machines,
             gpus=self.gpus,
-            shared=self.wanted.shared or self.halves,
+            colocated=self.wanted.colocated or self.halves,
             memory=memory,
             object_store=int(store if self.site.shm_bytes is None else min(store, self.site.shm_bytes)),
         )
@@ -170,17 +170,17 @@ class Plan:
     @cached_property
     def host(self) -> HostMemory:
         """Main memory of the machine of rank 0."""
-        rank, engine, shared = self.rank, self.engine, self.wanted.shared
+        rank, engine, colocated = self.rank, self.engine, self.wanted.colocated
         together = self.site.hardware.gpus_together if self.gpu else self.wanted.ranks
         ranks = min(self.wanted.ranks, together)
         engines = self.wanted.engines * self.wanted.processes
         if self.gpu:
-            engines = min(engines, together if shared else max(0, together - ranks))
+            engines = min(engines, together if colocated else max(0, together - ranks))
         held = ranks * rank.offloaded if rank is not None else 0
         if not self.gpu:
             held += ranks * rank.states if rank is not None else 0
             held += engines * (engine.weights + engine.cache) if engine is not None else 0
-        elif shared and rank is not None and engine is not None:
+        elif colocated and rank is not None and engine is not None:
             held += max(ranks * rank.moved, engines * engine.weights)
         return HostMemory(
             reading=ranks * FLOAT32 * self.model.parameters,
@@ -206,10 +206,10 @@ class Plan:
     @cached_property
     def time(self) -> StepTime | None:
         """The seconds of a step; None as `fleet`."""
-        shift_s, rank, engine = 0.0, self.rank, self.engine
-        if self.wanted.shared and rank is not None and engine is not None:  # each side goes and comes once
-            shift_s = 2 * (rank.moved + engine.weights) / (self.assumptions.host_copy_gbs * 1e9)
-        return None if self.fleet is None else step_time(self.fleet, one_device=self.halves, shift_s=shift_s)
+        phase_s, rank, engine = 0.0, self.rank, self.engine
+        if self.wanted.colocated and rank is not None and engine is not None:  # each side goes and comes once
+            phase_s = 2 * (rank.moved + engine.weights) / (self.assumptions.host_copy_gbs * 1e9)
+        return None if self.fleet is None else step_time(self.fleet, one_device=self.halves, phase_s=phase_s)
 
     @cached_property
     def fleet(self) -> Fleet | None:

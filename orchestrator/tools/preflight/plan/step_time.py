@@ -316,7 +316,7 @@ class StepTime:
     learn_s: float
     publish_s: float
     load_s: float
-    shift_s: float
+    phase_s: float
     """Seconds in which learner and engines hand each other the devices that they share."""
     step_s: float
     longest_s: float
@@ -343,7 +343,7 @@ class StepTime:
         return self.work.steps * self.work.sampled
 
 
-def step_time(fleet: Fleet, *, one_device: bool = False, shift_s: float = 0.0) -> StepTime:
+def step_time(fleet: Fleet, *, one_device: bool = False, phase_s: float = 0.0) -> StepTime:
     """Return the seconds of a step; `one_device`: learner and engine are halves of one GPU."""
     rates, work = fleet.rates, fleet.work
     longest_s = work.longest_answer * rates.token_s
@@ -359,7 +359,7 @@ def step_time(fleet: Fleet, *, one_device: bool = False, shift_s: float = 0.0) -
         learn_s=learn_s,
         publish_s=rates.publish_s,
         load_s=rates.load_s,
-        shift_s=shift_s,
-        step_s=max(first, second) if overlaps else first + second + shift_s,
+        phase_s=phase_s,
+        step_s=max(first, second) if overlaps else first + second + phase_s,
         longest_s=longest_s,
     )

@@ -168,7 +168,7 @@ def _require_fleet(plan: Plan) -> Fleet:
     """Return the ground of all rates. Raise `ValueError` if the plan names no GPUs, or the model does not fit on them."""
     if plan.work is None:
         raise ValueError("`stages` lists neither rl nor distill: there is no loop to simulate")
-    if plan.wanted.shared or plan.halves:
+    if plan.wanted.colocated or plan.halves:
         raise ValueError("engines and learner would share devices, which is not simulated; set placement=dedicated")
     if plan.fleet is None:
         raise ValueError(

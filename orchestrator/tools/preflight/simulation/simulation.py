@@ -118,7 +118,7 @@ class _Run:
         buffer = Buffer(
             groups_per_step=settings.groups_per_step,
             max_lag=settings.max_lag,
-            max_drops=settings.max_drops if isinstance(settings, RlConfig) else 0,
+            max_replaced_groups=settings.max_replaced_groups if isinstance(settings, RlConfig) else 0,
             slots=settings.slots,
             fewest=settings.fewest_answers,
             clock=asyncio.get_running_loop().time,

@@ -21,8 +21,8 @@ ONE = [Node(name="a", address="10.0.0.1", gpus=1, free=0)]
     [
         (Wanted(ranks=4, engines=4, processes=2), NODES, "12 GPUs", ["free some", *LOWER, "tensor_parallel"]),
         (Wanted(engines=17), NODES, "17 GPUs", ["rollout.workers"]),
-        (Wanted(ranks=9, engines=4, shared=True), NODES, "9 GPUs", ["free some", *LOWER]),
-        (Wanted(ranks=2, engines=1), TWO, "3 GPUs", ["placement=shared rl.max_lag=0", *LOWER]),
+        (Wanted(ranks=9, engines=4, colocated=True), NODES, "9 GPUs", ["free some", *LOWER]),
+        (Wanted(ranks=2, engines=1), TWO, "3 GPUs", ["placement=colocated rl.max_lag=0", *LOWER]),
         (Wanted(ranks=3), TWO, "3 GPUs", ["learner.ranks"]),
         (Wanted(ranks=3, engines=1), TWO, "4 GPUs", LOWER),
         (Wanted(engines=1), ONE, "1 GPU", ["free some", "rollout.workers"]),
@@ -35,13 +35,13 @@ def test_missing_room_is_named_with_the_settings_that_help(
     line = lacking(wanted, nodes)
     assert gpus in line
     assert all(remedy in line for remedy in remedies)
-    assert ("placement=shared" in line) == ("placement=shared rl.max_lag=0" in remedies)
+    assert ("placement=colocated" in line) == ("placement=colocated rl.max_lag=0" in remedies)
 
 
 def test_the_only_gpu_is_given_in_halves_and_others_are_not() -> None:
     one = [Node(name="a", address="10.0.0.1", gpus=1, free=1), NODES[2]]
     both = Wanted(ranks=1, engines=1)
-    assert both.on(one) == Wanted(ranks=1, engines=1, shared=True)
+    assert both.on(one) == Wanted(ranks=1, engines=1, colocated=True)
     assert both.on(one).fits(one)
     for wanted in (Wanted(ranks=2, engines=1), Wanted(ranks=1, engines=2), Wanted(ranks=1, engines=1, processes=2)):
         assert wanted.on(one) == wanted
@@ -57,8 +57,8 @@ def test_what_can_never_fit_is_known_before_it_is_waited_for() -> None:
     assert Wanted(ranks=12, engines=2, processes=2).fits(NODES)
     assert not Wanted(ranks=13, engines=2, processes=2).fits(NODES)
     assert not Wanted(engines=1, processes=9).fits(NODES)  # of one machine
-    assert Wanted(ranks=16, engines=16, shared=True).fits(NODES)
-    assert not Wanted(ranks=17, engines=1, shared=True).fits(NODES)
+    assert Wanted(ranks=16, engines=16, colocated=True).fits(NODES)
+    assert not Wanted(ranks=17, engines=1, colocated=True).fits(NODES)
     assert Wanted(ranks=17, engines=1).fits(NODES[2:])  # without GPUs
 
 

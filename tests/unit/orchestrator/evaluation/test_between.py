@@ -22,7 +22,7 @@ from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.evaluation.between import FIRST_TICKET, StepEvaluations, evaluations_between
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, StopRequested, StuckError
-from temper.orchestrator.loop.interfaces import Evaluations, Shift, Shifts
+from temper.orchestrator.loop.interfaces import DevicePhase, DevicePhases, Evaluations
 from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step import StepReport
@@ -142,7 +142,7 @@ def loop_of(engines: Engines, evaluations: Evaluations, *, max_lag: int, **chang
         "rollouts": engines,
         "learner": Learner(),
         "mixture": Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
-        "buffer": Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0),
+        "buffer": Buffer(groups_per_step=2, max_lag=max_lag, max_replaced_groups=0),
         "on_step": report,
         "evaluations": evaluations,
     }
@@ -201,17 +201,17 @@ def test_engines_that_share_their_devices_do_not_sleep_under_an_evaluation_thoug
     async def run_loop(run: Run) -> tuple[list[str], list[str]]:
         engines, version = Engines(held=True), VersionCell(WeightVersion(step=0))
 
-        class Told(Shifts):
-            async def begin(self, shift: Shift) -> None:
-                engines.did.append(shift.name)
+        class Told(DevicePhases):
+            async def begin(self, phase: DevicePhase) -> None:
+                engines.did.append(phase.name)
 
-        buffer = Buffer(groups_per_step=2, max_lag=0, max_drops=0)
+        buffer = Buffer(groups_per_step=2, max_lag=0, max_replaced_groups=0)
         mixture = Mixture({"math": SlowSource(slow=False)}, {"math": 1.0})
         for _ in range(2):  # as a checkpoint may have them
             ticket = await buffer.admit(mixture, version)
             await buffer.put(await Engines().run_group(ticket, 2))
         evaluations = StepEvaluations(run, session.rl, engines, stage="rl")
-        parts: dict[str, Any] = {"buffer": buffer, "mixture": mixture, "version": version, "shifts": Told()}
+        parts: dict[str, Any] = {"buffer": buffer, "mixture": mixture, "version": version, "device_phases": Told()}
         running = asyncio.create_task(loop_of(engines, evaluations, max_lag=0, **parts).run(1, 1))
         while engines.did.count("asks 0") < 3:
             await asyncio.sleep(0.001)

@@ -110,7 +110,7 @@ def test_no_group_is_trained_more_than_max_lag_versions_after_its_admission(
     max_lag: int, slots: int | None, seed: int, loads: tuple[int, ...]
 ) -> None:
     """A step may begin before the weights of the one before are loaded."""
-    buffer = Buffer(groups_per_step=4, max_lag=max_lag, max_drops=10**6, slots=slots)
+    buffer = Buffer(groups_per_step=4, max_lag=max_lag, max_replaced_groups=10**6, slots=slots)
     trained = asyncio.run(train(buffer, steps=40, seed=seed, loads=loads, signal=1.0 if loads == LOADED else 0.5))
     lags = [version - g.ticket.admitted.step for version, groups in trained for g in groups]
     assert len(lags) == 40 * 4
@@ -120,7 +120,7 @@ def test_no_group_is_trained_more_than_max_lag_versions_after_its_admission(
 
 @pytest.mark.parametrize(("max_lag", "slots"), [(0, None), (2, None), (2, 4)])
 def test_every_draw_is_trained_once_or_still_pending(max_lag: int, slots: int | None) -> None:
-    buffer = Buffer(groups_per_step=3, max_lag=max_lag, max_drops=0, slots=slots)
+    buffer = Buffer(groups_per_step=3, max_lag=max_lag, max_replaced_groups=0, slots=slots)
     done = asyncio.run(train(buffer, steps=10, seed=1))
     trained = [int(g.ticket.task.key) for _, groups in done for g in groups]
     pending = [ticket.draw.index for ticket in buffer.state().tickets]
@@ -139,7 +139,7 @@ def again(
 async def half_done() -> BufferState:
     """A buffer at version 1: ticket 1 is trained, 0 and 2 are in flight, 3 is finished, 4 was dropped, 5 is in flight."""
     version, source = VersionCell(WeightVersion(step=0)), mixture()
-    buffer = Buffer(groups_per_step=1, max_lag=3, max_drops=9)
+    buffer = Buffer(groups_per_step=1, max_lag=3, max_replaced_groups=9)
     tickets = [await buffer.admit(source, version) for _ in range(4)]
     await buffer.put(group(tickets[1], [0.0, 1.0]))
     await buffer.put(group(tickets[3], [0.0, 1.0]))
@@ -159,7 +159,7 @@ def test_a_restored_buffer_hands_out_the_same_tickets_and_keeps_what_is_finished
         state, version, source = await half_done(), VersionCell(WeightVersion(step=6)), mixture()
         assert state.totals == Totals(issued=6, trained=1, dropped=1, in_flight=4)
         source.restore({"drawn": {"math": 6}, "before": {"math": 0}, "shares": {"math": 1.0}})
-        buffer = Buffer(groups_per_step=1, max_lag=3, max_drops=9)
+        buffer = Buffer(groups_per_step=1, max_lag=3, max_replaced_groups=9)
         assert again(buffer, state, now=6) == {0, 2, 3, 5}
         assert buffer.state().tickets == tuple(replace(held, admitted=held.admitted + 5) for held in state.tickets)
         assert (buffer.dropped.no_signal, [g.ticket.number for g in buffer.dropped.groups]) == (1, [4])
@@ -177,7 +177,7 @@ def test_a_restored_buffer_hands_out_the_same_tickets_and_keeps_what_is_finished
 def test_tickets_that_would_come_too_late_under_new_settings_begin_anew_with_their_numbers() -> None:
     async def story() -> None:
         state, version, source = await half_done(), VersionCell(WeightVersion(step=1)), mixture()
-        buffer = Buffer(groups_per_step=1, max_lag=1, max_drops=9)
+        buffer = Buffer(groups_per_step=1, max_lag=1, max_replaced_groups=9)
         assert again(buffer, state) == {0}  # due now; ticket 2 is as old and would have to wait a step
         ticket = await buffer.admit(source, version)
         assert (ticket.number, ticket.admitted.step) == (2, 1)
@@ -198,7 +198,7 @@ def test_tickets_that_would_come_too_late_under_new_settings_begin_anew_with_the
 def test_tickets_without_a_slot_under_new_settings_wait_for_one_with_their_numbers() -> None:
     async def story() -> None:
         state, version, source = await half_done(), VersionCell(WeightVersion(step=1)), mixture()
-        buffer = Buffer(groups_per_step=1, max_lag=3, max_drops=9, slots=2)
+        buffer = Buffer(groups_per_step=1, max_lag=3, max_replaced_groups=9, slots=2)
         assert again(buffer, state) == {0, 2}
         for step, number in enumerate((0, 2, 3, 5), 1):
             ticket = await buffer.admit(source, version)
@@ -214,7 +214,7 @@ def test_tickets_without_a_slot_under_new_settings_wait_for_one_with_their_numbe
 
 def test_tickets_of_an_environment_without_a_share_are_dropped() -> None:
     async def story() -> None:
-        state, buffer = await half_done(), Buffer(groups_per_step=1, max_lag=3, max_drops=9)
+        state, buffer = await half_done(), Buffer(groups_per_step=1, max_lag=3, max_replaced_groups=9)
         assert again(buffer, state, envs=("code",)) == set()
         assert buffer.totals() == Totals(issued=6, trained=1, dropped=5)
 
@@ -225,7 +225,7 @@ def test_tickets_of_an_environment_without_a_share_are_dropped() -> None:
 def test_which_groups_without_signal_are_dropped_does_not_depend_on_who_finishes_first(order: tuple[int, ...]) -> None:
     async def story() -> tuple[list[int], list[int]]:
         version, source = VersionCell(WeightVersion(step=0)), mixture()
-        buffer = Buffer(groups_per_step=4, max_lag=0, max_drops=2)
+        buffer = Buffer(groups_per_step=4, max_lag=0, max_replaced_groups=2)
         tickets = [await buffer.admit(source, version) for _ in range(4)]
         rewards = {0: [0.0, 1.0], 1: [1.0, 1.0], 2: [1.0, 1.0], 3: [0.0, 0.0]}
         for place in order:
@@ -241,7 +241,7 @@ def test_which_groups_without_signal_are_dropped_does_not_depend_on_who_finishes
 def test_a_step_waits_for_groups_that_are_due_and_takes_the_oldest_that_are_ready() -> None:
     async def story() -> list[str]:
         version, source, said = VersionCell(WeightVersion(step=0)), mixture(), []
-        buffer = Buffer(groups_per_step=2, max_lag=1, max_drops=0)
+        buffer = Buffer(groups_per_step=2, max_lag=1, max_replaced_groups=0)
         a, b, c, d = [await buffer.admit(source, version) for _ in range(4)]
         for ticket in (b, c):
             await buffer.put(group(ticket, [0.0, 1.0]))
@@ -267,7 +267,7 @@ def test_a_step_waits_for_groups_that_are_due_and_takes_the_oldest_that_are_read
 def test_with_few_slots_steps_go_on_without_a_slow_group_until_it_is_due() -> None:
     async def story() -> list[str]:
         version, source, said = VersionCell(WeightVersion(step=0)), mixture(), []
-        buffer = Buffer(groups_per_step=2, max_lag=2, max_drops=0, slots=3)
+        buffer = Buffer(groups_per_step=2, max_lag=2, max_replaced_groups=0, slots=3)
         slow = await buffer.admit(source, version)
         for step in (1, 2, 3):
             for ticket in [await buffer.admit(source, version) for _ in range(2)]:
@@ -291,7 +291,7 @@ def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_it_was_asked_
 
     async def story() -> list[Occupancy]:
         version, source = VersionCell(WeightVersion(step=0)), mixture()
-        buffer = Buffer(groups_per_step=2, max_lag=1, max_drops=0, clock=lambda: seconds[-1])
+        buffer = Buffer(groups_per_step=2, max_lag=1, max_replaced_groups=0, clock=lambda: seconds[-1])
         tickets = [await buffer.admit(source, version) for _ in range(3)]
         seconds.append(101.0)
         for ticket in tickets[:2]:
@@ -319,7 +319,7 @@ def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_it_was_asked_
 @pytest.mark.parametrize(
     ("settings", "rewards", "dropped"),
     [
-        ({"groups_per_step": 2, "max_drops": 3}, [[1.0, 1.0]] * 5, (3, 0)),  # the last two are kept
+        ({"groups_per_step": 2, "max_replaced_groups": 3}, [[1.0, 1.0]] * 5, (3, 0)),  # the last two are kept
         ({"signal": partial(teaches, kind="rloo")}, [[1.0, 1.0]], (1, 0)),
         ({"signal": partial(teaches, kind="reinforce_pp")}, [[1.0, 1.0]], (0, 0)),  # compared with the whole batch
         ({}, [[1.0]], (0, 1)),  # one answer is left
@@ -330,7 +330,7 @@ def test_groups_that_teach_nothing_are_replaced(
 ) -> None:
     async def story() -> tuple[int, int]:
         version, source = VersionCell(WeightVersion(step=0)), mixture()
-        buffer = Buffer(**{"groups_per_step": 1, "max_lag": 0, "max_drops": 9} | settings)
+        buffer = Buffer(**{"groups_per_step": 1, "max_lag": 0, "max_replaced_groups": 9} | settings)
         for each in rewards:
             await buffer.put(group(await buffer.admit(source, version), each))
         if "groups_per_step" in settings:
@@ -343,7 +343,7 @@ def test_groups_that_teach_nothing_are_replaced(
 def test_rewards_of_dropped_groups_are_measured_each_once() -> None:
     async def story() -> list[dict[str, float]]:
         version, source = VersionCell(WeightVersion(step=0)), mixture()
-        buffer = Buffer(groups_per_step=1, max_lag=0, max_drops=8)
+        buffer = Buffer(groups_per_step=1, max_lag=0, max_replaced_groups=8)
         steps = []
         for rewards in ([[1.0, 1.0], [1.0], [1.0, 1.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]]):
             for answers in rewards:
@@ -393,7 +393,9 @@ def test_the_ledger_gets_what_became_of_answers() -> None:
     rows: list[dict[str, int | str]] = []
 
     async def work() -> None:
-        buffer = Buffer(groups_per_step=1, max_lag=1, max_drops=0, ledger=lambda event, row: rows.append({**row}))
+        buffer = Buffer(
+            groups_per_step=1, max_lag=1, max_replaced_groups=0, ledger=lambda event, row: rows.append({**row})
+        )
         version = VersionCell(WeightVersion(step=0))
         first, second = [await buffer.admit(mixture(), version) for _ in range(2)]
         failure = Failure(kind=FailureKind.TIMEOUT, message="too slow")
@@ -416,7 +418,7 @@ def full_ledger(event: TicketEvent, values: Mapping[str, int | str]) -> None:
 
 def test_a_task_whose_ticket_could_not_be_written_down_is_in_the_checkpoint_before_the_end() -> None:
     async def work() -> BufferState:
-        buffer, source = Buffer(groups_per_step=4, max_lag=0, max_drops=0, ledger=full_ledger), mixture()
+        buffer, source = Buffer(groups_per_step=4, max_lag=0, max_replaced_groups=0, ledger=full_ledger), mixture()
         version = VersionCell(WeightVersion(step=0))
         for _ in range(3):
             await buffer.admit(source, version)

@@ -25,7 +25,7 @@ from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, StuckError
 from temper.orchestrator.loop.mixture import Mixture
-from temper.orchestrator.loop.step import Phase, StepReport
+from temper.orchestrator.loop.step import StepPart, StepReport
 from temper.orchestrator.loop.watches import NothingTrained
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
@@ -141,7 +141,7 @@ async def longest_silence(source: SlowSource, rollouts: Rollouts) -> float:
         rollouts=rollouts,
         learner=Learner(),
         mixture=Mixture({"math": source}, {"math": 1.0}),
-        buffer=Buffer(groups_per_step=2, max_lag=1, max_drops=0),
+        buffer=Buffer(groups_per_step=2, max_lag=1, max_replaced_groups=0),
         make_batches=slow_batches,
         on_step=ignore,
     )
@@ -215,7 +215,7 @@ class Ended:
         self.learning: list[int] = []
         self.in_flight: list[int] = []
         self.rollouts = rollouts
-        self.buffer = Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0)
+        self.buffer = Buffer(groups_per_step=2, max_lag=max_lag, max_replaced_groups=0)
         self.version = VersionCell(WeightVersion(step=0))
         self.error = asyncio.run(self._error(learner, make_batches))
 
@@ -292,7 +292,7 @@ async def told_steps(
         rollouts=rollouts,
         learner=TellingLearner(rollouts, transport=transport),
         mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
-        buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0, slots=slots),
+        buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_replaced_groups=0, slots=slots),
         on_step=keep,
         save=save,
         limit=limit,
@@ -314,7 +314,7 @@ def test_a_step_waits_for_the_engines_at_lag_0_and_where_the_learner_sends_while
     rollouts = Told(lambda told, version: asyncio.sleep(0.05))
     reports = asyncio.run(told_steps(rollouts, max_lag=max_lag, transport=transport))
     assert rollouts.did == [*step_in_turn(1), *step_in_turn(2), *step_in_turn(3)]
-    assert all(report.times.seconds[Phase.LOAD] >= report.load_s >= 0.049 for report in reports)
+    assert all(report.times.seconds[StepPart.LOAD] >= report.load_s >= 0.049 for report in reports)
 
 
 def test_the_next_step_is_learnt_while_the_engines_load_and_pushes_come_one_after_the_other() -> None:
@@ -364,7 +364,7 @@ def test_groups_are_waited_for_anew_while_workers_are_replaced() -> None:
             rollouts=Late(last=0),
             learner=Learner(),
             mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
-            buffer=Buffer(groups_per_step=1, max_lag=0, max_drops=0),
+            buffer=Buffer(groups_per_step=1, max_lag=0, max_replaced_groups=0),
             limit=Deadline(seconds=0.1, setting="rl.timeout_s"),
             healed=healed,
         )
@@ -429,12 +429,12 @@ def test_groups_of_a_step_that_the_learner_did_not_begin_wait_again() -> None:
 
 
 TAKES_S = {
-    Phase.BATCH: 0.02,
-    Phase.LEARN: 0.03,
-    Phase.PUBLISH: 0.02,
-    Phase.LOAD: 0.02,
-    Phase.LOG: 0.025,
-    Phase.SAVE: 0.035,
+    StepPart.BATCH: 0.02,
+    StepPart.LEARN: 0.03,
+    StepPart.PUBLISH: 0.02,
+    StepPart.LOAD: 0.02,
+    StepPart.LOG: 0.025,
+    StepPart.SAVE: 0.035,
 }
 
 
@@ -462,7 +462,7 @@ class TimedRollouts(Rollouts):
         return await super().run_group(ticket, samples, begun)
 
     async def load_weights(self, push: Push) -> WeightVersion:
-        await asyncio.sleep(TAKES_S[Phase.LOAD])
+        await asyncio.sleep(TAKES_S[StepPart.LOAD])
         self.loaded.append(time.monotonic())
         return await super().load_weights(push)
 
@@ -475,11 +475,11 @@ class TimedLearner(Learner):
         self.rollouts = rollouts
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
-        await asyncio.sleep(TAKES_S[Phase.LEARN])
+        await asyncio.sleep(TAKES_S[StepPart.LEARN])
         return await super().step(*batches, epochs=epochs)
 
     async def publish(self, version: WeightVersion) -> Push:
-        await asyncio.sleep(TAKES_S[Phase.PUBLISH])
+        await asyncio.sleep(TAKES_S[StepPart.PUBLISH])
         self.rollouts.published.append(time.monotonic())
         return await super().publish(version)
 
@@ -490,22 +490,22 @@ async def timed_steps(steps: int, *, max_lag: int) -> tuple[list[StepReport], Ti
     rollouts = TimedRollouts()
 
     def slow_batches(groups: list[Group]) -> list[TrainBatch]:
-        time.sleep(TAKES_S[Phase.BATCH])
+        time.sleep(TAKES_S[StepPart.BATCH])
         return []
 
     async def keep(report: StepReport) -> None:
         reports.append(report)
-        await asyncio.sleep(TAKES_S[Phase.LOG])
+        await asyncio.sleep(TAKES_S[StepPart.LOG])
 
     async def save(step: int) -> None:
-        await asyncio.sleep(TAKES_S[Phase.SAVE])
+        await asyncio.sleep(TAKES_S[StepPart.SAVE])
         rollouts.saved = step
 
     loop = plain_loop(
         rollouts=rollouts,
         learner=TimedLearner(rollouts),
         mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
-        buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_drops=0),
+        buffer=Buffer(groups_per_step=2, max_lag=max_lag, max_replaced_groups=0),
         make_batches=slow_batches,
         on_step=keep,
         save=save,
@@ -524,13 +524,13 @@ def test_the_phases_of_a_step_add_up_to_the_time_from_one_report_to_the_next(max
         since_the_first = totals[step] - totals[0]
         assert before[step] - asked[0] <= since_the_first <= asked[step] - before[0]
     for report in reports[1:]:  # log and save are those of the step before
-        spent = report.times.seconds | {Phase.LOAD: report.load_s}
+        spent = report.times.seconds | {StepPart.LOAD: report.load_s}
         assert all(spent[phase] >= least - 0.001 for phase, least in TAKES_S.items())
-        assert max_lag > 0 or report.times.seconds[Phase.LOAD] >= report.load_s
+        assert max_lag > 0 or report.times.seconds[StepPart.LOAD] >= report.load_s
     if max_lag == 0:
-        assert all(report.times.seconds[Phase.WAIT] >= 0.01 for report in reports)
+        assert all(report.times.seconds[StepPart.WAIT] >= 0.01 for report in reports)
     metrics = step_metrics(reports[-1])
-    phases = [metrics[f"time/{phase.value}_s"] for phase in Phase]
+    phases = [metrics[f"time/{phase.value}_s"] for phase in StepPart]
     assert sum(phases) == pytest.approx(metrics["time/step_s"])
     assert sum(metrics[f"buffer/{name}"] for name in ("free", "making", "generating", "ready", "training")) == (
         pytest.approx(metrics["buffer/slots"])

@@ -275,7 +275,7 @@ class ToldRun(Run):
 def settings(case: Case) -> Config:
     given = [
         f"rl.max_lag={case.lag}",
-        f"rl.max_drops={case.drops}",
+        f"rl.max_replaced_groups={case.drops}",
         f"rl.over_sampling={json.dumps(case.over_sampling)}",
         "rl.loss.token_range=[0.5,5]",
     ]
@@ -297,7 +297,7 @@ def lived(root: Path, life: Life, case: Case) -> bool:
         with Progress(stream=io.StringIO()) as progress:
             run = ToldRun(config, folder=folder, progress=progress, life=life)
             signal = partial(teaches, kind=rl.loss.advantage)
-            await LoopStage(run, rl, instance, max_drops=rl.max_drops, signal=signal).run()
+            await LoopStage(run, rl, instance, max_replaced_groups=rl.max_replaced_groups, signal=signal).run()
 
     try:
         return life.run(work())

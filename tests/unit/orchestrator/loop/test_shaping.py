@@ -120,7 +120,7 @@ def test_a_group_of_equal_rewards_is_kept_where_one_of_its_turns_has_an_advantag
             return task
 
     async def dropped(overridden: dict[TurnFault, float]) -> int:
-        buffer = Buffer(groups_per_step=1, max_lag=0, max_drops=9, overridden=overridden)
+        buffer = Buffer(groups_per_step=1, max_lag=0, max_replaced_groups=9, overridden=overridden)
         await buffer.admit(Mixture({"math": Source()}, {"math": 1.0}), VersionCell(VERSION))
         await buffer.put(group(wrong))
         return buffer.dropped.no_signal

@@ -256,7 +256,7 @@ async def a_push_meets_new_requests(setup: Setup, newer: WeightManifest) -> Answ
     return through
 
 
-async def the_learner_has_its_shift(setup: Setup) -> None:
+async def the_learner_has_its_phase(setup: Setup) -> None:
     """An engine that sleeps has given its cache back, answers, loads while it sleeps, and goes on with what it froze."""
     engine, rank = setup.engine, setup.rank
     running = await setup.sampling(4, tokens=300)
@@ -342,7 +342,7 @@ async def pushes(engine: VllmEngine, model_dir: Path, *, cached: bool) -> None:
             each_token_is_compared_with_what_sampled_it(older, setup.model(), through)
         assert setup.gap(await setup.sample(4, tokens=16)) < TOLERANCE
 
-        await the_learner_has_its_shift(setup)
+        await the_learner_has_its_phase(setup)
         damaged = setup.publish(4)
         Path(str(offered(rank, damaged))).write_bytes(b"\x00" * damaged.nbytes)
         with pytest.raises(ValueError, match="checksum"):

@@ -257,7 +257,7 @@ async def what_is_reserved_lies_where_it_should() -> None:
     assert ranks == [_node()] * 16 + [ranks[-1]] * 2
     assert ranks[-1] != _node()
     bundles.free()
-    bundles = await reserve(Wanted(ranks=18, engines=18, shared=True))
+    bundles = await reserve(Wanted(ranks=18, engines=18, colocated=True))
     pair = (await bundles.ranks())[17][0], bundles.engine(17)
     actors = [ray.remote(Seen).options(**one.options()).remote() for one in pair]
     rank, engine = await asyncio.gather(*(actor.gpus.remote() for actor in actors))

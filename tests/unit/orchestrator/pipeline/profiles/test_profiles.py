@@ -96,7 +96,7 @@ def test_a_model_too_large_for_one_gpu_has_engines_of_several() -> None:
 
 
 def test_shared_gpus_have_a_rank_and_an_engine_each() -> None:
-    config = chosen(gpus(4, 80.0), QWEN, "placement=shared", "rl.max_lag=0", "distill.max_lag=0")
+    config = chosen(gpus(4, 80.0), QWEN, "placement=colocated", "rl.max_lag=0", "distill.max_lag=0")
     assert (config.learner.ranks, config.rollout.workers) == (4, 4)
     assert config.rollout.engine.gpu_memory_utilization == 0.85
 
@@ -136,7 +136,7 @@ def test_gpus_off_powers_of_two_are_shared_out_and_those_left_idle_are_told_of()
     alone = chosen(six, QWEN, stages=["init", "sft"])
     assert shares(alone) == (4, 1, 2)
     assert told(alone, {"sft"})[-1] == "  idle GPUs: 2, with learner.ranks=4 and rollout.workers=1"
-    assert shares(chosen(six, QWEN, "placement=shared", "rl.max_lag=0", "distill.max_lag=0")) == (4, 4, 2)
+    assert shares(chosen(six, QWEN, "placement=colocated", "rl.max_lag=0", "distill.max_lag=0")) == (4, 4, 2)
     assert shares(chosen(gpus(1, 80.0), QWEN)) == (1, 1, 0)
     assert chosen(CPUS, QWEN).chosen.idle_gpus == 0
 
@@ -270,12 +270,12 @@ def test_a_fork_has_what_was_chosen_unless_it_names_another_profile(tmp_path: Pa
 
 def test_what_was_chosen_for_another_placement_is_chosen_anew(tmp_path: Path) -> None:
     overrides = begun_run(tmp_path, gpus(4, 80.0))
-    moved = ["placement=shared", "rl.max_lag=0", "distill.max_lag=0"]
+    moved = ["placement=colocated", "rl.max_lag=0", "distill.max_lag=0"]
     for file, words in ((DEMO, overrides), (tmp_path / "mine" / "config.yaml", ["name=other"])):
         kept = make_config(settled(read_text(file, words), ask=nobody))
         assert (kept.learner.ranks, kept.chosen.placement) == (2, "dedicated")
         shared = make_config(settled(read_text(file, [*words, *moved]), ask=lambda: gpus(4, 80.0)))
-        assert (shared.learner.ranks, shared.rollout.workers, shared.chosen.placement) == (4, 4, "shared")
+        assert (shared.learner.ranks, shared.rollout.workers, shared.chosen.placement) == (4, 4, "colocated")
 
 
 def test_a_run_that_has_trained_nothing_is_chosen_for_anew(tmp_path: Path) -> None:

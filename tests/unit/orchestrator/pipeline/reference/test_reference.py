@@ -134,7 +134,7 @@ def test_the_value_of_a_setting_is_said_with_where_it_comes_from(tmp_path: Path)
     path = tmp_path / "more.yaml"
     path.write_text(MORE, encoding="utf-8")
     over = tmp_path / "over.yaml"
-    over.write_text("rl: {max_drops: 5, epochs: 2}\nrl-2: {group_size: 4}\n", encoding="utf-8")
+    over.write_text("rl: {max_replaced_groups: 5, epochs: 2}\nrl-2: {group_size: 4}\n", encoding="utf-8")
     settings = ["rl.epochs=3", "rl={loss: {kl: k2}}", "envs.math.data=x.jsonl", "rl-2.max_lag=0"]
     overrides = ["profile=cpu", str(over), *settings]
     file = resolve(path, overrides)
@@ -153,7 +153,7 @@ rollout: {limits: {total_tokens: 9999}, engine: {max_model_len: 512}}  # a run w
 """
 VALUES = {
     "rl.steps": "44 (FILE)",
-    "rl.max_drops": "5 (OVER)",
+    "rl.max_replaced_groups": "5 (OVER)",
     "rl.epochs": "3 (the command line)",
     "rl-2.group_size": "4 (OVER)",
     "rl.loss.kl": "k2 (the command line)",

@@ -44,13 +44,13 @@ def test_states_on_a_disk_are_not_in_main_memory(usual: Plan) -> None:
     assert known(disk.rank).on_disk == known(memory.rank).offloaded == (4 + 4 + 8 + 2) * usual.model.parameters // 4
 
 
-def test_devices_in_shifts_put_aside_what_one_machine_has_of_each_side(models: Path) -> None:
-    given = ("placement=shared", "rl.max_lag=0", "learner.ranks=16", "rollout.workers=16")
+def test_devices_in_phases_put_aside_what_one_machine_has_of_each_side(models: Path) -> None:
+    given = ("placement=colocated", "rl.max_lag=0", "learner.ranks=16", "rollout.workers=16")
     two = plan_on("2x8xH100-80G", models / NANO_9B, *given)
     rank, engine = known(two.rank), known(two.engine)
     assert rank.moved == rank.states - 3 * 2**30
     assert two.host.held == 8 * max(rank.moved, engine.weights)
-    assert known(two.time).shift_s == pytest.approx(2 * (rank.moved + engine.weights) / 6e9)
+    assert known(two.time).phase_s == pytest.approx(2 * (rank.moved + engine.weights) / 6e9)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,12 @@ def scenario(
 ) -> Scenario:
     """Groups of two answers; one engine has places for those of a step of two."""
     loop = RlConfig(
-        max_lag=max_lag, groups_per_step=groups, group_size=2, over_sampling=over_sampling, timeout_s=100, max_drops=0
+        max_lag=max_lag,
+        groups_per_step=groups,
+        group_size=2,
+        over_sampling=over_sampling,
+        timeout_s=100,
+        max_replaced_groups=0,
     )
     return Scenario(loop=loop, engines=engines, speeds=speeds, lengths=lengths, seed=seed)
 
@@ -203,7 +208,7 @@ def test_the_command_prints_every_case(capsys: pytest.CaptureFixture[str]) -> No
         (("configs/scaling.yaml",), "--gpus"),
         ((*GPUS, "--engines", "0"), "--engines 0"),
         ((*GPUS, "--tail", "9"), "--tail 9"),
-        ((*GPUS, "placement=shared", "rl.max_lag=0"), "placement=dedicated"),
+        ((*GPUS, "placement=colocated", "rl.max_lag=0"), "placement=dedicated"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Engines and a learner that work in shifts on one device: who has what when, and what happens to who falls out of step."""
+"""Engines and a learner that work in phases on one device: who has what when, and what happens to who falls out of step."""
 
 import asyncio
 import io
@@ -24,8 +24,8 @@ from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.progress import Progress
+from temper.orchestrator.session.colocated_phases import PHASES_FILE, ColocatedPhases
 from temper.orchestrator.session.context import RunContext
-from temper.orchestrator.session.shared_shifts import SHIFTS_FILE, SharedShifts
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
 from temper.rollout.pool.slot_keeper import Healing
@@ -33,14 +33,14 @@ from temper.rollout.trajectory import WeightVersion
 
 T = TypeVar("T")
 A_STEP = ["sample", "sample", "sleep", "learner whole", "learn", "learner weights", "load"]
-"""What is done on the device from the engines' shift on; a push follows, and the learner has nothing there before the next."""
+"""What is done on the device from the engines' phase on; a push follows, and the learner has nothing there before the next."""
 
 
 class Shared:
     """One engine, and those that take its place, and one rank on a device."""
 
-    def __init__(self, folder: Path, *, workers: list[SharingWorker] | None = None, shift_s: float = 5.0) -> None:
-        """`shift_s` is the deadline of a shift."""
+    def __init__(self, folder: Path, *, workers: list[SharingWorker] | None = None, phase_s: float = 5.0) -> None:
+        """`phase_s` is the deadline of a phase."""
         self.device = Device() if workers is None else workers[0].device
         coming: Iterator[Any] = iter(workers or [SharingWorker(self.device)])
         self.told: list[str] = []
@@ -55,13 +55,13 @@ class Shared:
         self.learner = TrainerGroup([RankHandle(self.rank, number=0)], engine_processes=1)
         run = RunDir(folder)
         folder.mkdir(exist_ok=True)
-        config = load_config(Path("configs/demo.yaml"), ["name=t", f"deadlines.shift_s={shift_s}"])
+        config = load_config(Path("configs/demo.yaml"), ["name=t", f"deadlines.phase_s={phase_s}"])
         tracker: Any = Tracked()
         context = RunContext(
             config, folder=run, tracker=tracker, progress=Progress("t", stream=io.StringIO()), stop=StopFlag()
         )
-        self.shifts = SharedShifts(context, learner=lambda: self.learner, pool=lambda: self.pool)
-        self.log = folder / SHIFTS_FILE
+        self.device_phases = ColocatedPhases(context, learner=lambda: self.learner, pool=lambda: self.pool)
+        self.log = folder / PHASES_FILE
 
     async def steps(self, last: int, *, saves_at: int) -> list[StepReport]:
         """Make the steps up to `last`, one of which is saved; return their reports."""
@@ -72,17 +72,17 @@ class Shared:
 
         async def save(step: int) -> None:
             if step == saves_at:
-                await self.shifts.begin(LEARNING)
+                await self.device_phases.begin(LEARNING)
                 await self.learner.save(Path("c"))
 
         loop = plain_loop(
             rollouts=self.pool,
             learner=self.learner,
             mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
-            buffer=Buffer(groups_per_step=2, max_lag=0, max_drops=0),
+            buffer=Buffer(groups_per_step=2, max_lag=0, max_replaced_groups=0),
             on_step=keep,
             save=save,
-            shifts=self.shifts,
+            device_phases=self.device_phases,
         )
         await loop.run(1, last)
         return reports
@@ -93,8 +93,8 @@ def run(shared: Shared, work: Callable[[], Awaitable[T]]) -> T:
 
     async def all_of_it() -> T:
         async with asyncio.timeout(10):
-            await shared.shifts.begin(LEARNING)  # before there is an engine
-            await shared.shifts.begin(SAMPLING)
+            await shared.device_phases.begin(LEARNING)  # before there is an engine
+            await shared.device_phases.begin(SAMPLING)
             await shared.pool.start()
             result = await work()
             await shared.pool.close()
@@ -103,7 +103,7 @@ def run(shared: Shared, work: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(all_of_it())
 
 
-def test_a_step_on_a_shared_device_goes_round_in_shifts_and_nobody_ever_has_too_much(tmp_path: Path) -> None:
+def test_a_step_on_a_shared_device_goes_round_in_phases(tmp_path: Path) -> None:
     shared = Shared(tmp_path / "t")
     reports = run(shared, lambda: shared.steps(3, saves_at=2))
     begins = ["learner whole", "learner nothing", "w starts"]
@@ -117,14 +117,14 @@ def test_a_step_on_a_shared_device_goes_round_in_shifts_and_nobody_ever_has_too_
         *(*A_STEP, *pushes[2], *wakes),  # the last time for who evaluates what was learnt
     ]
     assert [report.step for report in reports] == [1, 2, 3]
-    assert all(report.times.metrics()["time/shift_s"] > 0 for report in reports)
+    assert all(report.times.metrics()["time/phase_s"] > 0 for report in reports)
 
 
 def test_a_line_a_turn_says_who_had_what(tmp_path: Path) -> None:
     shared = Shared(tmp_path / "t")
     run(shared, lambda: shared.steps(1, saves_at=9))
     rows = [json.loads(line) for line in shared.log.read_text(encoding="utf-8").splitlines()]
-    had = [(row["shift"], {name: one["weights"] for name, one in row["holding"].items()}) for row in rows]
+    had = [(row["phase"], {name: one["weights"] for name, one in row["holding"].items()}) for row in rows]
     rank = SharingRank.name
     assert had[1:] == [
         ("sampling", {rank: 0}),  # before the engine starts
@@ -140,15 +140,15 @@ def test_groups_wait_while_the_engines_are_asleep(tmp_path: Path) -> None:
     shared = Shared(tmp_path / "t")
 
     async def work() -> list[MemberState]:
-        await shared.shifts.begin(LEARNING)
+        await shared.device_phases.begin(LEARNING)
         group = asyncio.create_task(shared.pool.run_group(TICKET, 2))
         await settle()
         states = [member.state for member in [*shared.pool.members(), *shared.learner.members()]]
         assert not group.done()
-        await shared.shifts.begin(PUSHING)
+        await shared.device_phases.begin(PUSHING)
         await settle()
         assert not group.done()  # the weights are there, the cache is not
-        await shared.shifts.begin(SAMPLING)
+        await shared.device_phases.begin(SAMPLING)
         await group
         return states + [member.state for member in [*shared.pool.members(), *shared.learner.members()]]
 
@@ -161,16 +161,16 @@ def test_an_engine_that_dies_asleep_is_replaced_when_the_others_wake(tmp_path: P
     shared = Shared(tmp_path / "t", workers=[first, second])
 
     async def work() -> None:
-        await shared.shifts.begin(LEARNING)
+        await shared.device_phases.begin(LEARNING)
         first.kill()
         await settle()
         assert shared.told == ["w died"]
         assert "w2 starts" not in device.said  # it would not fit beside the learner
-        await shared.shifts.begin(PUSHING)
+        await shared.device_phases.begin(PUSHING)
         push = await shared.learner.publish(WeightVersion(step=1))
         await shared.pool.load_weights(push)  # nobody is there to take it
         assert "w2 starts" not in device.said
-        await shared.shifts.begin(SAMPLING)
+        await shared.device_phases.begin(SAMPLING)
         await shared.pool.run_group(TICKET, 2)
 
     run(shared, work)
@@ -189,17 +189,17 @@ def test_the_learner_waits_for_an_engine_that_starts(tmp_path: Path) -> None:
             return confirmed
 
     first = SharingWorker(device, name="w")
-    shared = Shared(tmp_path / "t", workers=[first, Slow(device, name="w2")], shift_s=0.5)
+    shared = Shared(tmp_path / "t", workers=[first, Slow(device, name="w2")], phase_s=0.5)
 
     async def work() -> None:
         first.kill()
         await settle()
-        shift = asyncio.create_task(shared.shifts.begin(LEARNING))
-        await asyncio.sleep(1.0)  # beyond the deadline of a shift: a start has its own
-        assert not shift.done()
+        phase = asyncio.create_task(shared.device_phases.begin(LEARNING))
+        await asyncio.sleep(1.0)  # beyond the deadline of a phase: a start has its own
+        assert not phase.done()
         assert device.said[-1] == "w2 starts"
         started.set()
-        await shift
+        await phase
 
     run(shared, work)
     assert device.said[-2:] == ["sleep", "learner whole"]
@@ -218,9 +218,9 @@ def test_an_engine_that_does_not_fall_asleep_is_as_good_as_dead(tmp_path: Path) 
     shared = Shared(tmp_path / "t", workers=[Restless(device, name="w"), second])
 
     async def work() -> None:
-        await shared.shifts.begin(LEARNING)
+        await shared.device_phases.begin(LEARNING)
         await shared.learner.step()
-        await shared.shifts.begin(SAMPLING)
+        await shared.device_phases.begin(SAMPLING)
         await shared.pool.run_group(TICKET, 2)
 
     run(shared, work)
@@ -231,12 +231,12 @@ def test_an_engine_that_does_not_fall_asleep_is_as_good_as_dead(tmp_path: Path) 
 def test_a_turn_that_never_begins_ends_the_run_and_names_its_deadline(tmp_path: Path) -> None:
     device = Device()
     worker = SharingWorker(device)
-    shared = Shared(tmp_path / "t", workers=[worker], shift_s=0.5)
+    shared = Shared(tmp_path / "t", workers=[worker], phase_s=0.5)
 
     async def work() -> None:
-        worker.shifts.clear()
-        with pytest.raises(StuckError, match=r"deadlines\.shift_s"):
-            await shared.shifts.begin(LEARNING)
+        worker.phases.clear()
+        with pytest.raises(StuckError, match=r"deadlines\.phase_s"):
+            await shared.device_phases.begin(LEARNING)
 
     run(shared, work)
 
@@ -252,10 +252,10 @@ def test_what_was_learnt_can_be_saved_after_too_many_engines_have_died(tmp_path:
             await settle()
         with pytest.raises(RuntimeError, match="w3 died"):
             await shared.pool.run_group(TICKET, 2)
-        await shared.shifts.begin(LEARNING)
+        await shared.device_phases.begin(LEARNING)
         await shared.learner.save(Path("c"))
         with pytest.raises(RuntimeError, match="w3 died"):
-            await shared.shifts.begin(SAMPLING)
+            await shared.device_phases.begin(SAMPLING)
 
     run(shared, work)
     assert device.said[-3:-1] == ["learner whole", "save"]
@@ -264,11 +264,11 @@ def test_what_was_learnt_can_be_saved_after_too_many_engines_have_died(tmp_path:
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ([], r"rl.max_lag=1 with placement=shared: .*set rl.max_lag=0, or placement=dedicated"),
-        (["rl.max_lag=0", "rollout.engine.tensor_parallel=2"], "an engine of 2 processes with placement=shared"),
+        ([], "rl.max_lag=1"),
+        (["rl.max_lag=0", "rollout.engine.tensor_parallel=2"], "placement=colocated"),
     ],
 )
 def test_what_sharing_can_not_do_is_refused(told: list[str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        load_config(Path("configs/demo.yaml"), ["name=t", "placement=shared", *told])
-    load_config(Path("configs/demo.yaml"), ["name=t", "placement=shared", "rl.max_lag=0"])
+        load_config(Path("configs/demo.yaml"), ["name=t", "placement=colocated", *told])
+    load_config(Path("configs/demo.yaml"), ["name=t", "placement=colocated", "rl.max_lag=0"])
