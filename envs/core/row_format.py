@@ -1,6 +1,6 @@
 """The row formats of public data sets: how a row is recognised and made a task."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -33,8 +33,18 @@ class RowFormat:
     load: Callable[[Row], Task]
 
 
-def has_fields(*names: str) -> Callable[[Row], bool]:
-    return lambda row: all(name in row for name in names)
+@dataclass(frozen=True, slots=True)
+class HasFields:
+    """Match a row that has all these fields."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, row: Row) -> bool:
+        return all(name in row for name in self.names)
+
+
+def has_fields(*names: str) -> HasFields:
+    return HasFields(names)
 
 
 def own_id(row: Row) -> str | int | None:
@@ -57,6 +67,29 @@ def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None)
             return known.load(row)
     names = ", ".join(known.name for known in formats)
     raise ValueError(
-        f"the row is of no known format ({names}); it has the fields {sorted(row)}, which the setting `columns` of the data "
-        f"renames"
+        f"the row is of no known format ({names}); it has the fields {sorted(row)}; rename them in the settings of the data "
+        f"with {columns_line(formats, row)}"
     )
+
+
+LIKELY = {
+    "question": ("problem", "prompt", "query", "instruction", "input", "text"),
+    "answer": ("solution", "target", "output", "response", "completion", "label"),
+}
+"""Words in the names of fields that data sets use for a needed field."""
+
+
+def columns_line(formats: Sequence[RowFormat], row: Row) -> str:
+    """Return the setting `columns` that makes a row match the first format that names its fields."""
+    needed = next(
+        (known.matches.names for known in formats if isinstance(known.matches, HasFields)), ("question", "answer")
+    )
+    left = {name.lower(): name for name in row if name not in needed}
+    pairs = [f"{name}: {_likely(name, left)}" for name in needed if name not in row]
+    return f"`columns: {{{', '.join(pairs)}}}`"
+
+
+def _likely(needed: str, left: Mapping[str, str]) -> str:
+    """Return the field, of those by their lower-case names, that probably holds the needed one; else a placeholder."""
+    words = (needed, *LIKELY.get(needed, ()))
+    return next((left[name] for word in words for name in left if word in name), f"NAME_OF_{needed.upper()}")

@@ -25,29 +25,33 @@ def load_gsm8k(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes =
     return _task(question, reference, prompts, boxes_are)
 
 
-def load_math(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = AGREE) -> Task:
-    """Make a task of a row as in the MATH data: `problem`, and the final `answer`, or a `solution` that ends in a box."""
-    problem = field(row, "problem", str)
-    if isinstance(row.get("answer"), int) and not isinstance(row["answer"], bool):
-        return _task(problem, str(row["answer"]), prompts, boxes_are)
-    if row.get("answer") is not None:
-        answer = field(row, "answer", str)
-        boxed = boxes(answer)
-        return _task(problem, boxed[-1] if boxed else answer.strip().strip("$"), prompts, boxes_are)
+def load_answer(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes = AGREE) -> Task:
+    """Make a task of a `question` or `problem` with a final `answer`, or a `solution` that ends in a box."""
+    question = field(row, "problem" if "problem" in row else "question", str)
+    answer = row.get("answer")
+    if isinstance(answer, int | float) and not isinstance(answer, bool):
+        return _task(question, str(answer), prompts, boxes_are)
+    if answer is not None:
+        text = field(row, "answer", str)
+        boxed = boxes(text)
+        return _task(question, boxed[-1] if boxed else text.strip().strip("$"), prompts, boxes_are)
     boxed = boxes(field(row, "solution", str))
     if not boxed:
         raise ValueError("field 'solution' has no closed \\boxed{...}; give one, or a field 'answer'")
-    return _task(problem, boxed[-1], prompts, boxes_are)
+    return _task(question, boxed[-1], prompts, boxes_are)
 
 
 def formats(prompts: Prompts, boxes_are: Boxes = AGREE) -> tuple[RowFormat, ...]:
-    gsm8k = partial(load_gsm8k, prompts=prompts, boxes_are=boxes_are)
+    load = partial(load_answer, prompts=prompts, boxes_are=boxes_are)
     return (
-        RowFormat(name="gsm8k", matches=has_fields("question", "answer"), load=gsm8k),
         RowFormat(
-            name="math",
-            matches=lambda row: "problem" in row and ("answer" in row or "solution" in row),
-            load=partial(load_math, prompts=prompts, boxes_are=boxes_are),
+            name="gsm8k",
+            matches=lambda row: "question" in row and "####" in str(row.get("answer")),
+            load=partial(load_gsm8k, prompts=prompts, boxes_are=boxes_are),
+        ),
+        RowFormat(name="answer", matches=has_fields("question", "answer"), load=load),
+        RowFormat(
+            name="math", matches=lambda row: "problem" in row and ("answer" in row or "solution" in row), load=load
         ),
     )
 

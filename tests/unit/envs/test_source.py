@@ -127,8 +127,8 @@ def test_the_split_of_a_row_does_not_depend_on_its_place(write: Writer) -> None:
     [
         (b'{"question": "a", "answer": "#### 1"', "not a JSON object"),
         (b'{"question": "\xff\xfe", "answer": "#### 1"}', "not UTF-8"),
-        (b'{"question": "a"}', "no known format .gsm8k.*; it has the fields"),
-        (b'{"question": "a", "answer": "no mark"}', "no final answer"),
+        (b'{"question": "a"}', "no known format .gsm8k.*columns"),
+        (b'{"question": "a", "answer": "####"}', "no final answer"),
         (b'{"question": 3, "answer": "#### 1"}', "must be str, not int"),
         (b"[1, 2]", "but list"),
         (b"[" * 100_000, "not a JSON object"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from support.bound import made
 
 from temper.envs.core.prompts import USUAL
@@ -45,6 +46,8 @@ def task_of(row: dict[str, Any]) -> Task:
         ({"problem": "P?", "solution": "ignored", "answer": "$x+1$"}, "x+1"),
         ({"problem": "P?", "answer": "so \\boxed{7}"}, "7"),
         ({"problem": "P?", "answer": 204}, "204"),
+        ({"question": "P?", "answer": "2"}, "2"),
+        ({"question": "P?", "answer": 2.5}, "2.5"),
     ],
 )
 def test_rows_of_both_formats_give_their_final_answer(row: dict[str, Any], answer: str) -> None:
@@ -56,8 +59,8 @@ def test_rows_of_both_formats_give_their_final_answer(row: dict[str, Any], answe
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"question": "Q?", "answer": "24"}, "field 'answer' has no final answer after '####'"),
-        ({"question": "Q?", "answer": 24}, "field 'answer' must be str, not int"),
+        ({"question": "Q?", "answer": "24 ####"}, "field 'answer' has no final answer after '####'"),
+        ({"question": "Q?", "answer": [24]}, "field 'answer' must be str, not list"),
         ({"question": " ", "answer": "#### 2"}, "the question is empty"),
         ({"question": "Q?", "answer": "#### " + "9" * 600}, "must have 1 to 512 characters, not 600"),
         ({"problem": "P?", "solution": "\\boxed{7"}, "field 'solution' has no closed"),
@@ -68,6 +71,16 @@ def test_rows_of_both_formats_give_their_final_answer(row: dict[str, Any], answe
 def test_bad_rows_are_named(row: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_row(formats(USUAL), row)
+
+
+def test_a_refusal_has_the_columns_line_that_mends_the_row() -> None:
+    """The suggested `columns` setting, copied from the error, makes the refused row a task."""
+    row = {"Problem": "P?", "final_answer": "7"}
+    with pytest.raises(ValueError, match="columns") as error:
+        load_row(formats(USUAL), row)
+    line = yaml.safe_load(str(error.value).split("`")[-2])
+    renamed = {needed: row[given] for needed, given in line["columns"].items()}
+    assert load_row(formats(USUAL), renamed).spec == {"answer": "7"}
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ def test_what_is_wrong_with_a_command_is_said(capsys: pytest.CaptureFixture[str]
         main(["eval", "--help"])
     shown = capsys.readouterr().out
     assert "WHAT is one of" in shown
-    assert "  math                   gsm8k, math; generates tasks too" in shown
+    assert "  math                   gsm8k, answer, math; generates tasks too" in shown
 
 
 def test_an_evaluation_of_a_server_that_was_interrupted_asks_what_is_left(
