@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from temper.envs.binding import BoundEnv
-from temper.envs.core.errors import in_words
+from temper.envs.core.errors import describe_error
 from temper.envs.core.row_format import Row, load_row, own_id
 from temper.envs.core.task import Task, TaskSource
 from temper.envs.data.blocks import Blocks
@@ -161,7 +161,7 @@ class GeneratedSource:
             return self._made(index)
         except (Exception, SystemExit) as error:
             nothing = ({"role": "user", "content": "?"},)
-            fault = f"task {index} can't be made: {in_words(error)}"
+            fault = f"task {index} can't be made: {describe_error(error)}"
             return Task(env=self.env.ref, key=f"fault-{index}", messages=nothing, spec={}, fault=fault)
 
     def _made(self, index: int) -> Task:

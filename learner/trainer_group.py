@@ -6,7 +6,16 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
-from temper.envs.core.member import NOTHING, Holding, LearnerDied, MemberNow, MemberState, Place, Process, Pulse
+from temper.envs.core.process import (
+    NOTHING,
+    Heartbeat,
+    LearnerDied,
+    MemoryUsage,
+    Place,
+    Process,
+    ProcessInfo,
+    ProcessState,
+)
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -35,8 +44,8 @@ class RankHandle:
         """Where it runs, or None before it runs."""
         return self.process.place
 
-    async def pulse(self) -> Pulse:
-        return await self.process.call("pulse")
+    async def heartbeat(self) -> Heartbeat:
+        return await self.process.call("heartbeat")
 
     def kill(self) -> None:
         """End the process at once; a call that waits raises `LearnerDied`."""
@@ -60,13 +69,13 @@ class TrainerGroup:
         self._here = True
         self._shares = False  # whether the ranks' devices are others' too, between steps
 
-    def members(self, *, restarts: int = 0) -> list[MemberNow]:
+    def processes(self, *, restarts: int = 0) -> list[ProcessInfo]:
         """Return what each rank does, of a group that was made again so often."""
-        state: MemberState = "serving" if self._here else "asleep"
-        return [MemberNow(name=rank.name, state=state, member=rank, restarts=restarts) for rank in self.ranks]
+        state: ProcessState = "serving" if self._here else "asleep"
+        return [ProcessInfo(name=rank.name, state=state, process=rank, restarts=restarts) for rank in self.ranks]
 
     async def ready(self) -> None:
-        await self._call([rank.process.placed() for rank in self.ranks])
+        await self._call([rank.process.wait_until_running() for rank in self.ranks])
 
     async def load(
         self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int, teacher: Path | None = None
@@ -89,8 +98,8 @@ class TrainerGroup:
         self._here = weights
         self._shares = self._shares or not (weights and states)
 
-    async def holding(self) -> dict[str, Holding]:
-        held = await self._call_all("holding")
+    async def memory_usage(self) -> dict[str, MemoryUsage]:
+        held = await self._call_all("memory_usage")
         return {rank.name: one for rank, one in zip(self.ranks, held, strict=True)}
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
@@ -145,7 +154,7 @@ class TrainerGroup:
 
         On a CPU that is none: what they put aside they free.
         """
-        held = await self._call_all("holding")
+        held = await self._call_all("memory_usage")
         there = [one for rank, one in zip(self.ranks, held, strict=True) if _node(rank) == _node(self.ranks[0])]
         return sum(one.weights + one.states for one in there if one.device is not None)
 

@@ -103,9 +103,9 @@ def fixed_before_updates(
     *,
     loss: LossConfig,
     reference: Reference | None,
-    beat: Callable[[], None],
+    on_progress: Callable[[], None],
 ) -> list[list[Fixed]]:
-    """Compute what is fixed for each micro-batch of each mini-batch's share of this rank, with a `beat` after each.
+    """Compute what is fixed for each micro-batch of each mini-batch's share of this rank, and call `on_progress` after each.
 
     A collective.
     """
@@ -115,7 +115,7 @@ def fixed_before_updates(
     for micro_batch in micro_batches:
         replay.follow([experts.without_count() for experts in micro_batch.experts])
         known.append(current_logprobs(engine.scorer, micro_batch, reference=reference, device=engine.device))
-        beat()
+        on_progress()
     if loss.normalises_divergence and micro_batches:
         known = with_divergence(known, micro_batches, loss=loss)
     rest = iter(known)

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from temper.envs.core.member import Heart
+from temper.envs.core.process import ProgressCounter
 from temper.learner.config import LearnerConfig
 from temper.rollout.weights.buckets import BUCKET_BYTES, BucketWays, Buffers, buckets_of, send_buckets
 from temper.rollout.weights.checksum import tensor_checksum
@@ -73,8 +73,8 @@ class TrainedModel(Protocol):
 class WeightSender:
     """One rank's part in the pushes of one model at a time; `close` ends that, and the next push is of another model."""
 
-    def __init__(self, config: LearnerConfig, *, rank: int, heart: Heart) -> None:
-        self._config, self._rank, self._heart = config, rank, heart
+    def __init__(self, config: LearnerConfig, *, rank: int, progress_counter: ProgressCounter) -> None:
+        self._config, self._rank, self._progress_counter = config, rank, progress_counter
         self._transport = resolved(config.transport)
         self._sender: SegmentSender | BucketSender | None = None
         self._has_base = False  # whether the weights to which adapters are added were published
@@ -85,12 +85,12 @@ class WeightSender:
         if isinstance(sender, BucketSender):
             manifest = sender.push(version)
             return manifest if self._rank == 0 else None
-        with self._heart.busy("publish"):
+        with self._progress_counter.busy("publish"):
             base = None
             if sender.adapts and not self._has_base:
-                base = self._heart.for_each(engine.base_parameters())
+                base = self._progress_counter.advance_each(engine.base_parameters())
             gathered = engine.adapter_parameters() if sender.adapts else engine.checkpoint_parameters()
-            own = self._heart.for_each(gathered)
+            own = self._progress_counter.advance_each(gathered)
             if self._rank == 0:
                 written = sender.push(version, gathered=own, base=base)
             else:
@@ -128,8 +128,8 @@ class WeightSender:
     def send(self, version: int, engine: TrainedModel) -> None:
         """Send this rank's buckets while the engines receive the last push. A segment is read, not sent."""
         if isinstance(self._sender, BucketSender):
-            with self._heart.busy("send"):
-                self._sender.send(version, self._heart.for_each(engine.checkpoint_parameters()))
+            with self._progress_counter.busy("send"):
+                self._sender.send(version, self._progress_counter.advance_each(engine.checkpoint_parameters()))
 
     def forget(self) -> None:
         if isinstance(self._sender, BucketSender):

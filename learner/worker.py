@@ -12,7 +12,7 @@ import psutil
 import torch
 from transformers import logging as transformers_logging
 
-from temper.envs.core.member import Heart, Holding, Pulse
+from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter
 from temper.learner.batches.micro_batches import BatchShare
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
@@ -70,7 +70,7 @@ class TrainerWorker:
         transformers_logging.disable_progress_bar()
         join_ranks(timeout_seconds=config.collective_timeout_s)
         self.rank = rank
-        self.heart = Heart()
+        self.progress_counter = ProgressCounter()
         self.config = config
         self.steps = 0  # updates done, which is what the schedule counts
         self.needed_bytes = 0
@@ -79,7 +79,7 @@ class TrainerWorker:
         self.engine: DeepSpeedEngine | None = None
         self.replay: ExpertReplay | None = None
         self.reference: Reference | None = None
-        self.pushes = WeightSender(config, rank=rank, heart=self.heart)
+        self.pushes = WeightSender(config, rank=rank, progress_counter=self.progress_counter)
 
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> None:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
@@ -114,9 +114,9 @@ class TrainerWorker:
         self.engine = DeepSpeedEngine(model, optim=self.optim, learner=self.config)
         self.replay = ExpertReplay(model, replay=self.config.router_replay, device=self.engine.device)
 
-    def pulse(self) -> Pulse:
+    def heartbeat(self) -> Heartbeat:
         """Return the rank's signs of life; may be called from another thread while it computes."""
-        return self.heart.pulse()
+        return self.progress_counter.heartbeat()
 
     def use_threads(self, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -127,16 +127,19 @@ class TrainerWorker:
         They cover so many `epochs`, the first of which is recorded. If there are several, the old policy's
         log-probabilities are taken before the first one.
         """
-        with self.heart.busy("train"):
+        with self.progress_counter.busy("train"):
             start = time.monotonic()
             self._records = []
             several = len(shares) > 1
             fixed: list[list[Fixed]] | list[None] = [None] * len(shares)
             if loss.normalises_divergence or (several and loss.is_sampled):
-                beat, distinct = self.heart.beat, {id(share.micro_batches): share.micro_batches for share in shares}
+                distinct = {id(share.micro_batches): share.micro_batches for share in shares}
                 reference = self._reference() if loss.needs_reference else None
                 model = self._engine(), self._replay()
-                found = fixed_before_updates(*model, [*distinct.values()], loss=loss, reference=reference, beat=beat)
+                advance = self.progress_counter.advance
+                found = fixed_before_updates(
+                    *model, [*distinct.values()], loss=loss, reference=reference, on_progress=advance
+                )
                 known = dict(zip(distinct, found, strict=True))  # a batch that is alone comes again in each epoch
                 fixed = [known[id(share.micro_batches)] for share in shares]
             updates = [
@@ -172,7 +175,7 @@ class TrainerWorker:
                 self._records += records_of(micro_batch, result.terms)
             for name, value in result.sums.items():
                 totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
-            self.heart.beat()
+            self.progress_counter.advance()
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
@@ -189,17 +192,19 @@ class TrainerWorker:
 
     def occupy(self, *, weights: bool, states: bool) -> None:
         """Have the weights, and all else that it trains with, on the device from now on, or in main memory."""
-        with self.heart.busy("occupy"):
+        with self.progress_counter.busy("occupy"):
             if self.engine is not None:
                 self.engine.memory.occupy(weights=weights, states=states)
             if self.reference is not None:
                 self.reference.occupy(weights=states)
 
-    def holding(self) -> Holding:
+    def memory_usage(self) -> MemoryUsage:
         """Return what the rank has on its device, and the memory that it takes."""
         weights, states = (0, 0) if self.engine is None else self.engine.memory.nbytes()
         states += 0 if self.reference is None else self.reference.nbytes()
-        return Holding(weights=weights, states=states, main=psutil.Process().memory_info().rss, device=device_bytes())
+        return MemoryUsage(
+            weights=weights, states=states, main=psutil.Process().memory_info().rss, device=device_bytes()
+        )
 
     def checkpoint_bytes(self) -> int:
         return self.needed_bytes

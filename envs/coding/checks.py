@@ -1,6 +1,6 @@
 """Checks of a program, each side in a sandbox of its own: the check in one, a fresh process of the program in another.
 
-Values cross between them unread, in the forms of `temper.envs.sandbox.border`. Expected values stay with the check. If a check
+Values cross between them unread, in the forms of `temper.envs.sandbox.bridge`. Expected values stay with the check. If a check
 fails before its first request, the fault is its own, whatever the program is: a GraderError. After that the program may be the
 cause, so it is never an error of ours.
 """
@@ -17,9 +17,9 @@ from temper.envs.sandbox.sandbox import STARTED_AHEAD, Sandbox
 from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
 LIMITS = Limits(wall_s=15.0, cpu_s=5, memory_mb=1024)
-BORDER = "from temper.envs.sandbox import border as _border\n"  # the sandbox's zygote holds it
-SERVE = f"{BORDER}def _serve(ask):\n    _border.serve(ask, globals())\n"
-RUN = "def _run(ask):\n    _border.run(ask, {!r}, {!r})\n"
+BRIDGE = "from temper.envs.sandbox import bridge as _bridge\n"  # the sandbox's zygote holds it
+SERVE = f"{BRIDGE}def _serve(ask):\n    _bridge.serve(ask, globals())\n"
+RUN = "def _run(ask):\n    _bridge.run(ask, {!r}, {!r})\n"
 
 
 def run_checks(
@@ -33,7 +33,7 @@ def run_checks(
     with closing(_programs(sandbox, source, left)) as programs:
         while left:
             with sandbox.start(limits, left[0]) as checker:
-                _load(checker, BORDER)
+                _load(checker, BRIDGE)
                 fresh = True
                 while left:
                     try:

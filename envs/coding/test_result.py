@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from temper.envs.sandbox.border import MARK
+from temper.envs.sandbox.bridge import MARK
 from temper.envs.sandbox.sealed_process import Reply, ReplyKind
 
 MAX_SHOWN = 200

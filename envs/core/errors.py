@@ -64,10 +64,10 @@ def failure_of(error: BaseException) -> Failure:
     """Return the failure of an exception. An unknown kind counts as `environment`."""
     kind = error.kind if isinstance(error, EnvError) else EnvError.kind
     known = next((one for one in FailureKind if one.value == kind), FailureKind.ENVIRONMENT)
-    return Failure(kind=known, message=in_words(error))
+    return Failure(kind=known, message=describe_error(error))
 
 
-def in_words(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:

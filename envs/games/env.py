@@ -21,7 +21,7 @@ from temper.envs.games.actions import action_of
 from temper.envs.games.known_games import GymGame
 from temper.envs.games.options import game_options
 from temper.envs.games.reference import demonstrate, negatives, reference
-from temper.envs.games.tasks import act, actions_in_words, begin_of, generate, prompt, view
+from temper.envs.games.tasks import act, begin_of, describe_actions, generate, prompt, view
 from temper.envs.task_env import TaskEnv
 from temper.rewards.verdict import Verdict, share_of, verdict
 
@@ -55,7 +55,7 @@ class GymEnv(TaskEnv):
         if action is None:
             self.bad += 1
             self.total += kind["idle"]
-            seen = f"error: no action given. {actions_in_words(kind)}"
+            seen = f"error: no action given. {describe_actions(kind)}"
         else:
             observation, reward, ended, cut = act(self.game, action)
             self.total += reward

@@ -39,7 +39,7 @@ def act(game: GymGame, action: Any) -> tuple[Any, float, bool, bool]:
     return observation, float(reward), ended, cut
 
 
-def actions_in_words(options: Mapping[str, Any]) -> str:
+def describe_actions(options: Mapping[str, Any]) -> str:
     """Return a sentence, without its full stop, about the actions that there are."""
     names = options["actions"]
     return f"The actions are: {', '.join(names)}" if names else f"An action is {options['form']}"
@@ -47,7 +47,7 @@ def actions_in_words(options: Mapping[str, Any]) -> str:
 
 def prompt(options: Mapping[str, Any], first: str) -> str:
     """Return the whole prompt of a game: games that begin alike have one prompt, on one side of the split."""
-    return PROMPT.format(rules=options["rules"], actions=actions_in_words(options), view=first).strip()
+    return PROMPT.format(rules=options["rules"], actions=describe_actions(options), view=first).strip()
 
 
 def generate(rng: random.Random, level: int, *, options: Mapping[str, Any]) -> Task:

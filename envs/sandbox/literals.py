@@ -11,7 +11,7 @@ MAX_DEPTH = 50
 
 
 class NotPlain(ValueError):
-    """The value is not plain data and can't cross the border."""
+    """The value is not plain data and can't cross the bridge."""
 
 
 def encode(value: Any, depth: int = 0) -> Any:

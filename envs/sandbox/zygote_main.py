@@ -29,8 +29,8 @@ temper = sys.modules["temper"] = types.ModuleType(
     "temper"
 )  # this file runs by its path, in a process that has no import path
 temper.__path__ = [os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))]
-# programs load `border` themselves; it is imported here so that no fork has to
-from temper.envs.sandbox import border, namespaces, runner, seal, thread_limit  # noqa: E402, F401
+# programs load `bridge` themselves; it is imported here so that no fork has to
+from temper.envs.sandbox import bridge, namespaces, runner, seal, thread_limit  # noqa: E402, F401
 
 # what programs import most; the rest of the standard library can be read. Each page held here makes a fork slower
 # fmt: off

@@ -40,11 +40,11 @@ SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 WIDTH = 130
 STATUS_EPILOG = """examples:
   temper status runs/demo --watch
-  temper status runs/demo --json | jq .members
+  temper status runs/demo --json | jq .processes
 
-The driver writes status.json every supervision.pulse_s seconds. "answered" is how long ago a process answered last, "progress"
-counts what it got done, "quiet" is how long it has been at work without getting anything done. One that is silent or stalled
-too long (supervision.silent_s, supervision.stalled_s) is looked at, ended and replaced; what was found lies in RUN/faults.
+The driver writes status.json every supervision.heartbeat_s seconds. "answered" is the age of the last answer of a process,
+"progress" counts its finished work, "quiet" is the time since the last progress while it works. A process that is silent or
+stalled too long (supervision.silent_s, supervision.stalled_s) is diagnosed, ended and replaced. The findings are in RUN/faults.
 """
 SCALE_EPILOG = """example:
   temper scale runs/demo --rollout-workers 3

@@ -11,8 +11,8 @@ import ray
 from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from temper.envs.core.errors import in_words
-from temper.envs.core.member import NOTHING, Place, ProcessDied, show_stacks_on_signal
+from temper.envs.core.errors import describe_error
+from temper.envs.core.process import NOTHING, Place, ProcessDied, show_stacks_on_signal
 from temper.orchestrator.cluster.this_machine import LOOPBACK
 from temper.orchestrator.loop.deadline import in_thread
 
@@ -42,7 +42,9 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
         if isinstance(error.cause, ProcessDied):
             raise died(f"{name}: {error.cause}") from error
         if isinstance(error.cause, DEATHS):
-            raise ProcessDied(f"{name} was given nothing by a process that died ({in_words(error.cause)})") from error
+            raise ProcessDied(
+                f"{name} was given nothing by a process that died ({describe_error(error.cause)})"
+            ) from error
         raise
     except DEATHS as error:
         if isinstance(error, RayActorError) and error.actor_init_failed:  # which it would again
@@ -67,8 +69,8 @@ class ActorProcess:
         self._groups, self._on_end = groups, on_end
         self.place: Place | None = None
 
-    async def placed(self) -> None:
-        """See `Process.placed`. The process writes its stacks on a signal from then on."""
+    async def wait_until_running(self) -> None:
+        """See `Process.wait_until_running`. The process writes its stacks on a signal from then on."""
         pid, host, node = await self._answer(self._actor.__ray_call__.remote(_introduce))
         here = ray.get_runtime_context().get_node_id()
         self.place = Place(pid=pid, host=host, node=None if node == here else node)

@@ -79,7 +79,7 @@ class Hardware:
     def _computing(self) -> list[Machine]:
         return [machine for machine in self.machines if machine.gpus] or list(self.machines)
 
-    def in_words(self) -> str:
+    def describe_error(self) -> str:
         """Return it for people: "8 GPUs of 80 GiB on 1 machine", "2 CPU cores and 23 GiB"."""
         count = len(self.machines)
         where = f" on {count} machines" if count > 1 else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 
-from temper.envs.core.member import LearnerDied, WorkerDied
+from temper.envs.core.process import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.learner.trainer_group import RankHandle, TrainerGroup
 from temper.orchestrator.cluster.actors import ActorProcess, at_node, ended_on_failure
@@ -55,7 +55,7 @@ def make_rollout_pool(
     return RolloutPool(spawn, workers=config.workers, weights=weights, retries=config.retries, healing=healing)
 
 
-GROUPS = {"pulse": "health", "write": "files"}
+GROUPS = {"heartbeat": "health", "write": "files"}
 """The calls with a thread each: a rank answers them while its other thread computes."""
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 TUNED = {"TRITON_CACHE_AUTOTUNING": "1"}

@@ -48,7 +48,7 @@ class ChosenConfig:
 class SupervisionConfig:
     """How the processes of a run are watched. One that is stuck is looked at, ended, and replaced as a dead one is."""
 
-    pulse_s: float = running(2.0, unit="seconds")
+    heartbeat_s: float = running(2.0, unit="seconds")
     """Seconds between two looks at every process, and between two writings of status.json."""
     silent_s: float = running(60.0, unit="seconds")
     """Seconds without an answer after which a process counts as hung. An engine answers between its passes: longer than one
@@ -64,13 +64,13 @@ class SupervisionConfig:
     """The seconds over which restarts are counted."""
 
     def __post_init__(self) -> None:
-        positive("supervision.pulse_s", self.pulse_s)
+        positive("supervision.heartbeat_s", self.heartbeat_s)
         positive("supervision.stalled_s", self.stalled_s)
         positive("supervision.window_s", self.window_s)
         not_negative("supervision.restarts", self.restarts)
-        if self.silent_s <= self.pulse_s:
+        if self.silent_s <= self.heartbeat_s:
             raise ValueError(
-                f"supervision.silent_s={self.silent_s} must be above supervision.pulse_s={self.pulse_s}: a process is "
+                f"supervision.silent_s={self.silent_s} must be above supervision.heartbeat_s={self.heartbeat_s}: a process is "
                 f"asked once in that time"
             )
 

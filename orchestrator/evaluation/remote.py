@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.errors import EnvError, in_words
+from temper.envs.core.errors import EnvError, describe_error
 from temper.envs.core.task import Task
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
@@ -157,7 +157,7 @@ async def _model(client: ChatClient, wanted: str | None) -> str:
     try:
         names = await client.models()
     except EnvError as error:
-        raise ValueError(f"the server of --url can't be asked for its models: {in_words(error)}") from error
+        raise ValueError(f"the server of --url can't be asked for its models: {describe_error(error)}") from error
     if wanted is None and len(names) == 1:
         return names[0]
     if wanted is None or (names and wanted not in names):

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from temper.envs.core.clock import loop_time
-from temper.envs.core.member import LearnerDied
+from temper.envs.core.process import LearnerDied
 from temper.orchestrator.loop.buffer import Dropped, Occupancy
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.trajectory import Group, WeightVersion

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from temper.envs.core.member import LearnerDied
+from temper.envs.core.process import LearnerDied
 from temper.orchestrator.cluster.bundles import reserve, wanted_by
 from temper.orchestrator.cluster.placement import Wanted
 from temper.orchestrator.cluster.ray_cluster import asks_for_no_token, start_ray

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from temper.envs.core.errors import in_words
+from temper.envs.core.errors import describe_error
 from temper.envs.core.task import Task
 from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket, Totals
 from temper.orchestrator.loop.mixture import Draw
@@ -123,6 +123,6 @@ def _text(file: Path) -> Iterator[str]:
         yield file.read_text(encoding="utf-8")
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{file} is missing or damaged ({in_words(error)}); remove {file.parent}, so that the stage goes on from the "
+            f"{file} is missing or damaged ({describe_error(error)}); remove {file.parent}, so that the stage goes on from the "
             f"checkpoint before it, or from its beginning where there is none"
         ) from error

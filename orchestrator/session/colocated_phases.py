@@ -7,7 +7,7 @@ from dataclasses import asdict
 from time import monotonic
 from typing import TypeVar
 
-from temper.envs.core.member import Holding
+from temper.envs.core.process import MemoryUsage
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.loop.deadline import Deadline, in_thread, within
 from temper.orchestrator.loop.interfaces import DevicePhase, DevicePhases
@@ -87,10 +87,12 @@ class ColocatedPhases(DevicePhases):
 
         An engine or a rank that does not answer ends the stage.
         """
-        held: dict[str, Holding] = {}
+        held: dict[str, MemoryUsage] = {}
         for asked in (learner, pool):
             if asked is not None:
-                held |= await self._within(self._limit, asked.holding(), phase, "what each process has on its device")
+                held |= await self._within(
+                    self._limit, asked.memory_usage(), phase, "what each process has on its device"
+                )
         view = self._run.progress.current
         row = {
             "time": time.time(),
@@ -98,7 +100,7 @@ class ColocatedPhases(DevicePhases):
             "step": 0 if view is None else view.step,
             "phase": phase.name,
             "seconds": round(seconds, 3),
-            "holding": {name: asdict(one) for name, one in held.items()},
+            "memory_usage": {name: asdict(one) for name, one in held.items()},
         }
         try:
             await in_thread(self._append, json.dumps(row))

@@ -18,7 +18,7 @@ from typing import Literal
 
 import psutil
 
-from temper.envs.core.member import STACKS_SIGNAL, Member, Place, Pulse
+from temper.envs.core.process import STACKS_SIGNAL, Heartbeat, Place, WatchedProcess
 from temper.orchestrator.cluster.actors import at_place
 from temper.orchestrator.run.folder import write_whole
 
@@ -157,7 +157,7 @@ class FaultDiagnosis:
     what: str
     evidence: str
     place: Place | None = None
-    pulse: Pulse | None = None
+    heartbeat: Heartbeat | None = None
     processes: tuple[ProcessKey, ...] = ()
 
     @property
@@ -166,22 +166,24 @@ class FaultDiagnosis:
         return f"{self.who}{place} {self.kind}: {self.what}"
 
 
-async def diagnose(member: Member, what: str, *, kind: FaultKind, pulse: Pulse | None = None) -> FaultDiagnosis:
-    """Look at a process, on its own node. One that can't be examined is diagnosed all the same. `pulse` is its last one."""
-    place = member.place
+async def diagnose(
+    process: WatchedProcess, what: str, *, kind: FaultKind, heartbeat: Heartbeat | None = None
+) -> FaultDiagnosis:
+    """Look at a process, on its own node. One that can't be examined is diagnosed all the same. `heartbeat` is its last one."""
+    place = process.place
     if place is None:
-        return FaultDiagnosis(who=member.name, kind=kind, what=what, evidence="it has no process yet")
+        return FaultDiagnosis(who=process.name, kind=kind, what=what, evidence="it has no process yet")
     try:
         found = await asyncio.wait_for(at_place(place, examine, place.pid), EXAMINE_S)
     except Exception as error:  # evidence alone: its machine may be gone, or its memory may not be read
         found = Examination(processes=(), text=f"it can't be looked at: {type(error).__name__}: {error}")
     return FaultDiagnosis(
-        who=member.name,
+        who=process.name,
         kind=kind,
         what=what,
         evidence=found.text,
         place=place,
-        pulse=pulse,
+        heartbeat=heartbeat,
         processes=found.processes,
     )
 
@@ -198,13 +200,13 @@ class FaultFolder:
         """Write a fault that came after a step of a stage, in the middle of these groups; return its file."""
         self._root.mkdir(parents=True, exist_ok=True)
         path = self._root / f"{self.count + 1:03}-{re.sub('[^a-z0-9]+', '-', diagnosis.who.lower())}.txt"
-        pulse = diagnosis.pulse
+        heartbeat = diagnosis.heartbeat
         lines = [
             diagnosis.line,
             f"when: {datetime.now(UTC).isoformat(timespec='seconds')}, in stage {stage or '-'} after step {step}",
         ]
-        if pulse is not None:
-            lines.append(f"last answer: progress {pulse.progress}, doing {pulse.doing or 'nothing'}")
+        if heartbeat is not None:
+            lines.append(f"last answer: progress {heartbeat.progress}, doing {heartbeat.doing or 'nothing'}")
         if groups:
             lines.append(f"in the middle of {len(groups)} groups: {', '.join(groups)}")
         write_whole(path, "\n".join([*lines, "", diagnosis.evidence, ""]))

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from temper.envs.core.member import MemberNow
+from temper.envs.core.process import ProcessInfo
 from temper.envs.sandbox.sandbox import MIN_LEVEL
 from temper.orchestrator.cluster.bundles import gpus_taken
 from temper.orchestrator.cluster.run_actors import make_rollout_pool
@@ -67,9 +67,9 @@ class Engines:
         if self.pool is not None:
             self.pool.hold(model)
 
-    def members(self) -> list[MemberNow]:
+    def processes(self) -> list[ProcessInfo]:
         pool = self.pool or self._starting
-        return [] if pool is None else pool.members()
+        return [] if pool is None else pool.processes()
 
     def healed(self) -> float:
         """Return when a worker was replaced last, on the monotonic clock; see `RolloutPool.healed`."""

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from temper.envs.core.member import MemberNow
+from temper.envs.core.process import ProcessInfo
 from temper.orchestrator.cluster.ray_cluster import stop_ray
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.deadline import StopFlag
@@ -39,7 +39,7 @@ class Run(RunContext):
             )
         self.trainer = Trainer(self, device_phases=self.device_phases)
         self.supervision = RunSupervision(
-            self, members=self._members, resize=lambda workers: self.engines.resize(workers)
+            self, processes=self._processes, resize=lambda workers: self.engines.resize(workers)
         )
         beside = self.trainer.start if will_train else None
         self.engines = Engines(self, beside=beside, supervision=self.supervision, device_phases=self.device_phases)
@@ -52,5 +52,5 @@ class Run(RunContext):
                 self.progress.note(f"closing: {type(error).__name__}: {error}")
         stop_ray()
 
-    def _members(self) -> list[MemberNow]:
-        return [*self.engines.members(), *self.trainer.members()]
+    def _processes(self) -> list[ProcessInfo]:
+        return [*self.engines.processes(), *self.trainer.processes()]

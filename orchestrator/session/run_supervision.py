@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from temper.envs.core.member import Member, MemberNow
+from temper.envs.core.process import ProcessInfo, WatchedProcess
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import StuckError, in_thread
 from temper.orchestrator.loop.watches import FailureWatch
@@ -20,7 +20,7 @@ from temper.orchestrator.session.status import (
     SCALE_FILE,
     STATUS_FILE,
     EvaluationStatus,
-    MemberStatus,
+    ProcessStatus,
     RunStatus,
     TicketStatus,
     take_request,
@@ -65,11 +65,11 @@ class RunSupervision:
     """Watches the processes of one run."""
 
     def __init__(
-        self, run: RunContext, *, members: Callable[[], Sequence[MemberNow]], resize: Callable[[int], bool]
+        self, run: RunContext, *, processes: Callable[[], Sequence[ProcessInfo]], resize: Callable[[int], bool]
     ) -> None:
         """`resize` asks for a number of rollout workers, and returns False if there are none."""
         self._run = run
-        self._members = members
+        self._processes = processes
         self._resize = resize
         self._faults = FaultFolder(run.folder.faults)
         self._loop: LoopView | None = None
@@ -79,7 +79,7 @@ class RunSupervision:
         self._trouble = ""  # with these files, told once
         self._copying: asyncio.Task[None] | None = None
         self._supervisor = Supervisor(
-            run.config.supervision, members=self._watched, on_fault=self._record, on_look=self._looked
+            run.config.supervision, processes=self._watched, on_fault=self._record, on_look=self._looked
         )
 
     @asynccontextmanager
@@ -142,10 +142,10 @@ class RunSupervision:
 
     async def examine_starting(self, what: str) -> None:
         """Record the state of processes that have not started in time; none is ended."""
-        await self._supervisor.examine([one.member for one in self._members() if not one.watched], what)
+        await self._supervisor.examine([one.process for one in self._processes() if not one.watched], what)
 
-    async def end_starting(self, member: Member, what: str) -> None:
-        await self._supervisor.end_starting(member, what)
+    async def end_starting(self, process: WatchedProcess, what: str) -> None:
+        await self._supervisor.end_starting(process, what)
 
     def died(self, who: str, error: Exception) -> None:
         """Record a death that somebody heals: of a rollout worker by its name, or of the learner."""
@@ -157,9 +157,9 @@ class RunSupervision:
         self._run.progress.note(f"{who} {what}")
 
     def status(self) -> RunStatus:
-        view, loop, members = self._run.progress.current, self._loop, self._members()
+        view, loop, processes = self._run.progress.current, self._loop, self._processes()
         loop = loop if loop is not None and view is not None and loop.stage == view.name else None
-        workers = {number: one.name for one in members for number in one.tickets}
+        workers = {number: one.name for one in processes for number in one.tickets}
         slots = {} if loop is None else loop.buffer.slots
         now = time.monotonic()
         self._seen = {number: self._seen.get(number, now) for number in slots}
@@ -182,16 +182,16 @@ class RunSupervision:
                 )
                 for number, (env, state) in slots.items()
             ),
-            members=tuple(map(self._member, members)),
+            processes=tuple(map(self._process_status, processes)),
             failures={} if loop is None else {kind.value: count for kind, count in loop.failures.kinds.items()},
             faults=self._faults.count,
             evaluation=None if self._evaluation is None else self._evaluation.status(),
         )
 
-    def _member(self, one: MemberNow) -> MemberStatus:
-        place, watch = one.member.place, self._supervisor.watch_of(one.member)
-        pulse = None if watch is None else watch.pulse
-        return MemberStatus(
+    def _process_status(self, one: ProcessInfo) -> ProcessStatus:
+        place, watch = one.process.place, self._supervisor.watch_of(one.process)
+        heartbeat = None if watch is None else watch.heartbeat
+        return ProcessStatus(
             name=one.name,
             state=one.state,
             restarts=one.restarts,
@@ -199,14 +199,14 @@ class RunSupervision:
             pid=None if place is None else place.pid,
             host=None if place is None else place.host,
             node=None if place is None else place.node,
-            answered_s=None if watch is None or pulse is None else round(self._supervisor.silent_s(watch), 1),
-            progress=None if pulse is None else pulse.progress,
-            doing="" if pulse is None else pulse.doing,
-            quiet_s=None if pulse is None else round(pulse.quiet_s, 1),
+            answered_s=None if watch is None or heartbeat is None else round(self._supervisor.silent_s(watch), 1),
+            progress=None if heartbeat is None else heartbeat.progress,
+            doing="" if heartbeat is None else heartbeat.doing,
+            quiet_s=None if heartbeat is None else round(heartbeat.quiet_s, 1),
         )
 
-    def _watched(self) -> list[Member]:
-        return [one.member for one in self._members() if one.watched]
+    def _watched(self) -> list[WatchedProcess]:
+        return [one.process for one in self._processes() if one.watched]
 
     def _record(self, diagnosis: FaultDiagnosis) -> None:
         """Write a fault into its file, on the screen and among the metrics."""

@@ -7,22 +7,22 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from temper.envs.core.member import MemberState
+from temper.envs.core.process import ProcessState
 from temper.orchestrator.run.folder import write_json
 
 STATUS_FILE = "status.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberStatus:
+class ProcessStatus:
     """A rollout worker or a rank. Ages in seconds; what is not known yet is None.
 
     `host` is the name of its machine, `node` how the cluster calls its node where that is not the driver's. `answered_s` is
-    the age of its last pulse; `progress`, `doing` and `quiet_s` are what that said (see `Pulse`).
+    the age of its last heartbeat; `progress`, `doing` and `quiet_s` are what that said (see `Heartbeat`).
     """
 
     name: str
-    state: MemberState
+    state: ProcessState
     restarts: int
     tickets: tuple[int, ...]
     pid: int | None = None
@@ -71,7 +71,7 @@ class RunStatus:
     version: int
     buffer: dict[str, int]
     tickets: tuple[TicketStatus, ...]
-    members: tuple[MemberStatus, ...]
+    processes: tuple[ProcessStatus, ...]
     failures: dict[str, int]
     faults: int
     evaluation: EvaluationStatus | None = None

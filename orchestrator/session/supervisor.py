@@ -11,14 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from temper.envs.core.member import Member, Pulse
+from temper.envs.core.process import Heartbeat, WatchedProcess
 from temper.orchestrator.cluster.actors import at_place
 from temper.orchestrator.config.run_config import SupervisionConfig
 from temper.orchestrator.session.diagnosis import FaultDiagnosis, diagnose, end, outputs, tails
 
 END_S = 20.0
-AWAKE_PULSES = 2.0
-"""How many times `pulse_s` may pass between two looks; what is above was a pause of the driver itself."""
+AWAKE_HEARTBEATS = 2.0
+"""How many times `heartbeat_s` may pass between two looks; what is above was a pause of the driver itself."""
 
 
 class AwakeClock:
@@ -41,11 +41,11 @@ class AwakeClock:
 
 
 class Watch:
-    """Asks one process for its pulse, one question at a time, and judges the answers. Times are of an `AwakeClock`."""
+    """Asks one process for its heartbeat, one question at a time, and judges the answers. Times are of an `AwakeClock`."""
 
-    def __init__(self, member: Member, *, now: float) -> None:
-        self.member = member
-        self.pulse: Pulse | None = None
+    def __init__(self, process: WatchedProcess, *, now: float) -> None:
+        self.process = process
+        self.heartbeat: Heartbeat | None = None
         self.answered = now
         self.logs: list[Path] = []
         """What it writes to, where that is on this machine."""
@@ -53,7 +53,7 @@ class Watch:
         """The look at it and its end, once it is stuck."""
         self._moved = now
         self._refused = ""
-        self._asking: asyncio.Task[Pulse] | None = None
+        self._asking: asyncio.Task[Heartbeat] | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -75,14 +75,16 @@ class Watch:
         silent, stalled = now - self.answered, now - self._moved
         if silent > config.silent_s:
             return f"no answer for {silent:.0f} s (supervision.silent_s={config.silent_s:g}){self._refused}"
-        if self.pulse is not None and self.pulse.doing and stalled > config.stalled_s:
-            return f"{self.pulse.doing}: nothing done for {stalled:.0f} s (supervision.stalled_s={config.stalled_s:g})"
+        if self.heartbeat is not None and self.heartbeat.doing and stalled > config.stalled_s:
+            return (
+                f"{self.heartbeat.doing}: nothing done for {stalled:.0f} s (supervision.stalled_s={config.stalled_s:g})"
+            )
         return None
 
     async def is_well(self, now: Callable[[], float], config: SupervisionConfig) -> bool:
-        """Ask once more, wait `pulse_s` for the answer, and return whether nothing is wrong any more."""
+        """Ask once more, wait `heartbeat_s` for the answer, and return whether nothing is wrong any more."""
         self._take(now())
-        await asyncio.wait({self._ask()}, timeout=config.pulse_s)
+        await asyncio.wait({self._ask()}, timeout=config.heartbeat_s)
         return self.tick(now(), config) is None
 
     def close(self) -> None:
@@ -90,50 +92,50 @@ class Watch:
             if task is not None:
                 task.cancel()
 
-    def _ask(self) -> "asyncio.Task[Pulse]":
+    def _ask(self) -> "asyncio.Task[Heartbeat]":
         """Return the open question, a new one if the last was answered."""
         if self._asking is None:
-            self._asking = asyncio.create_task(self._pulse())
+            self._asking = asyncio.create_task(self._heartbeat())
         return self._asking
 
-    async def _pulse(self) -> Pulse:
-        return await self.member.pulse()
+    async def _heartbeat(self) -> Heartbeat:
+        return await self.process.heartbeat()
 
     def _take(self, now: float) -> None:
         if self._asking is None or not self._asking.done():
             return
         asking, self._asking = self._asking, None
         try:
-            pulse = asking.result()
+            heartbeat = asking.result()
         except Exception as error:  # who waits for its work hears of it; where nobody does it stays silent: a breach
             self._refused = f"; its last answer was {type(error).__name__}: {error}"
             return
-        place = self.member.place
-        if self.pulse is None and place is not None and place.node is None:
+        place = self.process.place
+        if self.heartbeat is None and place is not None and place.node is None:
             self.logs = outputs(place.pid)
-        if self.pulse is None or not pulse.doing or pulse.progress != self.pulse.progress:
+        if self.heartbeat is None or not heartbeat.doing or heartbeat.progress != self.heartbeat.progress:
             self._moved = now
-        self.pulse, self.answered, self._refused = pulse, now, ""
+        self.heartbeat, self.answered, self._refused = heartbeat, now, ""
 
 
 class Supervisor:
-    """Looks at all members every `pulse_s`."""
+    """Looks at all processes every `heartbeat_s`."""
 
     def __init__(
         self,
         config: SupervisionConfig,
         *,
-        members: Callable[[], Sequence[Member]],
+        processes: Callable[[], Sequence[WatchedProcess]],
         on_fault: Callable[[FaultDiagnosis], None],
         on_look: Callable[[], Awaitable[None]],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`members` are those that serve now; `on_fault` records a finding, `on_look` is called after each look."""
+        """`processes` are those that serve now; `on_fault` records a finding, `on_look` is called after each look."""
         self._config = config
-        self._members = members
+        self._processes = processes
         self._on_fault = on_fault
         self._on_look = on_look
-        self._clock = AwakeClock(AWAKE_PULSES * config.pulse_s, clock)
+        self._clock = AwakeClock(AWAKE_HEARTBEATS * config.heartbeat_s, clock)
         self._watches: dict[int, Watch] = {}  # by identity: a newcomer may have the name of the dead one
 
     async def run(self) -> None:
@@ -148,7 +150,7 @@ class Supervisor:
                         raise
                     failed = True
                     self._begin_anew(error)
-                await asyncio.sleep(self._config.pulse_s)
+                await asyncio.sleep(self._config.heartbeat_s)
         finally:
             for watch in self._watches.values():
                 watch.close()
@@ -158,18 +160,18 @@ class Supervisor:
         await self._on_look()
 
     def look(self) -> None:
-        """Ask all members, and begin to look at those that are stuck."""
-        now, members = self._clock.now(), {id(member): member for member in self._members()}
+        """Ask all processes, and begin to look at those that are stuck."""
+        now, processes = self._clock.now(), {id(process): process for process in self._processes()}
         for key, watch in list(self._watches.items()):
-            if watch.is_settled and key not in members:
+            if watch.is_settled and key not in processes:
                 self._watches.pop(key).close()
-        for key, member in members.items():
-            watch = self._watches.setdefault(key, Watch(member, now=now))
+        for key, process in processes.items():
+            watch = self._watches.setdefault(key, Watch(process, now=now))
             if watch.ending is None and (breach := watch.tick(now, self._config)):
                 watch.ending = asyncio.create_task(self._end_stuck(watch, breach))
 
     def _begin_anew(self, error: Exception) -> None:
-        """Record an error of the supervision itself. A member whose end failed is watched anew."""
+        """Record an error of the supervision itself. A process whose end failed is watched anew."""
         for key, watch in list(self._watches.items()):
             if watch.has_failed:
                 self._watches.pop(key).close()
@@ -177,8 +179,8 @@ class Supervisor:
         self._on_fault(FaultDiagnosis(who="the supervision", kind="failed", what=repr(error), evidence=evidence))
 
     def died(self, who: str, error: Exception) -> None:
-        """Record the death of a member, or of all that belong to it; one that was ended here is known."""
-        watches = [w for w in self._watches.values() if w.member.name == who or w.member.name.startswith(f"{who}'s ")]
+        """Record the death of a process, or of all that belong to it; one that was ended here is known."""
+        watches = [w for w in self._watches.values() if w.process.name == who or w.process.name.startswith(f"{who}'s ")]
         if any(watch.ending for watch in watches):
             return
         evidence = (
@@ -187,38 +189,40 @@ class Supervisor:
         self._on_fault(FaultDiagnosis(who=who, kind="died", what=str(error), evidence=evidence))
 
     async def examine_all(self, what: str) -> None:
-        """Record the state of all members after a wait of the run itself; none is ended."""
-        await self.examine([watch.member for watch in self._watches.values()], what)
+        """Record the state of all processes after a wait of the run itself; none is ended."""
+        await self.examine([watch.process for watch in self._watches.values()], what)
 
-    async def examine(self, members: Sequence[Member], what: str) -> None:
-        """Record the state of processes, which need not be members yet."""
-        looks = (diagnose(member, what, kind="looked at", pulse=self._pulse_of(member)) for member in members)
+    async def examine(self, processes: Sequence[WatchedProcess], what: str) -> None:
+        """Record the state of processes, also of those that do not serve yet."""
+        looks = (
+            diagnose(process, what, kind="looked at", heartbeat=self._heartbeat_of(process)) for process in processes
+        )
         for diagnosis in await asyncio.gather(*looks):
             self._on_fault(diagnosis)
 
-    async def end_starting(self, member: Member, what: str) -> None:
-        """Look at a process that did not become a member in time, and end it."""
-        found = await diagnose(member, what, kind="hung")
-        watch = self._watches.setdefault(id(member), Watch(member, now=self._clock.now()))
+    async def end_starting(self, process: WatchedProcess, what: str) -> None:
+        """Diagnose a process that did not start in time, and end it."""
+        found = await diagnose(process, what, kind="hung")
+        watch = self._watches.setdefault(id(process), Watch(process, now=self._clock.now()))
         watch.ending = asyncio.create_task(self._end(watch, found))
         await asyncio.wait({watch.ending})
 
-    def watch_of(self, member: Member) -> Watch | None:
-        return self._watches.get(id(member))
+    def watch_of(self, process: WatchedProcess) -> Watch | None:
+        return self._watches.get(id(process))
 
     def tokens(self) -> int:
-        """Return how many tokens the members' engines have sampled, by their last answers."""
-        return sum(watch.pulse.tokens for watch in self._watches.values() if watch.pulse is not None)
+        """Return how many tokens the processes' engines have sampled, by their last answers."""
+        return sum(watch.heartbeat.tokens for watch in self._watches.values() if watch.heartbeat is not None)
 
-    def _pulse_of(self, member: Member) -> Pulse | None:
-        watch = self.watch_of(member)
-        return None if watch is None else watch.pulse
+    def _heartbeat_of(self, process: WatchedProcess) -> Heartbeat | None:
+        watch = self.watch_of(process)
+        return None if watch is None else watch.heartbeat
 
     def silent_s(self, watch: Watch) -> float:
         return self._clock.now() - watch.answered
 
     async def _end_stuck(self, watch: Watch, breach: str) -> None:
-        found = await diagnose(watch.member, breach, kind="hung", pulse=watch.pulse)
+        found = await diagnose(watch.process, breach, kind="hung", heartbeat=watch.heartbeat)
         if await watch.is_well(self._clock.now, self._config):
             what = f"{breach}; it answers and gets on again, and is left alone"
             self._on_fault(replace(found, kind="recovered", what=what))
@@ -230,7 +234,7 @@ class Supervisor:
         try:
             self._on_fault(found)
         finally:
-            watch.member.kill()
+            watch.process.kill()
         if found.place is not None and found.processes:  # a stopped process and its children would stay
             with contextlib.suppress(TimeoutError, RuntimeError):  # a machine that is gone took them along
                 await asyncio.wait_for(at_place(found.place, end, found.processes), END_S)

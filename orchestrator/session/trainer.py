@@ -11,7 +11,7 @@ from statistics import fmean
 from time import monotonic
 from typing import Any, TypeVar
 
-from temper.envs.core.member import LearnerDied, MemberNow
+from temper.envs.core.process import LearnerDied, ProcessInfo
 from temper.learner.batches.builder import BatchBuilder
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -170,8 +170,8 @@ class Trainer:
         self._unscored: set[str] = set()
         self._turn_ends: dict[str, str] = {}
 
-    def members(self) -> list[MemberNow]:
-        return [] if self.learner is None else self.learner.members(restarts=self.renewals)
+    def processes(self) -> list[ProcessInfo]:
+        return [] if self.learner is None else self.learner.processes(restarts=self.renewals)
 
     def batch_builder(self) -> BatchBuilder:
         """Return what builds batches for the ranks, of what the run's newest model reads."""

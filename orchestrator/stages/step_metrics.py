@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from temper.envs.core.member import LearnerDied
+from temper.envs.core.process import LearnerDied
 from temper.learner.losses.advantages import differ
 from temper.learner.token_records import TokenRecord
 from temper.learner.trainer_group import TrainerGroup

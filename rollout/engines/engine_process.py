@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from temper.envs.core.member import WorkerDied
+from temper.envs.core.process import WorkerDied
 
 T = TypeVar("T")
 LOOK_S = 0.5

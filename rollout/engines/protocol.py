@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from temper.envs.core.clock import Clock
-from temper.envs.core.member import Holding
+from temper.envs.core.process import MemoryUsage
 from temper.rollout.budget.rule import ThoughtLimit
 from temper.rollout.expert_choices import Choices
 from temper.rollout.sampling import PLAIN, Sampling
@@ -184,7 +184,7 @@ class Engine(Protocol):
         """
         ...
 
-    async def holding(self) -> Holding:
+    async def memory_usage(self) -> MemoryUsage:
         """Return what the engine has on its device, and the memory that it takes."""
         ...
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from temper.envs.core.errors import in_words
-from temper.envs.core.member import Holding, WorkerDied
+from temper.envs.core.errors import describe_error
+from temper.envs.core.process import MemoryUsage, WorkerDied
 from temper.rollout.budget.rule import ThoughtTags, extra_args
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.engine_process import EngineProcess
@@ -122,7 +122,7 @@ class VllmSleep:
         except TimeoutError:
             raise WorkerDied(f"the engine did not {what}") from None
         except Exception as error:
-            raise WorkerDied(f"the engine could not {what}: {in_words(error)}") from error
+            raise WorkerDied(f"the engine could not {what}: {describe_error(error)}") from error
         self.weights, self.cache = weights, cache
 
     async def _sleep(self) -> None:
@@ -136,11 +136,11 @@ class VllmSleep:
         if fully is not cache:
             raise RuntimeError(f"vLLM has {'all' if fully else 'not all'} of its memory after it woke with {parts}")
 
-    async def holding(self) -> Holding:
-        """See `Engine.holding`: of an engine of several processes the sums."""
+    async def memory_usage(self) -> MemoryUsage:
+        """See `Engine.memory_usage`: of an engine of several processes the sums."""
         asking: Coroutine[Any, Any, list[tuple[int, int, int, int]]] = self._llm.collective_rpc("memory")
         weights, cache, main, device = (sum(parts) for parts in zip(*await self._process.answer(asking), strict=True))
-        return Holding(
+        return MemoryUsage(
             weights=weights if self.weights else 0,
             cache=cache if self.cache else 0,
             main=main,
@@ -336,8 +336,8 @@ class VllmEngine:
         await self._sleep.occupy(weights=weights, cache=cache, limit_s=limit_s)
         self._stand(still=not self._sleep.cache)
 
-    async def holding(self) -> Holding:
-        return await self._sleep.holding()
+    async def memory_usage(self) -> MemoryUsage:
+        return await self._sleep.memory_usage()
 
     async def answers(self) -> None:
         await self.version()
@@ -387,7 +387,7 @@ class VllmEngine:
             raise
         except Exception as error:
             again = repeats and isinstance(error, ValueError)  # of `_load`: what vLLM's processes raise is none here
-            what = f"weight version {version.step} was not loaded whole: {in_words(error)}"
+            what = f"weight version {version.step} was not loaded whole: {describe_error(error)}"
             raise (ValueError(f"{what}; push again") if again else WorkerDied(what)) from error
         if confirmed != version:
             raise WorkerDied(f"loaded weight version {version.step}, the engine confirms {confirmed.step}")

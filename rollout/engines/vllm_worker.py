@@ -29,7 +29,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 
-from temper.envs.core.errors import in_words
+from temper.envs.core.errors import describe_error
 from temper.rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
 from temper.rollout.engines.runners.draft_sampler import DraftSampler
 from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
@@ -123,7 +123,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
                 self._receiver.receive(weights.manifest, weights.ways, self._load, member=member, device=self.device)
             self._require_whole(self._expected - _unsent(self._expected))
         except Exception as error:  # vLLM's own are mostly `KeyError` and `AssertionError`
-            self.failure = in_words(error)
+            self.failure = describe_error(error)
 
     def _load_checkpoint(self, directory: str) -> None:
         """Load as vLLM does when it starts. Raises `ValueError` where a parameter of the model is not in the directory."""

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 from typing import Any, Literal, TypeVar
 
 from temper.envs.core.clock import CURRENT, Clock, at_its_end
-from temper.envs.core.errors import EnvironmentFault, EpisodeTimeout, in_words
+from temper.envs.core.errors import EnvironmentFault, EpisodeTimeout, describe_error
 from temper.rollout.trajectory import NO_TIME, Times
 
 Activity = Literal["queue_s", "generate_s", "step_s"]
@@ -146,4 +146,4 @@ def _passable(error: BaseException) -> Exception:
     """Return an exception that can be awaited: what would end the process or the awaiting task is named instead."""
     if isinstance(error, Exception) and not isinstance(error, UNFIT):
         return error
-    return EnvironmentFault(in_words(error))
+    return EnvironmentFault(describe_error(error))

@@ -20,10 +20,10 @@ from temper.envs.core.errors import (
     EpisodeTimeout,
     FailureKind,
     PromptTooLong,
+    describe_error,
     failure_of,
-    in_words,
 )
-from temper.envs.core.member import WorkerDied
+from temper.envs.core.process import WorkerDied
 from temper.envs.core.setting import running, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
@@ -282,7 +282,7 @@ class EpisodeRunner:
             try:
                 opened = await self._replayed(episode, begun)
             except Exception as error:  # whatever the environment raises that has played these turns before
-                LOG.warning("an episode of %s begins again: %s", episode.task.label, in_words(error))
+                LOG.warning("an episode of %s begins again: %s", episode.task.label, describe_error(error))
                 self._leave(episode.play)
                 episode.begin_again(Play(episode.task, make=self._make_env))
             else:
@@ -345,7 +345,7 @@ class EpisodeRunner:
                 except Exception as error:
                     if deadline.expired():
                         raise EpisodeTimeout("the deadline of the episode passed while the model generated") from error
-                    raise EngineFault(in_words(error)) from error
+                    raise EngineFault(describe_error(error)) from error
 
     def _stop(self, completion: Completion, room: int, *, turns: int) -> Stop:
         """Return the limit that ends the episode with this turn; `Stop.ENV` where none does: the environment decides."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from temper.envs.core.member import Heart, Holding, Pulse, WorkerDied
+from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter, WorkerDied
 from temper.envs.core.setting import running
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from temper.rollout.budget.config import ThoughtConfig
@@ -65,7 +65,7 @@ class RolloutWorker:
     def __init__(self, config: RolloutConfig, *, seed: int) -> None:
         self._config = config
         self._seed = seed
-        self._heart = Heart()
+        self._progress_counter = ProgressCounter()
         shared_sandbox().admit(config.programs)
         self._changes = 0
         self._asleep = False
@@ -96,7 +96,7 @@ class RolloutWorker:
             tags=tags,
             record_experts=record_experts,
             sleeps=sleeps,
-            on_pass=self._heart.sampled,
+            on_pass=self._progress_counter.count_tokens,
         )
         await engine.start()
         self.attach(engine, renderer, tags)
@@ -111,7 +111,7 @@ class RolloutWorker:
             renderer=renderer,
             limits=config.limits,
             sequences=config.engine.max_sequences,
-            on_step=self._heart.beat,
+            on_step=self._progress_counter.advance,
         )
 
     async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0, begun: BegunGroup | None = None) -> Group:
@@ -130,7 +130,7 @@ class RolloutWorker:
         running = Attempt(ticket, self._runner, attempt=attempt, seeds=seeds, begun=begun)
         self._attempts.append(running)
         try:
-            with self._heart.busy(f"group {ticket.number}"):
+            with self._progress_counter.busy(f"group {ticket.number}"):
                 return await running.play()
         finally:
             self._attempts.remove(running)
@@ -152,8 +152,8 @@ class RolloutWorker:
             await self._started.occupy(weights=weights, cache=cache, limit_s=limit_s)
         self._asleep = not cache
 
-    async def holding(self) -> Holding:
-        return await self._started.holding()
+    async def memory_usage(self) -> MemoryUsage:
+        return await self._started.memory_usage()
 
     async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
         """Serve pushed weights by their offer, as engine `number`; returns the version that the engine confirms."""
@@ -177,7 +177,7 @@ class RolloutWorker:
         stats = self._started.take_stats()
         return stats if self._runner is None else replace(stats, hung_calls=self._runner.hung_calls)
 
-    async def pulse(self) -> Pulse:
+    async def heartbeat(self) -> Heartbeat:
         """Return the worker's signs of life, once its engine has answered too: one that hangs is silent as a whole.
 
         An engine that loads weights, falls asleep or wakes answers nothing meanwhile: it counts as one that gets on where it
@@ -186,12 +186,12 @@ class RolloutWorker:
         """
         if self._engine is not None and self._changes:
             await self._engine.gets_on()
-            self._heart.beat()
+            self._progress_counter.advance()
         elif self._engine is not None:
             await self._engine.answers()
             if self._asleep or (self._runner is not None and self._runner.env_works):
-                self._heart.beat()
-        return self._heart.pulse()
+                self._progress_counter.advance()
+        return self._progress_counter.heartbeat()
 
     async def died(self) -> None:
         """Wait for as long as the engine lives, then raise `WorkerDied`."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from temper.envs.core.clock import loop_time
-from temper.envs.core.member import Holding, MemberNow, WorkerDied
+from temper.envs.core.process import MemoryUsage, ProcessInfo, WorkerDied
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.pool.served_weights import Newcomer, Served, ServedWeights
@@ -29,7 +29,7 @@ ANSWER_S = 20.0
 MOST_DEATHS = 3
 """Deaths of workers that a ticket may meet: its group fails at the last one, as its task may be the cause."""
 Spawn = Callable[[int], WorkerHandle]
-"""Makes the worker of a slot, by its number. `WorkerHandle.placed` and `start` do the slow part."""
+"""Makes the worker of a slot, by its number. `WorkerHandle.wait_until_running` and `start` do the slow part."""
 
 OnReissue = Callable[[int, str], None]
 
@@ -154,7 +154,7 @@ class RolloutPool:
         waits = not self._in(WorkerState.SERVING) and bool(self._in(WorkerState.STARTING))
         return loop_time() if waits else self._keeper.healed_at
 
-    def members(self) -> list[MemberNow]:
+    def processes(self) -> list[ProcessInfo]:
         return [slot.now(asleep=not self._keeper.awake) for slot in self._slots]
 
     async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
@@ -175,9 +175,9 @@ class RolloutPool:
         if weights:
             self._keeper.check()
 
-    async def holding(self) -> dict[str, Holding]:
-        async def named(worker: WorkerHandle) -> tuple[str, Holding]:
-            return worker.name, await worker.holding()
+    async def memory_usage(self) -> dict[str, MemoryUsage]:
+        async def named(worker: WorkerHandle) -> tuple[str, MemoryUsage]:
+            return worker.name, await worker.memory_usage()
 
         return dict(await self._of_all(named))
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
-from temper.envs.core.member import ProcessDied
+from temper.envs.core.process import ProcessDied
 
 TOGETHER_S = 10.0
 """Seconds within which deaths of a rollout worker and of what took its place count as one."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from temper.envs.core.member import WorkerDied
+from temper.envs.core.process import WorkerDied
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import EngineEnd, Offered, Push

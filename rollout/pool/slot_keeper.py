@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from temper.envs.core.clock import loop_time
-from temper.envs.core.errors import FailureKind, in_words
-from temper.envs.core.member import MemberNow, MemberState, ProcessDied, WorkerDied
+from temper.envs.core.errors import FailureKind, describe_error
+from temper.envs.core.process import ProcessDied, ProcessInfo, ProcessState, WorkerDied
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.pool.served_weights import Newcomer, Served, ServedWeights
 from temper.rollout.pool.worker_handle import WorkerHandle
@@ -107,17 +107,17 @@ class WorkerSlot:
     def taker(self) -> WorkerHandle | Newcomer:
         return self.worker if self.given is None else Newcomer(worker=self.worker, given=self.given)
 
-    def now(self, *, asleep: bool = False) -> MemberNow:
+    def now(self, *, asleep: bool = False) -> ProcessInfo:
         """Return what its worker does; `asleep` says whether those that serve are that."""
-        state: MemberState = "starting"
+        state: ProcessState = "starting"
         if self.state is WorkerState.SERVING:
             state = "asleep" if asleep else "serving"
         elif self.state is WorkerState.DRAINING:
             state = "draining"
-        return MemberNow(
+        return ProcessInfo(
             name=self.worker.name,
             state=state,
-            member=self.worker,
+            process=self.worker,
             watched=self.state is not WorkerState.STARTING,
             tickets=tuple(self.tickets),
             restarts=self.restarts,
@@ -301,7 +301,7 @@ class SlotKeeper:
         except Exception as error:
             if isinstance(error, WorkerDied) or error is self._given_up or not self._has_served:
                 raise  # without one that ever served it is a mistake in the settings, for example
-            raise WorkerDied(f"{worker.name} did not start: {in_words(error)}") from error
+            raise WorkerDied(f"{worker.name} did not start: {describe_error(error)}") from error
         if confirmed != started.version:
             raise WorkerDied(f"{worker.name} started on version {started.version.step} and confirms {confirmed.step}")
         if slot.state is WorkerState.STARTING:
@@ -326,7 +326,7 @@ class SlotKeeper:
 
     async def _placed(self, worker: WorkerHandle) -> None:
         """Wait for room for a worker, without an end while others serve: a machine that comes has room."""
-        placing = asyncio.ensure_future(worker.placed())
+        placing = asyncio.ensure_future(worker.wait_until_running())
         try:
             while not placing.done():
                 await asyncio.wait({placing}, timeout=self._healing.start_s)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from temper.envs.core.member import Holding, Place, Process, Pulse
+from temper.envs.core.process import Heartbeat, MemoryUsage, Place, Process
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
@@ -25,9 +25,9 @@ class WorkerHandle:
     def place(self) -> Place | None:
         return self._process.place
 
-    async def placed(self) -> None:
+    async def wait_until_running(self) -> None:
         """Wait until the process runs: until a machine has room for it."""
-        await self._process.placed()
+        await self._process.wait_until_running()
 
     async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
         return await self._process.call("start", str(model_dir), version.step, self._record_experts, self._sleeps)
@@ -55,8 +55,8 @@ class WorkerHandle:
     async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         await self._process.call("occupy", named={"weights": weights, "cache": cache, "limit_s": limit_s})
 
-    async def holding(self) -> Holding:
-        return await self._process.call("holding")
+    async def memory_usage(self) -> MemoryUsage:
+        return await self._process.call("memory_usage")
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
         return await self._process.call("load_weights", manifest, offer, number)
@@ -64,8 +64,8 @@ class WorkerHandle:
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         return await self._process.call("load_checkpoint", str(directory), version.step)
 
-    async def pulse(self) -> Pulse:
-        return await self._process.call("pulse")
+    async def heartbeat(self) -> Heartbeat:
+        return await self._process.call("heartbeat")
 
     def kill(self) -> None:
         """End the process at once; a call that waits raises `WorkerDied`."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from temper.envs.core.clock import loop_time
-from temper.envs.core.errors import in_words
-from temper.envs.core.member import ProcessDied, WorkerDied
+from temper.envs.core.errors import describe_error
+from temper.envs.core.process import ProcessDied, WorkerDied
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest, WholeWeightsNeeded
 from temper.rollout.weights.process_group import ALONE_S, SLOWEST
@@ -82,7 +82,7 @@ class Delivery:
             if isinstance(outcome, WeightVersion | WorkerDied):
                 confirmed.append(outcome)
             elif taken and isinstance(outcome, Exception) and not isinstance(outcome, ProcessDied):
-                why = f"did not take weight version {manifest.version}, which others took: {in_words(outcome)}"
+                why = f"did not take weight version {manifest.version}, which others took: {describe_error(outcome)}"
                 confirmed.append(WorkerDied(why))
             else:
                 raise outcome
@@ -124,7 +124,7 @@ class Delivery:
                 await asyncio.gather(self._sender.send(manifest.version), return_exceptions=True)
                 await asyncio.wait(loads, timeout=limit_s)
             late = f"did not take weight version {manifest.version} within {limit_s:.0f} s"
-            late += f" after the sender failed: {in_words(sent)}" if isinstance(sent, Exception) else LIMITED_BY
+            late += f" after the sender failed: {describe_error(sent)}" if isinstance(sent, Exception) else LIMITED_BY
             found = [one.exception() or one.result() if one.done() else WorkerDied(late) for one in loads]
         finally:
             for one in (naming, *loads):

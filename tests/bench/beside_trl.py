@@ -162,8 +162,8 @@ class LoopSide:
 
     def _cpu_s(self) -> float:
         """Return the CPU seconds of this process, of its actors and of all that these started."""
-        members = [*self._pool.members(), *self._learner.members()]
-        pids = [now.member.place.pid for now in members if now.member.place is not None]
+        processes = [*self._pool.processes(), *self._learner.processes()]
+        pids = [now.process.place.pid for now in processes if now.process.place is not None]
         children = [child.pid for pid in pids for child in psutil.Process(pid).children(recursive=True)]
         return time.process_time() + cpu_s([*pids, *children])
 

@@ -91,4 +91,4 @@ async def _bare(pool: RolloutPool, groups: list[Group], config: Config) -> Speed
 
 
 def _worker_cpu_s(pool: RolloutPool) -> float:
-    return cpu_s(now.member.place.pid for now in pool.members() if now.member.place is not None)
+    return cpu_s(now.process.place.pid for now in pool.processes() if now.process.place is not None)

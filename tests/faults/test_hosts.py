@@ -8,7 +8,7 @@ from support.fault_report import saw
 from support.healing import audited, steps_done
 from support.two_hosts import NoHostsError, two_hosts
 
-from temper.orchestrator.session.status import MemberStatus, read_status
+from temper.orchestrator.session.status import ProcessStatus, read_status
 
 TOLERANCE = 1e-4
 SFT, STEPS = 6, 20
@@ -21,21 +21,21 @@ ON_BOTH = [
     "learner.ranks=2",
     "learner.zero_stage=2",
     "rollout.workers=2",
-    "supervision.pulse_s=0.5",
+    "supervision.heartbeat_s=0.5",
     "supervision.restarts=10",
 ]
 
 
-def members(job: Job, name: str) -> list[MemberStatus]:
-    """Return the members of this name that serve."""
+def processes(job: Job, name: str) -> list[ProcessStatus]:
+    """Return the processes of this name that serve."""
     status = read_status(job.run)
-    found = status.members if status else ()
+    found = status.processes if status else ()
     return [one for one in found if one.name.startswith(name) and one.state == "serving" and one.pid]
 
 
 def on_both(job: Job) -> bool:
     """Return whether two ranks and two engines serve, one of each on either host."""
-    ranks, engines = members(job, "the learner"), members(job, "rollout")
+    ranks, engines = processes(job, "the learner"), processes(job, "rollout")
     return all(len({one.node for one in found}) == len(found) == 2 for found in (ranks, engines))
 
 
@@ -61,7 +61,7 @@ def test_a_run_on_two_hosts_trains_as_on_one_and_outlives_the_loss_of_one() -> N
                 done, began = steps_done(job), time.monotonic()
                 pace.write_text(str(SLOWER_S), encoding="ascii")
                 hosts.lose()
-                job.wait_until(lambda: len(members(job, "rollout")) == 1, "the loss is known", every_s=0.1)
+                job.wait_until(lambda: len(processes(job, "rollout")) == 1, "the loss is known", every_s=0.1)
                 noticed = time.monotonic() - began
                 hosts.join()
                 began = time.monotonic()

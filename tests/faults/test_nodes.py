@@ -19,7 +19,7 @@ ARGUMENTS = [
     "rl.groups_per_step=8",
     "stages=[init,rl]",
     "rollout.workers=2",
-    "supervision.pulse_s=0.5",
+    "supervision.heartbeat_s=0.5",
     "supervision.silent_s=10",
     "supervision.restarts=10",
 ]
@@ -34,8 +34,8 @@ def found() -> Iterator[Runs]:
 def serving(job: Job) -> set[int]:
     """The processes of the rollout workers that serve."""
     status = read_status(job.run)
-    members = status.members if status else ()
-    return {one.pid for one in members if one.name.startswith("rollout") and one.state == "serving" and one.pid}
+    processes = status.processes if status else ()
+    return {one.pid for one in processes if one.name.startswith("rollout") and one.state == "serving" and one.pid}
 
 
 def heals_on_the_other_node(job: Job) -> str:

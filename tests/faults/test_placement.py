@@ -19,7 +19,7 @@ ARGUMENTS = [
     "rl.groups_per_step=8",
     "rl.updates_per_step=8",  # so that the learner's phase takes a while
     "rl.checkpoint_every=4",
-    "supervision.pulse_s=0.5",
+    "supervision.heartbeat_s=0.5",
 ]
 
 

@@ -58,7 +58,7 @@ def _figures(report: Report, metrics: list[dict[str, Any]], phases: list[dict[st
     for name in sorted({row["phase"] for row in phases}):
         rows = [row for row in phases if row["phase"] == name]
         report.figure(f"{name}: the change to it, the longest", max(row["seconds"] for row in rows), "s")
-        held = [one for row in rows for one in row["holding"].values()]
+        held = [one for row in rows for one in row["memory_usage"].values()]
         for what, words in HELD.items():
             known = [one[what] for one in held if one[what] is not None]
             if known:

@@ -11,7 +11,7 @@ import psutil
 from support.fault_job import Job, rows
 
 from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
-from temper.orchestrator.session.status import MemberStatus, read_status
+from temper.orchestrator.session.status import ProcessStatus, read_status
 
 WORKER, ENGINE, RANK = "ray::RolloutWorker", "VLLM::EngineCore", "ray::TrainerWorker"
 MEMBERS = {WORKER: "rollout worker", ENGINE: "rollout worker", RANK: "the learner's rank"}
@@ -43,8 +43,10 @@ def heal(
     def serving() -> set[int | None]:
         look()
         status = read_status(job.run)
-        members = status.members if status else ()
-        return {one.pid for one in members if one.name.startswith(MEMBERS[name]) and one.state == "serving" and one.pid}
+        processes = status.processes if status else ()
+        return {
+            one.pid for one in processes if one.name.startswith(MEMBERS[name]) and one.state == "serving" and one.pid
+        }
 
     def waits(seen: Callable[[], bool], what: str) -> None:
         job.wait_until(seen, what, limit_s=HEALED_S, every_s=0.1)
@@ -71,10 +73,10 @@ def faults(job: Job) -> list[MetricsRow]:
     return [row for row in rows if row.event is not None and row.event["kind"] == "fault"]
 
 
-def workers(job: Job) -> list[MemberStatus]:
+def workers(job: Job) -> list[ProcessStatus]:
     """Return the rollout workers as the run shows them."""
     status = read_status(job.run)
-    return [one for one in (status.members if status else ()) if one.name.startswith(MEMBERS[WORKER])]
+    return [one for one in (status.processes if status else ()) if one.name.startswith(MEMBERS[WORKER])]
 
 
 def scale(job: Job, number: int) -> float:

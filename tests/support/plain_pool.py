@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from temper.envs.core.member import Holding, Place, Pulse, WorkerDied
+from temper.envs.core.process import Heartbeat, MemoryUsage, Place, WorkerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.episodes.resume import BegunGroup
@@ -63,7 +63,7 @@ class Worker:
             task.cancel()
             death.cancel()
 
-    async def placed(self) -> None:
+    async def wait_until_running(self) -> None:
         await self._alive(self.room.wait())
 
     async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
@@ -127,11 +127,11 @@ class Worker:
         self.has = (weights, cache)
         self.did.append("wake" if cache else "load" if weights else "sleep")
 
-    async def holding(self) -> Holding:
-        return Holding(weights=int(self.has[0]), cache=int(self.has[1]))
+    async def memory_usage(self) -> MemoryUsage:
+        return MemoryUsage(weights=int(self.has[0]), cache=int(self.has[1]))
 
-    async def pulse(self) -> Pulse:
-        return Pulse(progress=0, doing="", quiet_s=0.0)
+    async def heartbeat(self) -> Heartbeat:
+        return Heartbeat(progress=0, doing="", quiet_s=0.0)
 
     def kill(self) -> None:
         self.dead.set()

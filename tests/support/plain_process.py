@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
-from temper.envs.core.member import NOTHING, Place
+from temper.envs.core.process import NOTHING, Place
 
 
 class PlainProcess:
@@ -11,7 +11,7 @@ class PlainProcess:
 
     place: Place | None = None
 
-    async def placed(self) -> None: ...
+    async def wait_until_running(self) -> None: ...
 
     async def call(
         self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False

@@ -8,7 +8,7 @@ from typing import Any
 
 from support.plain_process import PlainProcess
 
-from temper.envs.core.member import NOTHING
+from temper.envs.core.process import NOTHING
 from temper.learner.config import LearnerConfig
 from temper.learner.trainer_group import RankHandle, TrainerGroup
 from temper.learner.worker import TrainerWorker

@@ -9,7 +9,7 @@ from time import monotonic
 
 import numpy as np
 
-from temper.envs.core.member import Holding
+from temper.envs.core.process import MemoryUsage
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from temper.rollout.expert_choices import Choices
 from temper.rollout.token_arrays import tokens_of
@@ -82,9 +82,9 @@ class ReplayEngine:
     async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         """Take nothing: it has no device."""
 
-    async def holding(self) -> Holding:
+    async def memory_usage(self) -> MemoryUsage:
         """Hold nothing."""
-        return Holding()
+        return MemoryUsage()
 
     async def answers(self) -> None:
         """Answer: there is no other process."""

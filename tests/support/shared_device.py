@@ -6,7 +6,7 @@ from typing import Any
 from support.plain_pool import Worker
 from support.plain_process import PlainProcess
 
-from temper.envs.core.member import NOTHING, Holding, Pulse
+from temper.envs.core.process import NOTHING, Heartbeat, MemoryUsage
 from temper.learner.losses.config import LossConfig
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
@@ -83,8 +83,8 @@ class SharingRank(PlainProcess):
         self.has = (weights, states)
         self.device.said.append("learner " + ("whole" if states else "weights" if weights else "nothing"))
 
-    async def holding(self) -> Holding:
-        return Holding(weights=WEIGHTS * self.has[0], states=STATES * self.has[1])
+    async def memory_usage(self) -> MemoryUsage:
+        return MemoryUsage(weights=WEIGHTS * self.has[0], states=STATES * self.has[1])
 
     async def train(self, shares: Any, *, loss: LossConfig, epochs: int) -> dict[str, float]:
         self.device.use(self.name, WEIGHTS + STATES, "learn")
@@ -106,8 +106,8 @@ class SharingRank(PlainProcess):
         self.device.use(self.name, WEIGHTS + STATES, "save")
         return False
 
-    async def pulse(self) -> Pulse:
-        return Pulse(progress=0, doing="", quiet_s=0.0)
+    async def heartbeat(self) -> Heartbeat:
+        return Heartbeat(progress=0, doing="", quiet_s=0.0)
 
     def kill(self) -> None:
         self.device.taken.pop(self.name, None)

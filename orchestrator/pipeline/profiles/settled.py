@@ -80,7 +80,7 @@ def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShap
         choose(asked, place)
     return ChosenConfig(
         profile=name_of(has),
-        hardware=has.in_words(),
+        hardware=has.describe_error(),
         placement="colocated" if place.colocated else "dedicated",
         idle_gpus=idle_gpus(asked, place),
         settings=asked.chosen,

@@ -9,14 +9,14 @@ import pytest
 from support.in_loop import in_loop
 from support.plain_process import PlainProcess
 
-from temper.envs.core.member import Holding, LearnerDied, Place
+from temper.envs.core.process import LearnerDied, MemoryUsage, Place
 from temper.learner.batches.micro_batches import make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import RankHandle, TrainerGroup
 
-NOTHING = Holding()
+NOTHING = MemoryUsage()
 
 
 def group_of(ranks: Sequence[PlainProcess]) -> TrainerGroup:
@@ -27,10 +27,16 @@ class Rank(PlainProcess):
     """A rank that keeps its calls, and answers only once all the ranks were called: as a collective does."""
 
     def __init__(
-        self, number: int, *, meeting: asyncio.Barrier, breaks: str = "", node: str = "a", holding: Holding = NOTHING
+        self,
+        number: int,
+        *,
+        meeting: asyncio.Barrier,
+        breaks: str = "",
+        node: str = "a",
+        memory_usage: MemoryUsage = NOTHING,
     ) -> None:
         self.place = Place(pid=number, host="h", node=node)
-        self.held = holding
+        self.held = memory_usage
         self.number = number
         self.meeting = meeting
         self.breaks = breaks
@@ -52,8 +58,8 @@ class Rank(PlainProcess):
     async def occupy(self, *, weights: bool, states: bool) -> None:
         await self._called("occupy")
 
-    async def holding(self) -> Holding:
-        await self._called("holding")
+    async def memory_usage(self) -> MemoryUsage:
+        await self._called("memory_usage")
         return self.held
 
     async def save(self, directory: str, *, beside: bool, spare: int) -> bool:
@@ -94,9 +100,9 @@ def test_what_one_rank_raises_ends_the_call() -> None:
 async def test_the_copy_of_a_checkpoint_leaves_room_for_what_the_ranks_of_a_machine_put_aside(
     device: int | None, spare: int
 ) -> None:
-    held = Holding(weights=5, states=7, main=10**6, device=device)
+    held = MemoryUsage(weights=5, states=7, main=10**6, device=device)
     meeting = asyncio.Barrier(3)
-    ranks = [Rank(number, meeting=meeting, node=node, holding=held) for number, node in enumerate("aab")]
+    ranks = [Rank(number, meeting=meeting, node=node, memory_usage=held) for number, node in enumerate("aab")]
     group = group_of(ranks)
     async with asyncio.timeout(5):
         await group.save(Path("c"))

@@ -25,7 +25,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from temper.envs.core.member import Holding
+from temper.envs.core.process import MemoryUsage
 from temper.learner.batches.micro_batches import TrainBatch, make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig, ZeroStage
@@ -139,18 +139,18 @@ def weights_of(rank: TrainerWorker) -> dict[str, torch.Tensor] | None:
     return None if manifest is None else received(rank, manifest)
 
 
-def engines_phase(rank: TrainerWorker, step: int) -> list[Holding]:
+def engines_phase(rank: TrainerWorker, step: int) -> list[MemoryUsage]:
     """Let a rank push with its weights alone, hold nothing, and be whole again; returns what it held in all four phases."""
-    held = [rank.holding()]
+    held = [rank.memory_usage()]
     rank.occupy(weights=True, states=False)
     rank.publish(step)
-    held.append(rank.holding())
+    held.append(rank.memory_usage())
     rank.occupy(weights=False, states=False)
-    held.append(rank.holding())
+    held.append(rank.memory_usage())
     with pytest.raises(AssertionError, match="the model is aside"):
         rank.logprobs([])
     rank.occupy(weights=True, states=True)
-    return [*held, rank.holding()]
+    return [*held, rank.memory_usage()]
 
 
 def in_processes(

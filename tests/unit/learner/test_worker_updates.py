@@ -79,7 +79,7 @@ def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
     shares = own(learner, halves(ranks=2, seed=0))
     first = learner.train(shares * EPOCHS, loss=PPO, epochs=EPOCHS)
     records = learner.token_records()
-    pulse, micro_batches = learner.heart.pulse(), sum(len(share.micro_batches) for share in shares)
+    heartbeat, micro_batches = learner.progress_counter.heartbeat(), sum(len(share.micro_batches) for share in shares)
     learner.save(f"{folder}/saved")
     second = learner.train(own(learner, in_epochs(seed=1)), loss=PPO, epochs=EPOCHS)
     weights = weights_of(learner)
@@ -94,7 +94,7 @@ def updates(rank: int, port: int, folder: str) -> dict[str, Any]:
     learner.close()
     return {
         "first": first, "second": second, "weights": weights, "again": again, "done": done, "once": once,
-        "broken": broken, "paid": paid, "pulse": pulse, "micro_batches": micro_batches, "records": records,
+        "broken": broken, "paid": paid, "heartbeat": heartbeat, "micro_batches": micro_batches, "records": records,
     }  # fmt: skip
 
 
@@ -199,8 +199,8 @@ def test_the_schedule_counts_updates_and_a_checkpoint_between_steps_continues_bi
 
 def test_a_rank_beats_with_every_micro_batch_and_is_idle_after_its_step(trained):
     passes = trained["micro_batches"] * (1 + EPOCHS)  # once for the old policy
-    assert trained["pulse"].progress == passes + 2  # its beginning and its end
-    assert (trained["pulse"].doing, trained["pulse"].quiet_s) == ("", 0.0)
+    assert trained["heartbeat"].progress == passes + 2  # its beginning and its end
+    assert (trained["heartbeat"].doing, trained["heartbeat"].quiet_s) == ("", 0.0)
 
 
 def test_an_update_that_is_skipped_leaves_the_others(trained):

@@ -169,6 +169,6 @@ def _types_of(model: PreTrainedModel, points: Mapping[str, object]) -> dict[str,
     return {name: kind for name, kind in found.items() if name in points}
 
 
-def in_words(point: Point) -> str:
+def describe_error(point: Point) -> str:
     """Return a point for people: the layer before it, and its type."""
     return point.name if point.name == EMBEDDING else f"layer {point.name.partition('.')[0]} ({point.type})"

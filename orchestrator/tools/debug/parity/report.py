@@ -10,7 +10,7 @@ from rich.text import Text
 
 from temper.orchestrator.tools.debug.parity.answers import Setup
 from temper.orchestrator.tools.debug.parity.comparison import EXACT, Comparison
-from temper.orchestrator.tools.debug.parity.layers import DEPARTS, LayerFindings, in_words
+from temper.orchestrator.tools.debug.parity.layers import DEPARTS, LayerFindings, describe_error
 
 WORST = 5
 """Layers that are named one by one."""
@@ -92,10 +92,10 @@ def _layer_lines(layers: LayerFindings) -> Iterator[str]:
             continue
         first = points[name]
         yield (
-            f"{way}: hidden states depart first behind {in_words(first)}, by {first.errors[way]:.1e}; "
+            f"{way}: hidden states depart first behind {describe_error(first)}, by {first.errors[way]:.1e}; "
             f"behind the last layer by {last}"
         )
         most = sorted(layers.points, key=lambda point: -point.added[way])[:WORST]
-        added = [f"{in_words(point)} {point.added[way]:.1e}" for point in most if point.added[way] > DEPARTS]
+        added = [f"{describe_error(point)} {point.added[way]:.1e}" for point in most if point.added[way] > DEPARTS]
         if added:
             yield f"  most is added by {', '.join(added)}"

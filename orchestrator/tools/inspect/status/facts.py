@@ -179,15 +179,15 @@ def _newest_faults(folder: Path) -> tuple[str, ...]:
 
 
 def _memory(status: RunStatus) -> tuple[ProcessMemory, ...]:
-    """Return the memory of the driver and its members as far as they are on this machine and still there."""
+    """Return the memory of the driver and its processes as far as they are on this machine and still there."""
     here = socket.gethostname()
     pids = [("driver", status.pid)] if status.host == here else []
-    pids += [(one.name, one.pid) for one in status.members if one.pid is not None and one.host == here]
+    pids += [(one.name, one.pid) for one in status.processes if one.pid is not None and one.host == here]
     found = []
     for name, pid in pids:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
-            below = [] if name == "driver" else process.children(recursive=True)  # the driver's are its members
+            below = [] if name == "driver" else process.children(recursive=True)  # the driver's are its processes
             found.append(ProcessMemory(name=name, bytes=sum(_resident(one) for one in (process, *below))))
     return tuple(found)
 

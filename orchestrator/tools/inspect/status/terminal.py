@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from temper.orchestrator.session.status import MemberStatus, RunStatus
+from temper.orchestrator.session.status import ProcessStatus, RunStatus
 from temper.orchestrator.tools.inspect.status.facts import RunFacts
 
 SHOWN_TICKETS = 12
@@ -22,8 +22,8 @@ def facts_table(facts: RunFacts) -> RenderableType:
     if status is None:
         return Text("starting" if facts.running else "not running; it has written no status yet")
     parts: list[RenderableType] = [Text("\n".join(map(printable, _lines(facts, status))))]
-    if facts.running and status.members:
-        parts.append(_members(status))
+    if facts.running and status.processes:
+        parts.append(_processes(status))
     if facts.running and status.tickets:
         parts.append(_tickets(status))
     return Group(*parts)
@@ -70,13 +70,13 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
         yield f"answers of {', '.join(facts.recorded)}: temper view {facts.folder}"
 
 
-def _members(status: RunStatus) -> Table:
+def _processes(status: RunStatus) -> Table:
     """Return the processes, with the machine of each where one is on another than the driver, for 80 characters."""
-    elsewhere = any(one.host not in (status.host, None) for one in status.members)
+    elsewhere = any(one.host not in (status.host, None) for one in status.processes)
     table = Table("process", "state", "pid", box=box.SIMPLE, padding=(0, 1, 0, 0))
     for head in (*(["machine"] if elsewhere else []), "answered", "progress", "at work"):
         table.add_column(head, overflow="fold")
-    for one in status.members:
+    for one in status.processes:
         place = (one.host or "",) if elsewhere else ()
         answered = "" if one.answered_s is None else f"{one.answered_s:.0f} s ago"
         known = (one.name, one.state, str(one.pid or ""), *place, answered, str(one.progress or 0), _work(one))
@@ -84,7 +84,7 @@ def _members(status: RunStatus) -> Table:
     return table
 
 
-def _work(one: MemberStatus) -> str:
+def _work(one: ProcessStatus) -> str:
     facts = (
         one.doing,
         f"quiet {one.quiet_s:.0f} s" if one.quiet_s else "",

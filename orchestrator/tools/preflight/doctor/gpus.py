@@ -102,7 +102,7 @@ def check_kernels(config: PretrainedConfig, *, device: Device) -> None:
 def look_at_devices(subject: Subject) -> Iterator[Finding]:
     """Compare the processes of a run with this machine."""
     if subject.given is None:
-        yield ok(subject.hardware.in_words())
+        yield ok(subject.hardware.describe_error())
     else:
         yield check_devices(placed(subject.given, subject.given.instances), subject.hardware)
 
@@ -110,7 +110,7 @@ def look_at_devices(subject: Subject) -> Iterator[Finding]:
 def check_devices(wanted: Wanted, hardware: Hardware) -> Finding:
     """Check whether one machine has the devices that a run places processes on."""
     nodes = [Node(name="", address="this machine", gpus=hardware.gpus, free=hardware.gpus)]
-    on_this, has = wanted.on(nodes), hardware.in_words()
+    on_this, has = wanted.on(nodes), hardware.describe_error()
     if not on_this.fits(nodes):
         what, _, remedy = lacking(on_this, nodes).rpartition("; ")
         return failure(what, remedy)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from temper.envs.core.member import Place
+from temper.envs.core.process import Place
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.tools.preflight.simulation.scenario import Scenario, Speeds
 from temper.rollout.engines.protocol import EngineStats
@@ -161,7 +161,7 @@ class SimulatedWorker(WorkerHandle):
         self._scenario, self._driver = scenario, driver
         self._counted = 0.0
 
-    async def placed(self) -> None: ...
+    async def wait_until_running(self) -> None: ...
 
     async def start(self, model_dir: Path, version: WeightVersion) -> WeightVersion:
         await asyncio.sleep(self._scenario.speeds.start_s)

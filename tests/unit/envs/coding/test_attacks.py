@@ -26,7 +26,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "values": {"question": "Write f.", "fn_name": "f", "inputs": [[7], [8]], "outputs": [4321, "x"]},
     "program": {"question": "Print.", "tests": [{"input": "7\n", "output": "4321\n"}, {"input": "8", "output": "9"}]},
 }
-BORDER = """
+BRIDGE = """
 import sys
 
 
@@ -103,18 +103,18 @@ ATTACKS = {
     "an endless recursion": "def f(x):\n    return f(x)",
     "much memory": "def f(x):\n    return bytearray(1 << 40)",
     "a null byte": "def f(x):\n    return '\\0'\n\0",
-    "asks for nothing": BORDER.format("ask()"),
-    "asks for rubbish": BORDER.format("ask(5)"),
-    "asks without end": BORDER.format("while True:\n        ask(('do', 'call', ('\\0', 'own', 0), [[], {}]))"),
-    "has the check execute": BORDER.format(
+    "asks for nothing": BRIDGE.format("ask()"),
+    "asks for rubbish": BRIDGE.format("ask(5)"),
+    "asks without end": BRIDGE.format("while True:\n        ask(('do', 'call', ('\\0', 'own', 0), [[], {}]))"),
+    "has the check execute": BRIDGE.format(
         "ask(('do', 'call', ('\\0', 'built in', 'exec'), [['import os; os._exit(0)'], {}]))"
     ),
-    "has the check return": BORDER.format("ask(('value', [], ('\\0', 'built in', 'exec')))"),
-    "has the check stop": BORDER.format("ask(('raised', ['StopIteration'], ''))"),
-    "has the check exit": BORDER.format("ask(('raised', ['SystemExit', 'BaseException'], ''))"),
-    "wants what the check keeps": BORDER.format("return ask(('do', 'attribute', ('\\0', 'own', 0), ['__globals__']))"),
-    "wants the names of the check": BORDER.format("return ask(('do', 'call', ('\\0', 'named', 'f'), [[], {}]))"),
-    "deep rubbish": BORDER.format("r = 1\n    for _ in range(49):\n        r = (r,)\n    ask(r)"),
+    "has the check return": BRIDGE.format("ask(('value', [], ('\\0', 'built in', 'exec')))"),
+    "has the check stop": BRIDGE.format("ask(('raised', ['StopIteration'], ''))"),
+    "has the check exit": BRIDGE.format("ask(('raised', ['SystemExit', 'BaseException'], ''))"),
+    "wants what the check keeps": BRIDGE.format("return ask(('do', 'attribute', ('\\0', 'own', 0), ['__globals__']))"),
+    "wants the names of the check": BRIDGE.format("return ask(('do', 'call', ('\\0', 'named', 'f'), [[], {}]))"),
+    "deep rubbish": BRIDGE.format("r = 1\n    for _ in range(49):\n        r = (r,)\n    ask(r)"),
     "marks": "def f(x):\n    return ('\\0', 'own', 0)",
 }  # fmt: skip
 
@@ -153,11 +153,11 @@ def test_the_right_function_scores_where_the_attacks_do_not(name: str) -> None:
         "f.__code__.co_consts",
         "f.__closure__",
         "type(f)._there",
-        "f._border.request('attribute', ('own', 0), '__code__')",
-        "f._border.request('item', ('own', 0), 0)",
-        "f._border.request('text', ('own', 0))",
-        "f._border.request('call', ('built in', 'globals'), [], {})",
-        "f._border.request('call', ('named', 'each'), [], {})",
+        "f._bridge.request('attribute', ('own', 0), '__code__')",
+        "f._bridge.request('item', ('own', 0), 0)",
+        "f._bridge.request('text', ('own', 0))",
+        "f._bridge.request('call', ('built in', 'globals'), [], {})",
+        "f._bridge.request('call', ('named', 'each'), [], {})",
     ],
 )
 def test_a_function_of_the_check_can_be_called_but_not_looked_into(look: str) -> None:

@@ -20,7 +20,7 @@ from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.session.status import (
     SCALE_FILE,
     EvaluationStatus,
-    MemberStatus,
+    ProcessStatus,
     RunStatus,
     TicketStatus,
     ask_for_workers,
@@ -30,7 +30,7 @@ from temper.orchestrator.session.status import (
 from temper.orchestrator.tools.inspect.status.facts import gather
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
 
-WORKER = MemberStatus(
+WORKER = ProcessStatus(
     name="rollout worker 0",
     state="serving",
     restarts=1,
@@ -42,7 +42,7 @@ WORKER = MemberStatus(
     doing="a pass of the engine",
     quiet_s=3.0,
 )
-STARTING = MemberStatus(name="rollout worker 1", state="starting", restarts=0, tickets=())
+STARTING = ProcessStatus(name="rollout worker 1", state="starting", restarts=0, tickets=())
 STATUS = RunStatus(
     pid=1,
     host=socket.gethostname(),
@@ -56,7 +56,7 @@ STATUS = RunStatus(
         TicketStatus(number=6, env="math", state="ready", age_s=40.0, worker=None),
         TicketStatus(number=7, env="code", state="generating", age_s=12.5, worker="rollout worker 0"),
     ),
-    members=(WORKER, STARTING),
+    processes=(WORKER, STARTING),
     failures={"grader": 2},
     faults=1,
     evaluation=EvaluationStatus(name="rl step 2", answered=5, tasks=64, age_s=7.6),
@@ -99,10 +99,10 @@ def test_a_run_that_goes_on_is_shown_with_its_workers_and_its_oldest_groups_firs
 
 def test_a_terminal_of_80_characters_shows_each_process_whole(tmp_path: Path) -> None:
     here = replace(WORKER, host=socket.gethostname(), pid=1234567)
-    for number, members in enumerate(([here, STARTING], [WORKER, STARTING])):
+    for number, processes in enumerate(([here, STARTING], [WORKER, STARTING])):
         folder = RunDir(tmp_path / str(number))
         folder.open()
-        replace(STATUS, members=tuple(members)).write(folder.root)
+        replace(STATUS, processes=tuple(processes)).write(folder.root)
         console = Console(width=80)
         with console.capture() as shown:
             console.print(facts_table(gather(folder, now=1002.0)))
@@ -122,7 +122,7 @@ def test_the_state_of_a_run_is_shown_as_json_and_whether_it_is_running(
     for running in (True, False):
         assert main(["status", str(folder.root), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
-        assert (found["running"], found["stage"], found["members"][0]["pid"]) == (running, "rl", 4242)
+        assert (found["running"], found["stage"], found["processes"][0]["pid"]) == (running, "rl", 4242)
         folder.close()
     assert main(["status", str(folder.root)]) == 0
     assert "not running" in capsys.readouterr().out

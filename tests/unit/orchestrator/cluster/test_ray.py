@@ -17,7 +17,7 @@ import ray
 from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayError
 
-from temper.envs.core.member import LearnerDied, WorkerDied
+from temper.envs.core.process import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster import bundles, ray_cluster
 from temper.orchestrator.cluster.actors import await_actor, living_nodes
@@ -42,12 +42,12 @@ def test_workers_are_told_how_much_vllm_logs_but_for_a_job_that_tells_them_itsel
 
 
 def test_a_copy_of_the_checkout_is_imported_without_a_link(tmp_path: Path) -> None:
-    imports, module = tmp_path / IMPORTS_OF_COPY.relative_to(ROOT), tmp_path / "envs" / "core" / "member.py"
+    imports, module = tmp_path / IMPORTS_OF_COPY.relative_to(ROOT), tmp_path / "envs" / "core" / "process.py"
     shutil.copytree(IMPORTS_OF_COPY, imports)
     module.parent.mkdir(parents=True)
     module.touch()
     program = (
-        f"import sys; sys.path.insert(0, {str(imports)!r}); import temper.envs.core.member as m; print(m.__file__)"
+        f"import sys; sys.path.insert(0, {str(imports)!r}); import temper.envs.core.process as m; print(m.__file__)"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == str(module)

@@ -14,7 +14,7 @@ from support.shared_device import STATES, WEIGHTS, Device, SharingRank, SharingW
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 from unit.orchestrator.loop.test_loop import SlowSource
 
-from temper.envs.core.member import MemberState, WorkerDied
+from temper.envs.core.process import ProcessState, WorkerDied
 from temper.learner.trainer_group import RankHandle, TrainerGroup
 from temper.orchestrator.loop.buffer import Buffer
 from temper.orchestrator.loop.deadline import StopFlag, StuckError
@@ -124,7 +124,7 @@ def test_a_line_a_turn_says_who_had_what(tmp_path: Path) -> None:
     shared = Shared(tmp_path / "t")
     run(shared, lambda: shared.steps(1, saves_at=9))
     rows = [json.loads(line) for line in shared.log.read_text(encoding="utf-8").splitlines()]
-    had = [(row["phase"], {name: one["weights"] for name, one in row["holding"].items()}) for row in rows]
+    had = [(row["phase"], {name: one["weights"] for name, one in row["memory_usage"].items()}) for row in rows]
     rank = SharingRank.name
     assert had[1:] == [
         ("sampling", {rank: 0}),  # before the engine starts
@@ -132,25 +132,25 @@ def test_a_line_a_turn_says_who_had_what(tmp_path: Path) -> None:
         ("pushing", {rank: WEIGHTS, "w": 1}),
         ("sampling", {rank: 0, "w": 1}),
     ]
-    assert [row["holding"][rank]["states"] for row in rows[1:]] == [0, STATES, 0, 0]
-    assert [row["holding"]["w"]["cache"] for row in rows[2:]] == [0, 0, 1]
+    assert [row["memory_usage"][rank]["states"] for row in rows[1:]] == [0, STATES, 0, 0]
+    assert [row["memory_usage"]["w"]["cache"] for row in rows[2:]] == [0, 0, 1]
 
 
 def test_groups_wait_while_the_engines_are_asleep(tmp_path: Path) -> None:
     shared = Shared(tmp_path / "t")
 
-    async def work() -> list[MemberState]:
+    async def work() -> list[ProcessState]:
         await shared.device_phases.begin(LEARNING)
         group = asyncio.create_task(shared.pool.run_group(TICKET, 2))
         await settle()
-        states = [member.state for member in [*shared.pool.members(), *shared.learner.members()]]
+        states = [process.state for process in [*shared.pool.processes(), *shared.learner.processes()]]
         assert not group.done()
         await shared.device_phases.begin(PUSHING)
         await settle()
         assert not group.done()  # the weights are there, the cache is not
         await shared.device_phases.begin(SAMPLING)
         await group
-        return states + [member.state for member in [*shared.pool.members(), *shared.learner.members()]]
+        return states + [process.state for process in [*shared.pool.processes(), *shared.learner.processes()]]
 
     assert run(shared, work) == ["asleep", "serving", "serving", "asleep"]
 

@@ -13,7 +13,7 @@ from unit.orchestrator.evaluation.test_budget_curve import Tracked
 from unit.orchestrator.loop.test_loop import Rollouts, told_folder
 from unit.orchestrator.session.test_session import HealthyLearner
 
-from temper.envs.core.member import LearnerDied, MemberNow
+from temper.envs.core.process import LearnerDied, ProcessInfo
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.token_records import TokenRecord
 from temper.orchestrator.loop.deadline import StopFlag
@@ -67,7 +67,7 @@ class Engines(Rollouts):
     def healed(self) -> float:
         return 0.0
 
-    def members(self) -> list[MemberNow]:
+    def processes(self) -> list[ProcessInfo]:
         return []
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:

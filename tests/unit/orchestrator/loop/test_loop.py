@@ -15,7 +15,7 @@ from support.pushes import empty_push
 from support.turns import turn_of
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
-from temper.envs.core.member import LearnerDied
+from temper.envs.core.process import LearnerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.models.fresh import byte_tokenizer

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from temper.envs.core.member import MemberNow, Place, ProcessDied, Pulse
+from temper.envs.core.process import Heartbeat, Place, ProcessDied, ProcessInfo
 from temper.orchestrator.loop.deadline import StopFlag, StuckError
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir
@@ -27,8 +27,8 @@ class Worker:
     name = "rollout worker 0"
     place = Place(pid=os.getpid(), host="here")
 
-    async def pulse(self) -> Pulse:
-        return Pulse(progress=5, doing="a group", quiet_s=1.5)
+    async def heartbeat(self) -> Heartbeat:
+        return Heartbeat(progress=5, doing="a group", quiet_s=1.5)
 
     def kill(self) -> None: ...
 
@@ -39,16 +39,16 @@ class Desk:
     def __init__(self, root: Path, worker: Worker | None = None) -> None:
         self.folder, self.said, self.asked = RunDir(root / "job"), io.StringIO(), [0]
         self.folder.open()
-        config = load_config(Path("configs/demo.yaml"), ["supervision.pulse_s=0.01", "supervision.silent_s=0.3"])
+        config = load_config(Path("configs/demo.yaml"), ["supervision.heartbeat_s=0.01", "supervision.silent_s=0.3"])
         progress = Progress(stream=self.said)
         self.run = RunContext(config, folder=self.folder, tracker=Tracker(), progress=progress, stop=StopFlag())
         progress.stage("rl", 9)
         first = worker or Worker()
-        members = [
-            MemberNow(name="rollout worker 0", state="serving", member=first, tickets=(3,), restarts=1),
-            MemberNow(name="rollout worker 1", state="starting", member=Worker(), watched=False),
+        processes = [
+            ProcessInfo(name="rollout worker 0", state="serving", process=first, tickets=(3,), restarts=1),
+            ProcessInfo(name="rollout worker 1", state="starting", process=Worker(), watched=False),
         ]
-        self.supervision = RunSupervision(self.run, members=lambda: members, resize=self.resize)
+        self.supervision = RunSupervision(self.run, processes=lambda: processes, resize=self.resize)
 
     def resize(self, workers: int) -> bool:
         self.asked.append(workers)
@@ -64,13 +64,13 @@ class Desk:
 
 
 class StuckWorker(Worker):
-    """A member that never answers, and can't be ended the first times."""
+    """A process that never answers, and can't be ended the first times."""
 
     def __init__(self, *, refusals: int) -> None:
         self.place = Place(pid=2**22 + 1, host="here")
         self.refusals, self.asked = refusals, 0
 
-    async def pulse(self) -> Pulse:
+    async def heartbeat(self) -> Heartbeat:
         await asyncio.sleep(1000)
         raise AssertionError
 
@@ -95,7 +95,7 @@ def watched(root: Path, work: Callable[[Desk], Awaitable[None]], worker: Worker 
 
 def knows_its_worker(desk: Desk) -> bool:
     status = read_status(desk.folder.root)
-    return status is not None and status.members[0].progress is not None
+    return status is not None and status.processes[0].progress is not None
 
 
 def test_the_status_shows_who_answers_and_who_starts(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_the_status_shows_who_answers_and_who_starts(tmp_path: Path) -> None:
 
     status = read_status(watched(tmp_path, work).folder.root)
     assert status is not None
-    serving, starting = status.members
+    serving, starting = status.processes
     assert (status.pid, status.stage, status.step, status.steps) == (os.getpid(), "rl", 0, 9)
     assert (serving.pid, serving.progress, serving.doing, serving.quiet_s) == (os.getpid(), 5, "a group", 1.5)
     assert (serving.state, serving.tickets, serving.restarts, serving.host) == (
@@ -177,7 +177,7 @@ def test_a_folder_that_takes_no_status_is_told_once_and_the_watch_goes_on(tmp_pa
 
 
 def test_the_supervision_survives_its_first_error(tmp_path: Path) -> None:
-    """The error is a fault of the run, and the member that was stuck is ended at the next attempt."""
+    """The error is a fault of the run, and the process that was stuck is ended at the next attempt."""
     worker = StuckWorker(refusals=1)
 
     async def work(desk: Desk) -> None:

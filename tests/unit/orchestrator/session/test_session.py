@@ -12,7 +12,7 @@ import pytest
 from support.run_folders import with_checkpoint
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
-from temper.envs.core.member import LearnerDied, MemberNow
+from temper.envs.core.process import LearnerDied, ProcessInfo
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer
@@ -189,7 +189,7 @@ def test_a_learner_that_hangs_is_not_waited_for_for_ever_and_the_setting_is_name
 
 
 class HealthyLearner(Learner):
-    def members(self, *, restarts: int) -> list[MemberNow]:
+    def processes(self, *, restarts: int) -> list[ProcessInfo]:
         return []
 
     def kill(self) -> None:

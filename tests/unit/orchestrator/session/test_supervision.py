@@ -1,4 +1,4 @@
-"""The supervisor over plain members and real processes: who counts as stuck, what is found, who is ended."""
+"""The supervisor over plain processes and real processes: who counts as stuck, what is found, who is ended."""
 
 import asyncio
 import signal
@@ -11,15 +11,15 @@ from time import monotonic, sleep
 import psutil
 import pytest
 
-from temper.envs.core.member import Member, Place, ProcessDied, Pulse
+from temper.envs.core.process import Heartbeat, Place, ProcessDied, WatchedProcess
 from temper.orchestrator.config.run_config import SupervisionConfig
 from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder, end, examine
 from temper.orchestrator.session.supervisor import AwakeClock, Supervisor
 
-CONFIG = SupervisionConfig(pulse_s=1.0, silent_s=5.0, stalled_s=20.0)
+CONFIG = SupervisionConfig(heartbeat_s=1.0, silent_s=5.0, stalled_s=20.0)
 SLEEPER = """
 import subprocess, sys, time
-from temper.envs.core.member import show_stacks_on_signal
+from temper.envs.core.process import show_stacks_on_signal
 show_stacks_on_signal()
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 def waits_for_what_never_comes():
@@ -30,7 +30,7 @@ waits_for_what_never_comes()
 
 
 class Actor:
-    """A member whose answers the test decides."""
+    """A process whose answers the test decides."""
 
     def __init__(self, name: str = "rollout worker 0", pid: int = 2**22 + 1) -> None:
         self.name = name
@@ -42,12 +42,12 @@ class Actor:
         self.dead = False
         self.killed = 0
 
-    async def pulse(self) -> Pulse:
+    async def heartbeat(self) -> Heartbeat:
         if self.dead:
             raise ProcessDied(self.name)
         if not self.answers:
             await self.resumed.wait()
-        return Pulse(progress=self.progress, doing=self.doing, quiet_s=0.0)
+        return Heartbeat(progress=self.progress, doing=self.doing, quiet_s=0.0)
 
     def kill(self) -> None:
         self.killed += 1
@@ -58,11 +58,11 @@ class Scene:
 
     def __init__(self, *actors: Actor) -> None:
         self.now = 0.0
-        self.members: list[Member] = list(actors)
+        self.processes: list[WatchedProcess] = list(actors)
         self.faults: list[FaultDiagnosis] = []
         self.supervisor = Supervisor(
             CONFIG,
-            members=lambda: self.members,
+            processes=lambda: self.processes,
             on_fault=self.faults.append,
             on_look=self._nothing,
             clock=lambda: self.now,
@@ -212,7 +212,7 @@ def test_a_newcomer_of_the_same_name_has_time_of_its_own() -> None:
         watched = Scene(actor)
         actor.answers = False
         await watched.pass_seconds(4)
-        watched.members = [newcomer]
+        watched.processes = [newcomer]
         newcomer.doing = ""
         await watched.pass_seconds(50)
         assert (actor.killed, newcomer.killed, watched.faults) == (0, 0, [])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from unit.orchestrator.session.test_session import HealthyLearner, on_a_run
 
-from temper.envs.core.member import LearnerDied
+from temper.envs.core.process import LearnerDied
 from temper.learner.batches.micro_batches import TrainBatch, make_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.orchestrator.loop.deadline import StopRequested

@@ -20,7 +20,7 @@ from unit.rollout.engines.test_thought import limits_hold
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.clock import Clock
-from temper.envs.core.member import WorkerDied
+from temper.envs.core.process import WorkerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.source import open_source
 from temper.learner.batches.micro_batches import make_batch
@@ -268,11 +268,11 @@ async def the_learner_has_its_phase(setup: Setup) -> None:
         timed.append(asyncio.create_task(engine.generate(request)))
     while not any(clock.left_s < 100.0 for clock in clocks):  # until a first token
         await asyncio.sleep(0.001)
-    before = await engine.holding()
+    before = await engine.memory_usage()
     await engine.occupy(weights=False, cache=False, limit_s=300.0)
     left = {clock: clock.left_s for clock, one in zip(clocks, timed, strict=True) if not one.done()}
     assert left
-    asleep = await engine.holding()
+    asleep = await engine.memory_usage()
     assert (asleep.weights, asleep.cache) == (0, 0)
     assert before.main - asleep.main > 0.8 * before.cache > 2**29  # of the gigabyte that is set: all of it is gone
     assert await engine.version() == WeightVersion(step=2)

@@ -15,7 +15,7 @@ from support.in_loop import in_loop
 from support.scripted_engine import RENDERER, ROOM, TAGS, ScriptedEngine, runner_of
 from unit.rollout.episodes.test_clocks import Waiting
 
-from temper.envs.core.member import WorkerDied
+from temper.envs.core.process import WorkerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.rollout.engines.engine_process import EngineProcess, cpu_s
 from temper.rollout.engines.protocol import Completion, TurnRequest
@@ -73,19 +73,19 @@ def worker_of(engine: SickEngine) -> RolloutWorker:
 async def test_a_worker_whose_engine_hangs_is_silent_but_for_one_that_is_at_work_on_a_load() -> None:
     worker = worker_of(engine := SickEngine())
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(worker.pulse(), 0.1)
+        await asyncio.wait_for(worker.heartbeat(), 0.1)
     loading = asyncio.create_task(worker.load_checkpoint("model", 3))
     await asyncio.sleep(0)
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(worker.pulse(), 0.1)
+        await asyncio.wait_for(worker.heartbeat(), 0.1)
     engine.process.loading = [os.getpid()]
-    before = asyncio.create_task(worker.pulse())
+    before = asyncio.create_task(worker.heartbeat())
     await asyncio.sleep(0)
     _use_a_cpu()
     first = await before
     engine.well.set()
-    second = await worker.pulse()
-    assert [second.progress - first.progress, await loading, (await worker.pulse()).doing] == [
+    second = await worker.heartbeat()
+    assert [second.progress - first.progress, await loading, (await worker.heartbeat()).doing] == [
         1,
         WeightVersion(step=3),
         "",
@@ -97,9 +97,9 @@ async def test_a_worker_that_is_asleep_gets_on_although_its_groups_wait() -> Non
     worker = worker_of(engine := SickEngine())
     engine.well.set()
     await worker.occupy(weights=False, cache=False, limit_s=1.0)
-    asleep = [(await worker.pulse()).progress for _ in range(3)]
+    asleep = [(await worker.heartbeat()).progress for _ in range(3)]
     await worker.occupy(weights=True, cache=True, limit_s=1.0)
-    awake = [(await worker.pulse()).progress for _ in range(2)]
+    awake = [(await worker.heartbeat()).progress for _ in range(2)]
     assert [*(later - first for first, later in pairwise(asleep)), awake[1] - awake[0]] == [1, 1, 0]
 
 
@@ -113,7 +113,7 @@ def _use_a_cpu() -> None:
 async def test_whoever_waits_for_an_engine_hears_of_its_death() -> None:
     worker = worker_of(engine := SickEngine())
     waiting = [
-        asyncio.create_task(call) for call in (worker.pulse(), worker.died(), worker.load_checkpoint("model", 1))
+        asyncio.create_task(call) for call in (worker.heartbeat(), worker.died(), worker.load_checkpoint("model", 1))
     ]
     await asyncio.sleep(0.05)
     assert not any(task.done() for task in waiting)
@@ -144,13 +144,13 @@ def test_the_death_of_an_engine_is_no_failure_of_an_episode() -> None:
 async def test_a_group_in_flight_makes_a_worker_busy_and_its_calls_are_progress() -> None:
     worker = worker_of(engine := SickEngine())
     engine.well.set()
-    before = (await worker.pulse()).progress
+    before = (await worker.heartbeat()).progress
     running = asyncio.create_task(worker.run_group(Ticket(number=7, task=TASK, admitted=WeightVersion(step=0)), 1))
     await asyncio.sleep(0)
-    doing = (await worker.pulse()).doing
+    doing = (await worker.heartbeat()).doing
     group = await running
     assert not group.failed, group.failures
-    after = await worker.pulse()
+    after = await worker.heartbeat()
     assert (doing, after.progress - before, after.doing) == ("group 7", 4, "")
 
 
@@ -171,11 +171,11 @@ def test_a_slow_call_of_an_environment_gets_on_within_its_time() -> None:
         task = own_env(worker, engine, released.wait, timeout_s=60.0)
         group = asyncio.create_task(worker.run_group(Ticket(number=1, task=task, admitted=WeightVersion(step=0)), 1))
         await asyncio.sleep(0.2)
-        pulses = [await worker.pulse() for _ in range(3)]
-        assert all(later.doing and later.progress > first.progress for first, later in pairwise(pulses))
+        heartbeats = [await worker.heartbeat() for _ in range(3)]
+        assert all(later.doing and later.progress > first.progress for first, later in pairwise(heartbeats))
         released.set()
         await group
-        assert (await worker.pulse()).progress == (await worker.pulse()).progress
+        assert (await worker.heartbeat()).progress == (await worker.heartbeat()).progress
 
     try:
         run(work())

@@ -11,7 +11,7 @@ from support.in_loop import in_loop
 from support.plain_pool import TASK, TICKET, Worker, pool_of, settle
 from support.pushes import empty_push
 
-from temper.envs.core.member import LearnerDied, WorkerDied
+from temper.envs.core.process import LearnerDied, WorkerDied
 from temper.rollout.episodes.resume import BegunGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit, TooManyRestarts
@@ -28,7 +28,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def states(pool: RolloutPool) -> list[tuple[str, int]]:
-    return [(slot.state, slot.restarts) for slot in pool.members()]
+    return [(slot.state, slot.restarts) for slot in pool.processes()]
 
 
 @in_loop
@@ -347,7 +347,7 @@ async def test_each_of_many_workers_may_die_as_often_as_one_alone() -> None:
         worker.kill()
         await settle()
     await pool.run_group(TICKET, 1)
-    assert [member.restarts for member in pool.members()] == [1] * 8
+    assert [process.restarts for process in pool.processes()] == [1] * 8
 
 
 def test_the_deaths_of_one_place_within_the_window_are_counted() -> None:
@@ -421,7 +421,7 @@ async def test_workers_are_added_and_those_that_are_too_many_finish_their_groups
     groups = [asyncio.create_task(pool.run_group(TICKET, 1)) for _ in range(3)]
     await settle()
     pool.resize(1)
-    seen.append([(slot.state, len(slot.tickets)) for slot in pool.members()])
+    seen.append([(slot.state, len(slot.tickets)) for slot in pool.processes()])
     await pool.load_weights(empty_push(1, nbytes=64))  # what drains goes on under new weights too
     seen.append(second.did)
     late = asyncio.create_task(pool.run_group(TICKET, 1))
@@ -431,7 +431,7 @@ async def test_workers_are_added_and_those_that_are_too_many_finish_their_groups
         worker.released.set()
     await asyncio.gather(late, *groups)
     await settle()
-    assert [*seen, second.closed, first.closed, [slot.name for slot in pool.members()]] == [
+    assert [*seen, second.closed, first.closed, [slot.name for slot in pool.processes()]] == [
         [("serving", 0), ("serving", 0)],
         [("serving", 2), ("draining", 1)],
         ["start base 0", "group 3", "push 1"],
@@ -455,7 +455,7 @@ async def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_its_groups
     await settle()
     stays.released.set()
     await asyncio.gather(*groups)
-    assert (len(stays.calls), [slot.name for slot in pool.members()]) == (2, ["stays"])
+    assert (len(stays.calls), [slot.name for slot in pool.processes()]) == (2, ["stays"])
 
 
 @in_loop

@@ -8,7 +8,7 @@ from support.in_loop import in_loop
 from support.plain_pool import TASK, TICKET, Worker, pool_of, settle
 from support.pushes import empty_push
 
-from temper.envs.core.member import WorkerDied
+from temper.envs.core.process import WorkerDied
 from temper.rollout.episodes.resume import BegunEpisode, BegunGroup
 from temper.rollout.trajectory import NO_TIME, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 

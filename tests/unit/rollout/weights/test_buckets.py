@@ -15,7 +15,7 @@ from support.in_loop import in_loop
 from support.pushes import HERE, PlainSender
 from unit.rollout.weights.test_push import SHAPES, Weights, nudged, same, weights
 
-from temper.envs.core.member import Heart, WorkerDied
+from temper.envs.core.process import ProgressCounter, WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.learner.weight_sender import BucketSender, WeightSender, sender_of
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
@@ -315,7 +315,7 @@ def test_a_push_that_is_sent_too_late_leaves_the_offer_of_the_next_one(sender: B
 
 def test_a_rank_that_has_published_nothing_yet_says_that_newcomers_wait_for_the_next_push() -> None:
     for transport in ("shared_memory", "broadcast"):
-        pushes = WeightSender(LearnerConfig(transport=transport), rank=0, heart=Heart())
+        pushes = WeightSender(LearnerConfig(transport=transport), rank=0, progress_counter=ProgressCounter())
         with pytest.raises(NoLongerHeld, match="version 4 are not held here"):
             pushes.offer(4, whole=True, audience=HERE)
 

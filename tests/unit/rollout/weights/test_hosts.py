@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster
 from support.pushes import held
 from unit.rollout.weights.test_push import SHAPES, Weights, nudged, same, segment_sender, weights
 
-from temper.envs.core.member import WorkerDied
+from temper.envs.core.process import WorkerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.learner.config import LearnerConfig
 from temper.learner.trainer_group import TrainerGroup
@@ -158,35 +158,35 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
     await pool.load_weights(await learner.publish(WeightVersion(step=1)))
     await a_stopped_worker_is_looked_at_on_its_own_node(pool)
     cluster.remove_node(machine, allow_graceful=False)
-    await seen(lambda: [(slot.state, slot.restarts) for slot in pool.members()] == [("starting", 1)] * 2)
+    await seen(lambda: [(slot.state, slot.restarts) for slot in pool.processes()] == [("starting", 1)] * 2)
     push = await learner.publish(WeightVersion(step=2))
     assert await pool.load_weights(push) == WeightVersion(step=2)  # nobody is there to take it
     cluster.add_node(num_cpus=1, resources={"engine": 4})
-    await seen(lambda: [slot.state for slot in pool.members()] == ["serving"] * 2)
+    await seen(lambda: [slot.state for slot in pool.processes()] == ["serving"] * 2)
     assert await asyncio.gather(*(one.holds.remote() for one in made[-2:])) == [2, 2]
     pool.resize(3)  # the machine that came has room for more
-    await seen(lambda: [slot.state for slot in pool.members()] == ["serving"] * 3)
+    await seen(lambda: [slot.state for slot in pool.processes()] == ["serving"] * 3)
     pool.resize(1)
-    await seen(lambda: [slot.state for slot in pool.members()] == ["serving"])
+    await seen(lambda: [slot.state for slot in pool.processes()] == ["serving"])
     await pool.close()
 
 
 async def a_stopped_worker_is_looked_at_on_its_own_node(pool: RolloutPool) -> None:
     """Both nodes have this machine's name, and are told apart all the same."""
-    member = pool.members()[0].member
-    assert member is not None
-    assert member.place is not None
-    assert member.place.host == socket.gethostname()
-    assert await at_place(member.place, _node) == member.place.node != _node()
-    os.kill(member.place.pid, signal.SIGSTOP)
+    process = pool.processes()[0].process
+    assert process is not None
+    assert process.place is not None
+    assert process.place.host == socket.gethostname()
+    assert await at_place(process.place, _node) == process.place.node != _node()
+    os.kill(process.place.pid, signal.SIGSTOP)
     try:
-        found = await diagnose(member, "no answer", kind="hung")
+        found = await diagnose(process, "no answer", kind="hung")
     finally:
-        os.kill(member.place.pid, signal.SIGCONT)
-    assert f"== process {member.place.pid} ray::Receiver" in found.evidence
+        os.kill(process.place.pid, signal.SIGCONT)
+    assert f"== process {process.place.pid} ray::Receiver" in found.evidence
     assert ": stopped," in found.evidence
     assert "Thread" in found.evidence or "no stacks:" in found.evidence
-    assert member.place.pid in [key.pid for key in found.processes]
+    assert process.place.pid in [key.pid for key in found.processes]
 
 
 def _node() -> str:

@@ -14,7 +14,7 @@ from support.viewed_run import HOSTILE, write_viewed_run
 
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.session.status import MemberStatus, RunStatus
+from temper.orchestrator.session.status import ProcessStatus, RunStatus
 from temper.orchestrator.tools.inspect.status.facts import gather, last_rows
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
 
@@ -28,7 +28,7 @@ STATUS = RunStatus(
     version=30,
     buffer={"ready": 1},
     tickets=(),
-    members=(MemberStatus(name=HOSTILE, state="serving", restarts=0, tickets=(), doing="a pass"),),
+    processes=(ProcessStatus(name=HOSTILE, state="serving", restarts=0, tickets=(), doing="a pass"),),
     failures={},
     faults=1,
 )
@@ -136,7 +136,7 @@ def test_a_run_whose_stages_are_all_done_has_finished(run: RunDir, done: dict[st
 def test_what_would_steer_a_terminal_is_shown_as_text(run: RunDir) -> None:
     MetricsLog(run.metrics).event("rl", 30, "alarm", {"rl.bands.kl": "\x1b[2J\x9b2J\rgone"})
     (run.faults / "002-rank-0.txt").write_text("\x1b]0;taken\x07\n", encoding="utf-8")
-    replace(STATUS, members=(replace(STATUS.members[0], name="\x1b[1m[red]w"),)).write(run.root)
+    replace(STATUS, processes=(replace(STATUS.processes[0], name="\x1b[1m[red]w"),)).write(run.root)
     said = said_in_the_terminal(run)
     assert {"\x1b", "\x9b", "\r", "\x07"}.isdisjoint(said)
     assert r"\x1b[2J\x9b2J\rgone" in said

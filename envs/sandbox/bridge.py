@@ -47,7 +47,7 @@ NO_ENDS = (StopIteration, StopAsyncIteration)
 FORBIDDEN = (PermissionError, MemoryError)
 
 
-class Border:
+class Bridge:
     """One side: what it sends by reference, and what it gets. Only a program has `names` that can be asked for."""
 
     def __init__(self, ask: Callable[[Any], Any], names: dict[str, Any], *, is_check: bool) -> None:
@@ -212,8 +212,8 @@ def caller() -> Callable[..., Any]:
 class Remote:
     """A stand-in for something on the other side."""
 
-    def __init__(self, border: Border, there: tuple[Any, ...]) -> None:
-        object.__setattr__(self, "_border", border)
+    def __init__(self, bridge: Bridge, there: tuple[Any, ...]) -> None:
+        object.__setattr__(self, "_bridge", bridge)
         object.__setattr__(self, "_there", there)
 
     __call__ = caller()
@@ -254,8 +254,8 @@ class Remote:
 
 
 def remote(stand_in: Remote, what: str, *parts: Any) -> Any:
-    border, there = object.__getattribute__(stand_in, "_border"), object.__getattribute__(stand_in, "_there")
-    return border.request(what, there, *parts)
+    bridge, there = object.__getattribute__(stand_in, "_bridge"), object.__getattribute__(stand_in, "_there")
+    return bridge.request(what, there, *parts)
 
 
 def refill(original: Any, changed: Any) -> None:
@@ -279,13 +279,13 @@ def exception(names: list[str], text: str) -> Exception:
 
 
 def run(ask: Callable[[Any], Any], source: str, names: list[str]) -> None:
-    border = Border(ask, {}, is_check=True)
-    exec(source, {"__name__": CHECK} | {name: Remote(border, ("named", name)) for name in names})
+    bridge = Bridge(ask, {}, is_check=True)
+    exec(source, {"__name__": CHECK} | {name: Remote(bridge, ("named", name)) for name in names})
 
 
 def serve(ask: Callable[[Any], Any], namespace: dict[str, Any]) -> None:
     """Answer for the program that was loaded into this namespace, for as long as it is asked."""
-    border, message = Border(ask, namespace, is_check=False), None
+    bridge, message = Bridge(ask, namespace, is_check=False), None
     while True:
         ((_, *wanted),) = ask(message)
-        message = border.do(*wanted)
+        message = bridge.do(*wanted)

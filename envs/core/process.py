@@ -28,7 +28,7 @@ class LearnerDied(ProcessDied):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulse:
+class Heartbeat:
     """The state that a process reports. One that is stuck either does not answer, or is busy and long quiet.
 
     `progress` counts its beats, `doing` is its longest task ("" if it is idle), `quiet_s` the
@@ -41,7 +41,7 @@ class Pulse:
     tokens: int = 0
 
 
-class Heart:
+class ProgressCounter:
     """Counts the progress of a worker. Any thread may use it, and no call waits."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -51,37 +51,37 @@ class Heart:
         self._progress = self._tokens = 0
         self._last = clock()
 
-    def beat(self, times: int = 1) -> None:
+    def advance(self, times: int = 1) -> None:
         """Count a piece of work as done: a micro-batch, a pass of the engine, an answer of an environment."""
         self._progress += times
         self._last = self._clock()
 
-    def sampled(self, tokens: int) -> None:
+    def count_tokens(self, tokens: int) -> None:
         """Count a pass of the engine, and the tokens that it sampled."""
-        self.beat()
+        self.advance()
         self._tokens += tokens
 
     @contextmanager
     def busy(self, doing: str) -> Iterator[None]:
         """Be busy during the block, which has to beat; its beginning and its end are beats. Blocks may overlap."""
         number = next(self._numbers)
-        self.beat()
+        self.advance()
         self._busy[number] = doing
         try:
             yield
         finally:
             del self._busy[number]
-            self.beat()
+            self.advance()
 
-    def for_each(self, items: Iterable[T]) -> Iterator[T]:
+    def advance_each(self, items: Iterable[T]) -> Iterator[T]:
         for item in items:
-            self.beat()
+            self.advance()
             yield item
 
-    def pulse(self) -> Pulse:
+    def heartbeat(self) -> Heartbeat:
         """Return its present state."""
         busy = list(self._busy.values())
-        return Pulse(
+        return Heartbeat(
             progress=self._progress,
             doing=busy[0] if busy else "",
             quiet_s=self._clock() - self._last if busy else 0.0,
@@ -94,7 +94,7 @@ def show_stacks_on_signal() -> None:
     faulthandler.register(STACKS_SIGNAL, file=STDERR, all_threads=True)
 
 
-MemberState = Literal["starting", "serving", "asleep", "draining"]
+ProcessState = Literal["starting", "serving", "asleep", "draining"]
 """What a process does: it is asleep while another one has the device that they share."""
 
 
@@ -114,7 +114,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class MemoryUsage:
     """What a process has on its device, and how much memory it takes, in bytes.
 
     `states` are those of the optimiser, gradients and a reference, `cache` is the keys and values of an engine. `main` is the
@@ -129,7 +129,7 @@ class Holding:
     device: int | None = None
 
 
-class Member(Protocol):
+class WatchedProcess(Protocol):
     """A rollout worker or a rank of the learner, wherever it runs."""
 
     @property
@@ -140,7 +140,7 @@ class Member(Protocol):
         """Where it runs; None until it does."""
         ...
 
-    async def pulse(self) -> Pulse:
+    async def heartbeat(self) -> Heartbeat:
         """Return its signs of life."""
         ...
 
@@ -158,7 +158,7 @@ class Process(Protocol):
     @property
     def place(self) -> Place | None: ...
 
-    async def placed(self) -> None:
+    async def wait_until_running(self) -> None:
         """Wait until the process runs. From then on its `place` is known."""
         ...
 
@@ -188,14 +188,14 @@ class Process(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberNow:
+class ProcessInfo:
     """What a rollout worker or a rank does. `watched` says whether it is to give signs of life, which it need not while it
     starts; `tickets` are its groups in flight.
     """
 
     name: str
-    state: MemberState
-    member: Member
+    state: ProcessState
+    process: WatchedProcess
     watched: bool = True
     tickets: tuple[int, ...] = ()
     restarts: int = 0
