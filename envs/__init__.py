@@ -16,5 +16,6 @@ From the bottom up; each room imports itself and those above it in this list, an
     source        where a run's tasks come from: generated, or rows of data
     all_tasks     the tasks of the commands that need no run
     registration  the environments by gymnasium's ids
-    play          one episode of one environment; `playback` plays given turns
+    env_episode   one episode of one environment
+    transcript    scores given turns
 """

@@ -16,7 +16,7 @@ def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None =
 
     Raise `ValueError`, with its place, for a bad row and for a key that two different rows share.
     """
-    env = env.beside(data_files(data)[0].parent) if env.beside is not None else env
+    env = env.in_folder(data_files(data)[0].parent) if env.in_folder is not None else env
     ref = env.ref()
     if not env.formats:
         raise ValueError(f"environment {env.id!r} reads no rows of data; leave out --data")

@@ -56,8 +56,8 @@ def row_tasks(env: BoundEnv, data: DataConfig) -> Iterator[SplitTask]:
 def _read(env: BoundEnv, data: DataConfig, tally: Tally) -> Iterator[SplitTask]:
     config, column = env.config, env.config.split.column
     try:
-        if env.definition.beside is not None:
-            env = replace(env, definition=env.definition.beside(data_files(data)[0].parent))
+        if env.definition.in_folder is not None:
+            env = replace(env, definition=env.definition.in_folder(data_files(data)[0].parent))
         met = False
 
         def parse(row: Row, _number: int) -> SplitTask:

@@ -44,7 +44,7 @@ ANY_TEXT = AnyText()
 
 
 class TaskEnv(gymnasium.Env[str, str]):
-    """An environment over tasks. Subclasses give `turn`, and `standing` where a part may be negative or an episode
+    """An environment over tasks. Subclasses give `turn`, and `score_so_far` where a part may be negative or an episode
     without an answer may be worth something.
 
     `reset(options={"task": Task})` sets the task; without it `draw` makes one, where somebody gave a `draw`.
@@ -57,7 +57,7 @@ class TaskEnv(gymnasium.Env[str, str]):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        for name in ("reset", "step", "respond", "hear", "turn", "standing"):
+        for name in ("reset", "step", "respond", "observe", "turn", "score_so_far"):
             if inspect.iscoroutinefunction(getattr(cls, name)):
                 raise ValueError(f"{cls.__name__}.{name} must not be async: steps run in threads, so wait inside of it")
 
@@ -69,13 +69,13 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters = 0
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        """Return the result of a readable turn: `self.end(verdict)`, `self.cut(limit)` or `self.go_on(messages)`.
+        """Return the result of a readable turn: `self.end(verdict)`, `self.truncate(limit)` or `self.continue_with(messages)`.
 
-        `parsed.calls` has no calls of shared tools, and a turn that calls nothing else comes to `hear` only.
+        `parsed.calls` has no calls of shared tools, and a turn that calls nothing else comes to `observe` only.
         """
         raise NotImplementedError
 
-    def hear(self, parsed: ParsedTurn) -> None:
+    def observe(self, parsed: ParsedTurn) -> None:
         """Note a readable turn before it is answered: an environment that judges all of the model's text needs it."""
 
     def is_last(self, task: Task) -> bool:
@@ -83,7 +83,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         limit = task.env.settings.max_turns
         return limit is not None and self.turns >= limit
 
-    def standing(self, task: Task) -> Verdict:
+    def score_so_far(self, task: Task) -> Verdict:
         """Return what the episode is worth as it stands, without an answer."""
         return verdict(False)
 
@@ -110,8 +110,8 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters += len(parsed.text)
         if not parsed.readable:
             detail = "the thought was not closed" if task.thinks else "a thought where thinking is off"
-            return self.end(malformed(self.standing(task), detail))
-        self.hear(parsed)
+            return self.end(malformed(self.score_so_far(task), detail))
+        self.observe(parsed)
         names = task.env.settings.tools
         if any(isinstance(call, Call) and call.name in names for call in parsed.calls):
             return self.use_shared_tools(task, parsed, names)
@@ -128,11 +128,11 @@ class TaskEnv(gymnasium.Env[str, str]):
         owned = any(tool["function"]["name"] not in names for tool in task.tools)
         is_own = [owned and not (isinstance(call, Call) and call.name in names) for call in parsed.calls]
         own = tuple(compress(parsed.calls, is_own))
-        result = self.turn(task, replace(parsed, calls=own)) if own else self.go_on(())
+        result = self.turn(task, replace(parsed, calls=own)) if own else self.continue_with(())
         if result.done:
             return result
         if self.turns >= task.env.settings.tool_turns:
-            return self.cut(f"after {self.turns} turns without an answer")
+            return self.truncate(f"after {self.turns} turns without an answer")
         shared = [call for call, mine in zip(parsed.calls, is_own, strict=True) if not mine]
         answers = iter(answer_each(shared, lambda call: answer_call(call, shared_tools(names))))
         told = (message for message in result.messages if message["role"] == "tool")
@@ -141,15 +141,15 @@ class TaskEnv(gymnasium.Env[str, str]):
             next(told, unanswered) if mine else {"role": "tool", "content": next(answers)[:MAX_RESULT_CHARACTERS]}
             for mine in is_own
         ]
-        return self.go_on([*messages, *(message for message in result.messages if message["role"] != "tool")])
+        return self.continue_with([*messages, *(message for message in result.messages if message["role"] != "tool")])
 
-    def cut(self, limit: str, text: str = "") -> StepResult:
+    def truncate(self, limit: str, text: str = "") -> StepResult:
         """End an episode by a limit: between two turns, or inside one that came to no answer (`text`)."""
         if self.task is None:
             raise RuntimeError("there is no episode to be cut off")
         self.turns += bool(text)
         self.characters += len(text)
-        judged = self.standing(self.task)
+        judged = self.score_so_far(self.task)
         parts = judged.parts | ({FORMAT: 0.0} if text else {})
         detail = ": ".join(part for part in (f"cut off {limit}", judged.detail) if part)
         return self.end(replace(judged, parts=parts, detail=detail), truncated=True)
@@ -166,11 +166,11 @@ class TaskEnv(gymnasium.Env[str, str]):
             length = {LENGTH: brevity(self.characters, limit=settings.length_limit)}
             judged = replace(judged, parts=judged.parts | length)
         if truncated:
-            judged = replace(judged, outcome=Outcome.CUT)
+            judged = replace(judged, outcome=Outcome.TRUNCATED)
         reward = weighted(judged.parts, settings.weights or WEIGHTS)
-        return StepResult(reward=reward, done=True, out_of_turns=truncated, verdict=judged)
+        return StepResult(reward=reward, done=True, truncated=truncated, verdict=judged)
 
-    def go_on(self, messages: Sequence[Message]) -> StepResult:
+    def continue_with(self, messages: Sequence[Message]) -> StepResult:
         """Go on with the episode: the model sees these messages and has its next turn."""
         return StepResult(messages=tuple(messages))
 

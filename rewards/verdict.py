@@ -18,7 +18,7 @@ class Outcome(Enum):
     OK = "ok"  # the answer is right
     WRONG = "wrong"  # the answer is wrong, missing or malformed
     POLICY_FAULT = "policy_fault"  # the model's own program ran out of a limit, crashed or did what is forbidden
-    CUT = "cut"  # a limit on turns or tokens ended it; the reward is what the environment says that it is worth
+    TRUNCATED = "cut"  # a limit on turns or tokens ended it; the reward is what the environment says that it is worth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

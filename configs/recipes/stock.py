@@ -64,9 +64,11 @@ class Stock(TaskEnv):
             correct = found is not None and equal_numbers(found, task.spec["answer"]) is True
             return self.end(verdict(correct, well_formed=found is not None))
         if self.is_last(task):
-            return self.cut("before an answer")
+            return self.truncate("before an answer")
         own = tools(task.spec["prices"])
-        return self.go_on([{"role": "tool", "content": answer_call(call, own)} for call in parsed.calls[:MAX_CALLS]])
+        return self.continue_with(
+            [{"role": "tool", "content": answer_call(call, own)} for call in parsed.calls[:MAX_CALLS]]
+        )
 
 
 ENVIRONMENT = EnvDefinition(

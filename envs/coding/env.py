@@ -46,7 +46,7 @@ class CodeEnv(TaskEnv):
         source = program_text(parsed.answer, spec)
         if source is None:
             wrong = verdict(False, well_formed=False, detail="no program in the answer")
-            return self.end(_with_share(wrong, 0.0)) if last else self.go_on([_user(NO_PROGRAM)])
+            return self.end(_with_share(wrong, 0.0)) if last else self.continue_with([_user(NO_PROGRAM)])
         judged, failures = shared_sandbox().attempt(
             lambda sandbox: judge(
                 sandbox, source, spec, credit=task.env.settings.credit, failures=1 if last else MAX_FAILURES_SHOWN
@@ -54,7 +54,7 @@ class CodeEnv(TaskEnv):
         )
         if last or not failures:
             return self.end(judged)
-        return self.go_on([_user(REPAIR.format("\n\n".join(failures)))])
+        return self.continue_with([_user(REPAIR.format("\n\n".join(failures)))])
 
 
 def program_text(answer: str, spec: dict[str, Any]) -> str | None:

@@ -38,7 +38,7 @@ class EnvDefinition:
     """Which member of a family it is: plain data for its tasks to carry to where they are played."""
     configure: Callable[[Mapping[str, Any]], "EnvDefinition"] | None = None
     """For a family of environments: the member that `envs.NAME.options` chooses; ValueError for wrong options."""
-    beside: Callable[[Path], "EnvDefinition"] | None = None
+    in_folder: Callable[[Path], "EnvDefinition"] | None = None
     """For rows that need further files: the environment that finds these in the folder of the data file."""
     companions: tuple[str, ...] = ()
     """Names of those files."""

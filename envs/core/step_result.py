@@ -39,13 +39,13 @@ class ToolSpan:
 class StepResult:
     """The answer to one turn: `messages` while the episode goes on, a reward and a verdict where it is over.
 
-    `out_of_turns` says that it is over because a limit cut it off. `tool_spans` are the tool calls that it carried out, as far
+    `truncated` says that it is over because a limit cut it off. `tool_spans` are the tool calls that it carried out, as far
     as the environment tells them (`tool_span`).
     """
 
     reward: float = 0.0
     done: bool = False
-    out_of_turns: bool = False
+    truncated: bool = False
     verdict: Verdict = field(default_factory=Verdict)
     messages: tuple[Message, ...] = ()
     tool_spans: tuple[ToolSpan, ...] = field(default=(), compare=False)
@@ -58,7 +58,7 @@ def checked(result: Any, name: str) -> StepResult:
     """
     if not isinstance(result, StepResult):
         raise EnvironmentFault(
-            f"{name}: a turn was answered by {result!r:.100}, not by self.end(...) or self.go_on(...)"
+            f"{name}: a turn was answered by {result!r:.100}, not by self.end(...) or self.continue_with(...)"
         )
     judged = result.verdict
     if not isinstance(judged.parts, Mapping):
@@ -97,7 +97,7 @@ def from_gymnasium(returned: Any, name: str) -> StepResult:
     result = StepResult(
         reward=reward,
         done=bool(terminated) or bool(truncated),
-        out_of_turns=bool(truncated) and not bool(terminated),
+        truncated=bool(truncated) and not bool(terminated),
         verdict=judged,
         messages=given.get("messages", ()),
     )
@@ -116,7 +116,7 @@ def to_gymnasium(result: StepResult) -> GymStep:
         "detail": judged.detail,
         "evidence": judged.evidence,
     }
-    return "", result.reward, not result.out_of_turns, result.out_of_turns, info
+    return "", result.reward, not result.truncated, result.truncated, info
 
 
 def messages_in(info: Mapping[str, Any], name: str) -> tuple[Message, ...]:

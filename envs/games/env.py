@@ -63,10 +63,10 @@ class GymEnv(TaskEnv):
         if ended:
             return self.end(self._judged(self.total, won=self.total > kind["success"]))
         if cut or self.is_last(task):
-            return self.cut(f"after {self.turns} turns")
-        return self.go_on([{"role": "user", "content": seen}])
+            return self.truncate(f"after {self.turns} turns")
+        return self.continue_with([{"role": "user", "content": seen}])
 
-    def standing(self, task: Task) -> Verdict:
+    def score_so_far(self, task: Task) -> Verdict:
         """Count the rewards so far, and those of doing nothing in the turns that are left."""
         limit = task.env.settings.max_turns
         assert limit is not None, "the definition of a game says how long it goes on"

@@ -61,12 +61,12 @@ class MultiTurnCallsEnv(TaskEnv):
         if self.right == len(task.spec["reference"]):
             return self.end(self._verdict(task, ""))
         if self.is_last(task):
-            return self.cut(f"after {self.turns} turns")
-        return self.go_on(task.spec["later"][self.right - 1])
+            return self.truncate(f"after {self.turns} turns")
+        return self.continue_with(task.spec["later"][self.right - 1])
 
     def _step(self, task: Task, calls: list[Call]) -> StepResult:
         if self.steps == MAX_STEPS:
-            return self.cut(f"after {MAX_STEPS} turns with calls in user's turn {self.right}")
+            return self.truncate(f"after {MAX_STEPS} turns with calls in user's turn {self.right}")
         self.steps += 1
         made = [{"name": call.name, "arguments": call.arguments} for call in calls[:MAX_CALLS]]
         self.calls += made
@@ -80,10 +80,10 @@ class MultiTurnCallsEnv(TaskEnv):
         for call, (began, seconds) in zip(calls[: len(made)], self.played.spans[-len(made) :], strict=True):
             add_span(call, began=began, seconds=seconds)
         if self.is_last(task):
-            return self.cut(f"after {self.turns} turns")
+            return self.truncate(f"after {self.turns} turns")
         messages: list[Message] = [{"role": "tool", "content": text} for text in self.played.model[-len(made) :]]
         messages += [{"role": "tool", "content": TOO_MANY}] * (len(calls) - len(made))
-        return self.go_on(messages)
+        return self.continue_with(messages)
 
     def _fault(self, task: Task) -> str:
         wanted = len(task.spec["reference"][self.right])
@@ -94,7 +94,7 @@ class MultiTurnCallsEnv(TaskEnv):
         played = self.played
         return fault_of(wanted=played.reference[-wanted:], seen=played.model, differing=played.differing)
 
-    def standing(self, task: Task) -> Verdict:
+    def score_so_far(self, task: Task) -> Verdict:
         return self._verdict(task, f"{self.right} turns of the user were right")
 
     def _verdict(self, task: Task, fault: str) -> Verdict:
@@ -109,7 +109,7 @@ def with_folder(folder: Path, *, package: Path | None) -> EnvDefinition:
     found = package or package_for(folder)
     load = partial(rows.load, folder=folder, package=found)
     dialogues = RowFormat(name="bfcl_v4_multi_turn", matches=rows.is_dialogue, load=load)
-    return replace(_definition(package), formats=(dialogues,), beside=None, options={"simulators": str(found)})
+    return replace(_definition(package), formats=(dialogues,), in_folder=None, options={"simulators": str(found)})
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
@@ -127,7 +127,7 @@ def _definition(package: Path | None) -> EnvDefinition:
         reference=reference,
         negatives=negatives,
         configure=configure,
-        beside=partial(with_folder, package=package),
+        in_folder=partial(with_folder, package=package),
         companions=rows.ANSWERS,
         parts=(*PARTS, USER_TURNS),
         max_turns=MAX_TURNS,

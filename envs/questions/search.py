@@ -79,13 +79,13 @@ class SearchEnv(TaskEnv):
             said = verdict(right, well_formed=answer is not None, detail=f"answered {(answer or '')[:80]}")
             return self.end(self._with_parts(said, task))
         if self.is_last(task):
-            return self.cut(f"after {self.turns} turns without an answer")
+            return self.truncate(f"after {self.turns} turns without an answer")
         results = answer_each(parsed.calls, lambda call: answer_call(call, self.tools))
         self.calls += len(results)
         self.errors += sum(result.startswith("error:") for result in results)
-        return self.go_on([{"role": "tool", "content": result} for result in results])
+        return self.continue_with([{"role": "tool", "content": result} for result in results])
 
-    def standing(self, task: Task) -> Verdict:
+    def score_so_far(self, task: Task) -> Verdict:
         return self._with_parts(verdict(False), task)
 
     def _with_parts(self, judged: Verdict, task: Task) -> Verdict:
@@ -246,7 +246,7 @@ def _definition(options: SearchOptions) -> EnvDefinition:
         max_turns=MAX_TURNS,
     )
     if options.corpus is None:
-        return replace(env, beside=partial(_beside, options=options), companions=(BESIDE,))
+        return replace(env, in_folder=partial(_beside, options=options), companions=(BESIDE,))
     rows = partial(_load, corpus=options.corpus)
     formats = (
         RowFormat(name="qa", matches=has_fields("question", "answer"), load=rows),

@@ -59,7 +59,7 @@ class HttpEnv(TaskEnv):
         shown = _shown(first)
         return (shown[-1]["content"] if shown else observation), info | {"messages": shown}
 
-    def hear(self, parsed: ParsedTurn) -> None:
+    def observe(self, parsed: ParsedTurn) -> None:
         self.said.append(ResponseTurn(text=_writable(parsed.said).strip(), calls=()))
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
@@ -77,9 +77,9 @@ class HttpEnv(TaskEnv):
         outputs = tuple(result for call, result in zip(said, results, strict=True) if isinstance(call, Call))
         self.said[-1] = ResponseTurn(text=text, calls=calls, outputs=outputs)
         if said and not self.is_last(task):
-            return self.go_on([{"role": "tool", "content": result} for result in results])
+            return self.continue_with([{"role": "tool", "content": result} for result in results])
         self._verify(task)
-        return self.cut(f"after {self.turns} turns") if said else self.end(self.standing(task))
+        return self.truncate(f"after {self.turns} turns") if said else self.end(self.score_so_far(task))
 
     def _result(self, task: Task, call: Call | BadCall) -> str:
         with tool_span(call):
@@ -95,7 +95,7 @@ class HttpEnv(TaskEnv):
         self.refused += reply.status >= 400
         return reply.text[:MAX_RESULT_CHARACTERS]
 
-    def standing(self, task: Task) -> Verdict:
+    def score_so_far(self, task: Task) -> Verdict:
         errors = share_of(self.refused + self.unreadable, self.calls)
         parts = {CORRECT: self.total, FORMAT: float(not self.unreadable), TOOL_ERRORS: errors}
         outcome = Outcome.OK if self.total >= 1.0 else Outcome.WRONG
@@ -121,13 +121,13 @@ class HttpEnv(TaskEnv):
                 f"step: terminated is {terminated!r}, truncated {truncated!r}; both must be booleans"
             )
         if terminated or truncated:
-            return self.end(self.standing(task), truncated=not terminated)
+            return self.end(self.score_so_far(task), truncated=not terminated)
         if self.is_last(task):
-            return self.cut(f"after {self.turns} turns")
+            return self.truncate(f"after {self.turns} turns")
         shown = _shown(reply)
         if not shown:
             raise EnvironmentFault("step: the episode has not ended, and there is no observation")
-        return self.go_on(shown)
+        return self.continue_with(shown)
 
     def close(self) -> None:
         if self.session is not None:

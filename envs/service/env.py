@@ -56,21 +56,21 @@ class ServiceEnv(TaskEnv):
         self.calls = self.refused = self.unreadable = 0
         return observation
 
-    def hear(self, parsed: ParsedTurn) -> None:
+    def observe(self, parsed: ParsedTurn) -> None:
         self.said.append(parsed.said)
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         calls = parsed.calls
         results = answer_each(calls, self._answer, most=MAX_CALLS)
         if self.transferred or (not calls and self.replies <= 0):
-            return self.end(self.standing(task))
+            return self.end(self.score_so_far(task))
         if self.is_last(task):
-            return self.cut(f"after {self.turns} turns")
+            return self.truncate(f"after {self.turns} turns")
         if calls:
             messages: list[Message] = [{"role": "tool", "content": it[:MAX_RESULT_CHARACTERS]} for it in results]
-            return self.go_on(messages)
+            return self.continue_with(messages)
         self.replies -= 1
-        return self.go_on([{"role": "user", "content": USER_REPLY}])
+        return self.continue_with([{"role": "user", "content": USER_REPLY}])
 
     def _answer(self, call: Call | BadCall) -> str:
         self.calls += 1
@@ -84,7 +84,7 @@ class ServiceEnv(TaskEnv):
         self.transferred |= isinstance(call, Call) and call.name == TRANSFER
         return result
 
-    def standing(self, task: Task) -> Verdict:
+    def score_so_far(self, task: Task) -> Verdict:
         wanted = self.database.before()
         self.domain.tools.replay(wanted, task.spec["actions"])
         same = self.database.same_state(wanted)
@@ -110,7 +110,7 @@ def definition(domain: Domain[Any]) -> EnvDefinition:
         reference=reference,
         negatives=partial(negatives, domain=domain),
         configure=partial(_configure, domain=domain),
-        beside=partial(with_folder, domain=domain),
+        in_folder=partial(with_folder, domain=domain),
         companions=companions(domain.tables),
         parts=(*PARTS, STATE, OUTPUTS, TOOL_ERRORS),
         max_turns=MAX_TURNS,
@@ -135,7 +135,7 @@ def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", output
 
     tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=load)
     options = {"database": str(whole)} | ({"outputs": outputs} if outputs == "part" else {})
-    return replace(definition(domain), formats=(tau,), beside=None, options=options)
+    return replace(definition(domain), formats=(tau,), in_folder=None, options=options)
 
 
 def _configure(options: Mapping[str, Any], *, domain: Domain[Any]) -> EnvDefinition:
@@ -149,5 +149,5 @@ def _configure(options: Mapping[str, Any], *, domain: Domain[Any]) -> EnvDefinit
     one_of("options.idle", idle, ("drop", "keep"))
     one_of("options.outputs", outputs, ("whole", "part"))
     if folder is None:
-        return replace(definition(domain), beside=partial(with_folder, domain=domain, idle=idle, outputs=outputs))
+        return replace(definition(domain), in_folder=partial(with_folder, domain=domain, idle=idle, outputs=outputs))
     return with_folder(Path(str(folder)), domain=domain, idle=idle, outputs=outputs)

@@ -34,7 +34,7 @@ class ToolEnv(TaskEnv):
     def with_tool_errors(self, judged: Verdict) -> Verdict:
         return replace(judged, parts=judged.parts | {TOOL_ERRORS: share_of(self.errors, self.calls)})
 
-    def standing(self, task: Task) -> Verdict:
+    def score_so_far(self, task: Task) -> Verdict:
         return self.with_tool_errors(verdict(False))
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
@@ -46,12 +46,12 @@ class ToolEnv(TaskEnv):
             judged = verdict(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}")
             return self.end(self.with_tool_errors(judged))
         if self.is_last(task):
-            return self.cut(f"after {self.turns} turns without an answer")
+            return self.truncate(f"after {self.turns} turns without an answer")
         results = answer_each(parsed.calls, lambda call: run_tool(call, task.spec["database"]))
         self.calls += len(results)
         self.errors += sum(result.startswith("error:") for result in results)
         messages: list[Message] = [{"role": "tool", "content": result[:MAX_RESULT_CHARACTERS]} for result in results]
-        return self.go_on(messages)
+        return self.continue_with(messages)
 
 
 def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
@@ -73,7 +73,7 @@ def beside(folder: Path | None) -> EnvDefinition:
         demonstrate=lookups.demonstrate,
         reference=reference,
         negatives=negatives,
-        beside=beside,
+        in_folder=beside,
         companions=leaderboard_rows.ANSWERS,
         parts=(*PARTS, TOOL_ERRORS),
         max_turns=DEFAULT_TURNS,

@@ -138,7 +138,7 @@ def env_lines() -> str:
 
 def _rows(env: EnvDefinition) -> str:
     formats = ", ".join(one.name for one in env.formats) or (
-        "those of the folder of its data" if env.beside else "the options say which" if env.configure else "none"
+        "those of the folder of its data" if env.in_folder else "the options say which" if env.configure else "none"
     )
     return f"{formats}; generates tasks too" if env.generate is not None else formats
 

@@ -135,7 +135,7 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "step_s": fmean(t.times.step_s for t in scored),
             "truncated": fmean(t.truncated for t in scored),
             "policy_faults": fmean(t.verdict.outcome is Outcome.POLICY_FAULT for t in scored),
-            "truncated_any": fmean(t.verdict.outcome is Outcome.CUT for t in scored),
+            "truncated_any": fmean(t.verdict.outcome is Outcome.TRUNCATED for t in scored),
             "correct": fmean(t.correct for t in scored),
             "thought_tokens": fmean(t.thought_tokens for t in scored),
             "answer_tokens": fmean(t.answer_tokens for t in scored),

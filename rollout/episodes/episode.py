@@ -28,7 +28,7 @@ from temper.envs.core.setting import running, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
-from temper.envs.play import MakeEnv, Play
+from temper.envs.env_episode import EnvEpisode, MakeEnv
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
 from temper.rollout.episodes.renderer import Renderer
@@ -73,7 +73,7 @@ class Episode:
     task: Task
     seed: int
     name: str
-    play: Play
+    env: EnvEpisode
     clock: Clock
     sampling: Sampling = PLAIN
     begun: BegunEpisode | None = None
@@ -111,9 +111,9 @@ class Episode:
             self.said = begun.turn.said if begun.turn.whole else None
         self.begun, self.carried = None, Carried.ON
 
-    def begin_again(self, play: Play) -> None:
+    def begin_again(self, env: EnvEpisode) -> None:
         """Forget what was begun: a new environment plays it from the first turn."""
-        self.play = play
+        self.env = env
         self.begun, self.carried = None, Carried.AGAIN
 
     def end_turn(self, turn: Turn) -> None:
@@ -212,8 +212,12 @@ class EpisodeRunner:
         self, task: Task, *, seed: int, sampling: Sampling = PLAIN, begun: BegunEpisode | None = None
     ) -> Episode:
         """Return an episode to be played: a new one, or one that goes on where another process left it."""
-        play, clock, name = Play(task, make=self._make_env), Clock(self._limits.timeout_s), f"e{next(self._numbers)}"
-        return Episode(task=task, seed=seed, sampling=sampling, name=name, play=play, clock=clock, begun=begun)
+        env, clock, name = (
+            EnvEpisode(task, make=self._make_env),
+            Clock(self._limits.timeout_s),
+            f"e{next(self._numbers)}",
+        )
+        return Episode(task=task, seed=seed, sampling=sampling, name=name, env=env, clock=clock, begun=begun)
 
     def so_far(self, episode: Episode) -> BegunEpisode | None:
         """Return what there is of an episode that is played, for another process to go on; None where there is nothing."""
@@ -230,7 +234,7 @@ class EpisodeRunner:
             failure = failure_of(error)
             stop = Stop.PROMPT_TOO_LONG if failure.kind is FailureKind.PROMPT_TOO_LONG else Stop.FAILURE
         finally:
-            self._leave(episode.play)
+            self._leave(episode.env)
         return Trajectory(
             task=episode.task,
             turns=tuple(episode.turns),
@@ -243,10 +247,10 @@ class EpisodeRunner:
             carried=episode.carried,
         )
 
-    def _leave(self, play: Play) -> None:
+    def _leave(self, env: EnvEpisode) -> None:
         """Close an environment that has not come to its end. Nobody waits: a call of it may still be under way."""
-        if not play.over:
-            self._threads.start(play.close)
+        if not env.over:
+            self._threads.start(env.close)
 
     async def _play(self, episode: Episode) -> tuple[Stop, StepResult]:
         task, turns = episode.task, episode.turns
@@ -256,7 +260,7 @@ class EpisodeRunner:
             room = self._limits.total_tokens - len(ids)
             if room <= 0:
                 stop = Stop.EPISODE_LENGTH
-                return stop, await self._in_thread(episode, partial(episode.play.cut, LIMITS[stop]))
+                return stop, await self._in_thread(episode, partial(episode.env.truncate, LIMITS[stop]))
             episode.context = context
             sampled = await self._sample(episode, ids, room=room)
             episode.said = sampled.completion
@@ -265,12 +269,12 @@ class EpisodeRunner:
             text = episode.sampling.before_stop(self._renderer.text(sampled.completion.token_ids))
             parsed = self._renderer.parse(text, task, context)
             stop = self._stop(sampled.completion, room, turns=len(turns) + 1)
-            result = await self._in_thread(episode, partial(episode.play.turn, parsed, cut=LIMITS[stop]))
+            result = await self._in_thread(episode, partial(episode.env.step, parsed, limit=LIMITS[stop]))
             episode.end_turn(kept_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
             if stop in TOKEN_LIMITS:
                 return stop, result
             if result.done:
-                return (Stop.TURNS if result.out_of_turns else Stop.ENV), result
+                return (Stop.TURNS if result.truncated else Stop.ENV), result
             said, calls = sampled.completion.token_ids, parsed.calls
             context = self._renderer.observation_ids(result.messages, thinks=task.thinks, calls=calls, after=said)
             ids = (*ids, *said, *context)
@@ -283,25 +287,25 @@ class EpisodeRunner:
                 opened = await self._replayed(episode, begun)
             except Exception as error:  # whatever the environment raises that has played these turns before
                 LOG.warning("an episode of %s begins again: %s", episode.task.label, describe_error(error))
-                self._leave(episode.play)
-                episode.begin_again(Play(episode.task, make=self._make_env))
+                self._leave(episode.env)
+                episode.begin_again(EnvEpisode(episode.task, make=self._make_env))
             else:
                 episode.go_on(begun)
                 return opened
-        ids = self._prompt_ids(episode.task, await self._in_thread(episode, episode.play.begin))
+        ids = self._prompt_ids(episode.task, await self._in_thread(episode, episode.env.begin))
         return ids, ids
 
     async def _replayed(self, episode: Episode, begun: BegunEpisode) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Play the turns again that the environment had answered. Raises where it or the renderer has another answer."""
-        task, play = episode.task, episode.play
+        task, env = episode.task, episode.env
         if begun.turns and not task.env.replays:
             raise NotReplayed("the environment can't play the same turns again")
-        context = ids = self._prompt_ids(task, await self._in_thread(episode, play.begin))
+        context = ids = self._prompt_ids(task, await self._in_thread(episode, env.begin))
         for number, turn in enumerate(begun.turns, start=1):
             if tokens_of(turn.context_ids) != context:
                 raise NotReplayed(f"what comes before turn {number} is other than it was")
             parsed = self._renderer.parse(turn.text, task, context)
-            result = await self._in_thread(episode, partial(play.turn, parsed))
+            result = await self._in_thread(episode, partial(env.step, parsed))
             if result.done or result.messages != turn.observation:
                 raise NotReplayed(f"the environment answers turn {number} otherwise")
             said, calls = tokens_of(turn.sampled_ids), parsed.calls

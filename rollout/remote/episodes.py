@@ -16,7 +16,7 @@ from temper.envs.core.clock import Clock
 from temper.envs.core.errors import FailureKind, PromptTooLong, failure_of
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
-from temper.envs.play import MakeEnv, Play
+from temper.envs.env_episode import EnvEpisode, MakeEnv
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
 from temper.rollout.episodes.episode import LIMITS, EpisodeLimits, sample_seed, turn_faults
 from temper.rollout.remote.chat_messages import ChatTurn, read_turn, request_body
@@ -35,7 +35,7 @@ class _Episode:
     task: Task
     seed: int
     sampling: Sampling
-    play: Play
+    env: EnvEpisode
     clock: Clock
     watch: Stopwatch = field(default_factory=Stopwatch)
     turns: list[Turn] = field(default_factory=list)
@@ -84,9 +84,9 @@ class RemoteEpisodes:
 
     async def _play(self, ticket: Ticket, seed: int) -> Trajectory:
         """Play an episode to its end; a fault outside the model becomes a typed failure."""
-        play = Play(ticket.task, make=self._make_env)
+        env = EnvEpisode(ticket.task, make=self._make_env)
         clock = Clock(self._limits.timeout_s)
-        episode = _Episode(task=ticket.task, seed=seed, sampling=ticket.sampling, play=play, clock=clock)
+        episode = _Episode(task=ticket.task, seed=seed, sampling=ticket.sampling, env=env, clock=clock)
         result, failure, began = StepResult(), None, asyncio.get_running_loop().time()
         try:
             stop, result = await self._conversation(episode)
@@ -94,8 +94,8 @@ class RemoteEpisodes:
             failure = failure_of(error)
             stop = Stop.PROMPT_TOO_LONG if failure.kind is FailureKind.PROMPT_TOO_LONG else Stop.FAILURE
         finally:
-            if not play.over:
-                self._threads.start(play.close)
+            if not env.over:
+                self._threads.start(env.close)
         return Trajectory(
             task=ticket.task,
             turns=tuple(episode.turns),
@@ -108,8 +108,8 @@ class RemoteEpisodes:
         )
 
     async def _conversation(self, episode: _Episode) -> tuple[Stop, StepResult]:
-        task, play, turns = episode.task, episode.play, episode.turns
-        messages: list[Message] = [*task.messages, *await self._in_thread(episode, play.begin)]
+        task, env, turns = episode.task, episode.env, episode.turns
+        messages: list[Message] = [*task.messages, *await self._in_thread(episode, env.begin)]
         episode.watch.lap()
         while True:
             try:
@@ -118,14 +118,14 @@ class RemoteEpisodes:
                 if not turns:
                     raise
                 stop = Stop.EPISODE_LENGTH
-                return stop, await self._in_thread(episode, partial(play.cut, LIMITS[stop]))
+                return stop, await self._in_thread(episode, partial(env.truncate, LIMITS[stop]))
             stop = self._stop(said, turns=len(turns) + 1)
-            result = await self._in_thread(episode, partial(play.turn, said.parsed, cut=LIMITS[stop]))
+            result = await self._in_thread(episode, partial(env.step, said.parsed, limit=LIMITS[stop]))
             turns.append(_turn(task, said, result, times=episode.watch.lap()))
             if stop is Stop.LENGTH:
                 return stop, result
             if result.done:
-                return (Stop.TURNS if result.out_of_turns else Stop.ENV), result
+                return (Stop.TURNS if result.truncated else Stop.ENV), result
             messages += [said.message, *result.messages]
 
     async def _asked(self, episode: _Episode, messages: list[Message]) -> ChatTurn:

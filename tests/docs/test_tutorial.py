@@ -12,8 +12,8 @@ from temper.envs.all_tasks import generated_tasks
 from temper.envs.binding import bind_all
 from temper.envs.catalog import drawing_env, environment, make_env
 from temper.envs.core.turn_text import turn_text
-from temper.envs.playback import score
 from temper.envs.source import split_of
+from temper.envs.transcript import score_turns
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
 from temper.orchestrator.pipeline.config import load_config
 
@@ -52,13 +52,13 @@ def test_the_example_is_opened_by_its_configuration_and_scores_right_and_wrong_a
     for _ in range(20):
         task = mixture.task(mixture.draw())
         assert (task.env.name, task.env.entry_point) == ("spelling", f"{MODULE}:Backwards")
-        assert score(task, own.reference(task)).reward == 1.0
+        assert score_turns(task, own.reference(task)).reward == 1.0
         env = make_env(task.env)
         env.reset(options={"task": task})
         *_, said = own.demonstrate(task)
         assert env.step(turn_text(said, thinks=True))[1:4] == (1.0, True, False)
         for name, turns in own.negatives(task):
-            assert score(task, turns).reward == 0.0, name
+            assert score_turns(task, turns).reward == 0.0, name
 
 
 def test_the_example_passes_gymnasiums_checks_and_envcheck(example: Path) -> None:

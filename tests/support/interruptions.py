@@ -14,7 +14,7 @@ from support.scripted_engine import RENDERER, ROOM, TAGS
 
 from temper.envs.catalog import make_env
 from temper.envs.core.task import EnvRef, Task
-from temper.envs.play import MakeEnv
+from temper.envs.env_episode import MakeEnv
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner
 from temper.rollout.episodes.resume import BegunGroup, begun_from_json, begun_to_json

@@ -11,7 +11,7 @@ from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking, up_to
 from temper.envs.core.turn_text import call_message, parse_turn, turn_text
-from temper.envs.play import Play
+from temper.envs.env_episode import EnvEpisode
 from temper.envs.source import open_source
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.pipeline.config import load_config
@@ -78,16 +78,16 @@ def _group(number: int, task: Task, texts: Sequence[Sequence[str]], *, version: 
 
 def _played(task: Task, texts: Sequence[str], *, version: int) -> Trajectory:
     """Play the turns; one that is never closed is cut off at its limit."""
-    play, turns = Play(task), []
-    play.begin()
+    episode, turns = EnvEpisode(task), []
+    episode.begin()
     said: tuple[Message, ...] = task.messages
     result = StepResult()
     for text in texts:
         cut = "" if "</think>" in text else "at the token limit of a turn"
-        result = play.turn(parse_turn(text, thinks=True), cut=cut)
+        result = episode.step(parse_turn(text, thinks=True), limit=cut)
         turns.append(_turn(said, text, result, version=version))
         said = result.messages
-    stop = Stop.LENGTH if result.out_of_turns else Stop.ENV
+    stop = Stop.LENGTH if result.truncated else Stop.ENV
     return Trajectory(
         task=task, turns=tuple(turns), stop=stop, reward=result.reward, verdict=result.verdict, seconds=2.0
     )

@@ -7,7 +7,7 @@ from support.replay_engine import ReplayEngine
 
 from temper.envs.catalog import make_env
 from temper.envs.core.task import Task
-from temper.envs.play import MakeEnv
+from temper.envs.env_episode import MakeEnv
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags

@@ -15,8 +15,8 @@ from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import ENVIRONMENTS, make_env
 from temper.envs.core.task import CHAT, EnvSettings, Task
 from temper.envs.data.config import DataConfig
-from temper.envs.playback import score
 from temper.envs.source import open_source, row_tasks
+from temper.envs.transcript import score_turns
 from temper.orchestrator.pipeline.config import load_config, make_config
 
 LAKE = EnvConfig(kind="gym", options={"id": "FrozenLake-v1", "kwargs": {"is_slippery": False}, "max_steps": 9})
@@ -50,7 +50,7 @@ def test_a_task_is_plain_data_and_can_be_played_by_whoever_gets_it(name: str, co
     assert sent == task
     json.dumps(asdict(task.env))
     assert env.definition.reference is not None
-    assert score(sent, env.definition.reference(sent)).verdict.parts["correct"] == 1.0
+    assert score_turns(sent, env.definition.reference(sent)).verdict.parts["correct"] == 1.0
 
 
 @pytest.mark.parametrize(

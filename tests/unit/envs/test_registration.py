@@ -11,8 +11,8 @@ from gymnasium.utils.env_checker import check_env
 import temper.envs.registration
 from temper.envs.catalog import ENVIRONMENTS
 from temper.envs.core.task import EnvRef, Task
-from temper.envs.playback import score
 from temper.envs.task_env import TaskEnv
+from temper.envs.transcript import score_turns
 
 
 def made(env_id: str, **settings: Any) -> "gymnasium.Env[str, str]":
@@ -101,4 +101,4 @@ class Raw(Plain):
 def test_a_class_of_gymnasium_is_given_the_answer_alone(name: str, rewards: tuple[float, ...]) -> None:
     ref = EnvRef(name="own", entry_point=f"{__name__}:{name}")
     task = replace(Task(messages=({"role": "user", "content": "Say x."},), spec={}), env=ref)
-    assert tuple(score(task, [text]).reward for text in ("x", "why?</think>x", "x, why?")) == rewards
+    assert tuple(score_turns(task, [text]).reward for text in ("x", "why?</think>x", "x, why?")) == rewards

@@ -13,7 +13,7 @@ from temper.envs.all_tasks import generated_tasks
 from temper.envs.catalog import drawing_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
-from temper.envs.playback import Scored, score
+from temper.envs.transcript import TranscriptScore, score_turns
 from temper.orchestrator.tools.debug.grading.reward_audit import CaseCheck, audit
 from temper.rewards.verdict import correctness
 
@@ -81,7 +81,7 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
             continue
         references[task.key] = scripts[0][1]
         for place, (name, turns) in enumerate(scripts):
-            right, first = place == 0, score(task, turns)
+            right, first = place == 0, score_turns(task, turns)
             took = first.seconds
             finding = reference if right else rejected
             accepted = correctness(first.verdict.parts, first.reward) >= 1.0
@@ -89,7 +89,7 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
             if not right:
                 wrong[name] += 1
             if number < CHECKED_TWICE:
-                again = score(task, turns)
+                again = score_turns(task, turns)
                 same = (first.reward, first.verdict.parts) == (again.reward, again.verdict.parts)
                 repeated.add(same, _case(task, name, again))
                 took = again.seconds  # the first may have started a child process
@@ -102,7 +102,7 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
     return EnvReport(findings=findings + (audit(env, tasks, references) if audits else []), seconds=seconds)
 
 
-def _case(task: Task, name: str, scored: Scored) -> str:
+def _case(task: Task, name: str, scored: TranscriptScore) -> str:
     outcome = scored.verdict.outcome
     said = scored.failure or (None if outcome is None else outcome.value)
     return f"{task.key}, {name}: {said} {scored.verdict.detail}"[:300]

@@ -15,7 +15,7 @@ from rich.table import Table
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import read_rows
-from temper.envs.playback import Scored, turns_of
+from temper.envs.transcript import TranscriptScore, transcript_turns
 from temper.orchestrator.tools.debug.grading.scoring_pool import ScoringPool, Script
 
 BAD_ROW = "bad_row"
@@ -30,9 +30,9 @@ class Response:
     script: Script | None = None
     mistake: str = ""
 
-    def result(self, scored: Scored | None) -> dict[str, Any]:
+    def result(self, scored: TranscriptScore | None) -> dict[str, Any]:
         """Return the row of the results; `scored` is None without a script."""
-        scored = scored or Scored(reward=None)
+        scored = scored or TranscriptScore(reward=None)
         failed, outcome = scored.failure, scored.verdict.outcome
         failure = None if failed is None else {"type": failed.kind.value, "message": failed.message}
         if self.script is None:
@@ -91,7 +91,7 @@ def _read(path: Path, tasks: dict[str, Task]) -> list[Response]:
             known = f"the file has {len(tasks)}, for example {next(iter(tasks))!r}"
             return Response(key=key, mistake=f"no task has the key {key!r}; {known}")
         try:
-            return Response(key=key, script=(tasks[str(key)], turns_of(row)))
+            return Response(key=key, script=(tasks[str(key)], transcript_turns(row)))
         except ValueError as error:
             return Response(key=key, mistake=str(error))
 

@@ -10,7 +10,7 @@ from temper.envs.core.errors import Failure, failure_of
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import Mode, Thinking
-from temper.envs.play import Play
+from temper.envs.env_episode import EnvEpisode
 from temper.envs.source import SizedSource, distinct, open_source
 from temper.orchestrator.loop.shaping import earned
 from temper.orchestrator.pipeline.config import load_config
@@ -129,17 +129,17 @@ def regraded(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regrade
 
 def _played(task: Task, row: Row, renderer: Renderer) -> StepResult:
     """Play the recorded turns, each read as it was, and cut the episode off where it was cut off."""
-    play, stop, ids = Play(task), Stop(row["stop"]), list[int]()
+    episode, stop, ids = EnvEpisode(task), Stop(row["stop"]), list[int]()
     try:
-        play.begin()
+        episode.begin()
         for number, turn in enumerate(row["turns"], start=1):
             ids += turn["context_ids"]
             parsed = renderer.parse(turn["text"], task, ids)
             cut = LIMITS[stop] if stop in TOKEN_LIMITS and number == len(row["turns"]) else ""
-            result = play.turn(parsed, cut=cut)
+            result = episode.step(parsed, limit=cut)
             if result.done:
                 return result
             ids += turn["sampled_ids"]
-        return play.cut(LIMITS.get(stop, "where the record ends"))
+        return episode.truncate(LIMITS.get(stop, "where the record ends"))
     finally:
-        play.close()
+        episode.close()

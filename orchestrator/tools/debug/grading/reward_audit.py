@@ -10,8 +10,8 @@ from temper.envs.core.definition import USUAL_CHANCE, EnvDefinition
 from temper.envs.core.errors import failure_of
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CALL_BLOCK
-from temper.envs.play import Play
-from temper.envs.playback import Scored, read_as_own, score
+from temper.envs.env_episode import EnvEpisode
+from temper.envs.transcript import TranscriptScore, parse_own_turn, score_turns
 from temper.rewards.verdict import correctness
 
 AUDITED = 30
@@ -47,7 +47,7 @@ ASSERTED = re.compile(r"assert (\w+)\((.*)\) == (.+?)(?: failed: .*)?$", re.MULT
 PRINTED = re.compile(r"input:\n(.*?)\n(?:output:\n.*?\n)?expected:\n(.*?)(?:\n\n|\Z)", re.DOTALL)
 Copy = Callable[[str, list[str]], str | None]
 """Gives a turn from the reference answer's names and all feedback of the environment. None gives up."""
-Scripts = Mapping[str, Callable[[Task], Scored]]
+Scripts = Mapping[str, Callable[[Task], TranscriptScore]]
 """Ways to answer a task by their names."""
 
 
@@ -81,10 +81,10 @@ def audit(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[str, li
     if len(tried) >= FEWEST:
         answers = {f"reference answer of {task.key}": references[task.key] for task in known[:OTHERS]}
         answers |= {repr(text): [text] * REPEATED for text in DEGENERATE}
-        constant: Scripts = {name: partial(score, turns=turns) for name, turns in answers.items()}
+        constant: Scripts = {name: partial(score_turns, turns=turns) for name, turns in answers.items()}
         pairs = zip(known, [*known[1:], *known[:1]], strict=True)
         other = {task.key: references[after.key] for task, after in pairs}
-        neighbour: Scripts = {"that of the next task": lambda task: score(task, other[task.key])}
+        neighbour: Scripts = {"that of the next task": lambda task: score_turns(task, other[task.key])}
         findings.append(earning("one answer to every task", constant, tried))
         findings.append(earning("reference answers of other tasks", neighbour, known))
     return findings
@@ -94,7 +94,7 @@ def _nothing(tasks: Sequence[Task]) -> CaseCheck:
     finding = CaseCheck(name="empty answers earn nothing")
     for task in tasks:
         for turns in ([""], [""] * REPEATED):
-            scored = score(task, turns)
+            scored = score_turns(task, turns)
             finding.add(not _right(scored), f"{task.key}, {len(turns)} empty turns: {_said(scored)}")
     return finding
 
@@ -122,36 +122,36 @@ def _everything(env: EnvDefinition, tasks: Sequence[Task], references: Mapping[s
     for task in tasks:
         turns = references[task.key]
         flooded = [_without_numbers(turn) for turn in turns]
-        if flooded != turns and not _right(score(task, flooded)):
+        if flooded != turns and not _right(score_turns(task, flooded)):
             own = " ".join(NUMBER.findall(" ".join(CALL_BLOCK.sub("", turn) for turn in turns)))
-            scored = score(task, [f"{FLOOD} {own} {FLOOD}\n{flooded[0]}", *flooded[1:]])
+            scored = score_turns(task, [f"{FLOOD} {own} {FLOOD}\n{flooded[0]}", *flooded[1:]])
             finding.add(not _right(scored), f"{task.key}, every number: {_said(scored)}")
         if task.key in single:
             others = [text for text in dict.fromkeys(single.values()) if text != turns[0]][:OTHERS]
             listed = "\n".join((*others[: OTHERS // 2], turns[0], *others[OTHERS // 2 :]))
             if len(others) == OTHERS:
-                scored = score(task, [listed])
+                scored = score_turns(task, [listed])
                 finding.add(not _right(scored), f"{task.key}, in the middle of {OTHERS} others: {_said(scored)}")
     return finding
 
 
-def _copied(task: Task, *, references: Mapping[str, list[str]], copy: Copy) -> Scored:
+def _copied(task: Task, *, references: Mapping[str, list[str]], copy: Copy) -> TranscriptScore:
     settings = replace(task.env.settings, max_turns=COPIED_TURNS, tool_turns=COPIED_TURNS)
-    play = Play(replace(task, env=replace(task.env, settings=settings)))
+    episode = EnvEpisode(replace(task, env=replace(task.env, settings=settings)))
     reference, heard = "\n".join(references[task.key]), list[str]()
     try:
-        play.begin()
+        episode.begin()
         while (text := copy(reference, heard)) is not None:
-            result = play.turn(read_as_own(text))
+            result = episode.step(parse_own_turn(text))
             if result.done:
-                return Scored(reward=result.reward, verdict=result.verdict)
+                return TranscriptScore(reward=result.reward, verdict=result.verdict)
             heard += [str(message["content"]) for message in result.messages]
-        result = play.cut("for it had nothing to copy")
-        return Scored(reward=result.reward, verdict=result.verdict)
+        result = episode.truncate("for it had nothing to copy")
+        return TranscriptScore(reward=result.reward, verdict=result.verdict)
     except Exception as error:  # any error of an environment
-        return Scored(reward=None, failure=failure_of(error))
+        return TranscriptScore(reward=None, failure=failure_of(error))
     finally:
-        play.close()
+        episode.close()
 
 
 def _last_line(_reference: str, heard: list[str]) -> str:
@@ -203,7 +203,7 @@ def _without_numbers(turn: str) -> str:
     return NUMBER.sub("", kept) + turn[len(kept) :]
 
 
-def _mean(tasks: Sequence[Task], play: Callable[[Task], Scored], finding: CaseCheck) -> float:
+def _mean(tasks: Sequence[Task], play: Callable[[Task], TranscriptScore], finding: CaseCheck) -> float:
     """Return the mean reward of tasks, or 0 if the first few earn nothing. A failure goes against the finding."""
     earned = 0.0
     for number, task in enumerate(tasks):
@@ -216,9 +216,9 @@ def _mean(tasks: Sequence[Task], play: Callable[[Task], Scored], finding: CaseCh
     return earned / len(tasks) if tasks else 0.0
 
 
-def _right(scored: Scored) -> bool:
+def _right(scored: TranscriptScore) -> bool:
     return scored.failure is not None or correctness(scored.verdict.parts, scored.reward) >= 1.0
 
 
-def _said(scored: Scored) -> str:
+def _said(scored: TranscriptScore) -> str:
     return str(scored.failure or scored.verdict.detail)[:200]

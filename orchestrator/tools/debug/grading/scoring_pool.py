@@ -10,7 +10,7 @@ from time import monotonic
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import Task
-from temper.envs.playback import Scored, score
+from temper.envs.transcript import TranscriptScore, score_turns
 
 Script = tuple[Task, list[str]]
 """A task and the model's turns."""
@@ -25,7 +25,7 @@ ATTEMPTS = 3
 class _Job:
     script: Script
     attempts: int = 0
-    scored: Scored | None = None
+    scored: TranscriptScore | None = None
 
 
 class ScoringPool:
@@ -40,7 +40,7 @@ class ScoringPool:
         self._deadline_s = deadline_s
         self._processes = [_Worker() for _ in range(workers)]
 
-    def scores(self, scripts: Iterable[Script]) -> Generator[Scored]:
+    def scores(self, scripts: Iterable[Script]) -> Generator[TranscriptScore]:
         """Yield the score of each script, in their order.
 
         If its process dies or hangs, a script is tried again in a new one; after three attempts it is a failure of type
@@ -84,7 +84,7 @@ class ScoringPool:
                     lost.append(job)
                     continue
                 message = f"the grading process died or hung {ATTEMPTS} times"
-                job.scored = Scored(reward=None, failure=Failure(kind=FailureKind.WORKER, message=message))
+                job.scored = TranscriptScore(reward=None, failure=Failure(kind=FailureKind.WORKER, message=message))
         return lost
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class _Worker:
     def receives(self) -> bool:
         """Take the message of the process; False if it has died."""
         try:
-            scored: Scored | None = self.pipe.recv()
+            scored: TranscriptScore | None = self.pipe.recv()
         except (EOFError, OSError):
             return False
         if self.job is not None:
@@ -145,4 +145,4 @@ def _serve(pipe: Connection) -> None:
     pipe.send(None)
     with suppress(EOFError):
         while True:
-            pipe.send(score(*pipe.recv()))
+            pipe.send(score_turns(*pipe.recv()))

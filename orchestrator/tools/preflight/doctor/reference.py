@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, ParsedTurn, call_message, parse_turn
-from temper.envs.playback import Scored, score
 from temper.envs.source import data_of, distinct, open_source
+from temper.envs.transcript import TranscriptScore, score_turns
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import check_entry_points
@@ -110,10 +110,10 @@ def _play(env: BoundEnv, task: Task, renderer: Renderer, played: Played) -> None
         played.longest = max(played.longest, len(ids))
         return renderer.parse(renderer.text(ids), task, context)
 
-    scored = score(task, turns, read=read)
+    scored = score_turns(task, turns, read=read)
     if _is_right(scored):
         return
-    own = score(task, turns)
+    own = score_turns(task, turns)
     if _is_right(own):
         played.form_fault.append(f"{task.key}: {_why(scored)}")
     else:
@@ -129,11 +129,11 @@ def _message(turn: ParsedTurn) -> Message:
     return {"role": "assistant", "content": turn.said} | ({"tool_calls": calls} if calls else {})
 
 
-def _is_right(scored: Scored) -> bool:
+def _is_right(scored: TranscriptScore) -> bool:
     return scored.failure is None and correctness(scored.verdict.parts, scored.reward) >= 1.0
 
 
-def _why(scored: Scored) -> str:
+def _why(scored: TranscriptScore) -> str:
     if scored.failure is not None:
         return f"{scored.failure.kind.value}: {scored.failure.message}"[:200]
     outcome = scored.verdict.outcome

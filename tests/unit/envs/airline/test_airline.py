@@ -15,10 +15,10 @@ from temper.envs.airline.tools import TOOLS
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import Call
-from temper.envs.playback import score
 from temper.envs.service import reference
 from temper.envs.service.env import with_folder
 from temper.envs.service.tools import Refusal
+from temper.envs.transcript import score_turns
 
 DATA = Path(__file__).parents[4] / ".." / "shared" / "data" / "tau_airline"
 
@@ -226,7 +226,7 @@ def test_the_reference_script_is_right_and_every_negatives_wrong(tmp_path: Path)
     task = task_of(
         write_airline(tmp_path), row(BOOK, UPGRADE, BAGS, FREE_BAGS, PEOPLE, CANCEL, CERTIFICATE, outputs=("280",))
     )
-    assert score(task, reference.reference(task)).reward == 1.0
+    assert score_turns(task, reference.reference(task)).reward == 1.0
     negatives = dict(reference.negatives(task, domain=DOMAIN))
     for name in (
         "book_reservation (0) left out",
@@ -236,7 +236,7 @@ def test_the_reference_script_is_right_and_every_negatives_wrong(tmp_path: Path)
     ):
         assert name in negatives
     assert sum(" with " in name for name in negatives) >= 10
-    assert [name for name, turns in negatives.items() if score(task, turns).reward != 0.0] == []
+    assert [name for name, turns in negatives.items() if score_turns(task, turns).reward != 0.0] == []
 
 
 @pytest.mark.parametrize(
@@ -267,4 +267,4 @@ def test_all_reference_actions_of_the_published_tasks_are_right() -> None:
     lines = (DATA / "tasks_test.jsonl").read_text(encoding="utf-8").splitlines()
     tasks = [task_of(DATA, json.loads(line)) for line in lines]
     assert len(tasks) == 50
-    assert all(score(task, reference.reference(task)).reward == 1.0 for task in tasks)
+    assert all(score_turns(task, reference.reference(task)).reward == 1.0 for task in tasks)

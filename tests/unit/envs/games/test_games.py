@@ -20,8 +20,8 @@ from temper.envs.games.actions import action_of, described
 from temper.envs.games.env import GymEnv
 from temper.envs.games.known_games import drawing
 from temper.envs.games.reference import shortest_win
-from temper.envs.playback import score
 from temper.envs.source import distinct, open_source
+from temper.envs.transcript import score_turns
 from temper.rewards.verdict import Outcome
 
 LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, "map_name": "4x4"}}
@@ -51,10 +51,10 @@ def test_the_shortest_way_wins_and_each_negatives_of_it_does_not(game: str) -> N
     assert env.negatives is not None
     for seed in range(5):
         task = task_of({"id": game, "kwargs": PLANNED[game]}, seed=seed)
-        won = score(task, env.reference(task))
+        won = score_turns(task, env.reference(task))
         assert (won.reward, won.verdict.outcome, won.verdict.parts["bad_actions"]) == (1.0, Outcome.OK, 0.0)
         for name, turns in env.negatives(task):
-            assert score(task, turns).verdict.parts["correct"] == 0.0, name
+            assert score_turns(task, turns).verdict.parts["correct"] == 0.0, name
 
 
 @pytest.mark.parametrize("game", PLANNED)
@@ -93,7 +93,7 @@ def test_a_game_of_chance_has_no_reference_but_the_same_number_plays_the_same(ga
 def test_a_hand_of_cards_is_played_to_its_end() -> None:
     task = task_of({"id": "Blackjack-v1"}, seed=1)
     assert "Your cards: 15" in task.messages[0]["content"]
-    returns = {seed: score(task_of({"id": "Blackjack-v1"}, seed=seed), ["stick"]) for seed in range(20)}
+    returns = {seed: score_turns(task_of({"id": "Blackjack-v1"}, seed=seed), ["stick"]) for seed in range(20)}
     assert {judged.verdict.parts["return"] for judged in returns.values()} <= {-1.0, 0.0, 1.0}
     assert all(
         judged.verdict.parts["correct"] == float(judged.verdict.parts["return"] > 0) for judged in returns.values()
@@ -139,7 +139,7 @@ def test_a_turn_without_an_action_is_told_so_and_counts() -> None:
 
 
 def test_a_hole_ends_the_game_as_lost() -> None:
-    assert score(task_of(LAKE), ["down", "right", "down", "down"]).verdict.outcome is Outcome.WRONG
+    assert score_turns(task_of(LAKE), ["down", "right", "down", "down"]).verdict.outcome is Outcome.WRONG
     env = opened(task_of(LAKE))
     env.step("</think>down")
     _, reward, terminated, *_ = env.step("</think>right")
@@ -150,10 +150,10 @@ def test_stepping_off_the_cliff_is_no_win_though_the_goal_is_reached_later() -> 
     task = task_of({"id": "CliffWalking-v1"})
     reference = configured("gym", {"id": "CliffWalking-v1"}).reference
     assert reference is not None
-    judged = score(task, ["right", *reference(task)])
+    judged = score_turns(task, ["right", *reference(task)])
     assert (judged.verdict.outcome, judged.verdict.parts["return"]) == (Outcome.WRONG, -113.0)
     kind = task_of({"id": "CliffWalking-v1", "success": -200.0})
-    assert score(kind, ["right", *reference(task)]).verdict.outcome == Outcome.OK
+    assert score_turns(kind, ["right", *reference(task)]).verdict.outcome == Outcome.OK
 
 
 @pytest.mark.parametrize(
@@ -238,9 +238,9 @@ def test_a_game_of_texts_or_numbers_is_played_by_its_id(space: Any, won: Any, ri
         task = task_of({"id": "tests/Password-v0", "kwargs": {"space": space, "won": won}, "frame": "text"})
         assert "hint: no" in task.messages[0]["content"]
         assert "at: [0., 0.]" in task.messages[0]["content"]
-        assert score(task, [right]).reward == 1.0
-        assert score(task, [f"I think.</think>{right}"]).reward == 1.0
-        assert score(task, [wrong]).reward == 0.0
+        assert score_turns(task, [right]).reward == 1.0
+        assert score_turns(task, [f"I think.</think>{right}"]).reward == 1.0
+        assert score_turns(task, [wrong]).reward == 0.0
     finally:
         del gymnasium.registry["tests/Password-v0"]
 

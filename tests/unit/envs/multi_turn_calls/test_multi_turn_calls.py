@@ -18,13 +18,13 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import parse_turn
 from temper.envs.data.config import DataConfig
+from temper.envs.env_episode import EnvEpisode
 from temper.envs.multi_turn_calls.env import MAX_STEPS, fault_of
 from temper.envs.multi_turn_calls.reference import negatives, reference
 from temper.envs.multi_turn_calls.rows import call_in
 from temper.envs.multi_turn_calls.simulators import WALL_S, Scene, Simulators
-from temper.envs.play import Play
-from temper.envs.playback import Scored, score
 from temper.envs.source import open_source
+from temper.envs.transcript import TranscriptScore, score_turns
 from temper.rewards.verdict import Outcome
 
 DONE = "Done."
@@ -51,7 +51,7 @@ def task_of(folder: Path, *, source: str = SOURCE, category: str = "multi_turn_b
     return open_source(bind("turns", config), split="heldout", seed=0).task(0)
 
 
-def right(scored: Scored) -> float:
+def right(scored: TranscriptScore) -> float:
     assert scored.failure is None, scored.failure
     return scored.verdict.parts["correct"]
 
@@ -62,7 +62,7 @@ def test_reference_earns_one_and_its_negatives_nothing(tmp_path: Path) -> None:
     assert [message["content"] for message in task.messages] == ASKED[:1]
     assert [tool["function"]["name"] for tool in task.tools] == ["mkdir", "ls", "rm", "wait"]
     assert reference(task) == [say("", DOCS), DONE, say("", LS), DONE]
-    assert right(score(task, reference(task))) == 1.0
+    assert right(score_turns(task, reference(task))) == 1.0
     wrong = dict(negatives(task))
     assert list(wrong) == [
         "turn 0 without calls",
@@ -71,35 +71,35 @@ def test_reference_earns_one_and_its_negatives_nothing(tmp_path: Path) -> None:
         "turn 1 not ended",
         "other functions",
     ]
-    assert [right(score(task, turns)) for turns in wrong.values()] == [0.0] * 5
+    assert [right(score_turns(task, turns)) for turns in wrong.values()] == [0.0] * 5
 
 
 def test_state_and_results_are_judged_after_each_turn_of_the_user(tmp_path: Path) -> None:
     task = task_of(tmp_path)
-    other = score(task, [say("", ("mkdir", {"name": "dogs"})), DONE, say("", LS), DONE])
+    other = score_turns(task, [say("", ("mkdir", {"name": "dogs"})), DONE, say("", LS), DONE])
     assert (right(other), other.verdict.parts["user_turns"]) == (0.0, 0.0)
     assert other.verdict.detail == "user's turn 0: GorillaFileSystem.names not as wanted"
     more = [say("", DOCS, ("mkdir", {"name": "x"})), DONE]
-    assert right(score(task, more)) == 0.0
+    assert right(score_turns(task, more)) == 0.0
     undone = [say("", DOCS, ("mkdir", {"name": "x"})), say("", ("rm", {"name": "x"})), DONE, say("", LS), DONE]
-    assert right(score(task, undone)) == 1.0
-    unseen = score(task, [say("", DOCS), DONE, say("", ("rm", {"name": "none"})), DONE])
+    assert right(score_turns(task, undone)) == 1.0
+    unseen = score_turns(task, [say("", DOCS), DONE, say("", ("rm", {"name": "none"})), DONE])
     assert (right(unseen), unseen.verdict.parts["user_turns"]) == (0.0, 0.5)
     assert unseen.verdict.detail == "user's turn 1: 1 of 1 wanted results not seen"
-    assert right(score(task, [say("", DOCS), DONE, DONE])) == 0.0
+    assert right(score_turns(task, [say("", DOCS), DONE, DONE])) == 0.0
 
 
 def test_a_result_of_an_earlier_turn_counts_but_a_turn_needs_calls(tmp_path: Path) -> None:
     task = task_of(tmp_path, asked=["Look.", "Look again."], reference=[["ls()"], ["ls()"]])
-    assert right(score(task, [say("", LS), DONE, say("", LS), DONE])) == 1.0
-    assert right(score(task, [say("", LS), DONE, say("", ("cp", {})), DONE])) == 1.0
-    assert right(score(task, [say("", LS), DONE, DONE])) == 0.0
+    assert right(score_turns(task, [say("", LS), DONE, say("", LS), DONE])) == 1.0
+    assert right(score_turns(task, [say("", LS), DONE, say("", ("cp", {})), DONE])) == 1.0
+    assert right(score_turns(task, [say("", LS), DONE, DONE])) == 0.0
     assert fault_of(wanted=["a", "a"], seen=["a", "b"], differing=[]) == "1 of 2 wanted results not seen"
 
 
 def test_the_model_is_told_what_its_calls_return(tmp_path: Path) -> None:
-    play = Play(task_of(tmp_path, category="multi_turn_long_context"))
-    play.begin()
+    episode = EnvEpisode(task_of(tmp_path, category="multi_turn_long_context"))
+    episode.begin()
     told, spans = [], []
     for text in (
         say("", DOCS, DOCS, LS),
@@ -107,7 +107,7 @@ def test_the_model_is_told_what_its_calls_return(tmp_path: Path) -> None:
         say("", ("rm", {}), ("cp", {})),
     ):
         began = time.monotonic()
-        result = play.turn(parse_turn(text, thinks=False))
+        result = episode.step(parse_turn(text, thinks=False))
         took = time.monotonic() - began
         told += [message["content"] for message in result.messages]
         spans += [(span.name, span.arguments) for span in result.tool_spans]
@@ -120,23 +120,23 @@ def test_the_model_is_told_what_its_calls_return(tmp_path: Path) -> None:
     assert told[4].startswith("Error during execution: ")
     assert "missing 1 required positional argument" in told[4]
     assert told[5] == "Error during execution: name 'cp' is not defined"
-    play.close()
+    episode.close()
 
 
 def test_a_turn_with_a_call_that_cant_be_read_is_one_without_calls(tmp_path: Path) -> None:
     task = task_of(tmp_path)
-    broken = score(task, [say("", DOCS) + "<tool_call>{</tool_call>", DONE])
+    broken = score_turns(task, [say("", DOCS) + "<tool_call>{</tool_call>", DONE])
     assert (right(broken), broken.verdict.parts["format"]) == (0.0, 0.0)
-    later = score(task, [say("", DOCS), "<tool_call>{</tool_call>", say("", LS), DONE])
+    later = score_turns(task, [say("", DOCS), "<tool_call>{</tool_call>", say("", LS), DONE])
     assert (right(later), later.verdict.parts["format"]) == (1.0, 0.0)
 
 
 def test_a_turn_of_the_user_has_twenty_turns_with_calls(tmp_path: Path) -> None:
     task = task_of(tmp_path, asked=["Look.", "Again."], reference=[["ls()"], ["ls()"]])
     most = [say("", LS)] * MAX_STEPS
-    assert right(score(task, [*most, DONE, *most, DONE])) == 1.0
-    over = score(task, [*most, say("", LS), DONE])
-    assert (right(over), over.verdict.outcome) == (0.0, Outcome.CUT)
+    assert right(score_turns(task, [*most, DONE, *most, DONE])) == 1.0
+    over = score_turns(task, [*most, say("", LS), DONE])
+    assert (right(over), over.verdict.outcome) == (0.0, Outcome.TRUNCATED)
 
 
 def test_withheld_functions_are_offered_in_words_in_their_turn(tmp_path: Path) -> None:
@@ -152,9 +152,14 @@ def test_withheld_functions_are_offered_in_words_in_their_turn(tmp_path: Path) -
     functions, _, words = offer["content"].partition("\n")
     assert [one["name"] for one in json.loads(functions)] == ["ls"]
     assert words == "I have updated some more functions you can choose from. What about now?"
-    assert right(score(task, reference(task))) == 1.0
-    assert right(score(task, [say("", DOCS), DONE, say("", LS), DONE, say("", LS), DONE, say("", LS), DONE])) == 1.0
-    assert right(score(task, [say("", DOCS), DONE, say("", ("rm", {"name": "old"})), DONE, say("", LS), DONE])) == 0.0
+    assert right(score_turns(task, reference(task))) == 1.0
+    assert (
+        right(score_turns(task, [say("", DOCS), DONE, say("", LS), DONE, say("", LS), DONE, say("", LS), DONE])) == 1.0
+    )
+    assert (
+        right(score_turns(task, [say("", DOCS), DONE, say("", ("rm", {"name": "old"})), DONE, say("", LS), DONE]))
+        == 0.0
+    )
 
 
 def test_rows_that_do_not_hold_together_are_told(tmp_path: Path) -> None:
@@ -189,10 +194,10 @@ def test_reference_calls_are_read_and_never_run() -> None:
 
 
 def test_calls_of_the_model_that_do_not_end_are_its_own_fault(tmp_path: Path) -> None:
-    scored = score(task_of(tmp_path), [say("", ("wait", {})), DONE])
+    scored = score_turns(task_of(tmp_path), [say("", ("wait", {})), DONE])
     assert (right(scored), scored.verdict.outcome) == (0.0, Outcome.POLICY_FAULT)
     assert scored.verdict.parts["user_turns"] == 0.0
-    assert right(score(task_of(tmp_path), reference(task_of(tmp_path)))) == 1.0
+    assert right(score_turns(task_of(tmp_path), reference(task_of(tmp_path)))) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -210,7 +215,7 @@ def test_a_fault_of_the_simulators_is_no_wrong_answer(tmp_path: Path, row: dict[
         with pytest.raises(ValueError, match=message):
             task_of(tmp_path, **row)
         return
-    scored = score(task_of(tmp_path, **row), [say("", DOCS), DONE])
+    scored = score_turns(task_of(tmp_path, **row), [say("", DOCS), DONE])
     assert scored.failure is not None
     assert scored.failure.kind is FailureKind.ENVIRONMENT
     assert scored.reward is None
@@ -242,7 +247,7 @@ def test_simulators_that_cant_be_had_are_told_with_the_remedy(tmp_path: Path) ->
     env = configured("multi_turn_calls", {})
     with pytest.raises(ValueError, match=r"simulators of the function-calling leaderboard are not at .*git clone"):
         read_tasks(DataConfig(path=str(written(tmp_path))), env)
-    scored = score(task_of(tmp_path, source="import no_such_module"), [say("", DOCS), DONE])
+    scored = score_turns(task_of(tmp_path, source="import no_such_module"), [say("", DOCS), DONE])
     assert scored.failure is not None
     assert "GorillaFileSystem of" in scored.failure.message
     assert "can't be loaded (ModuleNotFoundError: No module named 'no_such_module')" in scored.failure.message
@@ -253,7 +258,7 @@ def test_simulators_that_cant_be_had_are_told_with_the_remedy(tmp_path: Path) ->
 def test_simulators_that_their_user_may_not_read_are_told(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     (tmp_path / "elsewhere").chmod(0o700)
-    scored = score(task, [say("", DOCS), DONE])
+    scored = score_turns(task, [say("", DOCS), DONE])
     assert scored.failure is not None
     assert "let others read it" in scored.failure.message
 
@@ -261,7 +266,7 @@ def test_simulators_that_their_user_may_not_read_are_told(tmp_path: Path) -> Non
 def test_envcheck_passes_with_the_simulators_of_the_clone_in_which_the_rows_lie(tmp_path: Path) -> None:
     data = write_simulators(tmp_path / "gorilla" / "berkeley-function-call-leaderboard") / "bfcl_eval" / "data"
     file = written(data)
-    found = configured("multi_turn_calls", {}).beside
+    found = configured("multi_turn_calls", {}).in_folder
     assert found is not None
     env = found(file.parent)
     tasks = list(read_tasks(DataConfig(path=str(file)), env).values())

@@ -31,10 +31,10 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.data.config import DataConfig
 from temper.envs.mathematics.reference import negatives, reference
-from temper.envs.playback import score
 from temper.envs.presets.catalog import PRESETS, with_preset
 from temper.envs.presets.preset import Preset
 from temper.envs.source import distinct, open_source
+from temper.envs.transcript import score_turns
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.pipeline.config import make_config
 
@@ -64,7 +64,7 @@ def test_rows_in_the_published_form_are_put_as_published_and_judged(name: str, t
     assert task.thinking == OFF
     assert task.messages[-1]["content"] == ASKED[name]
     later = LATER.get(name, [])
-    judged = [score(task, [said, *later]).verdict.parts["correct"] for said in (RIGHT[name], WRONG[name], "")]
+    judged = [score_turns(task, [said, *later]).verdict.parts["correct"] for said in (RIGHT[name], WRONG[name], "")]
     assert judged == [1.0, 0.0, float(name in SILENCE)]
 
 
@@ -79,7 +79,7 @@ def test_a_set_says_what_a_number_needs(preset: Preset) -> None:
 
 
 def right(task: Task, said: str) -> float:
-    return score(task, [said]).verdict.parts["correct"]
+    return score_turns(task, [said]).verdict.parts["correct"]
 
 
 def test_a_contest_of_calls_is_judged_by_its_private_tests_too(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_packed_tests_that_are_broken_are_refused_and_are_no_wrong_answer(tmp_pa
             unpacked(text)
     for text in (whole[:-8], packed([])):
         (task,) = tasks("livecodebench", tmp_path, [contest(private_test_cases=text, public_test_cases="[]")])
-        failure = score(task, [RIGHT["livecodebench"]]).failure
+        failure = score_turns(task, [RIGHT["livecodebench"]]).failure
         assert failure is not None
         assert "packed tests" in failure.message
 
@@ -185,7 +185,7 @@ def test_the_question_repeated_is_no_answer_whatever_the_prompt(tmp_path: Path) 
     (task,) = tasks("gsm8k", tmp_path, ROWS["gsm8k"])
     assert right(task, reference(task)[0]) == 1.0
     wrong = {name: turns for name, turns in negatives(task) if "thought" not in name}
-    assert {name for name, turns in wrong.items() if score(task, turns).verdict.parts["correct"]} == set()
+    assert {name for name, turns in wrong.items() if score_turns(task, turns).verdict.parts["correct"]} == set()
     assert right(task, "How many are 3 and 4? 7") == 1.0
 
 

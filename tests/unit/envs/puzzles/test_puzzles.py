@@ -14,10 +14,10 @@ from temper.envs.catalog import configured
 from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
-from temper.envs.playback import Scored, score
 from temper.envs.puzzles.env import CHANCE, FEW_ANSWERS, LEFT_OUT, answer_of
 from temper.envs.puzzles.library import SCORE_S, Origin, PuzzleLibrary, shared_library
 from temper.envs.source import open_source
+from temper.envs.transcript import TranscriptScore, score_turns
 from temper.rewards.verdict import Outcome
 
 pytestmark = pytest.mark.skipif(
@@ -47,8 +47,8 @@ def task_of(dataset: str, *, seed: int = 0) -> Task:
     return bound(env.generate(random.Random(seed), 1), env)
 
 
-def answered(task: Task, answer: str) -> Scored:
-    return score(task, [f"<answer>{answer}</answer>"])
+def answered(task: Task, answer: str) -> TranscriptScore:
+    return score_turns(task, [f"<answer>{answer}</answer>"])
 
 
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
@@ -65,13 +65,13 @@ def test_a_generator_is_deterministic_its_reference_answer_scores_one_and_wrong_
         if task.spec["answer"] is None:
             wrong[name] = "no answer"
         else:
-            reference = score(
+            reference = score_turns(
                 task, reference_of.reference(task)
             )  # in another process: the question is made again there
             if (reference.verdict.outcome, reference.verdict.parts.get("correct")) != (Outcome.OK, 1.0):
                 wrong[name] = reference
         for what, turns in reference_of.negatives(task):
-            bad = score(task, turns)
+            bad = score_turns(task, turns)
             if bad.failure is not None or not bad.verdict.parts["correct"] < 1.0:
                 wrong[f"{name}, {what}"] = bad
     assert wrong == dict.fromkeys(WITHOUT_ANSWERS & set(names[::every]), "no answer")
@@ -131,7 +131,7 @@ def test_an_answer_is_never_executed(dataset: str) -> None:
 )
 def test_a_hostile_answer_is_wrong_in_bounded_time(dataset: str, answer: str) -> None:
     task = task_of(dataset, seed=1)
-    score(task, ["<answer>warm</answer>"])
+    score_turns(task, ["<answer>warm</answer>"])
     start = time.monotonic()
     judged = answered(task, answer)
     assert time.monotonic() - start < SCORE_S + START_S

@@ -11,8 +11,8 @@ from support.bound import bound
 from temper.envs.catalog import environment
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
-from temper.envs.playback import score
 from temper.envs.questions.instruction_following import BREAKS, generate
+from temper.envs.transcript import score_turns
 from temper.rewards.instructions.rules import IFEVAL
 
 ROW: dict[str, Any] = {
@@ -42,7 +42,7 @@ def task_of(row: dict[str, Any]) -> Task:
 def test_strict_and_loose_accuracy_by_prompt_and_by_instruction(
     response: str, correct: float, loose: float, strict_count: float, loose_count: float
 ) -> None:
-    scored = score(task_of(ROW), [response])
+    scored = score_turns(task_of(ROW), [response])
     parts = scored.verdict.parts
     assert scored.reward == correct
     assert (parts["correct"], parts["loose"]) == (correct, loose)
@@ -57,15 +57,15 @@ def test_strict_and_loose_accuracy_by_prompt_and_by_instruction(
 @pytest.mark.parametrize("response", ["", "x", "x.", " \n", "x x x x x x x x x x x"])
 def test_a_response_without_content_earns_nothing(response: str) -> None:
     row = {"prompt": "Write.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
-    scored = score(task_of(row), [response])
+    scored = score_turns(task_of(row), [response])
     assert (scored.reward, scored.verdict.parts["followed"], scored.verdict.parts["loose"]) == (0.0, 0.0, 0.0)
-    assert score(task_of(row), ["My answer is yes."]).reward == 1.0
+    assert score_turns(task_of(row), ["My answer is yes."]).reward == 1.0
 
 
 def test_a_short_response_that_the_instructions_ask_for_is_right() -> None:
     kinds = ["keywords:existence", "change_case:english_lowercase"]
     row = {"prompt": "Write vedo.", "instruction_id_list": kinds, "kwargs": [{"keywords": ["vedo"]}, {}]}
-    assert [score(task_of(row), [text]).reward for text in ("vedo", "x")] == [1.0, 0.0]
+    assert [score_turns(task_of(row), [text]).reward for text in ("vedo", "x")] == [1.0, 0.0]
 
 
 def test_kwargs_may_be_texts_of_json_or_nothing() -> None:

@@ -9,7 +9,7 @@ from support.bound import bound
 from temper.envs.catalog import configured
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
-from temper.envs.playback import score
+from temper.envs.transcript import score_turns
 
 CHOICES = ["Oslo", "Paris", "Rome", "Bern"]
 MMLU = {"question": "Capital of France?", "choices": CHOICES, "answer": 1, "subject": "geography"}
@@ -59,8 +59,8 @@ def test_a_row_of_a_public_form_is_a_task_with_its_choices_and_the_right_one(nam
     assert shown[0] == "Capital of France?"
     assert sorted(line[3:] for line in shown[1:5]) == sorted(CHOICES)
     assert [line[:3] for line in shown[1:5]] == ["A. ", "B. ", "C. ", "D. "]
-    assert score(task, [f"It is Paris.\n\nAnswer: {task.spec['answer']}"]).reward == 1.0
-    assert score(task, ["Paris"]).reward == 0.0
+    assert score_turns(task, [f"It is Paris.\n\nAnswer: {task.spec['answer']}"]).reward == 1.0
+    assert score_turns(task, ["Paris"]).reward == 0.0
 
 
 def test_the_right_choice_stands_anywhere_and_always_at_the_same_place_of_a_row() -> None:

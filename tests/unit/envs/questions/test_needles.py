@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from temper.envs.catalog import configured
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
-from temper.envs.playback import score
+from temper.envs.transcript import score_turns
 
 
 def made(seed: int = 0, level: int = 1, **options: Any) -> Task:
@@ -87,7 +87,7 @@ def test_the_codes_must_be_all_of_them_and_no_others() -> None:
         f"\\boxed{{{three} and {one} and {two}}}",
         f"They are {two}.\n{one}\n{three}",
     ):
-        assert score(task, [right]).reward == 1.0
+        assert score_turns(task, [right]).reward == 1.0
     for wrong in (
         f"{one}, {two}",
         f"{one} {two} {three} {other}",
@@ -96,17 +96,17 @@ def test_the_codes_must_be_all_of_them_and_no_others() -> None:
         "",
         text_of(task),
     ):
-        assert score(task, [wrong]).reward == 0.0
-    assert score(task, [f"{one}, {two}"]).verdict.parts["recall"] == pytest.approx(2 / 3)
+        assert score_turns(task, [wrong]).reward == 0.0
+    assert score_turns(task, [f"{one}, {two}"]).verdict.parts["recall"] == pytest.approx(2 / 3)
 
 
 def test_rows_of_ruler_need_all_their_outputs() -> None:
     env = configured("needles", {})
     numbers = bound(load_row(env.formats, {"input": "... What are they?", "outputs": ["1234567", "7654321"]}), env)
-    assert score(numbers, ["7654321, 1234567"]).reward == 1.0
-    assert score(numbers, ["7654321, 1234567, 1111111"]).reward == 0.0
+    assert score_turns(numbers, ["7654321, 1234567"]).reward == 1.0
+    assert score_turns(numbers, ["7654321, 1234567, 1111111"]).reward == 0.0
     words = bound(load_row(env.formats, {"input": "Which variables?", "outputs": ["ABCDE", "VWXYZ"]}), env)
-    assert score(words, ["They are VWXYZ and abcde."]).reward == 1.0
-    assert score(words, ["They are VWXYZ."]).verdict.parts == {"correct": 0.0, "format": 1.0, "recall": 0.5}
+    assert score_turns(words, ["They are VWXYZ and abcde."]).reward == 1.0
+    assert score_turns(words, ["They are VWXYZ."]).verdict.parts == {"correct": 0.0, "format": 1.0, "recall": 0.5}
     with pytest.raises(ValueError, match="'outputs' must hold texts"):
         load_row(env.formats, {"input": "?", "outputs": []})

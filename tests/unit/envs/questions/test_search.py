@@ -13,9 +13,9 @@ from temper.envs.catalog import configured, environment
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
-from temper.envs.playback import score
 from temper.envs.source import open_source
 from temper.envs.tools.corpus import Corpus, Document
+from temper.envs.transcript import score_turns
 
 DOCUMENTS = [
     {"_id": "d1", "title": "France", "text": "The capital of France is Paris, on the Seine."},
@@ -72,21 +72,21 @@ def test_search_and_open_answer_in_the_words_of_the_corpus(tmp_path: Path) -> No
 def test_a_wrong_call_is_answered_by_an_error_and_counted(tmp_path: Path, name: str, arguments: dict[str, Any]) -> None:
     task = task_of(ROW, write_corpus(tmp_path))
     assert shown(task, (name, arguments))[0].startswith("error: ")
-    judged = score(task, [say("", (name, arguments), ("search", {"query": "France"})), "Paris"])
+    judged = score_turns(task, [say("", (name, arguments), ("search", {"query": "France"})), "Paris"])
     assert (judged.reward, judged.verdict.parts["tool_errors"]) == (1.0, 0.5)
 
 
 def test_the_reference_documents_that_were_opened_are_a_part(tmp_path: Path) -> None:
     task = task_of(ROW | {"reference_ids": ["d1", 2]}, write_corpus(tmp_path))
-    assert score(task, ["Paris"]).verdict.parts["found"] == 0.0
+    assert score_turns(task, ["Paris"]).verdict.parts["found"] == 0.0
     opened = say("", ("open", {"id": "d1"}), ("open", {"id": "d3"}))
-    assert score(task, [opened, "Paris, France"]).verdict.parts["found"] == 0.5
-    assert score(task, [opened, "Rome"]).reward == 0.0
+    assert score_turns(task, [opened, "Paris, France"]).verdict.parts["found"] == 0.5
+    assert score_turns(task, [opened, "Rome"]).reward == 0.0
 
 
 def test_an_episode_without_an_answer_is_cut_off(tmp_path: Path) -> None:
     task = task_of(ROW, write_corpus(tmp_path))
-    judged = score(task, [say("", ("search", {"query": "France"}))] * 8)
+    judged = score_turns(task, [say("", ("search", {"query": "France"}))] * 8)
     assert (judged.reward, judged.verdict.parts["found"]) == (0.0, 0.0)
 
 
@@ -101,7 +101,7 @@ def test_rows_find_their_corpus_beside_them(tmp_path: Path) -> None:
         open_source(bind("ask", config), split="train", seed=0)
     write_corpus(tmp_path)
     task = open_source(bind("ask", config), split="train", seed=0).task(0)
-    assert score(task, [say("", ("search", {"query": "France"})), "Paris"]).reward == 1.0
+    assert score_turns(task, [say("", ("search", {"query": "France"})), "Paris"]).reward == 1.0
 
 
 def test_every_generated_task_has_a_corpus_of_its_own() -> None:

@@ -8,7 +8,7 @@ from support.bound import bound
 from temper.envs.catalog import environment
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
-from temper.envs.playback import score
+from temper.envs.transcript import score_turns
 
 QUESTION = "Which city is the capital of France?"
 ROWS: dict[str, dict[str, Any]] = {
@@ -41,11 +41,11 @@ def test_a_row_of_a_public_form_takes_what_it_accepts(name: str) -> None:
     assert QUESTION in shown
     assert ("Paris" in shown) == ("context" in ROWS[name])
     for right in ("Paris", "The answer is paris.", "\\boxed{\\text{Paris}}"):
-        assert score(task, [right]).reward == 1.0
+        assert score_turns(task, [right]).reward == 1.0
     for wrong in ("Rome", "Paris or Rome", ""):
-        assert score(task, [wrong]).reward == 0.0
-    assert score(task, ["old Paris"]).verdict.parts["f1"] == pytest.approx(2 / 3)
-    assert score(task, ["the City of Light"]).reward == float(name in ("triviaqa", "popqa"))
+        assert score_turns(task, [wrong]).reward == 0.0
+    assert score_turns(task, ["old Paris"]).verdict.parts["f1"] == pytest.approx(2 / 3)
+    assert score_turns(task, ["the City of Light"]).reward == float(name in ("triviaqa", "popqa"))
 
 
 @pytest.mark.parametrize(
@@ -53,22 +53,22 @@ def test_a_row_of_a_public_form_takes_what_it_accepts(name: str) -> None:
     [("1.5 km", 1.0), ("1500 m", 1.0), ("\\boxed{1500\\text{ m}}", 1.0), ("1.5", 0.0), ("1.5 m", 0.0)],
 )
 def test_a_number_with_a_unit_is_converted(answer: str, reward: float) -> None:
-    assert score(task_of({"question": "How far is it?", "answer": 1.5, "unit": "km"}), [answer]).reward == reward
+    assert score_turns(task_of({"question": "How far is it?", "answer": 1.5, "unit": "km"}), [answer]).reward == reward
 
 
 def test_a_tolerance_of_a_row_is_a_share() -> None:
     task = task_of({"question": "g?", "answer": "9.81", "unit": "m/s^2", "tolerance": 0.01})
-    assert score(task, ["9.8 m/s^2"]).reward == 1.0
-    assert score(task, ["9.6 m/s^2"]).reward == 0.0
+    assert score_turns(task, ["9.8 m/s^2"]).reward == 1.0
+    assert score_turns(task, ["9.6 m/s^2"]).reward == 0.0
 
 
 def test_items_of_a_list_may_be_in_any_order_unless_the_row_says_otherwise() -> None:
     row = {"question": "Which?", "items": ["Rome", ["New York", "NYC"]]}
     for ordered in (False, True):
         task = task_of(row | {"ordered": ordered})
-        assert score(task, ["Rome; NYC"]).reward == 1.0
-        assert score(task, ["NYC and Rome"]).reward == float(not ordered)
-        assert score(task, ["Rome"]).verdict.parts == {"correct": 0.0, "format": 1.0, "f1": pytest.approx(2 / 3)}
+        assert score_turns(task, ["Rome; NYC"]).reward == 1.0
+        assert score_turns(task, ["NYC and Rome"]).reward == float(not ordered)
+        assert score_turns(task, ["Rome"]).verdict.parts == {"correct": 0.0, "format": 1.0, "f1": pytest.approx(2 / 3)}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from temper.envs.catalog import environment
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
-from temper.envs.playback import score
+from temper.envs.transcript import score_turns
 from temper.rewards.verdict import Outcome
 
 SCHEMA = {
@@ -40,7 +40,7 @@ def task_of(row: dict[str, Any]) -> Task:
     ],
 )
 def test_values_are_judged_beside_validity(answer: str, parts: tuple[float, ...]) -> None:
-    judged = score(task_of(ROW), [answer]).verdict
+    judged = score_turns(task_of(ROW), [answer]).verdict
     assert tuple(judged.parts[name] for name in ("correct", "format", "valid", "values")) == parts
 
 
@@ -56,7 +56,7 @@ def test_a_row_with_a_text_shows_its_schema(row: dict[str, Any]) -> None:
     task = task_of(row)
     assert task.messages[0]["content"].startswith("Ann is 31.\n\n")
     assert json.dumps(SCHEMA) in task.messages[0]["content"]
-    assert score(task, [json.dumps(ROW["completion"])]).reward == 1.0
+    assert score_turns(task, [json.dumps(ROW["completion"])]).reward == 1.0
 
 
 def test_messages_of_a_row_are_shown_as_they_are() -> None:
@@ -66,8 +66,8 @@ def test_messages_of_a_row_are_shown_as_they_are() -> None:
 
 def test_a_schema_alone_asks_for_any_valid_value() -> None:
     task = task_of({"json_schema": json.dumps(SCHEMA), "unique_id": "x"})
-    assert score(task, ['{"name": "", "age": 0}']).reward == 1.0
-    assert score(task, ['{"name": ""}']).reward == 0.0
+    assert score_turns(task, ['{"name": "", "age": 0}']).reward == 1.0
+    assert score_turns(task, ['{"name": ""}']).reward == 0.0
 
 
 @pytest.mark.parametrize(
@@ -96,13 +96,13 @@ def test_a_broken_row_is_refused_by_name(changed: dict[str, Any], reason: str) -
 def test_a_value_that_asks_for_too_much_work_is_the_models_fault() -> None:
     pattern = {"properties": {"name": {"pattern": r"^(?:a|b|ab)*[^ab]$"}}}
     task = task_of({"json_schema": pattern})
-    judged = score(task, [json.dumps({"name": "ab" * 40})])
+    judged = score_turns(task, [json.dumps({"name": "ab" * 40})])
     assert (judged.reward, judged.verdict.outcome) == (0.0, Outcome.POLICY_FAULT)
 
 
 def test_a_schema_without_end_is_the_graders_fault() -> None:
     task = task_of({"json_schema": {"properties": {"a": {"$ref": "#/properties/a"}}}})
-    scored = score(task, ['{"a": 1}'])
+    scored = score_turns(task, ['{"a": 1}'])
     assert scored.reward is None
     assert scored.failure is not None
     assert scored.failure.kind is FailureKind.GRADER

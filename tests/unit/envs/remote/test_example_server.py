@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from temper.envs.playback import score
 from temper.envs.source import open_source
+from temper.envs.transcript import score_turns
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import load_config
 
@@ -61,5 +61,5 @@ def test_the_configuration_of_the_page_plays_with_the_server(server: str, tmp_pa
     env = load_config(tmp_path / "run.yaml", ["name=mine"]).environments["guess"]
     tasks = open_source(env, split="train", seed=0)
     for task in map(tasks.task, range(4)):
-        assert score(task, [str(number) for number in range(1, 21)]).reward == 1.0
-        assert score(task, ["twenty-one", "21"]).reward == 0.0
+        assert score_turns(task, [str(number) for number in range(1, 21)]).reward == 1.0
+        assert score_turns(task, ["twenty-one", "21"]).reward == 0.0

@@ -15,9 +15,9 @@ from support.bound import bound, made, opened
 from temper.envs.catalog import configured, make_env
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
-from temper.envs.playback import score
 from temper.envs.remote.client import Server
 from temper.envs.remote.env import HttpEnv
+from temper.envs.transcript import score_turns
 from temper.rewards.verdict import Outcome
 
 TOOL = {
@@ -141,7 +141,7 @@ def task_of(
 
 def fault_of(task: Task, *turns: str) -> str:
     """What a typed failure says; the reward is then none at all."""
-    scored = score(task, [*turns])
+    scored = score_turns(task, [*turns])
     assert scored.reward is None
     assert scored.failure is not None
     message = scored.failure.message
@@ -173,7 +173,7 @@ def test_a_session_is_seeded_its_tools_called_and_the_whole_row_verified(server:
 
 def test_the_response_is_one_that_openais_own_types_take(server: CounterServer) -> None:
     responses = pytest.importorskip("openai.types.responses", reason="openai is not installed")
-    score(task_of(server), ["</think>It is 3."])
+    score_turns(task_of(server), ["</think>It is 3."])
     sent = server.bodies[-1][1]["response"]
     assert responses.Response.model_validate(sent).output_text == "It is 3."
 
@@ -195,8 +195,8 @@ def test_an_episode_that_is_cut_off_keeps_the_rewards_so_far(server: CounterServ
     env.step("</think>1")
     own = env.unwrapped
     assert isinstance(own, HttpEnv)
-    cut = own.cut("at the token limit of a turn", "I think")
-    assert (cut.reward, cut.done, cut.out_of_turns, cut.verdict.outcome) == (0.5, True, True, Outcome.CUT)
+    cut = own.truncate("at the token limit of a turn", "I think")
+    assert (cut.reward, cut.done, cut.truncated, cut.verdict.outcome) == (0.5, True, True, Outcome.TRUNCATED)
     assert cut.verdict.parts["format"] == 0.0
     assert cut.verdict.detail == "cut off at the token limit of a turn: reward 0.5"
 
@@ -215,7 +215,7 @@ def test_a_session_id_and_results_of_tools_are_passed_on(server: CounterServer) 
 def test_sessions_of_concurrent_episodes_do_not_mix(server: CounterServer) -> None:
     def play(count: int) -> float | None:
         task = task_of(server, row=ROW | {"initial_count": count, "expected_count": count + 5})
-        return score(task, [SAY_ADD, "</think>done"]).reward
+        return score_turns(task, [SAY_ADD, "</think>done"]).reward
 
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(play, range(40))) == [1.0] * 40
@@ -224,7 +224,7 @@ def test_sessions_of_concurrent_episodes_do_not_mix(server: CounterServer) -> No
 @pytest.mark.parametrize("turn", ["seed_session", "add", "verify"])
 def test_a_server_that_turns_requests_away_is_asked_again(server: CounterServer, turn: str) -> None:
     server.faults[turn] = ["503", "429", ""]
-    assert score(task_of(server), [SAY_ADD, "</think>done"]).reward == 1.0
+    assert score_turns(task_of(server), [SAY_ADD, "</think>done"]).reward == 1.0
     assert server.asked[turn] == 3
 
 
@@ -314,8 +314,8 @@ def test_a_tool_that_fails_on_the_models_arguments_is_told_and_its_output_is_cut
 
 
 def test_the_last_turn_is_verified_though_it_calls_a_tool(server: CounterServer) -> None:
-    judged = score(task_of(server), [SAY_ADD])
-    assert (judged.reward, judged.verdict.outcome) == (1.0, Outcome.CUT)
+    judged = score_turns(task_of(server), [SAY_ADD])
+    assert (judged.reward, judged.verdict.outcome) == (1.0, Outcome.TRUNCATED)
 
 
 @pytest.mark.parametrize(

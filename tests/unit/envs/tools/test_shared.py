@@ -10,7 +10,7 @@ from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn, call_message, parse_turn, turn_text
-from temper.envs.play import Play
+from temper.envs.env_episode import EnvEpisode
 from temper.envs.source import open_source
 from temper.envs.task_env import TaskEnv
 
@@ -92,7 +92,7 @@ class Careless(TaskEnv):
     """Answers the first of its calls only."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        return self.go_on([{"role": "user", "content": "and?"}, {"role": "tool", "content": "first"}])
+        return self.continue_with([{"role": "user", "content": "and?"}, {"role": "tool", "content": "first"}])
 
 
 def test_an_own_call_without_an_answer_gets_an_error_beside_shared_ones() -> None:
@@ -105,14 +105,14 @@ def test_an_own_call_without_an_answer_gets_an_error_beside_shared_ones() -> Non
 
 
 def test_each_call_of_a_turn_is_timed_alone_and_a_call_that_cant_be_read_has_no_name() -> None:
-    play = Play(task_with(["calculator", "python"]))
-    play.begin()
+    episode = EnvEpisode(task_with(["calculator", "python"]))
+    episode.begin()
     sleeps = ("python", {"code": "import time\ntime.sleep(0.3)\nprint(1)"})
     text = turn(sleeps, ("calculator", {"expression": "1+1"})) + "<tool_call>{</tool_call>"
     began = time.monotonic()
-    result = play.turn(parse_turn(text, thinks=True))
+    result = episode.step(parse_turn(text, thinks=True))
     took = time.monotonic() - began
-    play.close()
+    episode.close()
     assert [message["content"] for message in result.messages][:2] == ["1\n", "2"]
     slow, quick, unread = result.tool_spans
     assert [(one.name, one.arguments) for one in (slow, quick)] == [sleeps, ("calculator", {"expression": "1+1"})]

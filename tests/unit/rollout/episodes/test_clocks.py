@@ -41,7 +41,7 @@ class Waiting(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         self.tool(task)
         if self.turns == 1:
-            return self.go_on([{"role": "tool", "content": "done"}])
+            return self.continue_with([{"role": "tool", "content": "done"}])
         return self.end(verdict(True))
 
 

@@ -17,7 +17,7 @@ from temper.envs.binding import EnvConfig, bind
 from temper.envs.catalog import environment, make_env
 from temper.envs.core.errors import SandboxError
 from temper.envs.core.task import Task
-from temper.envs.play import MakeEnv
+from temper.envs.env_episode import MakeEnv
 from temper.envs.source import open_source
 from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.config import ThoughtConfig

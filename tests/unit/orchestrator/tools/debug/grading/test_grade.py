@@ -9,7 +9,7 @@ import pytest
 
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
-from temper.envs.playback import score, turns_of
+from temper.envs.transcript import score_turns, transcript_turns
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.tools.debug.grading.scoring_pool import ScoringPool
 
@@ -93,8 +93,8 @@ def test_turns_keep_their_order_and_their_text() -> None:
         {"role": "tool", "content": "ignored"},
         {"role": "assistant", "content": [{"type": "text", "text": "sec"}, {"type": "text", "text": "ond"}]},
     ]
-    assert turns_of({"messages": messages}) == ["first", "second"]
-    assert turns_of({"calls": [{"name": "f", "arguments": {}}], "response": "done"})[1:] == ["done"]
+    assert transcript_turns({"messages": messages}) == ["first", "second"]
+    assert transcript_turns({"calls": [{"name": "f", "arguments": {}}], "response": "done"})[1:] == ["done"]
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Task:
 
 
 def test_a_fault_of_the_environment_is_typed_and_never_a_zero(faulty: Task) -> None:
-    raised, grader, nan, right = (score(faulty, [text]) for text in ("raise", "grader", "nan", "right"))
+    raised, grader, nan, right = (score_turns(faulty, [text]) for text in ("raise", "grader", "nan", "right"))
     assert [one.reward for one in (raised, grader, nan, right)] == [None, None, None, 1.0]
     assert raised.failure == Failure(kind=FailureKind.ENVIRONMENT, message="ValueError: a bug")
     assert grader.failure == Failure(kind=FailureKind.GRADER, message="GraderError: no reference")

@@ -13,9 +13,9 @@ from support.tiny_shop import write_shop
 from temper.envs.catalog import configured, environment
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import call_message, turn_text
-from temper.envs.playback import score
 from temper.envs.retail.env import DOMAIN
 from temper.envs.service.env import with_folder
+from temper.envs.transcript import score_turns
 from temper.rewards.verdict import Outcome
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.trajectory import Stop
@@ -50,7 +50,7 @@ def test_a_game_of_more_turns_than_any_default_of_the_run_is_won_with_default_li
 def test_the_turns_of_the_run_cut_an_episode_where_they_are_set() -> None:
     task = game("FrozenLake-v1", {"is_slippery": False, "map_name": "4x4"})
     cut = play(task, moves(task), limits=replace(ROOM, turns=4))
-    assert (cut.reward, cut.stop, cut.verdict.outcome, len(cut.turns)) == (0.0, Stop.TURNS, Outcome.CUT, 4)
+    assert (cut.reward, cut.stop, cut.verdict.outcome, len(cut.turns)) == (0.0, Stop.TURNS, Outcome.TRUNCATED, 4)
     assert cut.verdict.detail == "cut off after the run's limit of turns: return 0"
     assert cut.turns[-1].observation
 
@@ -76,7 +76,7 @@ def test_on_the_cliff_every_limit_is_worse_than_the_way_and_no_better_than_doing
     assert idle.reward == -64.0
     assert {name: one.reward for name, one in ways_out.items() if not (one.reward or 0.0) <= -64.0} == {}
     assert {one.stop for one in ways_out.values()} == {Stop.LENGTH, Stop.EPISODE_LENGTH, Stop.TURNS, Stop.ENV}
-    assert {one.verdict.outcome for one in ways_out.values() if one.stop is not Stop.ENV} == {Outcome.CUT}
+    assert {one.verdict.outcome for one in ways_out.values() if one.stop is not Stop.ENV} == {Outcome.TRUNCATED}
 
 
 def test_what_an_unknown_game_costs_a_turn_is_what_its_first_step_costs() -> None:
@@ -104,8 +104,8 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
     limits = replace(ROOM, turns=1) if after == "turns" else replace(ROOM, turn_tokens=200)
     thinks = ["so " * 100]
     done, undone = (play(task, [call(*what), *thinks], limits=limits) for what in (CANCEL, LOOK))
-    assert (done.reward, done.verdict.parts["state"], done.verdict.outcome) == (1.0, 1.0, Outcome.CUT)
-    assert (undone.reward, undone.verdict.parts["state"], undone.verdict.outcome) == (0.0, 0.0, Outcome.CUT)
+    assert (done.reward, done.verdict.parts["state"], done.verdict.outcome) == (1.0, 1.0, Outcome.TRUNCATED)
+    assert (undone.reward, undone.verdict.parts["state"], undone.verdict.outcome) == (0.0, 0.0, Outcome.TRUNCATED)
     assert done.stop is (Stop.TURNS if after == "turns" else Stop.LENGTH)
     assert done.verdict.detail.endswith("database as wanted, 0 of 0 outputs said")
 
@@ -114,7 +114,7 @@ def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_b
     shop = write_shop(tmp_path)
     task = DOMAIN.load({"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}, folder=shop)
     task = weighing(bound(task, with_folder(shop, domain=DOMAIN)), {"correct": 1.0, "tool_errors": -0.2})
-    bad = score(task, [call("get_order_details", {"order_id": "#W99"}), f"<think>{NO_CLOSING}"])
+    bad = score_turns(task, [call("get_order_details", {"order_id": "#W99"}), f"<think>{NO_CLOSING}"])
     assert (bad.reward, bad.verdict.parts["correct"], bad.verdict.parts["format"], bad.verdict.outcome) == (
         -0.2,
         0.0,
@@ -132,4 +132,4 @@ def test_tools_that_failed_count_where_the_episode_is_cut_off() -> None:
     cut = play(task, [failing, NO_CLOSING], limits=replace(ROOM, turn_tokens=len(failing) + 1))
     own = play(task, [failing])
     assert (cut.reward, own.reward) == (-0.2, -0.2)
-    assert (own.stop, own.verdict.outcome, len(own.turns)) == (Stop.TURNS, Outcome.CUT, 4)
+    assert (own.stop, own.verdict.outcome, len(own.turns)) == (Stop.TURNS, Outcome.TRUNCATED, 4)

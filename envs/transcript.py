@@ -19,12 +19,12 @@ from temper.envs.core.turn_text import (
     parse_turn,
     turn_text,
 )
-from temper.envs.play import Play
+from temper.envs.env_episode import EnvEpisode
 from temper.rewards.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class TranscriptScore:
     """What a script was worth. `reward` is None exactly where `failure` says why."""
 
     reward: float | None
@@ -33,13 +33,15 @@ class Scored:
     seconds: float = 0.0
 
 
-def read_as_own(text: str) -> ParsedTurn:
+def parse_own_turn(text: str) -> ParsedTurn:
     """Return what a turn says that may hold a thought, with or without its opening tag."""
     tagged = OPEN_THOUGHT in text or CLOSE_THOUGHT in text
     return parse_turn(text if tagged else CLOSE_THOUGHT + text, thinks=True)
 
 
-def score(task: Task, turns: Sequence[str], *, read: Callable[[str], ParsedTurn] = read_as_own) -> Scored:
+def score_turns(
+    task: Task, turns: Sequence[str], *, read: Callable[[str], ParsedTurn] = parse_own_turn
+) -> TranscriptScore:
     """Play the turns as an episode that may have no others. Never raises: a fault becomes a typed failure."""
     start = time.monotonic()
     try:
@@ -47,27 +49,27 @@ def score(task: Task, turns: Sequence[str], *, read: Callable[[str], ParsedTurn]
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # whatever an environment raises, SystemExit too
-        scored = Scored(reward=None, failure=failure_of(error))
+        scored = TranscriptScore(reward=None, failure=failure_of(error))
     return replace(scored, seconds=time.monotonic() - start)
 
 
-def _play(task: Task, turns: Sequence[str], read: Callable[[str], ParsedTurn]) -> Scored:
+def _play(task: Task, turns: Sequence[str], read: Callable[[str], ParsedTurn]) -> TranscriptScore:
     settings = replace(task.env.settings, max_turns=len(turns), tool_turns=len(turns), scripted=True)
-    play = Play(replace(task, thinking=UNLIMITED, env=replace(task.env, settings=settings)))
+    episode = EnvEpisode(replace(task, thinking=UNLIMITED, env=replace(task.env, settings=settings)))
     try:
-        play.begin()
+        episode.begin()
         for text in turns:
-            result = play.turn(read(text))
+            result = episode.step(read(text))
             if result.done:
                 break
         else:
-            result = play.cut(f"after the {len(turns)} turns that were given")
+            result = episode.truncate(f"after the {len(turns)} turns that were given")
     finally:
-        play.close()
-    return Scored(reward=result.reward, verdict=result.verdict)
+        episode.close()
+    return TranscriptScore(reward=result.reward, verdict=result.verdict)
 
 
-def turns_of(response: dict[str, Any]) -> list[str]:
+def transcript_turns(response: dict[str, Any]) -> list[str]:
     """Return the model's turns in a response row: `response` (text), `messages`, or `calls` and then `response`.
 
     ValueError where the row has none of them or one is malformed.

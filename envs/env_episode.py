@@ -19,7 +19,7 @@ RAW_TURNS = "raw_turns"
 MakeEnv = Callable[[EnvRef], gymnasium.Env[str, str]]
 
 
-class Play:
+class EnvEpisode:
     """An episode of a task: `begin`, then turns until one is done. It closes the environment as soon as it is over.
 
     Calls come one after the other, from any threads; each raises whatever the environment raises.
@@ -43,24 +43,24 @@ class Play:
             _, info = self._env.reset(options={"task": self._task})
             return messages_in(info, self._name)
 
-    def turn(self, parsed: ParsedTurn, *, cut: str = "") -> StepResult:
-        """Return what the environment says to a turn. `cut` names the limit that ends the episode with it, if one does."""
+    def step(self, parsed: ParsedTurn, *, limit: str = "") -> StepResult:
+        """Return what the environment says to a turn. `limit` names the limit that ends the episode with it, if one does."""
         with self._lock:
             env = self._opened
-            if cut and isinstance(env.unwrapped, TaskEnv) and not parsed.readable:
-                return self._over(self._cut(env, cut, parsed.text))
+            if limit and isinstance(env.unwrapped, TaskEnv) and not parsed.readable:
+                return self._over(self._truncate(env, limit, parsed.text))
             with spans_of_step() as spans:
                 result = self._answered(env, parsed)
             result = replace(result, tool_spans=tuple(spans))
-            if cut and not result.done:
-                ended = self._cut(env, cut, "")
+            if limit and not result.done:
+                ended = self._truncate(env, limit, "")
                 result = replace(ended, messages=result.messages, tool_spans=result.tool_spans)
             return self._over(result)
 
-    def cut(self, limit: str) -> StepResult:
+    def truncate(self, limit: str) -> StepResult:
         """Return what the episode is worth that this limit ends between two turns."""
         with self._lock:
-            return self._over(self._cut(self._opened, limit, ""))
+            return self._over(self._truncate(self._opened, limit, ""))
 
     def close(self) -> None:
         with self._lock:
@@ -78,13 +78,13 @@ class Play:
         whole = isinstance(env.unwrapped, TaskEnv) or bool(env.metadata.get(RAW_TURNS))
         return from_gymnasium(env.step(parsed.text if whole else parsed.answer), self._name)
 
-    def _cut(self, env: gymnasium.Env[str, str], limit: str, text: str) -> StepResult:
+    def _truncate(self, env: gymnasium.Env[str, str], limit: str, text: str) -> StepResult:
         """Return the environment's verdict on what there is; 0 from one that is not Temper's own."""
         inner = env.unwrapped
         if isinstance(inner, TaskEnv):
-            return checked(inner.cut(limit, text), self._name)
-        judged = Verdict(outcome=Outcome.CUT, detail=f"cut off {limit}")
-        return StepResult(done=True, out_of_turns=True, verdict=judged)
+            return checked(inner.truncate(limit, text), self._name)
+        judged = Verdict(outcome=Outcome.TRUNCATED, detail=f"cut off {limit}")
+        return StepResult(done=True, truncated=True, verdict=judged)
 
     def _over(self, result: StepResult) -> StepResult:
         if result.done:
