@@ -12,7 +12,7 @@ from temper.envs.core.step_result import StepResult, checked, from_gymnasium, me
 from temper.envs.core.task import EnvRef, Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.task_env import TaskEnv
-from temper.rewards.verdict import Outcome, Verdict
+from temper.rewards.score import Outcome, Score
 
 RAW_TURNS = "raw_turns"
 """Key of the `metadata` of a class that takes turns with their thoughts and tags."""
@@ -79,12 +79,12 @@ class EnvEpisode:
         return from_gymnasium(env.step(parsed.text if whole else parsed.answer), self._name)
 
     def _truncate(self, env: gymnasium.Env[str, str], limit: str, text: str) -> StepResult:
-        """Return the environment's verdict on what there is; 0 from one that is not Temper's own."""
+        """Return the environment's score on what there is; 0 from one that is not Temper's own."""
         inner = env.unwrapped
         if isinstance(inner, TaskEnv):
             return checked(inner.truncate(limit, text), self._name)
-        judged = Verdict(outcome=Outcome.TRUNCATED, detail=f"cut off {limit}")
-        return StepResult(done=True, truncated=True, verdict=judged)
+        judged = Score(outcome=Outcome.TRUNCATED, detail=f"cut off {limit}")
+        return StepResult(done=True, truncated=True, score=judged)
 
     def _over(self, result: StepResult) -> StepResult:
         if result.done:

@@ -16,7 +16,17 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
 from temper.envs.tools.shared_tools import MAX_RESULT_CHARACTERS, shared_tools
 from temper.envs.tools.text_tool import answer_call
-from temper.rewards.verdict import CORRECT, FORMAT, LENGTH, WEIGHTS, Outcome, Verdict, brevity, verdict, weighted
+from temper.rewards.score import (
+    CORRECT,
+    FORMAT,
+    LENGTH,
+    WEIGHTS,
+    Outcome,
+    Score,
+    binary_score,
+    brevity,
+    weighted_reward,
+)
 
 MAX_CALLS = 8
 TOO_MANY, UNANSWERED = "error: too many calls", "error: the call was not carried out"
@@ -69,7 +79,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters = 0
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        """Return the result of a readable turn: `self.end(verdict)`, `self.truncate(limit)` or `self.continue_with(messages)`.
+        """Return the result of a readable turn: `self.end(score)`, `self.truncate(limit)` or `self.continue_with(messages)`.
 
         `parsed.calls` has no calls of shared tools, and a turn that calls nothing else comes to `observe` only.
         """
@@ -83,9 +93,9 @@ class TaskEnv(gymnasium.Env[str, str]):
         limit = task.env.settings.max_turns
         return limit is not None and self.turns >= limit
 
-    def score_so_far(self, task: Task) -> Verdict:
+    def score_so_far(self, task: Task) -> Score:
         """Return what the episode is worth as it stands, without an answer."""
-        return verdict(False)
+        return binary_score(False)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
@@ -110,7 +120,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters += len(parsed.text)
         if not parsed.readable:
             detail = "the thought was not closed" if task.thinks else "a thought where thinking is off"
-            return self.end(malformed(self.score_so_far(task), detail))
+            return self.end(malformed_score(self.score_so_far(task), detail))
         self.observe(parsed)
         names = task.env.settings.tools
         if any(isinstance(call, Call) and call.name in names for call in parsed.calls):
@@ -154,11 +164,11 @@ class TaskEnv(gymnasium.Env[str, str]):
         detail = ": ".join(part for part in (f"cut off {limit}", judged.detail) if part)
         return self.end(replace(judged, parts=parts, detail=detail), truncated=True)
 
-    def end(self, judged: Verdict, *, truncated: bool = False) -> StepResult:
+    def end(self, judged: Score, *, truncated: bool = False) -> StepResult:
         """End the episode: the reward is the weighted sum of the parts; `truncated` where a limit ends it."""
-        if not isinstance(judged, Verdict):
+        if not isinstance(judged, Score):
             raise ValueError(
-                f"end takes a Verdict, such as verdict(True) of temper.rewards.verdict, not {judged!r:.100}"
+                f"end takes a Score, such as binary_score(True) of temper.rewards.score, not {judged!r:.100}"
             )
         assert self.task is not None
         settings, self.task = self.task.env.settings, None
@@ -167,8 +177,8 @@ class TaskEnv(gymnasium.Env[str, str]):
             judged = replace(judged, parts=judged.parts | length)
         if truncated:
             judged = replace(judged, outcome=Outcome.TRUNCATED)
-        reward = weighted(judged.parts, settings.weights or WEIGHTS)
-        return StepResult(reward=reward, done=True, truncated=truncated, verdict=judged)
+        reward = weighted_reward(judged.parts, settings.weights or WEIGHTS)
+        return StepResult(reward=reward, done=True, truncated=truncated, score=judged)
 
     def continue_with(self, messages: Sequence[Message]) -> StepResult:
         """Go on with the episode: the model sees these messages and has its next turn."""
@@ -182,8 +192,8 @@ def answer_each(
     return [answer(call) if number < most else TOO_MANY for number, call in enumerate(calls)]
 
 
-def malformed(judged: Verdict, detail: str) -> Verdict:
-    """Return the verdict on a turn that can't be read, given what the episode was worth before it: no answer is right."""
+def malformed_score(judged: Score, detail: str) -> Score:
+    """Return the score on a turn that can't be read, given what the episode was worth before it: no answer is right."""
     parts = judged.parts | {CORRECT: min(judged.parts.get(CORRECT, 0.0), 0.0), FORMAT: 0.0}
     return replace(judged, outcome=Outcome.WRONG, parts=parts, detail=detail)
 

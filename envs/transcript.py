@@ -20,7 +20,7 @@ from temper.envs.core.turn_text import (
     turn_text,
 )
 from temper.envs.env_episode import EnvEpisode
-from temper.rewards.verdict import Verdict
+from temper.rewards.score import Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class TranscriptScore:
     """What a script was worth. `reward` is None exactly where `failure` says why."""
 
     reward: float | None
-    verdict: Verdict = field(default_factory=Verdict)
+    score: Score = field(default_factory=Score)
     failure: Failure | None = None
     seconds: float = 0.0
 
@@ -66,7 +66,7 @@ def _play(task: Task, turns: Sequence[str], read: Callable[[str], ParsedTurn]) -
             result = episode.truncate(f"after the {len(turns)} turns that were given")
     finally:
         episode.close()
-    return TranscriptScore(reward=result.reward, verdict=result.verdict)
+    return TranscriptScore(reward=result.reward, score=result.score)
 
 
 def transcript_turns(response: dict[str, Any]) -> list[str]:

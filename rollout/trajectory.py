@@ -11,7 +11,7 @@ from functools import total_ordering
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Message, Task
-from temper.rewards.verdict import Verdict, correctness
+from temper.rewards.score import Score, correctness
 from temper.rollout.expert_choices import Choices
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.token_arrays import Floats, Ids, Marks, same_values
@@ -156,7 +156,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One episode: its turns, why it ended, and either a reward with the verdict that it comes from or a typed failure.
+    """One episode: its turns, why it ended, and either a reward with the score that it comes from or a typed failure.
 
     `seconds` is the whole, `times` says what it went into: the turns, and the making of the environment before them.
     `carried` says whether several processes played it, one after the other.
@@ -166,7 +166,7 @@ class Trajectory:
     turns: tuple[Turn, ...]
     stop: Stop
     reward: float | None = None
-    verdict: Verdict = field(default_factory=Verdict)
+    score: Score = field(default_factory=Score)
     failure: Failure | None = None
     seconds: float = 0.0
     times: Times = NO_TIME
@@ -203,7 +203,7 @@ class Trajectory:
     @property
     def correct(self) -> bool:
         """Whether the answer was right: the part `correct`, or for an environment without parts a reward of 1."""
-        return correctness(self.verdict.parts, self.reward) >= 1.0
+        return correctness(self.score.parts, self.reward) >= 1.0
 
     @property
     def worth_retrying(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import Task
-from temper.rewards.verdict import Outcome, Verdict
+from temper.rewards.score import Outcome, Score
 from temper.rollout.expert_choices import from_json, to_json
 from temper.rollout.sampling import Sampling, sampling_to_json
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
@@ -92,7 +92,7 @@ def turn_from_json(data: dict[str, Any]) -> Turn:
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
     """Return a trajectory as plain JSON data: ids, versions, masks, log-probabilities, messages, score parts, stop."""
-    failure, judged = trajectory.failure, trajectory.verdict
+    failure, judged = trajectory.failure, trajectory.score
     return {
         "env": trajectory.task.env.name,
         "key": trajectory.task.key,
@@ -120,7 +120,7 @@ def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
         turns=tuple(turn_from_json(turn) for turn in data["turns"]),
         stop=Stop(data["stop"]),
         reward=data["reward"],
-        verdict=Verdict(
+        score=Score(
             outcome=None if data["outcome"] is None else Outcome(data["outcome"]),
             parts=data["parts"],
             detail=data["detail"],

@@ -11,7 +11,7 @@ from temper.envs.task_env import MAX_CALLS, TaskEnv
 from temper.envs.tools.calculator import calculate
 from temper.envs.tools.text_tool import TextTool, answer_call, schemas
 from temper.rewards.answers import equal_numbers, final_answer
-from temper.rewards.verdict import verdict
+from temper.rewards.score import binary_score
 
 THINGS = ("book", "chair", "cup", "lamp", "map", "pen", "ring", "shoe", "table", "vase")
 
@@ -62,7 +62,7 @@ class Stock(TaskEnv):
         if not parsed.calls:
             found = final_answer(parsed.answer)
             correct = found is not None and equal_numbers(found, task.spec["answer"]) is True
-            return self.end(verdict(correct, well_formed=found is not None))
+            return self.end(binary_score(correct, well_formed=found is not None))
         if self.is_last(task):
             return self.truncate("before an answer")
         own = tools(task.spec["prices"])

@@ -24,7 +24,7 @@ from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.sandbox.sandbox import Sandbox, shared_sandbox
 from temper.envs.task_env import TaskEnv
 from temper.rewards.program_text import joined, program_of
-from temper.rewards.verdict import CORRECT, Verdict, policy_fault, verdict
+from temper.rewards.score import CORRECT, Score, binary_score, policy_fault
 
 TESTS = "tests"
 ASKED = {
@@ -45,7 +45,7 @@ class CodeEnv(TaskEnv):
         spec, last = task.spec, self.is_last(task)
         source = program_text(parsed.answer, spec)
         if source is None:
-            wrong = verdict(False, well_formed=False, detail="no program in the answer")
+            wrong = binary_score(False, well_formed=False, detail="no program in the answer")
             return self.end(_with_share(wrong, 0.0)) if last else self.continue_with([_user(NO_PROGRAM)])
         judged, failures = shared_sandbox().attempt(
             lambda sandbox: judge(
@@ -71,8 +71,8 @@ def judge(
     credit: Credit = "all",
     failures: int = 1,
     seconds: float = MAX_SECONDS,
-) -> tuple[Verdict, list[str]]:
-    """Return the verdict on a program and the tests that failed, in words; under `all` it stops after so many failures."""
+) -> tuple[Score, list[str]]:
+    """Return the score on a program and the tests that failed, in words; under `all` it stops after so many failures."""
     partial = credit == "fraction"
     tests = suite(sandbox, source, spec, one_by_one=partial or failures > 1)
     done = tests.execute(failures=tests.count if partial else failures, seconds=seconds)
@@ -84,7 +84,7 @@ def judge(
         "executed": done.executed,
         "isolation": level,
     }
-    judged = replace(_with_share(_verdict(done.wrong, tests.count), share), evidence=evidence)
+    judged = replace(_with_share(_score(done.wrong, tests.count), share), evidence=evidence)
     if partial:
         judged = replace(judged, parts=judged.parts | {CORRECT: share})
     limit = spec.get("shown", 0)
@@ -94,15 +94,15 @@ def judge(
     return judged, [short(text, 1000) for text in said[:MAX_FAILURES_SHOWN]]
 
 
-def _verdict(wrong: list[tuple[int, Tested]], count: int) -> Verdict:
+def _score(wrong: list[tuple[int, Tested]], count: int) -> Score:
     if not wrong:
-        return verdict(True, detail=f"{count} tests passed")
+        return binary_score(True, detail=f"{count} tests passed")
     number, first = wrong[0]
     detail = f"test {number} of {count}: {first.detail}"
-    return policy_fault(detail) if first.policy_fault else verdict(False, detail=detail)
+    return policy_fault(detail) if first.policy_fault else binary_score(False, detail=detail)
 
 
-def _with_share(judged: Verdict, share: float) -> Verdict:
+def _with_share(judged: Score, share: float) -> Score:
     return replace(judged, parts=judged.parts | {TESTS: share})
 
 

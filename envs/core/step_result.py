@@ -17,7 +17,7 @@ import numpy as np
 from temper.envs.core.errors import EnvironmentFault, GraderError
 from temper.envs.core.task import Message
 from temper.envs.core.turn_text import BadCall, Call
-from temper.rewards.verdict import Outcome, Verdict
+from temper.rewards.score import Outcome, Score
 
 GymStep = tuple[str, float, bool, bool, dict[str, Any]]
 
@@ -37,7 +37,7 @@ class ToolSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """The answer to one turn: `messages` while the episode goes on, a reward and a verdict where it is over.
+    """The answer to one turn: `messages` while the episode goes on, a reward and a score where it is over.
 
     `truncated` says that it is over because a limit cut it off. `tool_spans` are the tool calls that it carried out, as far
     as the environment tells them (`tool_span`).
@@ -46,7 +46,7 @@ class StepResult:
     reward: float = 0.0
     done: bool = False
     truncated: bool = False
-    verdict: Verdict = field(default_factory=Verdict)
+    score: Score = field(default_factory=Score)
     messages: tuple[Message, ...] = ()
     tool_spans: tuple[ToolSpan, ...] = field(default=(), compare=False)
 
@@ -60,7 +60,7 @@ def checked(result: Any, name: str) -> StepResult:
         raise EnvironmentFault(
             f"{name}: a turn was answered by {result!r:.100}, not by self.end(...) or self.continue_with(...)"
         )
-    judged = result.verdict
+    judged = result.score
     if not isinstance(judged.parts, Mapping):
         raise EnvironmentFault(f"{name}: the parts of the reward are {judged.parts!r:.100}, not a mapping")
     parts = {
@@ -69,7 +69,7 @@ def checked(result: Any, name: str) -> StepResult:
     return replace(
         result,
         reward=_number(result.reward, f"the reward of {name}"),
-        verdict=Verdict(
+        score=Score(
             outcome=None if judged.outcome is None else Outcome(judged.outcome),
             parts=parts,
             detail=str(judged.detail).encode(errors="replace").decode(),
@@ -88,7 +88,7 @@ def from_gymnasium(returned: Any, name: str) -> StepResult:
         raise EnvironmentFault(
             f"{name}: step returned no (observation, reward, ended, cut off, info): {error}"
         ) from error
-    judged = Verdict(
+    judged = Score(
         outcome=given.get("outcome"),
         parts=given.get("parts", {}),
         detail=given.get("detail", ""),
@@ -98,18 +98,18 @@ def from_gymnasium(returned: Any, name: str) -> StepResult:
         reward=reward,
         done=bool(terminated) or bool(truncated),
         truncated=bool(truncated) and not bool(terminated),
-        verdict=judged,
+        score=judged,
         messages=given.get("messages", ()),
     )
     return checked(result, name)
 
 
 def to_gymnasium(result: StepResult) -> GymStep:
-    """Return a result in the form of gymnasium's `step`; `info` names the fields of the verdict, or the messages."""
+    """Return a result in the form of gymnasium's `step`; `info` names the fields of the score, or the messages."""
     if not result.done:
         observation = "\n".join(message["content"] for message in result.messages)
         return observation, result.reward, False, False, {"parts": {}, "messages": list(result.messages)}
-    judged = result.verdict
+    judged = result.score
     info = {
         "parts": judged.parts,
         "outcome": None if judged.outcome is None else judged.outcome.value,

@@ -23,7 +23,7 @@ from temper.envs.games.options import game_options
 from temper.envs.games.reference import demonstrate, negatives, reference
 from temper.envs.games.tasks import act, begin_of, describe_actions, generate, prompt, view
 from temper.envs.task_env import TaskEnv
-from temper.rewards.verdict import Verdict, share_of, verdict
+from temper.rewards.score import Score, binary_score, error_rate
 
 RETURN, BAD_ACTIONS = "return", "bad_actions"
 CHANCE = 0.5
@@ -66,16 +66,16 @@ class GymEnv(TaskEnv):
             return self.truncate(f"after {self.turns} turns")
         return self.continue_with([{"role": "user", "content": seen}])
 
-    def score_so_far(self, task: Task) -> Verdict:
+    def score_so_far(self, task: Task) -> Score:
         """Count the rewards so far, and those of doing nothing in the turns that are left."""
         limit = task.env.settings.max_turns
         assert limit is not None, "the definition of a game says how long it goes on"
         left = max(0, limit - self.played)
         return self._judged(self.total + left * task.env.options["idle"], won=False)
 
-    def _judged(self, total: float, *, won: bool) -> Verdict:
-        judged = verdict(won, detail=f"return {total:g}")
-        parts = judged.parts | {RETURN: total, BAD_ACTIONS: share_of(self.bad, self.turns)}
+    def _judged(self, total: float, *, won: bool) -> Score:
+        judged = binary_score(won, detail=f"return {total:g}")
+        parts = judged.parts | {RETURN: total, BAD_ACTIONS: error_rate(self.bad, self.turns)}
         return replace(judged, parts=parts)
 
     def close(self) -> None:

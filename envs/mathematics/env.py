@@ -18,7 +18,7 @@ from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.answers import Boxes, equal_numbers, final_answer
 from temper.rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
 from temper.rewards.plain_numbers import plain_number
-from temper.rewards.verdict import Verdict, policy_fault, verdict
+from temper.rewards.score import Score, binary_score, policy_fault
 
 ECHO = "echo"
 
@@ -43,7 +43,7 @@ class MathEnv(TaskEnv):
         return self.end(judged)
 
 
-def grade(text: str, *, reference: str, question: str = "", bare: str | None = None, boxes: Boxes = AGREE) -> Verdict:
+def grade(text: str, *, reference: str, question: str = "", bare: str | None = None, boxes: Boxes = AGREE) -> Score:
     """Judge the answer part of a turn: plain numbers exactly, other expressions by math-verify in its own process.
 
     An answer that only repeats text of the question is wrong and has the part `echo`; a question that is repeated ahead
@@ -73,8 +73,8 @@ def grade(text: str, *, reference: str, question: str = "", bare: str | None = N
     return _judged(equal, "math-verify", said)
 
 
-def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = True) -> Verdict:
-    judged = verdict(correct, well_formed=well_formed, detail=detail)
+def _judged(correct: bool, comparator: str, detail: str, *, well_formed: bool = True) -> Score:
+    judged = binary_score(correct, well_formed=well_formed, detail=detail)
     echo = {ECHO: float(comparator == "echo")}
     return replace(judged, parts=judged.parts | echo, evidence={"comparator": comparator})
 

@@ -22,7 +22,7 @@ from temper.envs.multi_turn_calls.reference import negatives, reference
 from temper.envs.multi_turn_calls.simulator_names import ERROR, REMEDY, package_for, package_named
 from temper.envs.multi_turn_calls.simulators import Played, shared_simulators
 from temper.envs.task_env import TaskEnv
-from temper.rewards.verdict import Verdict, policy_fault, verdict
+from temper.rewards.score import Score, binary_score, policy_fault
 
 MAX_CALLS = 64
 TOO_MANY = f"{ERROR} more than {MAX_CALLS} calls in a turn"
@@ -55,11 +55,11 @@ class MultiTurnCallsEnv(TaskEnv):
         self.unreadable += len(parsed.calls) - len(calls)
         fault = self._fault(task)
         if fault:
-            return self.end(self._verdict(task, f"user's turn {self.right}: {fault}"))
+            return self.end(self._score(task, f"user's turn {self.right}: {fault}"))
         self.right += 1
         self.steps = 0
         if self.right == len(task.spec["reference"]):
-            return self.end(self._verdict(task, ""))
+            return self.end(self._score(task, ""))
         if self.is_last(task):
             return self.truncate(f"after {self.turns} turns")
         return self.continue_with(task.spec["later"][self.right - 1])
@@ -94,13 +94,13 @@ class MultiTurnCallsEnv(TaskEnv):
         played = self.played
         return fault_of(wanted=played.reference[-wanted:], seen=played.model, differing=played.differing)
 
-    def score_so_far(self, task: Task) -> Verdict:
-        return self._verdict(task, f"{self.right} turns of the user were right")
+    def score_so_far(self, task: Task) -> Score:
+        return self._score(task, f"{self.right} turns of the user were right")
 
-    def _verdict(self, task: Task, fault: str) -> Verdict:
-        return self._with_turns(task, verdict(not fault, well_formed=self.unreadable == 0, detail=fault))
+    def _score(self, task: Task, fault: str) -> Score:
+        return self._with_turns(task, binary_score(not fault, well_formed=self.unreadable == 0, detail=fault))
 
-    def _with_turns(self, task: Task, judged: Verdict) -> Verdict:
+    def _with_turns(self, task: Task, judged: Score) -> Score:
         return replace(judged, parts=judged.parts | {USER_TURNS: self.right / len(task.spec["reference"])})
 
 

@@ -26,7 +26,7 @@ from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.puzzles.library import Origin, shared_library
 from temper.envs.task_env import TaskEnv
 from temper.rewards.answers import boxes
-from temper.rewards.verdict import Verdict, policy_fault, verdict
+from temper.rewards.score import Score, binary_score, policy_fault
 
 REQUEST = "{}\n\nPut the final answer between <answer> and </answer>."
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -52,16 +52,16 @@ class PuzzleEnv(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         found, marked = answer_of(parsed.answer)
         if not found:
-            wrong = verdict(False, well_formed=False, detail="no answer, several that differ, or too long")
+            wrong = binary_score(False, well_formed=False, detail="no answer, several that differ, or too long")
             return self.end(_with_score(wrong, 0.0))
         score = _library_score(task, found)
         if score is None:
             return self.end(_with_score(policy_fault(f"answered {found[:80]}: over the time limit"), 0.0))
-        judged = verdict(score >= 1.0, well_formed=marked, detail=f"answered {found[:80]}")
+        judged = binary_score(score >= 1.0, well_formed=marked, detail=f"answered {found[:80]}")
         return self.end(_with_score(judged, score))
 
 
-def _with_score(judged: Verdict, score: float) -> Verdict:
+def _with_score(judged: Score, score: float) -> Score:
     return replace(judged, parts=judged.parts | {SCORE: score})
 
 

@@ -27,7 +27,7 @@ from temper.envs.questions import requests
 from temper.envs.task_env import TaskEnv
 from temper.rewards.instructions.following import following
 from temper.rewards.instructions.rules import Instruction, read_instruction
-from temper.rewards.verdict import CORRECT, FORMAT, Outcome, Verdict
+from temper.rewards.score import CORRECT, FORMAT, Outcome, Score
 
 LOOSE, FOLLOWED = "loose", "followed"
 LEAST_LETTERS, LEAST_DIFFERENT = 10, 5
@@ -47,7 +47,7 @@ def instructions_of(task: Task) -> list[Instruction]:
     return [Instruction(id=one["id"], arguments=one["arguments"]) for one in task.spec["instructions"]]
 
 
-def judge(text: str, instructions: list[Instruction]) -> Verdict:
+def judge(text: str, instructions: list[Instruction]) -> Score:
     is_empty = not _says_something(text) and all(following("x", instructions).strict)
     found = following("" if is_empty else text, instructions)
     correct = all(found.strict)
@@ -62,7 +62,7 @@ def judge(text: str, instructions: list[Instruction]) -> Verdict:
     }
     missed = [one.id for one, holds in zip(instructions, found.strict, strict=True) if not holds]
     detail = f"not followed: {', '.join(missed)}" if missed else "all followed"
-    return Verdict(outcome=Outcome.OK if correct else Outcome.WRONG, parts=parts, detail=detail)
+    return Score(outcome=Outcome.OK if correct else Outcome.WRONG, parts=parts, detail=detail)
 
 
 def _says_something(text: str) -> bool:

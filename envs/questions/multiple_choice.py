@@ -25,7 +25,7 @@ from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.core.worked_steps import sum_steps, worked_answer
 from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.choices import LETTERS, chosen
-from temper.rewards.verdict import verdict
+from temper.rewards.score import binary_score
 
 REQUEST = "Put the letter of the right choice in \\boxed{}."
 CHANCE = 0.7
@@ -45,7 +45,7 @@ class MultipleChoiceEnv(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         letter = chosen(parsed.answer, count=task.spec["choices"])
         detail = "no letter, or several" if letter is None else f"chose {letter}"
-        return self.end(verdict(letter == task.spec["answer"], well_formed=letter is not None, detail=detail))
+        return self.end(binary_score(letter == task.spec["answer"], well_formed=letter is not None, detail=detail))
 
 
 def laid_out(question: str, choices: Sequence[str], request: str = REQUEST) -> str:

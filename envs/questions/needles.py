@@ -38,8 +38,8 @@ from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.core.worked_steps import worked_answer
 from temper.envs.questions.made_words import CONSONANTS, VOWELS
 from temper.envs.task_env import TaskEnv
+from temper.rewards.score import binary_score
 from temper.rewards.short_answers import short_answer
-from temper.rewards.verdict import verdict
 
 RECALL = "recall"
 Kind = Literal["single", "many_keys", "many_values", "many_queries"]
@@ -105,7 +105,7 @@ class NeedleEnv(TaskEnv):
         else:
             shared = {value for value in wanted if value.lower() in (answer or "").lower()}
             right = shared == set(wanted)
-        said = verdict(right, well_formed=answer is not None, detail=f"{len(shared)} of {len(wanted)} found")
+        said = binary_score(right, well_formed=answer is not None, detail=f"{len(shared)} of {len(wanted)} found")
         return self.end(replace(said, parts=said.parts | {RECALL: len(shared) / len(set(wanted))}))
 
 

@@ -30,8 +30,8 @@ from temper.envs.questions.made_words import made_words
 from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from temper.envs.tools.corpus import Corpus, corpus_at, small_corpus
 from temper.envs.tools.text_tool import TextTool, answer_call, schemas
+from temper.rewards.score import TOOL_ERRORS, Score, binary_score, error_rate
 from temper.rewards.short_answers import says, short_answer
-from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
 
 FOUND = "found"
 MAX_TURNS = 8
@@ -76,7 +76,7 @@ class SearchEnv(TaskEnv):
         if not parsed.calls:
             answer = short_answer(parsed.answer)
             right = answer is not None and says(answer, task.spec["accepted"])
-            said = verdict(right, well_formed=answer is not None, detail=f"answered {(answer or '')[:80]}")
+            said = binary_score(right, well_formed=answer is not None, detail=f"answered {(answer or '')[:80]}")
             return self.end(self._with_parts(said, task))
         if self.is_last(task):
             return self.truncate(f"after {self.turns} turns without an answer")
@@ -85,13 +85,13 @@ class SearchEnv(TaskEnv):
         self.errors += sum(result.startswith("error:") for result in results)
         return self.continue_with([{"role": "tool", "content": result} for result in results])
 
-    def score_so_far(self, task: Task) -> Verdict:
-        return self._with_parts(verdict(False), task)
+    def score_so_far(self, task: Task) -> Score:
+        return self._with_parts(binary_score(False), task)
 
-    def _with_parts(self, judged: Verdict, task: Task) -> Verdict:
+    def _with_parts(self, judged: Score, task: Task) -> Score:
         wanted = set(task.spec["reference_ids"])
         found = len(wanted & self.opened) / len(wanted) if wanted else 1.0
-        return replace(judged, parts=judged.parts | {FOUND: found, TOOL_ERRORS: share_of(self.errors, self.calls)})
+        return replace(judged, parts=judged.parts | {FOUND: found, TOOL_ERRORS: error_rate(self.errors, self.calls)})
 
 
 def tools(corpus: Corpus | None, options: SearchOptions, opened: set[str]) -> dict[str, TextTool]:

@@ -22,9 +22,9 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.core.worked_steps import worked_answer
 from temper.envs.task_env import TaskEnv, last_user_text
+from temper.rewards.score import binary_score
 from temper.rewards.short_answers import list_f1, plain, says, short_answer, word_f1
 from temper.rewards.units import quantity, same_quantity, unit
-from temper.rewards.verdict import verdict
 
 F1 = "f1"
 REQUEST = "Put the answer, and nothing else, in \\boxed{}."
@@ -44,7 +44,7 @@ class ShortAnswerEnv(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         answer, spec = short_answer(parsed.answer), task.spec
         right, f1 = (False, 0.0) if answer is None else judged(answer, spec)
-        said = verdict(
+        said = binary_score(
             right, well_formed=answer is not None, detail=f"answered {(answer or 'nothing, or several')[:80]}"
         )
         return self.end(replace(said, parts=said.parts | {F1: f1}))

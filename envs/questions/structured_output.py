@@ -27,7 +27,7 @@ from temper.envs.core.worked_steps import worked_answer
 from temper.envs.task_env import TaskEnv
 from temper.rewards.json_answers import NoJson, json_answer, parsed, same_json, share_right
 from temper.rewards.json_schemas import TooMuchWork, UnusableSchema, checked_schema, first_error
-from temper.rewards.verdict import CORRECT, FORMAT, Outcome, Verdict, policy_fault
+from temper.rewards.score import CORRECT, FORMAT, Outcome, Score, policy_fault
 
 VALID, VALUES = "valid", "values"
 REQUEST = "Answer with JSON that is valid under this schema:\n{}"
@@ -48,13 +48,13 @@ class StructuredOutputEnv(TaskEnv):
         return self.end(judge(parsed.answer, task.spec))
 
 
-def judge(text: str, spec: dict[str, Any]) -> Verdict:
+def judge(text: str, spec: dict[str, Any]) -> Score:
     """Judge an answer by the `schema` of a task and its right `value`, where it has one."""
     try:
         value = json_answer(text)
         error = first_error(value, spec["schema"])
     except NoJson as reason:
-        return _verdict(0.0, well_formed=False, valid=False, detail=str(reason))
+        return _score(0.0, well_formed=False, valid=False, detail=str(reason))
     except TooMuchWork as excess:
         return policy_fault(str(excess))
     except UnusableSchema as fault:
@@ -62,12 +62,12 @@ def judge(text: str, spec: dict[str, Any]) -> Verdict:
     share = share_right(value, spec["value"]) if "value" in spec else float(error is None)
     same = "value" not in spec or same_json(value, spec["value"])
     detail = error or ("the right value" if same else f"other values: {json.dumps(value)[:80]}")
-    return _verdict(share, correct=same and error is None, valid=error is None, detail=detail)
+    return _score(share, correct=same and error is None, valid=error is None, detail=detail)
 
 
-def _verdict(values: float, *, detail: str, valid: bool, correct: bool = False, well_formed: bool = True) -> Verdict:
+def _score(values: float, *, detail: str, valid: bool, correct: bool = False, well_formed: bool = True) -> Score:
     parts = {CORRECT: float(correct), FORMAT: float(well_formed), VALID: float(valid), VALUES: values}
-    return Verdict(outcome=Outcome.OK if correct else Outcome.WRONG, parts=parts, detail=detail)
+    return Score(outcome=Outcome.OK if correct else Outcome.WRONG, parts=parts, detail=detail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

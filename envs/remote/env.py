@@ -30,7 +30,7 @@ from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from temper.envs.remote.client import Server, Session
 from temper.envs.remote.responses_api import PARAMS, ResponseTurn, load, response
 from temper.envs.task_env import TaskEnv
-from temper.rewards.verdict import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Verdict, share_of
+from temper.rewards.score import CORRECT, FORMAT, TOOL_ERRORS, Outcome, Score, error_rate
 
 ServerProtocol = Literal["verify", "step"]
 MAX_TURNS, MAX_CALLS, MAX_RESULT_CHARACTERS = 16, 16, 16_384
@@ -95,11 +95,11 @@ class HttpEnv(TaskEnv):
         self.refused += reply.status >= 400
         return reply.text[:MAX_RESULT_CHARACTERS]
 
-    def score_so_far(self, task: Task) -> Verdict:
-        errors = share_of(self.refused + self.unreadable, self.calls)
+    def score_so_far(self, task: Task) -> Score:
+        errors = error_rate(self.refused + self.unreadable, self.calls)
         parts = {CORRECT: self.total, FORMAT: float(not self.unreadable), TOOL_ERRORS: errors}
         outcome = Outcome.OK if self.total >= 1.0 else Outcome.WRONG
-        return Verdict(outcome=outcome, parts=parts, detail=f"reward {self.total:g}")
+        return Score(outcome=outcome, parts=parts, detail=f"reward {self.total:g}")
 
     def _verify(self, task: Task) -> None:
         assert self.session is not None

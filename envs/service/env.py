@@ -18,7 +18,7 @@ from temper.envs.service.records import companions
 from temper.envs.service.reference import negatives, reference
 from temper.envs.service.tools import TRANSFER, Refusal
 from temper.envs.task_env import TaskEnv, answer_each
-from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
+from temper.rewards.score import TOOL_ERRORS, Score, binary_score, error_rate
 
 MAX_CALLS = 64
 MAX_RESULT_CHARACTERS = 16_384
@@ -84,20 +84,20 @@ class ServiceEnv(TaskEnv):
         self.transferred |= isinstance(call, Call) and call.name == TRANSFER
         return result
 
-    def score_so_far(self, task: Task) -> Verdict:
+    def score_so_far(self, task: Task) -> Score:
         wanted = self.database.before()
         self.domain.tools.replay(wanted, task.spec["actions"])
         same = self.database.same_state(wanted)
         text, outputs = "\n".join(self.said), task.spec["outputs"]
         said = len(outputs_in(text, outputs, part=takes_parts(task)))
-        judged = verdict(
+        judged = binary_score(
             same and said == len(outputs),
             well_formed=self.unreadable == 0,
             detail=f"database {'as wanted' if same else 'differs'}, {said} of {len(outputs)} outputs said",
         )
         judged.parts[STATE] = float(same)
         judged.parts[OUTPUTS] = said / len(outputs) if outputs else 1.0
-        judged.parts[TOOL_ERRORS] = share_of(self.refused, self.calls)
+        judged.parts[TOOL_ERRORS] = error_rate(self.refused, self.calls)
         return judged
 
 

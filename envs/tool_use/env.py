@@ -15,7 +15,7 @@ from temper.envs.tool_use import function_rows, leaderboard_rows, lookups
 from temper.envs.tool_use.reference import negatives, reference
 from temper.envs.tools.text_tool import answer_call
 from temper.rewards.answers import equal_numbers, final_answer
-from temper.rewards.verdict import TOOL_ERRORS, Verdict, share_of, verdict
+from temper.rewards.score import TOOL_ERRORS, Score, binary_score, error_rate
 
 MAX_RESULT_CHARACTERS = 256
 
@@ -31,11 +31,11 @@ class ToolEnv(TaskEnv):
         self.calls = self.errors = 0
         return super().reset(seed=seed, options=options)
 
-    def with_tool_errors(self, judged: Verdict) -> Verdict:
-        return replace(judged, parts=judged.parts | {TOOL_ERRORS: share_of(self.errors, self.calls)})
+    def with_tool_errors(self, judged: Score) -> Score:
+        return replace(judged, parts=judged.parts | {TOOL_ERRORS: error_rate(self.errors, self.calls)})
 
-    def score_so_far(self, task: Task) -> Verdict:
-        return self.with_tool_errors(verdict(False))
+    def score_so_far(self, task: Task) -> Score:
+        return self.with_tool_errors(binary_score(False))
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         if "answer" not in task.spec:
@@ -43,7 +43,7 @@ class ToolEnv(TaskEnv):
         if not parsed.calls:
             found = final_answer(parsed.answer)
             correct = found is not None and equal_numbers(found, task.spec["answer"]) is True
-            judged = verdict(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}")
+            judged = binary_score(correct, well_formed=found is not None, detail=f"answered {(found or '')[:80]}")
             return self.end(self.with_tool_errors(judged))
         if self.is_last(task):
             return self.truncate(f"after {self.turns} turns without an answer")

@@ -19,8 +19,8 @@ from temper.envs.core.turn_text import BadCall, Call
 from temper.envs.data.jsonl import sound_rows
 from temper.envs.tool_use.function_rows import accepted_calls, json_schema, messages_of, parameter_schemas, tool_of
 from temper.rewards.foreign_values import JSON_TYPES, Language, foreign_value
+from temper.rewards.score import Score, binary_score
 from temper.rewards.tool_calls import Schema, Schemas, inner_schema, match_calls
-from temper.rewards.verdict import Verdict, verdict
 
 Wanted = Literal["no call", "any call"]
 WANTED: Mapping[str, Wanted] = {"irrelevance": "no call", "live_irrelevance": "no call", "live_relevance": "any call"}
@@ -158,17 +158,17 @@ def _read_schema(parameters: Schema, language: Language) -> Schema:
     return {"properties": properties, "required": parameters.get("required", [])}
 
 
-def judge(task: Task, calls: Sequence[Call | BadCall]) -> Verdict:
+def judge(task: Task, calls: Sequence[Call | BadCall]) -> Score:
     """Judge a turn as right whose calls can all be read and match the accepted ones, in any order; other text is free."""
     good = [call for call in calls if isinstance(call, Call)]
     well_formed = len(good) == len(calls)
     detail = f"{len(good)} of {len(calls)} calls readable"
     if "wanted" in task.spec:
-        return verdict((task.spec["wanted"] == "any call") == bool(good), well_formed=well_formed, detail=detail)
+        return binary_score((task.spec["wanted"] == "any call") == bool(good), well_formed=well_formed, detail=detail)
     read = [(call.name, _arguments(task, call)) for call in good]
     exact = bool(task.spec.get("exact"))
     matched = well_formed and match_calls(read, task.spec["accepted"], schemas_of(task), exact=exact)
-    return verdict(matched, well_formed=well_formed, detail=detail)
+    return binary_score(matched, well_formed=well_formed, detail=detail)
 
 
 def _arguments(task: Task, call: Call) -> Mapping[str, Any]:

@@ -76,7 +76,7 @@ REGRADE_EPILOG = """examples:
 
 Makes the task again as the run made it (configuration and ledger say how), plays the turns that were recorded, and prints a
 JSON object for each row: what it earned then, what it earns now, parts and the verifier's line. What the run added for the
-lengths in a group is left out of both. Exit status 1 where a verdict is another one now.
+lengths in a group is left out of both. Exit status 1 where a score is another one now.
 """
 HELP_OF: dict[Form, str] = {
     "rows": "over rows of data",

@@ -136,10 +136,9 @@ def env_result(groups: list[Group], *, asked: int | None, stale: int = 0) -> dic
 
 def _parts(scored: Sequence[Trajectory]) -> dict[str, float]:
     """Return the means of the parts of the rewards."""
-    names = sorted({name for one in scored for name in one.verdict.parts})
+    names = sorted({name for one in scored for name in one.score.parts})
     return {
-        f"parts/{name}": mean([one.verdict.parts[name] for one in scored if name in one.verdict.parts])
-        for name in names
+        f"parts/{name}": mean([one.score.parts[name] for one in scored if name in one.score.parts]) for name in names
     }
 
 

@@ -7,7 +7,7 @@ from temper.envs.core.bounds import not_negative
 from temper.envs.core.setting import identity
 from temper.envs.core.thinking_mode import Mode
 from temper.rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
-from temper.rewards.verdict import CORRECT, correctness
+from temper.rewards.score import CORRECT, correctness
 from temper.rollout.trajectory import Group, Trajectory
 
 SHAPING_PARTS = THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = (
@@ -87,7 +87,7 @@ def earned(reward: float, parts: Mapping[str, float]) -> float:
 
 
 def earned_rewards(group: Group) -> list[float]:
-    return [earned(_reward(trajectory), trajectory.verdict.parts) for trajectory in group.trajectories]
+    return [earned(_reward(trajectory), trajectory.score.parts) for trajectory in group.trajectories]
 
 
 def _with_overlong(trajectory: Trajectory, config: ShapingConfig, turn_tokens: int) -> Trajectory:
@@ -109,10 +109,10 @@ def _with_effort(trajectory: Trajectory, config: ShapingConfig) -> Trajectory:
 
 
 def _plus(trajectory: Trajectory, part: str, added: float) -> Trajectory:
-    reward, parts = _reward(trajectory), trajectory.verdict.parts
+    reward, parts = _reward(trajectory), trajectory.score.parts
     right = {CORRECT: correctness(parts, reward)}  # before anything is added: correctness does not depend on shaping
-    judged = replace(trajectory.verdict, parts=right | parts | {part: added})
-    return replace(trajectory, reward=reward + added, verdict=judged)
+    judged = replace(trajectory.score, parts=right | parts | {part: added})
+    return replace(trajectory, reward=reward + added, score=judged)
 
 
 def _reward(trajectory: Trajectory) -> float:

@@ -102,7 +102,7 @@ COMPUTED_BY = ("torch", "transformers", "deepspeed")
 class StepBatch:
     """Step `step` of the instance `stage`, with `version` of the weights that were trained.
 
-    A group that was read back has no tasks, texts and verdicts, but all that training reads. `records` are those of the
+    A group that was read back has no tasks, texts and scores, but all that training reads. `records` are those of the
     answers with a trained token, in the order of `TokenRecord.place`. `packages` are the versions that computed it.
     """
 

@@ -16,7 +16,7 @@ from temper.orchestrator.loop.buffer import Occupancy
 from temper.orchestrator.loop.deadline import Deadline, within
 from temper.orchestrator.loop.shaping import earned_rewards
 from temper.orchestrator.loop.step import StepReport
-from temper.rewards.verdict import Outcome
+from temper.rewards.score import Outcome
 from temper.rollout.trajectory import Carried, Group, WeightVersion, well_formed_share
 
 
@@ -134,16 +134,16 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "turns": fmean(len(t.turns) for t in scored),
             "step_s": fmean(t.times.step_s for t in scored),
             "truncated": fmean(t.truncated for t in scored),
-            "policy_faults": fmean(t.verdict.outcome is Outcome.POLICY_FAULT for t in scored),
-            "truncated_any": fmean(t.verdict.outcome is Outcome.TRUNCATED for t in scored),
+            "policy_faults": fmean(t.score.outcome is Outcome.POLICY_FAULT for t in scored),
+            "truncated_any": fmean(t.score.outcome is Outcome.TRUNCATED for t in scored),
             "correct": fmean(t.correct for t in scored),
             "thought_tokens": fmean(t.thought_tokens for t in scored),
             "answer_tokens": fmean(t.answer_tokens for t in scored),
             "well_formed": well_formed_share(scored),
             "forced_ends": fmean(any(turn.forced_T.any() for turn in t.turns) for t in scored),
         }
-    for name in sorted({name for t in scored for name in t.verdict.parts}):
-        values = [t.verdict.parts[name] for t in scored if name in t.verdict.parts]
+    for name in sorted({name for t in scored for name in t.score.parts}):
+        values = [t.score.parts[name] for t in scored if name in t.score.parts]
         metrics[f"parts/{name}"] = fmean(values)
         if len(values) < len(scored):
             metrics[f"parts/{name}/share"] = len(values) / len(scored)

@@ -240,7 +240,7 @@ class EpisodeRunner:
             turns=tuple(episode.turns),
             stop=stop,
             reward=None if failure is not None else result.reward,
-            verdict=result.verdict,
+            score=result.score,
             failure=failure,
             seconds=episode.seconds,
             times=episode.times,

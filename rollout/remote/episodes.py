@@ -101,7 +101,7 @@ class RemoteEpisodes:
             turns=tuple(episode.turns),
             stop=stop,
             reward=None if failure is not None else result.reward,
-            verdict=result.verdict,
+            score=result.score,
             failure=failure,
             seconds=asyncio.get_running_loop().time() - began,
             times=episode.watch.times,

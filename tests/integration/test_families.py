@@ -133,7 +133,7 @@ def reference_is_right(model: Path, envs: Sequence[str]) -> None:
             played = family.play(task, env.definition.demonstrate(task))
             assert played.failure is None, (name, played.failure)
             assert [turn.faults for turn in played.turns] == [()] * len(played.turns), (name, played.turns)
-            assert played.reward == 1.0, (name, played.verdict)
+            assert played.reward == 1.0, (name, played.score)
 
 
 def largest_gap(model: PreTrainedModel, file: Path) -> tuple[float, int]:

@@ -30,7 +30,7 @@ LAST = (
 """The stages; that of the end is a second `sft`."""
 ENDLESS = 1000
 """Steps, until a run is stopped or killed in their middle, however busy the machine is."""
-JUDGED = 'verdict(parsed.answer == task.spec["answer"]'
+JUDGED = 'binary_score(parsed.answer == task.spec["answer"]'
 """What the documents' environment makes of an answer."""
 
 
@@ -71,10 +71,10 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     assert JUDGED in block("python")
     (tmp_path / "backwards.py").write_text(block("python"))  # the documents' own environment, beside the others
     (tmp_path / "pleased.py").write_text(
-        block("python").replace("backwards", "pleased").replace(JUDGED, "verdict(True")
+        block("python").replace("backwards", "pleased").replace(JUDGED, "binary_score(True")
     )
     (tmp_path / "torn.py").write_text(
-        block("python").replace("backwards", "torn").replace(JUDGED, "verdict(len(parsed.answer) % 2 == 0")
+        block("python").replace("backwards", "torn").replace(JUDGED, "binary_score(len(parsed.answer) % 2 == 0")
     )
     teacher = tiny_models.qwen3(tmp_path / "teacher")  # of another family, with the same tokenizer
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)

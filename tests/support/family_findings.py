@@ -189,7 +189,7 @@ def shop_reference() -> list[Message]:
 def _require_right(played: Trajectory) -> None:
     assert played.failure is None, played.failure
     assert [turn.faults for turn in played.turns] == [()] * len(played.turns), [turn.text for turn in played.turns]
-    assert (played.reward, played.stop) == (1.0, Stop.ENV), played.verdict
+    assert (played.reward, played.stop) == (1.0, Stop.ENV), played.score
 
 
 def table(lines: Sequence[str]) -> str:

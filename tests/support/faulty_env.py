@@ -17,7 +17,7 @@ from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.task_env import TaskEnv
-from temper.rewards.verdict import verdict
+from temper.rewards.score import binary_score
 
 WAYS = ("judges", "raises", "hangs", "rubbish", "exits")
 HANGS_S = 3600.0
@@ -47,10 +47,10 @@ class FaultyEnv(TaskEnv):
             case "hangs":
                 time.sleep(HANGS_S)
             case "rubbish":
-                return self.end(replace(verdict(True), evidence={"who": cast(Any, self)}))
+                return self.end(replace(binary_score(True), evidence={"who": cast(Any, self)}))
             case "exits":
                 sys.exit(3)
-        return self.end(verdict(len(parsed.answer) % 2 == 0))
+        return self.end(binary_score(len(parsed.answer) % 2 == 0))
 
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:

@@ -79,10 +79,10 @@ def same_but_for_versions(trajectory: Trajectory, whole: Trajectory) -> None:
         assert dataclasses.replace(
             ours, logprobs_T=as_floats((0.0,) * len(ours.sampled_ids)), versions_T=theirs.versions_T
         ) == (dataclasses.replace(theirs, logprobs_T=as_floats((0.0,) * len(theirs.sampled_ids))))
-    assert (trajectory.stop, trajectory.reward, trajectory.verdict, trajectory.failure) == (
+    assert (trajectory.stop, trajectory.reward, trajectory.score, trajectory.failure) == (
         whole.stop,
         whole.reward,
-        whole.verdict,
+        whole.score,
         whole.failure,
     )
 

@@ -88,9 +88,7 @@ def _played(task: Task, texts: Sequence[str], *, version: int) -> Trajectory:
         turns.append(_turn(said, text, result, version=version))
         said = result.messages
     stop = Stop.LENGTH if result.truncated else Stop.ENV
-    return Trajectory(
-        task=task, turns=tuple(turns), stop=stop, reward=result.reward, verdict=result.verdict, seconds=2.0
-    )
+    return Trajectory(task=task, turns=tuple(turns), stop=stop, reward=result.reward, score=result.score, seconds=2.0)
 
 
 def _turn(before: Sequence[Message], text: str, result: StepResult, *, version: int) -> Turn:

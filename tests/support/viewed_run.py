@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.rewards.verdict import Outcome, Verdict
+from temper.rewards.score import Outcome, Score
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import write_groups
@@ -56,7 +56,7 @@ def turn(prompt: str, text: str, **changes: Any) -> Turn:
 
 
 def answer(task: Task, turns: Sequence[Turn], reward: float | None, **changes: Any) -> Trajectory:
-    verdict = Verdict(
+    score = Score(
         outcome=Outcome.OK if reward else Outcome.WRONG, parts={"correct": reward or 0.0}, detail=f"got {reward}"
     )
     failure = Failure(kind=FailureKind.TIMEOUT, message="too slow") if reward is None else None
@@ -65,7 +65,7 @@ def answer(task: Task, turns: Sequence[Turn], reward: float | None, **changes: A
         turns=tuple(turns),
         stop=Stop.ENV if reward is not None else Stop.FAILURE,
         reward=reward,
-        verdict=verdict,
+        score=score,
         failure=failure,
         seconds=1.0,
     )

@@ -24,7 +24,7 @@ from mlflow.entities import (
 
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.tracking.evaluation_table import asked
-from temper.rewards.verdict import correctness
+from temper.rewards.score import correctness
 
 Row = dict[str, Any]
 NS, MS = 1_000_000_000, 1_000_000

@@ -50,7 +50,7 @@ def test_a_task_is_plain_data_and_can_be_played_by_whoever_gets_it(name: str, co
     assert sent == task
     json.dumps(asdict(task.env))
     assert env.definition.reference is not None
-    assert score_turns(sent, env.definition.reference(sent)).verdict.parts["correct"] == 1.0
+    assert score_turns(sent, env.definition.reference(sent)).score.parts["correct"] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -69,12 +69,12 @@ def test_numbers_of_numpy_become_plain_numbers_and_the_record_can_be_written() -
         np.float32(0.5), parts={"correct": np.float32(1), "moves": np.int64(3)}, evidence={"seed": np.int64(7)}
     )
     scored = play(TASK, ["x"], make=lambda _: Own(returned))
-    assert (scored.reward, scored.verdict.parts, scored.verdict.evidence) == (
+    assert (scored.reward, scored.score.parts, scored.score.evidence) == (
         0.5,
         {"correct": 1.0, "moves": 3.0},
         {"seed": 7},
     )
-    assert [type(value) for value in scored.verdict.parts.values()] == [float, float]
+    assert [type(value) for value in scored.score.parts.values()] == [float, float]
     ticket = Ticket(number=0, task=TASK, admitted=WeightVersion(step=0))
     (line,) = group_lines(Group(ticket=ticket, trajectories=(scored,)))
     assert json.loads(line)["parts"] == {"correct": 1.0, "moves": 3.0}

@@ -14,7 +14,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn, call_message, turn_text
 from temper.envs.source import open_source
 from temper.envs.task_env import TaskEnv
-from temper.rewards.verdict import verdict
+from temper.rewards.score import binary_score
 
 IDS = ("math", "code", "tool_use")
 ALL = [environment(env_id) for env_id in IDS]
@@ -91,7 +91,7 @@ def test_an_async_turn_is_refused_where_it_is_defined() -> None:
 
         class Waits(TaskEnv):
             async def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:  # type: ignore[override]
-                return self.end(verdict(True))
+                return self.end(binary_score(True))
 
 
 def test_an_end_without_a_verdict_names_what_it_got() -> None:

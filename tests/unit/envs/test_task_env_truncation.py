@@ -16,7 +16,7 @@ from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.retail.env import DOMAIN
 from temper.envs.service.env import with_folder
 from temper.envs.transcript import score_turns
-from temper.rewards.verdict import Outcome
+from temper.rewards.score import Outcome
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.trajectory import Stop
 
@@ -44,14 +44,14 @@ def moves(task: Task) -> list[str]:
 def test_a_game_of_more_turns_than_any_default_of_the_run_is_won_with_default_limits() -> None:
     task = game("FrozenLake-v1", {"is_slippery": False, "map_name": "4x4"})
     won = play(task, moves(task), limits=replace(EpisodeLimits(), total_tokens=10_000))
-    assert (won.reward, won.stop, won.verdict.outcome, len(won.turns)) == (1.0, Stop.ENV, Outcome.OK, 6)
+    assert (won.reward, won.stop, won.score.outcome, len(won.turns)) == (1.0, Stop.ENV, Outcome.OK, 6)
 
 
 def test_the_turns_of_the_run_cut_an_episode_where_they_are_set() -> None:
     task = game("FrozenLake-v1", {"is_slippery": False, "map_name": "4x4"})
     cut = play(task, moves(task), limits=replace(ROOM, turns=4))
-    assert (cut.reward, cut.stop, cut.verdict.outcome, len(cut.turns)) == (0.0, Stop.TURNS, Outcome.TRUNCATED, 4)
-    assert cut.verdict.detail == "cut off after the run's limit of turns: return 0"
+    assert (cut.reward, cut.stop, cut.score.outcome, len(cut.turns)) == (0.0, Stop.TURNS, Outcome.TRUNCATED, 4)
+    assert cut.score.detail == "cut off after the run's limit of turns: return 0"
     assert cut.turns[-1].observation
 
 
@@ -76,7 +76,7 @@ def test_on_the_cliff_every_limit_is_worse_than_the_way_and_no_better_than_doing
     assert idle.reward == -64.0
     assert {name: one.reward for name, one in ways_out.items() if not (one.reward or 0.0) <= -64.0} == {}
     assert {one.stop for one in ways_out.values()} == {Stop.LENGTH, Stop.EPISODE_LENGTH, Stop.TURNS, Stop.ENV}
-    assert {one.verdict.outcome for one in ways_out.values() if one.stop is not Stop.ENV} == {Outcome.TRUNCATED}
+    assert {one.score.outcome for one in ways_out.values() if one.stop is not Stop.ENV} == {Outcome.TRUNCATED}
 
 
 def test_what_an_unknown_game_costs_a_turn_is_what_its_first_step_costs() -> None:
@@ -104,10 +104,10 @@ def test_a_shop_that_is_cut_off_is_judged_by_its_database_as_it_stands(tmp_path:
     limits = replace(ROOM, turns=1) if after == "turns" else replace(ROOM, turn_tokens=200)
     thinks = ["so " * 100]
     done, undone = (play(task, [call(*what), *thinks], limits=limits) for what in (CANCEL, LOOK))
-    assert (done.reward, done.verdict.parts["state"], done.verdict.outcome) == (1.0, 1.0, Outcome.TRUNCATED)
-    assert (undone.reward, undone.verdict.parts["state"], undone.verdict.outcome) == (0.0, 0.0, Outcome.TRUNCATED)
+    assert (done.reward, done.score.parts["state"], done.score.outcome) == (1.0, 1.0, Outcome.TRUNCATED)
+    assert (undone.reward, undone.score.parts["state"], undone.score.outcome) == (0.0, 0.0, Outcome.TRUNCATED)
     assert done.stop is (Stop.TURNS if after == "turns" else Stop.LENGTH)
-    assert done.verdict.detail.endswith("database as wanted, 0 of 0 outputs said")
+    assert done.score.detail.endswith("database as wanted, 0 of 0 outputs said")
 
 
 def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_before(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_malformed_turn_is_never_right_and_does_not_wipe_out_what_went_wrong_b
     task = DOMAIN.load({"user_id": "bob_ray_2", "instruction": "You.", "actions": [], "outputs": []}, folder=shop)
     task = weighing(bound(task, with_folder(shop, domain=DOMAIN)), {"correct": 1.0, "tool_errors": -0.2})
     bad = score_turns(task, [call("get_order_details", {"order_id": "#W99"}), f"<think>{NO_CLOSING}"])
-    assert (bad.reward, bad.verdict.parts["correct"], bad.verdict.parts["format"], bad.verdict.outcome) == (
+    assert (bad.reward, bad.score.parts["correct"], bad.score.parts["format"], bad.score.outcome) == (
         -0.2,
         0.0,
         0.0,
@@ -132,4 +132,4 @@ def test_tools_that_failed_count_where_the_episode_is_cut_off() -> None:
     cut = play(task, [failing, NO_CLOSING], limits=replace(ROOM, turn_tokens=len(failing) + 1))
     own = play(task, [failing])
     assert (cut.reward, own.reward) == (-0.2, -0.2)
-    assert (own.stop, own.verdict.outcome, len(own.turns)) == (Stop.TURNS, Outcome.TRUNCATED, 4)
+    assert (own.stop, own.score.outcome, len(own.turns)) == (Stop.TURNS, Outcome.TRUNCATED, 4)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from temper.rewards.program_output import strictly_equal
-from temper.rewards.verdict import Outcome, brevity, policy_fault, share_of, verdict, weighted
+from temper.rewards.score import Outcome, binary_score, brevity, error_rate, policy_fault, weighted_reward
 
 
 @pytest.mark.parametrize(
@@ -22,11 +22,13 @@ def test_results_are_compared_with_their_types(equal: bool, pairs: list[tuple[An
 
 
 def test_the_reward_is_the_weighted_sum_of_the_parts() -> None:
-    assert weighted(verdict(True).parts) == 1.0
-    assert weighted(verdict(False).parts) == 0.0
-    assert weighted({"correct": 1.0, "short": 0.5}, {"correct": 1.0, "short": 0.2}) == pytest.approx(1.1)
-    assert weighted({}, {"correct": 1.0}) == 0.0
-    assert weighted({"correct": 1.0, "tool_errors": 0.5}, {"correct": 1.0, "tool_errors": -0.2}) == pytest.approx(0.9)
+    assert weighted_reward(binary_score(True).parts) == 1.0
+    assert weighted_reward(binary_score(False).parts) == 0.0
+    assert weighted_reward({"correct": 1.0, "short": 0.5}, {"correct": 1.0, "short": 0.2}) == pytest.approx(1.1)
+    assert weighted_reward({}, {"correct": 1.0}) == 0.0
+    assert weighted_reward(
+        {"correct": 1.0, "tool_errors": 0.5}, {"correct": 1.0, "tool_errors": -0.2}
+    ) == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize(("length", "value"), [(0, 1.0), (100, 1.0), (150, 0.5), (200, 0.0), (10**9, 0.0)])
@@ -35,5 +37,5 @@ def test_brevity_falls_in_a_straight_line_from_the_limit_to_twice_the_limit(leng
 
 
 def test_the_share_of_errors_is_0_without_calls() -> None:
-    assert (share_of(0, 0), share_of(1, 4), share_of(4, 4)) == (0.0, 0.25, 1.0)
+    assert (error_rate(0, 0), error_rate(1, 4), error_rate(4, 4)) == (0.0, 0.25, 1.0)
     assert policy_fault("time").outcome is Outcome.POLICY_FAULT

@@ -10,7 +10,7 @@ import numpy as np
 from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import EnvRef, Task
-from temper.rewards.verdict import Outcome, Verdict
+from temper.rewards.score import Outcome, Score
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks, every
 from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import group_from_json, group_to_json, turn_from_json, turn_to_json
@@ -57,12 +57,12 @@ def test_a_group_is_read_back_as_it_was_written_with_its_task_made_again() -> No
         forced_T=as_marks((False,) * 2),
         text="2",
     )
-    verdict = Verdict(outcome=Outcome.OK, parts={"correct": 1.0, "length": 0.1}, detail="d", evidence={"by": "sympy"})
+    score = Score(outcome=Outcome.OK, parts={"correct": 1.0, "length": 0.1}, detail="d", evidence={"by": "sympy"})
     failure = Failure(kind=FailureKind.TIMEOUT, message="too slow")
     group = Group(
         ticket=Ticket(number=9, task=task, admitted=WeightVersion(step=4)),
         trajectories=(
-            Trajectory(task=task, turns=(turn, turn), stop=Stop.LENGTH, reward=1 / 3, verdict=verdict, seconds=1.5),
+            Trajectory(task=task, turns=(turn, turn), stop=Stop.LENGTH, reward=1 / 3, score=score, seconds=1.5),
         ),
         failed=(Trajectory(task=task, turns=(), stop=Stop.FAILURE, failure=failure),),
         retried=(failure, failure),

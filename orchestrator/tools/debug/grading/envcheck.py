@@ -15,7 +15,7 @@ from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
 from temper.envs.transcript import TranscriptScore, score_turns
 from temper.orchestrator.tools.debug.grading.reward_audit import CaseCheck, audit
-from temper.rewards.verdict import correctness
+from temper.rewards.score import correctness
 
 LOG = logging.getLogger(__name__)
 SHOWN = 5
@@ -84,13 +84,13 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
             right, first = place == 0, score_turns(task, turns)
             took = first.seconds
             finding = reference if right else rejected
-            accepted = correctness(first.verdict.parts, first.reward) >= 1.0
+            accepted = correctness(first.score.parts, first.reward) >= 1.0
             finding.add(first.failure is None and accepted == right, _case(task, name, first))
             if not right:
                 wrong[name] += 1
             if number < CHECKED_TWICE:
                 again = score_turns(task, turns)
-                same = (first.reward, first.verdict.parts) == (again.reward, again.verdict.parts)
+                same = (first.reward, first.score.parts) == (again.reward, again.score.parts)
                 repeated.add(same, _case(task, name, again))
                 took = again.seconds  # the first may have started a child process
             seconds.append(took)
@@ -103,9 +103,9 @@ def self_test(env: EnvDefinition, tasks: Sequence[Task], *, audits: bool = True)
 
 
 def _case(task: Task, name: str, scored: TranscriptScore) -> str:
-    outcome = scored.verdict.outcome
+    outcome = scored.score.outcome
     said = scored.failure or (None if outcome is None else outcome.value)
-    return f"{task.key}, {name}: {said} {scored.verdict.detail}"[:300]
+    return f"{task.key}, {name}: {said} {scored.score.detail}"[:300]
 
 
 def _same_tasks(env: EnvDefinition) -> CaseCheck:

@@ -33,17 +33,17 @@ class Response:
     def result(self, scored: TranscriptScore | None) -> dict[str, Any]:
         """Return the row of the results; `scored` is None without a script."""
         scored = scored or TranscriptScore(reward=None)
-        failed, outcome = scored.failure, scored.verdict.outcome
+        failed, outcome = scored.failure, scored.score.outcome
         failure = None if failed is None else {"type": failed.kind.value, "message": failed.message}
         if self.script is None:
             failure = {"type": BAD_ROW, "message": self.mistake}
         return {
             "key": self.key,
             "reward": scored.reward,
-            "parts": scored.verdict.parts,
+            "parts": scored.score.parts,
             "outcome": None if outcome is None else outcome.value,
             "failure": failure,
-            "detail": scored.verdict.detail,
+            "detail": scored.score.detail,
             "seconds": round(scored.seconds, 4),
         }
 

@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regraded:
-    """A recorded answer and its verdict of now. `recorded` is its reward then, without the part that the run added."""
+    """A recorded answer and its score of now. `recorded` is its reward then, without the part that the run added."""
 
     row: int
     recorded: float | None
@@ -37,7 +37,7 @@ class Regraded:
 
     @property
     def agrees(self) -> bool:
-        """Whether the verdict is the same."""
+        """Whether the score is the same."""
         if self.recorded is None or self.reward is None:
             return self.recorded is self.reward
         return math.isclose(self.recorded, self.reward, abs_tol=1e-9)
@@ -110,7 +110,7 @@ class RecordedTasks:
 
 
 def regraded(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regraded]:
-    """Yield the wanted rows, by their numbers, with the verdicts of now. Raise `ValueError` as `RecordedTasks` does."""
+    """Yield the wanted rows, by their numbers, with the scores of now. Raise `ValueError` as `RecordedTasks` does."""
     tasks = RecordedTasks(file, rows)
     renderer = tasks.renderer()
     for number in wanted:
@@ -123,8 +123,8 @@ def regraded(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regrade
         except Exception as error:  # any error of the environment
             yield replace(found, failure=failure_of(error))
         else:
-            verdict = result.verdict
-            yield replace(found, reward=result.reward, parts=verdict.parts, detail=verdict.detail)
+            score = result.score
+            yield replace(found, reward=result.reward, parts=score.parts, detail=score.detail)
 
 
 def _played(task: Task, row: Row, renderer: Renderer) -> StepResult:

@@ -12,7 +12,7 @@ from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CALL_BLOCK
 from temper.envs.env_episode import EnvEpisode
 from temper.envs.transcript import TranscriptScore, parse_own_turn, score_turns
-from temper.rewards.verdict import correctness
+from temper.rewards.score import correctness
 
 AUDITED = 30
 """Tasks that each script is tried on, at most."""
@@ -144,10 +144,10 @@ def _copied(task: Task, *, references: Mapping[str, list[str]], copy: Copy) -> T
         while (text := copy(reference, heard)) is not None:
             result = episode.step(parse_own_turn(text))
             if result.done:
-                return TranscriptScore(reward=result.reward, verdict=result.verdict)
+                return TranscriptScore(reward=result.reward, score=result.score)
             heard += [str(message["content"]) for message in result.messages]
         result = episode.truncate("for it had nothing to copy")
-        return TranscriptScore(reward=result.reward, verdict=result.verdict)
+        return TranscriptScore(reward=result.reward, score=result.score)
     except Exception as error:  # any error of an environment
         return TranscriptScore(reward=None, failure=failure_of(error))
     finally:
@@ -217,8 +217,8 @@ def _mean(tasks: Sequence[Task], play: Callable[[Task], TranscriptScore], findin
 
 
 def _right(scored: TranscriptScore) -> bool:
-    return scored.failure is not None or correctness(scored.verdict.parts, scored.reward) >= 1.0
+    return scored.failure is not None or correctness(scored.score.parts, scored.reward) >= 1.0
 
 
 def _said(scored: TranscriptScore) -> str:
-    return str(scored.failure or scored.verdict.detail)[:200]
+    return str(scored.failure or scored.score.detail)[:200]

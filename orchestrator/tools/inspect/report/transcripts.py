@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from temper.rewards.verdict import correctness
+from temper.rewards.score import correctness
 
 PER_ENV = 4
 LONGEST_TEXT = 4000

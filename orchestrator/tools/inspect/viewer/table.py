@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Row
-from temper.rewards.verdict import correctness
+from temper.rewards.score import correctness
 
 PROMPT_LENGTH = 160
 """Characters of a task that its rows show."""

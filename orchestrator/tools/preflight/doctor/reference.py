@@ -14,7 +14,7 @@ from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import check_entry_points
 from temper.orchestrator.tools.preflight.doctor.subject import Subject, to_download
-from temper.rewards.verdict import correctness
+from temper.rewards.score import correctness
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.formats.messages import THOUGHT
@@ -64,7 +64,7 @@ def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, l
             asyncio.run(asyncio.wait_for(playing, limits.timeout_s))
         except TimeoutError:
             return failure(
-                f"{env.name}: the reference answer of {task.key} has no verdict after {limits.timeout_s:g} s",
+                f"{env.name}: the reference answer of {task.key} has no score after {limits.timeout_s:g} s",
                 "mend what hangs there, or raise rollout.limits.timeout_s",
             )
     right = played.tried - len(played.own_fault) - len(played.form_fault)
@@ -130,11 +130,11 @@ def _message(turn: ParsedTurn) -> Message:
 
 
 def _is_right(scored: TranscriptScore) -> bool:
-    return scored.failure is None and correctness(scored.verdict.parts, scored.reward) >= 1.0
+    return scored.failure is None and correctness(scored.score.parts, scored.reward) >= 1.0
 
 
 def _why(scored: TranscriptScore) -> str:
     if scored.failure is not None:
         return f"{scored.failure.kind.value}: {scored.failure.message}"[:200]
-    outcome = scored.verdict.outcome
-    return f"{'no verdict' if outcome is None else outcome.value} {scored.verdict.detail}".strip()[:200]
+    outcome = scored.score.outcome
+    return f"{'no score' if outcome is None else outcome.value} {scored.score.detail}".strip()[:200]

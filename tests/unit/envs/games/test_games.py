@@ -22,7 +22,7 @@ from temper.envs.games.known_games import drawing
 from temper.envs.games.reference import shortest_win
 from temper.envs.source import distinct, open_source
 from temper.envs.transcript import score_turns
-from temper.rewards.verdict import Outcome
+from temper.rewards.score import Outcome
 
 LAKE = {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, "map_name": "4x4"}}
 PLANNED = {
@@ -52,9 +52,9 @@ def test_the_shortest_way_wins_and_each_negatives_of_it_does_not(game: str) -> N
     for seed in range(5):
         task = task_of({"id": game, "kwargs": PLANNED[game]}, seed=seed)
         won = score_turns(task, env.reference(task))
-        assert (won.reward, won.verdict.outcome, won.verdict.parts["bad_actions"]) == (1.0, Outcome.OK, 0.0)
+        assert (won.reward, won.score.outcome, won.score.parts["bad_actions"]) == (1.0, Outcome.OK, 0.0)
         for name, turns in env.negatives(task):
-            assert score_turns(task, turns).verdict.parts["correct"] == 0.0, name
+            assert score_turns(task, turns).score.parts["correct"] == 0.0, name
 
 
 @pytest.mark.parametrize("game", PLANNED)
@@ -94,10 +94,8 @@ def test_a_hand_of_cards_is_played_to_its_end() -> None:
     task = task_of({"id": "Blackjack-v1"}, seed=1)
     assert "Your cards: 15" in task.messages[0]["content"]
     returns = {seed: score_turns(task_of({"id": "Blackjack-v1"}, seed=seed), ["stick"]) for seed in range(20)}
-    assert {judged.verdict.parts["return"] for judged in returns.values()} <= {-1.0, 0.0, 1.0}
-    assert all(
-        judged.verdict.parts["correct"] == float(judged.verdict.parts["return"] > 0) for judged in returns.values()
-    )
+    assert {judged.score.parts["return"] for judged in returns.values()} <= {-1.0, 0.0, 1.0}
+    assert all(judged.score.parts["correct"] == float(judged.score.parts["return"] > 0) for judged in returns.values())
     assert len({judged.reward for judged in returns.values()}) == 2
 
 
@@ -139,7 +137,7 @@ def test_a_turn_without_an_action_is_told_so_and_counts() -> None:
 
 
 def test_a_hole_ends_the_game_as_lost() -> None:
-    assert score_turns(task_of(LAKE), ["down", "right", "down", "down"]).verdict.outcome is Outcome.WRONG
+    assert score_turns(task_of(LAKE), ["down", "right", "down", "down"]).score.outcome is Outcome.WRONG
     env = opened(task_of(LAKE))
     env.step("</think>down")
     _, reward, terminated, *_ = env.step("</think>right")
@@ -151,9 +149,9 @@ def test_stepping_off_the_cliff_is_no_win_though_the_goal_is_reached_later() -> 
     reference = configured("gym", {"id": "CliffWalking-v1"}).reference
     assert reference is not None
     judged = score_turns(task, ["right", *reference(task)])
-    assert (judged.verdict.outcome, judged.verdict.parts["return"]) == (Outcome.WRONG, -113.0)
+    assert (judged.score.outcome, judged.score.parts["return"]) == (Outcome.WRONG, -113.0)
     kind = task_of({"id": "CliffWalking-v1", "success": -200.0})
-    assert score_turns(kind, ["right", *reference(task)]).verdict.outcome == Outcome.OK
+    assert score_turns(kind, ["right", *reference(task)]).score.outcome == Outcome.OK
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from temper.envs.multi_turn_calls.rows import call_in
 from temper.envs.multi_turn_calls.simulators import WALL_S, Scene, Simulators
 from temper.envs.source import open_source
 from temper.envs.transcript import TranscriptScore, score_turns
-from temper.rewards.verdict import Outcome
+from temper.rewards.score import Outcome
 
 DONE = "Done."
 DOCS = ("mkdir", {"name": "docs"})
@@ -53,7 +53,7 @@ def task_of(folder: Path, *, source: str = SOURCE, category: str = "multi_turn_b
 
 def right(scored: TranscriptScore) -> float:
     assert scored.failure is None, scored.failure
-    return scored.verdict.parts["correct"]
+    return scored.score.parts["correct"]
 
 
 def test_reference_earns_one_and_its_negatives_nothing(tmp_path: Path) -> None:
@@ -77,15 +77,15 @@ def test_reference_earns_one_and_its_negatives_nothing(tmp_path: Path) -> None:
 def test_state_and_results_are_judged_after_each_turn_of_the_user(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     other = score_turns(task, [say("", ("mkdir", {"name": "dogs"})), DONE, say("", LS), DONE])
-    assert (right(other), other.verdict.parts["user_turns"]) == (0.0, 0.0)
-    assert other.verdict.detail == "user's turn 0: GorillaFileSystem.names not as wanted"
+    assert (right(other), other.score.parts["user_turns"]) == (0.0, 0.0)
+    assert other.score.detail == "user's turn 0: GorillaFileSystem.names not as wanted"
     more = [say("", DOCS, ("mkdir", {"name": "x"})), DONE]
     assert right(score_turns(task, more)) == 0.0
     undone = [say("", DOCS, ("mkdir", {"name": "x"})), say("", ("rm", {"name": "x"})), DONE, say("", LS), DONE]
     assert right(score_turns(task, undone)) == 1.0
     unseen = score_turns(task, [say("", DOCS), DONE, say("", ("rm", {"name": "none"})), DONE])
-    assert (right(unseen), unseen.verdict.parts["user_turns"]) == (0.0, 0.5)
-    assert unseen.verdict.detail == "user's turn 1: 1 of 1 wanted results not seen"
+    assert (right(unseen), unseen.score.parts["user_turns"]) == (0.0, 0.5)
+    assert unseen.score.detail == "user's turn 1: 1 of 1 wanted results not seen"
     assert right(score_turns(task, [say("", DOCS), DONE, DONE])) == 0.0
 
 
@@ -126,9 +126,9 @@ def test_the_model_is_told_what_its_calls_return(tmp_path: Path) -> None:
 def test_a_turn_with_a_call_that_cant_be_read_is_one_without_calls(tmp_path: Path) -> None:
     task = task_of(tmp_path)
     broken = score_turns(task, [say("", DOCS) + "<tool_call>{</tool_call>", DONE])
-    assert (right(broken), broken.verdict.parts["format"]) == (0.0, 0.0)
+    assert (right(broken), broken.score.parts["format"]) == (0.0, 0.0)
     later = score_turns(task, [say("", DOCS), "<tool_call>{</tool_call>", say("", LS), DONE])
-    assert (right(later), later.verdict.parts["format"]) == (1.0, 0.0)
+    assert (right(later), later.score.parts["format"]) == (1.0, 0.0)
 
 
 def test_a_turn_of_the_user_has_twenty_turns_with_calls(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_turn_of_the_user_has_twenty_turns_with_calls(tmp_path: Path) -> None:
     most = [say("", LS)] * MAX_STEPS
     assert right(score_turns(task, [*most, DONE, *most, DONE])) == 1.0
     over = score_turns(task, [*most, say("", LS), DONE])
-    assert (right(over), over.verdict.outcome) == (0.0, Outcome.TRUNCATED)
+    assert (right(over), over.score.outcome) == (0.0, Outcome.TRUNCATED)
 
 
 def test_withheld_functions_are_offered_in_words_in_their_turn(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_reference_calls_are_read_and_never_run() -> None:
 
 def test_calls_of_the_model_that_do_not_end_are_its_own_fault(tmp_path: Path) -> None:
     scored = score_turns(task_of(tmp_path), [say("", ("wait", {})), DONE])
-    assert (right(scored), scored.verdict.outcome) == (0.0, Outcome.POLICY_FAULT)
-    assert scored.verdict.parts["user_turns"] == 0.0
+    assert (right(scored), scored.score.outcome) == (0.0, Outcome.POLICY_FAULT)
+    assert scored.score.parts["user_turns"] == 0.0
     assert right(score_turns(task_of(tmp_path), reference(task_of(tmp_path)))) == 1.0
 
 

@@ -64,7 +64,7 @@ def test_rows_in_the_published_form_are_put_as_published_and_judged(name: str, t
     assert task.thinking == OFF
     assert task.messages[-1]["content"] == ASKED[name]
     later = LATER.get(name, [])
-    judged = [score_turns(task, [said, *later]).verdict.parts["correct"] for said in (RIGHT[name], WRONG[name], "")]
+    judged = [score_turns(task, [said, *later]).score.parts["correct"] for said in (RIGHT[name], WRONG[name], "")]
     assert judged == [1.0, 0.0, float(name in SILENCE)]
 
 
@@ -79,7 +79,7 @@ def test_a_set_says_what_a_number_needs(preset: Preset) -> None:
 
 
 def right(task: Task, said: str) -> float:
-    return score_turns(task, [said]).verdict.parts["correct"]
+    return score_turns(task, [said]).score.parts["correct"]
 
 
 def test_a_contest_of_calls_is_judged_by_its_private_tests_too(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_the_question_repeated_is_no_answer_whatever_the_prompt(tmp_path: Path) 
     (task,) = tasks("gsm8k", tmp_path, ROWS["gsm8k"])
     assert right(task, reference(task)[0]) == 1.0
     wrong = {name: turns for name, turns in negatives(task) if "thought" not in name}
-    assert {name for name, turns in wrong.items() if score_turns(task, turns).verdict.parts["correct"]} == set()
+    assert {name for name, turns in wrong.items() if score_turns(task, turns).score.parts["correct"]} == set()
     assert right(task, "How many are 3 and 4? 7") == 1.0
 
 

@@ -18,7 +18,7 @@ from temper.envs.puzzles.env import CHANCE, FEW_ANSWERS, LEFT_OUT, answer_of
 from temper.envs.puzzles.library import SCORE_S, Origin, PuzzleLibrary, shared_library
 from temper.envs.source import open_source
 from temper.envs.transcript import TranscriptScore, score_turns
-from temper.rewards.verdict import Outcome
+from temper.rewards.score import Outcome
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("reasoning_gym") is None,
@@ -68,11 +68,11 @@ def test_a_generator_is_deterministic_its_reference_answer_scores_one_and_wrong_
             reference = score_turns(
                 task, reference_of.reference(task)
             )  # in another process: the question is made again there
-            if (reference.verdict.outcome, reference.verdict.parts.get("correct")) != (Outcome.OK, 1.0):
+            if (reference.score.outcome, reference.score.parts.get("correct")) != (Outcome.OK, 1.0):
                 wrong[name] = reference
         for what, turns in reference_of.negatives(task):
             bad = score_turns(task, turns)
-            if bad.failure is not None or not bad.verdict.parts["correct"] < 1.0:
+            if bad.failure is not None or not bad.score.parts["correct"] < 1.0:
                 wrong[f"{name}, {what}"] = bad
     assert wrong == dict.fromkeys(WITHOUT_ANSWERS & set(names[::every]), "no answer")
 
@@ -105,9 +105,9 @@ def test_an_answer_is_never_executed(dataset: str) -> None:
     patch = "__import__('sys').modules['__main__'].score.__globals__.update(CONDITIONS={}, score=lambda *a: 1.0)"
     forge = "__import__('os').write(1, b'{\"score\": 1.0}\\n')"
     for answer in (patch, f"[{patch}]", forge, f"[{forge}, '']", "print(1)", "x.__class__", "(1).__class__.__mro__"):
-        assert answered(task, answer).verdict.parts["correct"] < 1.0, answer
-    assert answered(task, "no answer").verdict.parts["correct"] < 1.0
-    assert answered(task, task.spec["answer"]).verdict.parts["correct"] == 1.0
+        assert answered(task, answer).score.parts["correct"] < 1.0, answer
+    assert answered(task, "no answer").score.parts["correct"] < 1.0
+    assert answered(task, task.spec["answer"]).score.parts["correct"] == 1.0
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_a_hostile_answer_is_wrong_in_bounded_time(dataset: str, answer: str) ->
     judged = answered(task, answer)
     assert time.monotonic() - start < SCORE_S + START_S
     assert judged.failure is None
-    assert judged.verdict.outcome in (Outcome.WRONG, Outcome.POLICY_FAULT)
-    assert judged.verdict.parts["correct"] < 1.0
+    assert judged.score.outcome in (Outcome.WRONG, Outcome.POLICY_FAULT)
+    assert judged.score.parts["correct"] < 1.0
     if task.spec["answer"] is not None:
-        assert answered(task, task.spec["answer"]).verdict.outcome == Outcome.OK
+        assert answered(task, task.spec["answer"]).score.outcome == Outcome.OK
 
 
 @pytest.mark.parametrize(
@@ -163,14 +163,14 @@ def test_an_integral_that_restates_the_question_is_wrong_though_the_library_give
     task = task_of("intermediate_integration", seed=12)
     assert "-x*sin(3*x)" in task.messages[0]["content"]
     assert task.spec["answer"] is None
-    assert answered(task, "-Integral(x*sin(3*x), x) + C").verdict.parts["correct"] == 0.0
-    assert answered(task, "x*cos(3*x)/3 - sin(3*x)/9 + C").verdict.parts["correct"] == 1.0
+    assert answered(task, "-Integral(x*sin(3*x), x) + C").score.parts["correct"] == 0.0
+    assert answered(task, "x*cos(3*x)/3 - sin(3*x)/9 + C").score.parts["correct"] == 1.0
 
 
 def test_a_part_of_the_library_s_score_is_not_paid() -> None:
     task = task_of("spiral_matrix")
     judged = answered(task, str(task.spec["answer"].split()))
-    assert (judged.verdict.outcome, judged.reward, judged.verdict.parts["score"]) == (Outcome.WRONG, 0.0, 0.1)
+    assert (judged.score.outcome, judged.reward, judged.score.parts["score"]) == (Outcome.WRONG, 0.0, 0.1)
 
 
 SWEPT = ("coin_flip", "course_schedule", "polynomial_equations", "time_intervals", "word_sorting")
@@ -235,7 +235,7 @@ def test_a_right_answer_among_others_is_wrong(dataset: str, form: str) -> None:
     ("dataset", "answer"), [("coin_flip", "50%"), ("coin_flip", "1/0"), ("polynomial_equations", "x = 2")]
 )
 def test_an_answer_that_a_condition_can_not_read_is_wrong_and_no_fault(dataset: str, answer: str) -> None:
-    judged = answered(task_of(dataset, seed=1), answer).verdict
+    judged = answered(task_of(dataset, seed=1), answer).score
     assert (judged.outcome, judged.parts["correct"]) == (Outcome.WRONG, 0.0)
 
 

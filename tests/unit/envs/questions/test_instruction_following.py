@@ -1,4 +1,4 @@
-"""Instruction following: rows as IFEval and IFBench publish them, the parts of the verdict, rows that are refused."""
+"""Instruction following: rows as IFEval and IFBench publish them, the parts of the score, rows that are refused."""
 
 import json
 import random
@@ -43,7 +43,7 @@ def test_strict_and_loose_accuracy_by_prompt_and_by_instruction(
     response: str, correct: float, loose: float, strict_count: float, loose_count: float
 ) -> None:
     scored = score_turns(task_of(ROW), [response])
-    parts = scored.verdict.parts
+    parts = scored.score.parts
     assert scored.reward == correct
     assert (parts["correct"], parts["loose"]) == (correct, loose)
     assert (parts["instructions_strict"], parts["instructions_loose"], parts["instructions"]) == (
@@ -58,7 +58,7 @@ def test_strict_and_loose_accuracy_by_prompt_and_by_instruction(
 def test_a_response_without_content_earns_nothing(response: str) -> None:
     row = {"prompt": "Write.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     scored = score_turns(task_of(row), [response])
-    assert (scored.reward, scored.verdict.parts["followed"], scored.verdict.parts["loose"]) == (0.0, 0.0, 0.0)
+    assert (scored.reward, scored.score.parts["followed"], scored.score.parts["loose"]) == (0.0, 0.0, 0.0)
     assert score_turns(task_of(row), ["My answer is yes."]).reward == 1.0
 
 

@@ -97,7 +97,7 @@ def test_the_codes_must_be_all_of_them_and_no_others() -> None:
         text_of(task),
     ):
         assert score_turns(task, [wrong]).reward == 0.0
-    assert score_turns(task, [f"{one}, {two}"]).verdict.parts["recall"] == pytest.approx(2 / 3)
+    assert score_turns(task, [f"{one}, {two}"]).score.parts["recall"] == pytest.approx(2 / 3)
 
 
 def test_rows_of_ruler_need_all_their_outputs() -> None:
@@ -107,6 +107,6 @@ def test_rows_of_ruler_need_all_their_outputs() -> None:
     assert score_turns(numbers, ["7654321, 1234567, 1111111"]).reward == 0.0
     words = bound(load_row(env.formats, {"input": "Which variables?", "outputs": ["ABCDE", "VWXYZ"]}), env)
     assert score_turns(words, ["They are VWXYZ and abcde."]).reward == 1.0
-    assert score_turns(words, ["They are VWXYZ."]).verdict.parts == {"correct": 0.0, "format": 1.0, "recall": 0.5}
+    assert score_turns(words, ["They are VWXYZ."]).score.parts == {"correct": 0.0, "format": 1.0, "recall": 0.5}
     with pytest.raises(ValueError, match="'outputs' must hold texts"):
         load_row(env.formats, {"input": "?", "outputs": []})

@@ -73,21 +73,21 @@ def test_a_wrong_call_is_answered_by_an_error_and_counted(tmp_path: Path, name: 
     task = task_of(ROW, write_corpus(tmp_path))
     assert shown(task, (name, arguments))[0].startswith("error: ")
     judged = score_turns(task, [say("", (name, arguments), ("search", {"query": "France"})), "Paris"])
-    assert (judged.reward, judged.verdict.parts["tool_errors"]) == (1.0, 0.5)
+    assert (judged.reward, judged.score.parts["tool_errors"]) == (1.0, 0.5)
 
 
 def test_the_reference_documents_that_were_opened_are_a_part(tmp_path: Path) -> None:
     task = task_of(ROW | {"reference_ids": ["d1", 2]}, write_corpus(tmp_path))
-    assert score_turns(task, ["Paris"]).verdict.parts["found"] == 0.0
+    assert score_turns(task, ["Paris"]).score.parts["found"] == 0.0
     opened = say("", ("open", {"id": "d1"}), ("open", {"id": "d3"}))
-    assert score_turns(task, [opened, "Paris, France"]).verdict.parts["found"] == 0.5
+    assert score_turns(task, [opened, "Paris, France"]).score.parts["found"] == 0.5
     assert score_turns(task, [opened, "Rome"]).reward == 0.0
 
 
 def test_an_episode_without_an_answer_is_cut_off(tmp_path: Path) -> None:
     task = task_of(ROW, write_corpus(tmp_path))
     judged = score_turns(task, [say("", ("search", {"query": "France"}))] * 8)
-    assert (judged.reward, judged.verdict.parts["found"]) == (0.0, 0.0)
+    assert (judged.reward, judged.score.parts["found"]) == (0.0, 0.0)
 
 
 def test_rows_find_their_corpus_beside_them(tmp_path: Path) -> None:

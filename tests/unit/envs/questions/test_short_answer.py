@@ -44,7 +44,7 @@ def test_a_row_of_a_public_form_takes_what_it_accepts(name: str) -> None:
         assert score_turns(task, [right]).reward == 1.0
     for wrong in ("Rome", "Paris or Rome", ""):
         assert score_turns(task, [wrong]).reward == 0.0
-    assert score_turns(task, ["old Paris"]).verdict.parts["f1"] == pytest.approx(2 / 3)
+    assert score_turns(task, ["old Paris"]).score.parts["f1"] == pytest.approx(2 / 3)
     assert score_turns(task, ["the City of Light"]).reward == float(name in ("triviaqa", "popqa"))
 
 
@@ -68,7 +68,7 @@ def test_items_of_a_list_may_be_in_any_order_unless_the_row_says_otherwise() -> 
         task = task_of(row | {"ordered": ordered})
         assert score_turns(task, ["Rome; NYC"]).reward == 1.0
         assert score_turns(task, ["NYC and Rome"]).reward == float(not ordered)
-        assert score_turns(task, ["Rome"]).verdict.parts == {"correct": 0.0, "format": 1.0, "f1": pytest.approx(2 / 3)}
+        assert score_turns(task, ["Rome"]).score.parts == {"correct": 0.0, "format": 1.0, "f1": pytest.approx(2 / 3)}
 
 
 @pytest.mark.parametrize(

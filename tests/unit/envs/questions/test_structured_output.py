@@ -1,4 +1,4 @@
-"""Structured output: rows with a schema, the parts of the verdict, rows that are refused."""
+"""Structured output: rows with a schema, the parts of the score, rows that are refused."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from temper.envs.core.errors import FailureKind
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.transcript import score_turns
-from temper.rewards.verdict import Outcome
+from temper.rewards.score import Outcome
 
 SCHEMA = {
     "type": "object",
@@ -40,7 +40,7 @@ def task_of(row: dict[str, Any]) -> Task:
     ],
 )
 def test_values_are_judged_beside_validity(answer: str, parts: tuple[float, ...]) -> None:
-    judged = score_turns(task_of(ROW), [answer]).verdict
+    judged = score_turns(task_of(ROW), [answer]).score
     assert tuple(judged.parts[name] for name in ("correct", "format", "valid", "values")) == parts
 
 
@@ -97,7 +97,7 @@ def test_a_value_that_asks_for_too_much_work_is_the_models_fault() -> None:
     pattern = {"properties": {"name": {"pattern": r"^(?:a|b|ab)*[^ab]$"}}}
     task = task_of({"json_schema": pattern})
     judged = score_turns(task, [json.dumps({"name": "ab" * 40})])
-    assert (judged.reward, judged.verdict.outcome) == (0.0, Outcome.POLICY_FAULT)
+    assert (judged.reward, judged.score.outcome) == (0.0, Outcome.POLICY_FAULT)
 
 
 def test_a_schema_without_end_is_the_graders_fault() -> None:

@@ -18,7 +18,7 @@ from temper.envs.core.task import Task
 from temper.envs.remote.client import Server
 from temper.envs.remote.env import HttpEnv
 from temper.envs.transcript import score_turns
-from temper.rewards.verdict import Outcome
+from temper.rewards.score import Outcome
 
 TOOL = {
     "type": "function",
@@ -196,9 +196,9 @@ def test_an_episode_that_is_cut_off_keeps_the_rewards_so_far(server: CounterServ
     own = env.unwrapped
     assert isinstance(own, HttpEnv)
     cut = own.truncate("at the token limit of a turn", "I think")
-    assert (cut.reward, cut.done, cut.truncated, cut.verdict.outcome) == (0.5, True, True, Outcome.TRUNCATED)
-    assert cut.verdict.parts["format"] == 0.0
-    assert cut.verdict.detail == "cut off at the token limit of a turn: reward 0.5"
+    assert (cut.reward, cut.done, cut.truncated, cut.score.outcome) == (0.5, True, True, Outcome.TRUNCATED)
+    assert cut.score.parts["format"] == 0.0
+    assert cut.score.detail == "cut off at the token limit of a turn: reward 0.5"
 
 
 def test_a_session_id_and_results_of_tools_are_passed_on(server: CounterServer) -> None:
@@ -315,7 +315,7 @@ def test_a_tool_that_fails_on_the_models_arguments_is_told_and_its_output_is_cut
 
 def test_the_last_turn_is_verified_though_it_calls_a_tool(server: CounterServer) -> None:
     judged = score_turns(task_of(server), [SAY_ADD])
-    assert (judged.reward, judged.verdict.outcome) == (1.0, Outcome.TRUNCATED)
+    assert (judged.reward, judged.score.outcome) == (1.0, Outcome.TRUNCATED)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from temper.envs.coding.env import judge
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.sandbox.sandbox import Sandbox
 from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind
-from temper.rewards.verdict import Outcome
+from temper.rewards.score import Outcome
 
 LIMITS = Limits(wall_s=30.0, cpu_s=2, memory_mb=256)
 

@@ -40,7 +40,7 @@ from temper.orchestrator.stages.eval import evaluate, next_order
 from temper.orchestrator.stages.self_sft import SelfSftConfig
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.orchestrator.tracking.tracker import Tracker
-from temper.rewards.verdict import CORRECT, Verdict
+from temper.rewards.score import CORRECT, Score
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import (
     Closed,
@@ -73,7 +73,7 @@ def turn(thought: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: b
 
 def answer(task: Task, right: bool, *turns: Turn, stop: Stop = Stop.ENV) -> Trajectory:
     return Trajectory(
-        task=task, turns=turns, stop=stop, reward=float(right), verdict=Verdict(parts={CORRECT: float(right)})
+        task=task, turns=turns, stop=stop, reward=float(right), score=Score(parts={CORRECT: float(right)})
     )
 
 

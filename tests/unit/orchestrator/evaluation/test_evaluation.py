@@ -12,7 +12,7 @@ from temper.envs.source import content_key
 from temper.orchestrator.evaluation.budget_curve import task_scores
 from temper.orchestrator.evaluation.record import read_evaluations
 from temper.orchestrator.evaluation.scores import attested, env_result, is_of
-from temper.rewards.verdict import Outcome, Verdict
+from temper.rewards.score import Outcome, Score
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Ticket, Trajectory, Turn, WeightVersion
 
@@ -58,7 +58,7 @@ def test_one_token_of_other_weights_voids_the_score_of_its_environment_and_of_no
 def test_the_parts_of_the_reward_are_means_over_the_answers_that_have_them() -> None:
     one, other = answered("a", under(1)), answered("b", under(1))
     judged = [
-        replace(group.trajectories[0], verdict=Verdict(outcome=Outcome.OK, parts=parts))
+        replace(group.trajectories[0], score=Score(outcome=Outcome.OK, parts=parts))
         for group, parts in ((one, {"correct": 1.0, "loose": 1.0}), (other, {"correct": 0.0}))
     ]
     groups = [replace(group, trajectories=(found,)) for group, found in zip((one, other), judged, strict=True)]

@@ -21,7 +21,7 @@ from temper.orchestrator.loop.shaping import ShapingConfig, earned_rewards, shap
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.stages.rl import teaches
 from temper.rewards.length_shaping import overlong_penalty
-from temper.rewards.verdict import CORRECT, Verdict
+from temper.rewards.score import CORRECT, Score
 from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 VERSION = WeightVersion(step=0)
@@ -37,9 +37,7 @@ def group(answers: Sequence[tuple[float, Sequence[Turn]]], *, thinking: Thinking
         env=EnvRef(name="math"), key="k", messages=({"role": "user", "content": "?"},), spec={}, thinking=thinking
     )
     trajectories = tuple(
-        Trajectory(
-            task=task, turns=tuple(turns), stop=Stop.ENV, reward=reward, verdict=Verdict(parts={CORRECT: reward})
-        )
+        Trajectory(task=task, turns=tuple(turns), stop=Stop.ENV, reward=reward, score=Score(parts={CORRECT: reward}))
         for reward, turns in answers
     )
     return Group(ticket=Ticket(number=0, task=task, admitted=VERSION), trajectories=trajectories)
@@ -56,7 +54,7 @@ def test_thoughts_and_answers_are_rewarded_separately_and_a_group_that_is_all_ri
     after = shaped(before, ShapingConfig(thought_length=0.5, answer_length=0.25))
     # brevity +-0.5 around the mean, in opposite directions for thought and answer
     assert after.rewards_G == pytest.approx([1 + 0.25 - 0.125, 1 - 0.25 + 0.125])
-    assert after.trajectories[0].verdict.parts == pytest.approx(
+    assert after.trajectories[0].score.parts == pytest.approx(
         {CORRECT: 1.0, "thought_length": 0.25, "answer_length": -0.125}
     )
     assert all(t.correct for t in after.trajectories)
@@ -139,14 +137,14 @@ def test_the_penalty_falls_over_the_buffer_to_minus_the_factor(length: int, pena
 def long(*answers: tuple[int, ...], thinking: Thinking = UNLIMITED) -> Group:
     """Right answers by the lengths of their turns, which the environment says nothing more of."""
     turned = group([(1.0, [turn_of((5,) * tokens) for tokens in turns]) for turns in answers], thinking=thinking)
-    return replace(turned, trajectories=tuple(replace(one, verdict=Verdict()) for one in turned.trajectories))
+    return replace(turned, trajectories=tuple(replace(one, score=Score()) for one in turned.trajectories))
 
 
 def test_an_answer_pays_for_its_longest_turn() -> None:
     config = ShapingConfig(overlong_buffer=10, overlong_factor=2.0)
     after = shaped(long((8, 8, 8), (3, 15), ()), config, turn_tokens=20)
     assert after.rewards_G == pytest.approx([1.0, 0.0, 1.0])
-    assert [t.verdict.parts["overlong"] for t in after.trajectories] == pytest.approx([0.0, -1.0, 0.0])
+    assert [t.score.parts["overlong"] for t in after.trajectories] == pytest.approx([0.0, -1.0, 0.0])
 
 
 def test_a_group_is_filtered_by_what_its_answers_earned_before_the_penalty() -> None:

@@ -7,7 +7,7 @@ from support.turns import report_of, turn_of
 
 from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.stages.step_metrics import step_metrics
-from temper.rewards.verdict import Verdict
+from temper.rewards.score import Score
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="0", messages=({"role": "user", "content": "?"},), spec={})
@@ -43,7 +43,7 @@ def test_answers_without_tokens_have_no_versions() -> None:
 
 
 def test_a_part_that_some_answers_lack_has_the_share_of_those_that_have_it() -> None:
-    judged = [replace(answer((5,)), verdict=Verdict(parts=parts)) for parts in ({"a": 1.0, "b": 0.5}, {"a": 0.0})]
+    judged = [replace(answer((5,)), score=Score(parts=parts)) for parts in ({"a": 1.0, "b": 0.5}, {"a": 0.0})]
     found = measured(group(0, 5, *judged))
     assert {name: value for name, value in found.items() if "/parts/" in name} == {
         "env/math/parts/a": 0.5,

@@ -18,7 +18,7 @@ from temper.envs.core.task import EnvRef, EnvSettings, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.sandbox.sandbox import AT_ONCE, shared_sandbox
 from temper.envs.task_env import TaskEnv
-from temper.rewards.verdict import Outcome, verdict
+from temper.rewards.score import Outcome, binary_score
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.vllm_stats import TurnClocks
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
@@ -42,7 +42,7 @@ class Waiting(TaskEnv):
         self.tool(task)
         if self.turns == 1:
             return self.continue_with([{"role": "tool", "content": "done"}])
-        return self.end(verdict(True))
+        return self.end(binary_score(True))
 
 
 def together(runner: EpisodeRunner, tasks: list[Task]) -> tuple[list[Trajectory], float]:
@@ -224,7 +224,7 @@ def test_programs_that_use_up_their_time_are_scored_however_many_there_are_and_s
         played, took = together(runner, [bound(task, "code")] * 2)
     finally:
         shared_sandbox().admit(AT_ONCE)
-    assert [(one.reward, one.verdict.outcome) for one in played] == [(0.0, Outcome.POLICY_FAULT)] * 2
+    assert [(one.reward, one.score.outcome) for one in played] == [(0.0, Outcome.POLICY_FAULT)] * 2
     assert took > 0.7
 
 

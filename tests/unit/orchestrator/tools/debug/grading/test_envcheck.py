@@ -23,7 +23,7 @@ SOUND = """
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.task_env import TaskEnv
 from temper.envs.core.task import Task
-from temper.rewards.verdict import verdict
+from temper.rewards.score import binary_score
 
 class Double(TaskEnv):
     env_id = "{name}"
@@ -33,7 +33,7 @@ class Double(TaskEnv):
 
     def turn(self, task, parsed):
         answer = parsed.answer
-        return self.end(verdict(answer.strip() == task.spec["answer"]))
+        return self.end(binary_score(answer.strip() == task.spec["answer"]))
 
 def generate(rng, level):
     n = rng.randint(0, 999)

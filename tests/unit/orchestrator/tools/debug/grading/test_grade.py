@@ -123,7 +123,7 @@ from temper.envs.task_env import TaskEnv
 from temper.envs.core.errors import GraderError
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
-from temper.rewards.verdict import verdict
+from temper.rewards.score import binary_score
 
 class Faulty(TaskEnv):
     env_id = "{name}"
@@ -134,7 +134,7 @@ class Faulty(TaskEnv):
         if answer == "raise": raise ValueError("a bug")
         if answer == "nan": return StepResult(reward=float("nan"), done=True)
         if answer == "grader": raise GraderError("no reference")
-        return self.end(verdict(answer == "right"))
+        return self.end(binary_score(answer == "right"))
 
 def generate(rng, level):
     return Task(messages=({{"role": "user", "content": str(rng.random())}},), spec={{}})

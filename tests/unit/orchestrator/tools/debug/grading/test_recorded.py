@@ -12,7 +12,7 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.rewards.verdict import Verdict
+from temper.rewards.score import Score
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import write_groups
@@ -23,8 +23,8 @@ def answer(task: Task, text: str, reward: float, **parts: float) -> Trajectory:
         context_ids=as_ids([1]), sampled_ids=as_ids([2]), logprobs_T=as_floats([-1.0]), versions_T=as_ids([1]),
         forced_T=as_marks([False]), text=text,
     )  # fmt: skip
-    verdict = Verdict(parts={"correct": reward} | parts)
-    return Trajectory(task=task, turns=(turn,), stop=Stop.ENV, reward=reward + sum(parts.values()), verdict=verdict)
+    score = Score(parts={"correct": reward} | parts)
+    return Trajectory(task=task, turns=(turn,), stop=Stop.ENV, reward=reward + sum(parts.values()), score=score)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Score:
     """The judgement of one answer; `detail` is one line for people, `evidence` how it was reached (grader, isolation).
 
     There is no `outcome` where nothing was judged, and where an environment that is not Temper's own leaves it open.
@@ -34,18 +34,18 @@ class Verdict:
     evidence: dict[str, str | float] = field(default_factory=dict)
 
 
-def verdict(correct: bool, *, well_formed: bool = True, detail: str = "") -> Verdict:
-    """Return the verdict right or wrong, with the parts `correct` and `format`."""
+def binary_score(correct: bool, *, well_formed: bool = True, detail: str = "") -> Score:
+    """Return the score right or wrong, with the parts `correct` and `format`."""
     parts = {CORRECT: float(correct), FORMAT: float(well_formed)}
-    return Verdict(outcome=Outcome.OK if correct else Outcome.WRONG, parts=parts, detail=detail)
+    return Score(outcome=Outcome.OK if correct else Outcome.WRONG, parts=parts, detail=detail)
 
 
-def policy_fault(detail: str) -> Verdict:
-    """Return the verdict on what the model itself broke: no credit."""
-    return Verdict(outcome=Outcome.POLICY_FAULT, parts={CORRECT: 0.0, FORMAT: 1.0}, detail=detail)
+def policy_fault(detail: str) -> Score:
+    """Return the score on what the model itself broke: no credit."""
+    return Score(outcome=Outcome.POLICY_FAULT, parts={CORRECT: 0.0, FORMAT: 1.0}, detail=detail)
 
 
-def weighted(parts: Mapping[str, float], weights: Mapping[str, float] = WEIGHTS) -> float:
+def weighted_reward(parts: Mapping[str, float], weights: Mapping[str, float] = WEIGHTS) -> float:
     """Return the reward: the sum over the parts that are there of weight times value; a missing part adds nothing."""
     return sum(weights.get(name, 0.0) * value for name, value in parts.items())
 
@@ -60,6 +60,6 @@ def brevity(length: int, *, limit: int) -> float:
     return min(1.0, max(0.0, 2.0 - length / limit))
 
 
-def share_of(errors: int, calls: int) -> float:
+def error_rate(errors: int, calls: int) -> float:
     """Return the share of calls that went wrong; 0 where there were none."""
     return errors / calls if calls else 0.0
