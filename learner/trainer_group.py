@@ -22,7 +22,7 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.token_records import TokenRecord
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
-from temper.rollout.weights.transports import Audience
+from temper.rollout.weights.transports import Receivers
 
 T = TypeVar("T")
 DEATH_S = 20.0
@@ -130,8 +130,8 @@ class TrainerGroup:
     async def host(self) -> str:
         return await self.ranks[0].process.host()
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
-        return self.ranks[0].process.begin("offer", version, named={"whole": whole, "audience": audience})
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
+        return self.ranks[0].process.begin("offer", version, named={"whole": whole, "receivers": receivers})
 
     async def send(self, version: int) -> None:
         """Do the ranks' part while the engines take the last push. It ends by itself, also where nobody waits for it."""

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from temper.envs.core.process import ProgressCounter
 from temper.learner.config import LearnerConfig
-from temper.rollout.weights.buckets import BUCKET_BYTES, BucketWays, Buffers, buckets_of, send_buckets
+from temper.rollout.weights.buckets import BUCKET_BYTES, BucketGroup, Buffers, buckets_of, send_buckets
 from temper.rollout.weights.checksum import tensor_checksum
 from temper.rollout.weights.host_memory import give_back
 from temper.rollout.weights.manifest import (
@@ -33,10 +33,10 @@ from temper.rollout.weights.receiver import WithBase
 from temper.rollout.weights.transports import (
     BROADCAST,
     COPIES,
-    Audience,
     Memory,
+    Receivers,
     allocate,
-    is_lasting,
+    is_non_blocking,
     offered,
     resolved,
 )
@@ -103,7 +103,7 @@ class WeightSender:
     def why_merged(self, engine: TrainedModel) -> str:
         """Return why pushes carry adapters merged into the weights; empty if they carry the adapters alone."""
         config = self._config
-        if not is_lasting(config.transport):
+        if not is_non_blocking(config.transport):
             return f"learner.transport={config.transport} carries whole weights"
         trained = {parameter.dtype for parameter in engine.model.parameters()}
         if trained != {wire_dtype(config.wire_dtype)}:
@@ -114,7 +114,7 @@ class WeightSender:
             return str(error)
         return ""
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
         """Return what engines need to read the last push, on rank 0.
 
         Raises `NoLongerHeld` if the last push is not this version, or this model's weights were not published yet.
@@ -123,7 +123,7 @@ class WeightSender:
             raise NoLongerHeld(
                 f"the weights of version {version} are not held here; call publish first, and ask rank 0"
             )
-        return self._sender.offer(version, whole=whole, audience=audience)
+        return self._sender.offer(version, whole=whole, receivers=receivers)
 
     def send(self, version: int, engine: TrainedModel) -> None:
         """Send this rank's buckets while the engines receive the last push. A segment is read, not sent."""
@@ -220,17 +220,17 @@ class SegmentSender:
         give_back()  # once a step: what the update took
         return manifest
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
         """Return what engines need to read the last push: of adapters with the weights if `whole`, or in the first push.
 
         Raises `NoLongerHeld` if the last push is not this version.
         """
         adapted = require_held(self._last, version).adapted
-        own = offered(self._own.last, audience)
+        own = offered(self._own.last, receivers)
         if adapted is None or (adapted.alone and not whole):
             return own
         assert self._bases is not None
-        return WithBase(adapters=own, base=offered(self._bases.last, audience))
+        return WithBase(adapters=own, base=offered(self._bases.last, receivers))
 
     def close(self) -> None:
         """Free the segments. Engines that have one mapped keep reading it."""
@@ -310,10 +310,10 @@ class BucketSender:
         self._bucket_bytes = bucket_bytes
         self._buffers = Buffers(device)
         self._last: WeightManifest | None = None
-        self._audience: Audience | None = None
-        self._ways: BucketWays | None = None
+        self._receivers: Receivers | None = None
+        self._bucket_group: BucketGroup | None = None
         self._store: object = None
-        self._met: tuple[BucketWays, ProcessGroup] | None = None
+        self._met: tuple[BucketGroup, ProcessGroup] | None = None
 
     def push(self, version: int) -> WeightManifest:
         """Describe the weights as they are now, which are sent as this version. To be called on every rank."""
@@ -324,20 +324,20 @@ class BucketSender:
         """Take note that the weights are about to change."""
         self._last = None
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> BucketWays:
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> BucketGroup:
         """Return where the engines of an audience join, on rank 0, which begins to listen there for a new audience.
 
         Raises `NoLongerHeld` if the last push is not this version.
         """
         manifest = require_held(self._last, version)
-        if self._ways is None or self._audience != audience:
+        if self._bucket_group is None or self._receivers != receivers:
             buckets = buckets_of(manifest, senders=1, most_bytes=self._bucket_bytes)
             senders = min(self._ranks, len(buckets), MOST_SENDERS)
-            first = GroupMember(host=audience.host, port=0, rank=0, size=audience.size + 1, timeout_s=self._timeout_s)
+            first = GroupMember(host=receivers.host, port=0, rank=0, size=receivers.size + 1, timeout_s=self._timeout_s)
             rendezvous, self._store = open_store(first)
-            self._ways = BucketWays(rendezvous=rendezvous, senders=senders, bucket_bytes=self._bucket_bytes)
-            self._audience = audience
-        return self._ways
+            self._bucket_group = BucketGroup(rendezvous=rendezvous, senders=senders, bucket_bytes=self._bucket_bytes)
+            self._receivers = receivers
+        return self._bucket_group
 
     def send(self, version: int, gathered: Gathered) -> None:
         """Send this rank's buckets of what is gathered. To be called on every rank, after the offer.
@@ -350,12 +350,12 @@ class BucketSender:
             if self._last is None:  # else the offer is that of a later version
                 self.close()  # engines that have the offer notice it there
             raise
-        ways, left = self._agreed(), iter(gathered)
+        bucket_group, left = self._agreed(), iter(gathered)
         try:
-            number = sender_of(self._rank, ranks=self._ranks, senders=ways.senders)
+            number = sender_of(self._rank, ranks=self._ranks, senders=bucket_group.senders)
             if number is not None:
-                group = self._group(ways, number)
-                send_buckets(group, ways.buckets(manifest), left, rank=number, buffers=self._buffers)
+                group = self._group(bucket_group, number)
+                send_buckets(group, bucket_group.buckets(manifest), left, rank=number, buffers=self._buffers)
             for _ in left:
                 continue  # gathering may be collective
         except RuntimeError:
@@ -365,21 +365,21 @@ class BucketSender:
                 continue  # the other ranks continue with it
             raise
 
-    def _group(self, ways: BucketWays, number: int) -> ProcessGroup:
-        if self._met is None or self._met[0] != ways:
-            store = self._store if self._rank == 0 else connected(ways.rendezvous)
-            self._met = ways, ways.join(store, sender=number, member=0, device=self._device)
+    def _group(self, bucket_group: BucketGroup, number: int) -> ProcessGroup:
+        if self._met is None or self._met[0] != bucket_group:
+            store = self._store if self._rank == 0 else connected(bucket_group.rendezvous)
+            self._met = bucket_group, bucket_group.join(store, sender=number, member=0, device=self._device)
         return self._met[1]
 
-    def _agreed(self) -> BucketWays:
-        told: list[BucketWays | None] = [self._ways]
+    def _agreed(self) -> BucketGroup:
+        told: list[BucketGroup | None] = [self._bucket_group]
         if self._ranks > 1:
             dist.broadcast_object_list(told, src=0, device=torch.device("cpu") if self._device.type == "cpu" else None)
         assert told[0] is not None, "it was offered before"
         return told[0]
 
     def close(self) -> None:
-        self._met, self._ways, self._store = None, None, None
+        self._met, self._bucket_group, self._store = None, None, None
 
 
 def sender_of(rank: int, *, ranks: int, senders: int) -> int | None:

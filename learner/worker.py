@@ -48,7 +48,7 @@ from temper.learner.update import (
 )
 from temper.learner.weight_sender import WeightSender
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
-from temper.rollout.weights.transports import Audience, require_usable
+from temper.rollout.weights.transports import Receivers, require_usable
 
 
 class TrainerWorker:
@@ -252,8 +252,8 @@ class TrainerWorker:
     def why_merged(self) -> str:
         return self.pushes.why_merged(self._loaded())
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
-        return self.pushes.offer(version, whole=whole, audience=audience)
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
+        return self.pushes.offer(version, whole=whole, receivers=receivers)
 
     def send(self, version: int) -> None:
         """Do this rank's part while the engines take the last push. See `WeightSender.send`.

@@ -17,7 +17,7 @@ from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
-from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.pool.slot_keeper import RestartPolicy
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.transports import CUDA_IPC
@@ -34,7 +34,7 @@ def make_rollout_pool(
     seed: int,
     record_experts: bool = False,
     sleeps: bool = False,
-    healing: Healing | None = None,
+    restart_policy: RestartPolicy | None = None,
     newest: Callable[[], Path] | None = None,
 ) -> RolloutPool:
     """Return a pool of workers in `bundles`, each with an engine on a model directory that counts as `version`.
@@ -52,7 +52,9 @@ def make_rollout_pool(
         return WorkerHandle(process, number=number, record_experts=record_experts, sleeps=sleeps)
 
     weights = ServedWeights(model_dir, version, push_s=config.engine.push_deadline_s, newest=newest)
-    return RolloutPool(spawn, workers=config.workers, weights=weights, retries=config.retries, healing=healing)
+    return RolloutPool(
+        spawn, workers=config.workers, weights=weights, retries=config.retries, restart_policy=restart_policy
+    )
 
 
 GROUPS = {"heartbeat": "health", "write": "files"}

@@ -7,7 +7,7 @@ from typing import Protocol
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.loop.step import StepReport
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Push
 
@@ -15,9 +15,9 @@ from temper.rollout.weights.delivery import Push
 class Rollouts(Protocol):
     """The rollout workers, seen as one."""
 
-    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group: ...
+    async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None) -> Group: ...
 
-    async def groups_in_flight(self) -> list[BegunGroup]: ...
+    async def groups_in_flight(self) -> list[PartialGroup]: ...
 
     async def load_weights(self, push: Push) -> WeightVersion: ...
 
@@ -46,7 +46,7 @@ class Hooks:
     on_step: Callable[[StepReport], Awaitable[None]]
     save: Callable[[int], Awaitable[None]]
     on_fault: Callable[[Exception], Awaitable[None]]
-    begun: Callable[[Ticket], BegunGroup | None] = lambda _: None
+    take_partial: Callable[[Ticket], PartialGroup | None] = lambda _: None
     """Gives the part of a ticket's group that was sampled before a restart; None if it begins anew."""
 
 

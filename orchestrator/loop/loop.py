@@ -19,7 +19,7 @@ before it, and for a running evaluation of the weights that it replaces. Nothing
 There are `(max_lag + 1) * groups_per_step` slots, or fewer with `over_sampling`. Each is held until the engines serve the
 weights that it trained. With `max_lag = 0` the two sides alternate, which is synchronous training. With 1 or more, generation
 continues while the learner works and while weights are swapped under the running requests. A group that is not ready is left
-to a later step until it is due. The learner starts the next step while the engines load a push that lasts (`Push.lasts`). It
+to a later step until it is due. The learner starts the next step while the engines load a non-blocking push. It
 waits for any other push, and always with `max_lag = 0`. If the two share devices, they work in phases
 (`orchestrator/loop/interfaces.py`), which need `max_lag = 0`.
 
@@ -111,7 +111,7 @@ class Loop:
                 groups.create_task(self._one_group(ticket))
 
     async def _one_group(self, ticket: Ticket) -> None:
-        group = await self.rollouts.run_group(ticket, self.group_size, self.hooks.begun(ticket))
+        group = await self.rollouts.run_group(ticket, self.group_size, self.hooks.take_partial(ticket))
         await self.buffer.put(self.hooks.on_group(group))
 
     async def _steps(self, first: int, last: int, producer: asyncio.Task[None]) -> None:
@@ -177,7 +177,7 @@ class Loop:
         push = await self.waits.within(step, "the learner's weights", self.learner.publish(self.version.learnt))
         await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.finished()))
         clock.enter(StepPart.LOAD)
-        limit, beside = self.waits.push_limit(push.manifest.whole_bytes), self.buffer.max_lag > 0 and push.lasts
+        limit, beside = self.waits.push_limit(push.manifest.whole_bytes), self.buffer.max_lag > 0 and push.non_blocking
         if beside:  # a rank that is asked for a push once more may be at the next step, and answers after it
             limit = replace(limit, seconds=limit.seconds + self.waits.limit.seconds)
         self._push.begin(self._load(step, push, limit))

@@ -17,7 +17,7 @@ from temper.orchestrator.session.run_supervision import RunSupervision
 from temper.rollout.engines.scratch_folder import remove_abandoned
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import TOGETHER_S, RestartLimit
-from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.pool.slot_keeper import RestartPolicy
 from temper.rollout.trajectory import WeightVersion
 
 DELIVERIES = 2
@@ -72,8 +72,8 @@ class Engines:
         return [] if pool is None else pool.processes()
 
     def healed(self) -> float:
-        """Return when a worker was replaced last, on the monotonic clock; see `RolloutPool.healed`."""
-        return 0.0 if self.pool is None else self.pool.healed()
+        """Return when a worker was replaced last, on the monotonic clock; see `RolloutPool.last_restart`."""
+        return 0.0 if self.pool is None else self.pool.last_restart()
 
     def resize(self, workers: int) -> bool:
         """Change the number of workers; return False if there are none yet."""
@@ -120,7 +120,7 @@ class Engines:
             seed=config.seed,
             record_experts=config.learner.router_replay,
             sleeps=config.placement == "colocated",
-            healing=self._how_to_heal(model),
+            restart_policy=self._restart_policy(model),
             newest=lambda: self._run.model_dir,
         )
         try:
@@ -129,16 +129,18 @@ class Engines:
             self._starting = None
         self.pool = pool
 
-    def _how_to_heal(self, model: Path) -> Healing:
+    def _restart_policy(self, model: Path) -> RestartPolicy:
         config, record = self._run.config.supervision, self._supervision
-        healing = Healing(
+        restart_policy = RestartPolicy(
             restarts=RestartLimit(config.restarts, window_s=config.window_s, together_s=TOGETHER_S),
             start_s=self._limits.start(size_of(model)).seconds,
-            tell=self._run.progress.note,
+            log=self._run.progress.note,
         )
         if record is None:
-            return healing
-        return replace(healing, late=record.end_starting, died=record.died, healed=record.healed)
+            return restart_policy
+        return replace(
+            restart_policy, on_late_start=record.end_starting, on_failure=record.died, on_restart=record.healed
+        )
 
     async def _show_isolation(self, who: str) -> None:
         assert self.pool is not None

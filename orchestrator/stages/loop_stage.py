@@ -44,7 +44,7 @@ from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.run_supervision import LoopView
 from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.stages.step_metrics import records_of_step, step_metrics, training_rows
-from temper.rollout.episodes.resume import BegunGroup, BegunGroups, describe_rows
+from temper.rollout.episodes.resume import PartialGroup, PartialGroups, describe_rows
 from temper.rollout.pool.pool import RolloutPool, nobody
 from temper.rollout.trajectory import Group, WeightVersion
 
@@ -79,7 +79,7 @@ class LoopStage:
         self._skips = SkipWatch(run.config.learner.max_skipped, stage=name)
         self._bands = BandWatch(config.watched_bands, setting=f"{name}.bands")
         self._limit = Deadline(seconds=config.timeout_s, setting=f"{name}.timeout_s")
-        self._begun = BegunGroups(note=run.progress.note)
+        self._partial_groups = PartialGroups(note=run.progress.note)
         self._done = 0
         self._report: StepReport | None = None
         self._alarms: dict[str, str] = {}  # of that step
@@ -149,7 +149,7 @@ class LoopStage:
                 on_step=self._log,
                 save=self._save_when_due,
                 on_fault=self._save_at_fault,
-                begun=self._begun.take,
+                take_partial=self._partial_groups.take,
             ),
             waits=Waits(
                 stage=self._stage,
@@ -254,7 +254,9 @@ class LoopStage:
     async def _save(self, step: int) -> None:
         if step == 0:
             return
-        held = self._begun.copy()  # before what runs, and that before the buffer: some of it may be finished by then
+        held = (
+            self._partial_groups.copy()
+        )  # before what runs, and that before the buffer: some of it may be finished by then
         running = await self._running()
         buffer, unfinished, version = self._buffer.state(), self._buffer.unfinished, self._loop.version.learnt.step
         state = LoopState(
@@ -275,7 +277,7 @@ class LoopStage:
         await self._run.trainer.save(self._stage, step, written)
         self._keeper.saved(step)
 
-    async def _running(self) -> list[BegunGroup]:
+    async def _running(self) -> list[PartialGroup]:
         """Return the groups in flight; at lag 0 none, as sampling again repeats them."""
         if self._config.max_lag == 0:
             return []
@@ -313,7 +315,7 @@ class LoopStage:
         )
         go_on &= self._buffer.unfinished
         rows = [row for row in saved.episodes if row["ticket"] in go_on]
-        self._begun = BegunGroups(rows, note=self._run.progress.note)
+        self._partial_groups = PartialGroups(rows, note=self._run.progress.note)
         if rows:
             self._run.progress.note(f"{self._stage}: {describe_rows(rows)}")
 

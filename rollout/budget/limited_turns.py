@@ -117,8 +117,8 @@ def _bytes_of_letters() -> dict[str, int]:
 
 def _opening_steps(opening: bytes) -> tuple[Steps, int, int]:
     """Return the automaton of a turn that opens its thought behind white space, its last state and its first."""
-    begun = {text[:end] for text in (*SPACES, opening) for end in range(len(text))} - set(SPACES)
-    states = {state: number for number, state in enumerate(sorted(begun), start=NEVER + 1)}
+    start_turn = {text[:end] for text in (*SPACES, opening) for end in range(len(text))} - set(SPACES)
+    states = {state: number for number, state in enumerate(sorted(start_turn), start=NEVER + 1)}
     opened = len(states) + 1
     steps = np.full((opened + 1, BYTES), NEVER, dtype=np.int16)
     steps[opened] = opened
@@ -138,8 +138,8 @@ def _closing_steps(tags: ThoughtTags) -> tuple[Steps, list[bytes]]:
     """Return the automaton of what a turn's end has of the closing, and the ends that its states from 1 on stand for."""
     ends = tags.tags.closing.encode() if tags.tag_id is None else b""
     texts = [tags.closing.encode(), tags.closing.lstrip().encode(), ends]
-    begun = sorted({text[:end] for text in texts for end in range(len(text) + 1)})
-    states = {state: number for number, state in enumerate(begun, start=ENDED + 1)}
+    start_turn = sorted({text[:end] for text in texts for end in range(len(text) + 1)})
+    states = {state: number for number, state in enumerate(start_turn, start=ENDED + 1)}
     steps = np.full((len(states) + 1, BYTES), states[b""], dtype=np.int16)
     steps[ENDED] = ENDED
     for state, number in states.items():
@@ -148,7 +148,7 @@ def _closing_steps(tags: ThoughtTags) -> tuple[Steps, list[bytes]]:
             while text not in states:
                 text = text[1:]
             steps[number, byte] = ENDED if ends and text.endswith(ends) else states[text]
-    return steps, begun
+    return steps, start_turn
 
 
 def _over_tokens(steps: Steps, pieces: Sequence[bytes]) -> Steps:
@@ -227,7 +227,7 @@ class LimitedTurns:
             rows = torch.stack([torch.stack(turn) for turn in turns])
             self._turns[torch.tensor(slots).to(device, non_blocking=True)] = rows.to(device, non_blocking=True)
 
-    def begun(self, limit: ThoughtLimit, context: Sequence[int], ids: Sequence[int], *, variant: int = 0) -> Turns:
+    def start_turn(self, limit: ThoughtLimit, context: Sequence[int], ids: Sequence[int], *, variant: int = 0) -> Turns:
         """Return what is known of a turn that follows `context` and has begun with `ids`, as the rule sees it."""
         tags = self._tags[variant]
         opened = tags.opened_by(context)

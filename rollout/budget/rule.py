@@ -157,12 +157,12 @@ class ThoughtTags:
         return ForcedClose(start=start, ids=self._rest_of_closing(ids[:start]))
 
     def forced_marks(
-        self, ids: Sequence[int], limit: ThoughtLimit, *, begun: Sequence[int] = (), opened: bool | None = None
+        self, ids: Sequence[int], limit: ThoughtLimit, *, prefix_ids: Sequence[int] = (), opened: bool | None = None
     ) -> tuple[bool, ...]:
-        """Return which of `ids`, that follow those with which the turn had `begun`, a limit inserted; see `forced_close`."""
-        close = self.forced_close([*begun, *ids], limit, opened=opened)
+        """Return which of `ids`, which follow `prefix_ids` in the turn, the limit inserted."""
+        close = self.forced_close([*prefix_ids, *ids], limit, opened=opened)
         places = range(0) if close is None else range(close.start, close.end)
-        return tuple(place in places for place in range(len(begun), len(begun) + len(ids)))
+        return tuple(place in places for place in range(len(prefix_ids), len(prefix_ids) + len(ids)))
 
     def answer_start(self, ids: Sequence[int]) -> int:
         """Return where the answer begins: after the closing, the white space behind its tag included; there must be one."""
@@ -212,22 +212,22 @@ class ThoughtTags:
 
     def rest_after(self, end: str) -> tuple[int, ...]:
         """Return the closing without what the end of a thought already has of it."""
-        rest = self.closing[begun(self.closing, end) :]
+        rest = self.closing[count_overlap(self.closing, end) :]
         if rest == self.closing:  # the tag may have been begun without the white space in front of it
             bare = self.closing.lstrip()
-            rest = bare[known:] if (known := begun(bare, end)) > 1 else rest
+            rest = bare[known:] if (known := count_overlap(bare, end)) > 1 else rest
         return tuple(self._tokenizer(rest, add_special_tokens=False)["input_ids"])
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
-def begun(closing: str, text: str) -> int:
+def count_overlap(closing: str, text: str) -> int:
     """Return how many characters of `closing` stand at the end of `text`."""
     return next(count for count in range(len(closing), -1, -1) if text.endswith(closing[:count]))
 
 
-BUDGET, GRACE, BEGUN, CLOSING = "thinking_budget", "thinking_grace", "thinking_begun", "thinking_closing"
+BUDGET, GRACE, PREFIX, CLOSING = "thinking_budget", "thinking_grace", "thinking_prefix_tokens", "thinking_closing"
 
 
 class RefusedRequest(ValueError):
@@ -241,9 +241,9 @@ class RefusedRequest(ValueError):
         self.parameter = parameter
 
 
-def extra_args(limit: ThoughtLimit, *, begun: int = 0) -> dict[str, Any]:
+def extra_args(limit: ThoughtLimit, *, prefix_tokens: int = 0) -> dict[str, Any]:
     """Return the extra arguments of a request under a limit, whose turn began with so many tokens of its prompt."""
-    return {BUDGET: limit.tokens, GRACE: limit.grace} | ({BEGUN: begun} if begun else {})
+    return {BUDGET: limit.tokens, GRACE: limit.grace} | ({PREFIX: prefix_tokens} if prefix_tokens else {})
 
 
 def check_extra_args(given: Mapping[str, Any]) -> None:
@@ -251,7 +251,7 @@ def check_extra_args(given: Mapping[str, Any]) -> None:
 
     What closes a thought is the engine's to know: the model has it for its own words.
     """
-    for name in (BUDGET, GRACE, BEGUN):
+    for name in (BUDGET, GRACE, PREFIX):
         value = given.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise RefusedRequest(

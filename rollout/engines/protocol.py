@@ -75,18 +75,18 @@ TOKENS_PER_CHARACTER = 4
 
 
 def ended_at_stop(
-    rest: Completion, begun: Sequence[int], stop: Sequence[str], text: Callable[[Sequence[int]], str]
+    rest: Completion, prefix_ids: Sequence[int], stop: Sequence[str], text: Callable[[Sequence[int]], str]
 ) -> Completion:
-    """Return the rest of a turn, up to the token that completes a stop string which the tokens before it had `begun`.
+    """Return the rest of a turn, up to the token that completes a stop string which the tokens before it had `prefix_ids`.
 
     An engine that continues a turn sees only the tokens that it samples itself. A string that had begun is complete within its
     length, or never.
     """
-    if not begun or not stop:
+    if not prefix_ids or not stop:
         return rest
     near = TOKENS_PER_CHARACTER * max(map(len, stop))
     for count in range(1, min(near, len(rest.token_ids)) + 1):
-        said = text([*begun[-near:], *rest.token_ids[:count]])
+        said = text([*prefix_ids[-near:], *rest.token_ids[:count]])
         if any(one in said for one in stop):
             return rest.ended(count)
     return rest
@@ -126,7 +126,7 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
-    """What an engine is to sample: the rest of the turn that follows `prompt_ids` and has `begun`."""
+    """What an engine is to sample: the rest of the turn that follows `prompt_ids` and has `prefix_ids`."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
@@ -135,10 +135,10 @@ class TurnRequest:
     sampling: Sampling = PLAIN
     limit: ThoughtLimit | None = None
     """Where the thought that the turn begins with ends at the latest, closed by force."""
-    begun: tuple[int, ...] = ()
+    prefix_ids: tuple[int, ...] = ()
     """The turn's first tokens, sampled before: the completion is what follows them, and the limit counts them."""
     name: str | None = None
-    """By which `so_far` knows it."""
+    """By which `partial_completion` knows it."""
     clock: Clock | None = field(default=None, compare=False)
     """Runs. The engine stops it until the first token, and while it loads weights or sleeps."""
 
@@ -154,7 +154,7 @@ class Engine(Protocol):
         """
         ...
 
-    def so_far(self, request: str) -> Completion | None:
+    def partial_completion(self, request: str) -> Completion | None:
         """Return what the call of this name has sampled, without the tokens before; None where it is not running.
 
         None too from an engine that records experts: those of a turn are known when it has ended.

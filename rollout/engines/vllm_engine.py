@@ -20,7 +20,7 @@ from temper.rollout.engines.scratch_folder import ScratchFolder
 from temper.rollout.engines.vllm_settings import limit_cpu, prepare_environment
 from temper.rollout.expert_choices import Choices, padded
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.buckets import BucketWays, ComingWeights
+from temper.rollout.weights.buckets import BucketGroup, IncomingWeights
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.weight_files import require_whole
@@ -62,7 +62,7 @@ def request_params(request: TurnRequest, *, ends: Sequence[int]) -> SamplingPara
         detokenize=bool(sampling.stop),
         skip_special_tokens=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
-        extra_args=None if limit is None else extra_args(limit, begun=len(request.begun)),
+        extra_args=None if limit is None else extra_args(limit, prefix_tokens=len(request.prefix_ids)),
         skip_clone=True,  # no other request has these, so vLLM need not copy them deeply
     )
 
@@ -228,7 +228,7 @@ class VllmEngine:
         if request.limit is not None and self._tags is None:
             raise ValueError("a thought can't be limited: the engine was started without thinking tags")
         name = request.name or f"r{next(self._numbers)}"
-        prompt = (*request.prompt_ids, *request.begun)
+        prompt = (*request.prompt_ids, *request.prefix_ids)
         if request.limit is not None:
             self._limited[name] = request
         try:
@@ -248,7 +248,7 @@ class VllmEngine:
             finished=sampled.finish_reason == "stop",
             experts=await self._experts(name, sampled, ids=len(prompt) + len(ids)) if self._record_experts else None,
         )
-        return ended_at_stop(whole, request.begun, request.sampling.stop, self._text)
+        return ended_at_stop(whole, request.prefix_ids, request.sampling.stop, self._text)
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._llm.get_tokenizer().decode(list(ids), skip_special_tokens=False))
@@ -260,10 +260,10 @@ class VllmEngine:
         assert self._tags is not None
         assert request.limit is not None
         opened = self._tags.opened_by(request.prompt_ids)
-        return self._tags.forced_marks(ids, request.limit, begun=request.begun, opened=opened)
+        return self._tags.forced_marks(ids, request.limit, prefix_ids=request.prefix_ids, opened=opened)
 
-    def so_far(self, request: str) -> Completion | None:
-        """See `Engine.so_far`: vLLM's front end has the tokens of a running request, whatever it is to put out."""
+    def partial_completion(self, request: str) -> Completion | None:
+        """See `Engine.partial_completion`: vLLM's front end has the tokens of a running request, whatever it is to put out."""
         processor = self._llm.output_processor
         names = processor.external_req_ids.get(request)
         state = processor.request_states.get(names[0]) if names else None
@@ -356,9 +356,11 @@ class VllmEngine:
         fails half-way.
         """
         limit = self._config.push_deadline_s(manifest.whole_bytes)
-        if isinstance(offer, BucketWays):
-            coming = ComingWeights(manifest=manifest, ways=offer, number=number)
-            return await self._update({"coming": asdict(coming)}, manifest.weight_version, limit=limit, repeats=True)
+        if isinstance(offer, BucketGroup):
+            incoming = IncomingWeights(manifest=manifest, bucket_group=offer, number=number)
+            return await self._update(
+                {"incoming": asdict(incoming)}, manifest.weight_version, limit=limit, repeats=True
+            )
         arrived = await asyncio.to_thread(self._receiver.receive, manifest, offer)  # before the pause
         return await self._update({"segment": asdict(arrived)}, manifest.weight_version, limit=limit)
 
@@ -399,7 +401,7 @@ class VllmEngine:
         self._stand(still=True)
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(source))
-        if "coming" in source and (failure := max(await self._llm.collective_rpc("weight_failure"))):
+        if "incoming" in source and (failure := max(await self._llm.collective_rpc("weight_failure"))):
             await self._llm.finish_weight_update()  # as no version, so that the next one can begin
             raise ValueError(failure)
         await self._llm.finish_weight_update(str(version.step))

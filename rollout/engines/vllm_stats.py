@@ -113,11 +113,11 @@ class TurnClocks:
     Before its first token a request may wait in vLLM for room.
     """
 
-    def __init__(self, has_begun: Callable[[str], bool]) -> None:
-        """`has_begun` returns whether the request of a name has a token."""
-        self._has_begun = has_begun
+    def __init__(self, has_token: Callable[[str], bool]) -> None:
+        """`has_token` returns whether the request of a name has a token."""
+        self._has_token = has_token
         self._waiting: dict[str, Clock] = {}
-        self._begun: dict[str, Clock] = {}
+        self._running_clocks: dict[str, Clock] = {}
         self._still = False
 
     @contextmanager
@@ -131,16 +131,16 @@ class TurnClocks:
                 yield
             finally:
                 self._waiting.pop(request, None)
-                self._begun.pop(request, None)
+                self._running_clocks.pop(request, None)
 
     def look(self) -> None:
         """Start the clocks of the requests that have begun: to be called after each pass."""
-        for request in [one for one in self._waiting if self._has_begun(one)]:
-            self._begun[request] = clock = self._waiting.pop(request)
+        for request in [one for one in self._waiting if self._has_token(one)]:
+            self._running_clocks[request] = clock = self._waiting.pop(request)
             clock.turn(on=not self._still)
 
     def stand(self, *, still: bool) -> None:
         """Stop the clocks that run, or start them again."""
         self._still = still
-        for clock in self._begun.values():
+        for clock in self._running_clocks.values():
             clock.turn(on=not still)

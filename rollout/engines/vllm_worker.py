@@ -36,7 +36,7 @@ from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, exper
 from temper.rollout.engines.runners.layer_recorder import LayerRecorder
 from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU
-from temper.rollout.weights.buckets import BucketReceiver, ComingWeights
+from temper.rollout.weights.buckets import BucketReceiver, IncomingWeights
 from temper.rollout.weights.host_memory import MappedFiles, give_back
 from temper.rollout.weights.manifest import LocalWeights, from_plain, read_weights
 
@@ -53,12 +53,12 @@ class NothingToAgree(WeightTransferInitInfo):
 @dataclass
 class WeightSource(WeightTransferUpdateInfo):
     """Where new weights lie on this host: a segment (`LocalWeights` as plain data), or a model directory; or where they come in
-    buckets (`ComingWeights` as plain data).
+    buckets (`IncomingWeights` as plain data).
     """
 
     segment: dict[str, Any] | None = None
     checkpoint: str | None = None
-    coming: dict[str, Any] | None = None
+    incoming: dict[str, Any] | None = None
 
 
 class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
@@ -92,8 +92,8 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
             self._load_segment(from_plain(LocalWeights, update_info.segment))
         if update_info.checkpoint is not None:
             self._load_checkpoint(update_info.checkpoint)
-        if update_info.coming is not None:
-            self._load_coming(from_plain(ComingWeights, update_info.coming))
+        if update_info.incoming is not None:
+            self._load_incoming(from_plain(IncomingWeights, update_info.incoming))
 
     def _load_segment(self, weights: LocalWeights) -> None:
         self._load(read_weights(weights, self._mapped, device=self.device))
@@ -110,7 +110,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         if missing:
             raise ValueError(f"the source lacks {len(missing)} weights of the model, such as {min(missing)}")
 
-    def _load_coming(self, weights: ComingWeights) -> None:
+    def _load_incoming(self, weights: IncomingWeights) -> None:
         """Load bucket by bucket what the learner sends, and keep as a `failure` what goes wrong on the way.
 
         It is not raised: of several processes that fail vLLM hears one, and takes what the next says for an answer to the next
@@ -120,7 +120,9 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         self.failure = ""
         try:
             with disable_mtp_completeness_check():  # of a model whose weights come in one call
-                self._receiver.receive(weights.manifest, weights.ways, self._load, member=member, device=self.device)
+                self._receiver.receive(
+                    weights.manifest, weights.bucket_group, self._load, member=member, device=self.device
+                )
             self._require_whole(self._expected - _unsent(self._expected))
         except Exception as error:  # vLLM's own are mostly `KeyError` and `AssertionError`
             self.failure = describe_error(error)

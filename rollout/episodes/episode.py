@@ -1,12 +1,12 @@
 """One episode: a task, an environment and an engine make a trajectory, whatever goes wrong."""
 
 import asyncio
+import functools
 import hashlib
 import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import count
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from temper.envs.env_episode import EnvEpisode, MakeEnv
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.env_threads import EnvThreads, Stopwatch
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.episodes.resume import BegunEpisode, BegunGroup, BegunTurn
+from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, PartialTurn
 from temper.rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks, tokens_of
@@ -58,7 +58,7 @@ LIMITS = {
     Stop.EPISODE_LENGTH: "at the token limit of the episode",
 }
 """Where an episode was cut off, in words."""
-SoFar = Callable[[str], Completion | None]
+PartialOf = Callable[[str], Completion | None]
 """Returns the tokens that the engine has sampled for the call of this name."""
 
 
@@ -66,7 +66,7 @@ SoFar = Callable[[str], Completion | None]
 class Episode:
     """One episode: what it plays, its answered turns, and the turn that it is in.
 
-    The engine knows its turns by `name` and draws them by `sampling`. `begun` has the part that an earlier process sampled,
+    The engine knows its turns by `name` and draws them by `sampling`. `partial` has the part that an earlier process sampled,
     until the environment has caught up. `carried` is the outcome of that.
     """
 
@@ -76,7 +76,7 @@ class Episode:
     env: EnvEpisode
     clock: Clock
     sampling: Sampling = PLAIN
-    begun: BegunEpisode | None = None
+    partial: PartialEpisode | None = None
     carried: Carried = Carried.NO
     watch: Stopwatch = field(default_factory=Stopwatch)
     turns: list[Turn] = field(default_factory=list)
@@ -102,35 +102,35 @@ class Episode:
     def times(self) -> Times:
         return self.earlier + self.watch.times
 
-    def go_on(self, begun: BegunEpisode) -> None:
+    def resume_from(self, partial: PartialEpisode) -> None:
         """Continue a begun episode, whose environment has caught up."""
-        self.turns.extend(begun.turns)
-        self.earlier_s, self.earlier = begun.seconds, begun.times
-        if begun.turn is not None:
-            self.before = begun.turn.said
-            self.said = begun.turn.said if begun.turn.whole else None
-        self.begun, self.carried = None, Carried.ON
+        self.turns.extend(partial.turns)
+        self.earlier_s, self.earlier = partial.seconds, partial.times
+        if partial.turn is not None:
+            self.before = partial.turn.said
+            self.said = partial.turn.said if partial.turn.whole else None
+        self.partial, self.carried = None, Carried.ON
 
-    def begin_again(self, env: EnvEpisode) -> None:
+    def restart(self, env: EnvEpisode) -> None:
         """Forget what was begun: a new environment plays it from the first turn."""
         self.env = env
-        self.begun, self.carried = None, Carried.AGAIN
+        self.partial, self.carried = None, Carried.AGAIN
 
     def end_turn(self, turn: Turn) -> None:
         """Take in a turn that the environment has answered."""
         self.turns.append(turn)
         self.context = self.before = self.said = None
 
-    def so_far(self, of_engine: SoFar) -> BegunEpisode | None:
+    def to_partial(self, of_engine: PartialOf) -> PartialEpisode | None:
         """Return the data that another process needs to continue, or None if nothing was sampled yet."""
-        if self.begun is not None:
-            return self.begun
+        if self.partial is not None:
+            return self.partial
         turn = None
         if self.context is not None and (said := self.said or self._sampled(of_engine(self.request))) is not None:
-            turn = BegunTurn(context_ids=self.context, said=said, whole=self.said is not None)
+            turn = PartialTurn(context_ids=self.context, said=said, whole=self.said is not None)
         if turn is None and not self.turns:
             return None
-        return BegunEpisode(turns=tuple(self.turns), turn=turn, seconds=self.seconds, times=self.times)
+        return PartialEpisode(turns=tuple(self.turns), turn=turn, seconds=self.seconds, times=self.times)
 
     def _sampled(self, since: Completion | None) -> Completion | None:
         if self.before is None or since is None:
@@ -209,7 +209,7 @@ class EpisodeRunner:
         return await self.play(self.episode(task, seed=seed))
 
     def episode(
-        self, task: Task, *, seed: int, sampling: Sampling = PLAIN, begun: BegunEpisode | None = None
+        self, task: Task, *, seed: int, sampling: Sampling = PLAIN, partial: PartialEpisode | None = None
     ) -> Episode:
         """Return an episode to be played: a new one, or one that goes on where another process left it."""
         env, clock, name = (
@@ -217,11 +217,11 @@ class EpisodeRunner:
             Clock(self._limits.timeout_s),
             f"e{next(self._numbers)}",
         )
-        return Episode(task=task, seed=seed, sampling=sampling, name=name, env=env, clock=clock, begun=begun)
+        return Episode(task=task, seed=seed, sampling=sampling, name=name, env=env, clock=clock, partial=partial)
 
-    def so_far(self, episode: Episode) -> BegunEpisode | None:
+    def to_partial(self, episode: Episode) -> PartialEpisode | None:
         """Return what there is of an episode that is played, for another process to go on; None where there is nothing."""
-        return episode.so_far(self._sampler.so_far)
+        return episode.to_partial(self._sampler.partial_completion)
 
     async def play(self, episode: Episode) -> Trajectory:
         """Play an episode to its end. A fault outside the model becomes a typed failure; only `WorkerDied` is raised."""
@@ -260,7 +260,7 @@ class EpisodeRunner:
             room = self._limits.total_tokens - len(ids)
             if room <= 0:
                 stop = Stop.EPISODE_LENGTH
-                return stop, await self._in_thread(episode, partial(episode.env.truncate, LIMITS[stop]))
+                return stop, await self._in_thread(episode, functools.partial(episode.env.truncate, LIMITS[stop]))
             episode.context = context
             sampled = await self._sample(episode, ids, room=room)
             episode.said = sampled.completion
@@ -269,7 +269,7 @@ class EpisodeRunner:
             text = episode.sampling.before_stop(self._renderer.text(sampled.completion.token_ids))
             parsed = self._renderer.parse(text, task, context)
             stop = self._stop(sampled.completion, room, turns=len(turns) + 1)
-            result = await self._in_thread(episode, partial(episode.env.step, parsed, limit=LIMITS[stop]))
+            result = await self._in_thread(episode, functools.partial(episode.env.step, parsed, limit=LIMITS[stop]))
             episode.end_turn(kept_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
             if stop in TOKEN_LIMITS:
                 return stop, result
@@ -281,37 +281,37 @@ class EpisodeRunner:
 
     async def _opened(self, episode: Episode) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Bring the environment to the turn that is next; return the ids that are new in it, and those of the whole."""
-        begun = episode.begun
-        if begun is not None:
+        partial = episode.partial
+        if partial is not None:
             try:
-                opened = await self._replayed(episode, begun)
+                opened = await self._replayed(episode, partial)
             except Exception as error:  # whatever the environment raises that has played these turns before
                 LOG.warning("an episode of %s begins again: %s", episode.task.label, describe_error(error))
                 self._leave(episode.env)
-                episode.begin_again(EnvEpisode(episode.task, make=self._make_env))
+                episode.restart(EnvEpisode(episode.task, make=self._make_env))
             else:
-                episode.go_on(begun)
+                episode.resume_from(partial)
                 return opened
         ids = self._prompt_ids(episode.task, await self._in_thread(episode, episode.env.begin))
         return ids, ids
 
-    async def _replayed(self, episode: Episode, begun: BegunEpisode) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    async def _replayed(self, episode: Episode, partial: PartialEpisode) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Play the turns again that the environment had answered. Raises where it or the renderer has another answer."""
         task, env = episode.task, episode.env
-        if begun.turns and not task.env.replays:
+        if partial.turns and not task.env.replays:
             raise NotReplayed("the environment can't play the same turns again")
         context = ids = self._prompt_ids(task, await self._in_thread(episode, env.begin))
-        for number, turn in enumerate(begun.turns, start=1):
+        for number, turn in enumerate(partial.turns, start=1):
             if tokens_of(turn.context_ids) != context:
                 raise NotReplayed(f"what comes before turn {number} is other than it was")
             parsed = self._renderer.parse(turn.text, task, context)
-            result = await self._in_thread(episode, partial(env.step, parsed))
+            result = await self._in_thread(episode, functools.partial(env.step, parsed))
             if result.done or result.messages != turn.observation:
                 raise NotReplayed(f"the environment answers turn {number} otherwise")
             said, calls = tokens_of(turn.sampled_ids), parsed.calls
             context = self._renderer.observation_ids(result.messages, thinks=task.thinks, calls=calls, after=said)
             ids = (*ids, *said, *context)
-        if begun.turn is not None and begun.turn.context_ids != context:
+        if partial.turn is not None and partial.turn.context_ids != context:
             raise NotReplayed("what comes before the last turn is other than it was")
         return context, ids
 
@@ -332,7 +332,7 @@ class EpisodeRunner:
             with episode.clock.turned(on=True), episode.watch.running("generate_s"):
                 try:
                     async with asyncio.timeout(None) as deadline:
-                        with at_its_end(episode.clock, partial(deadline.reschedule, 0.0)):
+                        with at_its_end(episode.clock, functools.partial(deadline.reschedule, 0.0)):
                             return await self._sampler.sample(
                                 ids,
                                 episode.task.thinking,
@@ -340,7 +340,7 @@ class EpisodeRunner:
                                 thought_so_far=thought_so_far,
                                 seed=seed,
                                 sampling=episode.sampling,
-                                begun=episode.before,
+                                partial=episode.before,
                                 request=episode.request,
                                 clock=episode.clock,
                             )
@@ -382,18 +382,18 @@ class Attempt:
     """The episodes of a ticket in one worker."""
 
     def __init__(
-        self, ticket: Ticket, runner: EpisodeRunner, *, attempt: int, seeds: Sequence[int], begun: BegunGroup | None
+        self, ticket: Ticket, runner: EpisodeRunner, *, attempt: int, seeds: Sequence[int], partial: PartialGroup | None
     ) -> None:
         """Make an episode for each seed. Begun episodes beyond them are left out."""
         self._ticket = ticket
         self._runner = runner
         self._attempt = attempt
-        finished = {} if begun is None else begun.finished
-        unfinished = {} if begun is None else begun.unfinished
+        finished = {} if partial is None else partial.finished
+        unfinished = {} if partial is None else partial.unfinished
         samples = range(len(seeds))
         self._finished: dict[int, Trajectory] = {n: finished[n] for n in samples if n in finished}
         self._playing: dict[int, Episode] = {
-            n: runner.episode(ticket.task, seed=seeds[n], sampling=ticket.sampling, begun=unfinished.get(n))
+            n: runner.episode(ticket.task, seed=seeds[n], sampling=ticket.sampling, partial=unfinished.get(n))
             for n in samples
             if n not in finished
         }
@@ -407,10 +407,10 @@ class Attempt:
         self._finished[sample] = await self._runner.play(episode)
         del self._playing[sample]
 
-    def so_far(self) -> BegunGroup:
+    def to_partial(self) -> PartialGroup:
         """Return what there is of it now."""
-        unfinished = {sample: self._runner.so_far(episode) for sample, episode in self._playing.items()}
-        return BegunGroup(
+        unfinished = {sample: self._runner.to_partial(episode) for sample, episode in self._playing.items()}
+        return PartialGroup(
             ticket=self._ticket,
             attempt=self._attempt,
             finished=dict(self._finished),

@@ -197,8 +197,8 @@ class Renderer:
             said = empty.removeprefix(tags.closing)
         if tags.closing in said:
             return said
-        begun = "" if opened else f"{tags.opening}\n"
-        return begun + self._escaper.text(thought) + self.format.closing + said.lstrip()
+        partial = "" if opened else f"{tags.opening}\n"
+        return partial + self._escaper.text(thought) + self.format.closing + said.lstrip()
 
     @property
     def leaves_thoughts_out(self) -> bool:

@@ -22,7 +22,7 @@ from temper.rollout.trajectory_json import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BegunTurn:
+class PartialTurn:
     """A turn that the environment has not answered yet: the ids that were new to the engine, and the sampled tokens.
 
     If `whole`, nothing is left to be sampled. Before that, `said.finished` has no meaning.
@@ -34,14 +34,14 @@ class BegunTurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BegunEpisode:
+class PartialEpisode:
     """An episode in flight: its answered turns, with the answers of the environment, and its present turn.
 
     `seconds` and `times` are those up to now, as in a `Trajectory`.
     """
 
     turns: tuple[Turn, ...]
-    turn: BegunTurn | None
+    turn: PartialTurn | None
     seconds: float
     times: Times
 
@@ -51,7 +51,7 @@ class BegunEpisode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BegunGroup:
+class PartialGroup:
     """One attempt at a group in flight, its finished and its unfinished episodes by the number of the sample.
 
     What is in neither has not begun. `before` is what the attempts before it left.
@@ -60,7 +60,7 @@ class BegunGroup:
     ticket: Ticket
     attempt: int
     finished: Mapping[int, Trajectory] = field(default_factory=dict)
-    unfinished: Mapping[int, BegunEpisode] = field(default_factory=dict)
+    unfinished: Mapping[int, PartialEpisode] = field(default_factory=dict)
     before: Group | None = None
 
     @property
@@ -69,21 +69,21 @@ class BegunGroup:
         return not (self.finished or self.unfinished or self.before)
 
 
-def begun_to_json(begun: BegunGroup) -> dict[str, Any]:
+def partial_group_to_json(partial: PartialGroup) -> dict[str, Any]:
     """Return a group in flight as plain JSON data, with number, name of the task and sampling of its ticket."""
     return {
-        "ticket": begun.ticket.number,
-        "task": begun.ticket.task.label,
-        "sampling": sampling_to_json(begun.ticket.sampling),
-        "attempt": begun.attempt,
-        "finished": {str(sample): trajectory_to_json(one) for sample, one in begun.finished.items()},
-        "unfinished": {str(sample): _episode_to_json(one) for sample, one in begun.unfinished.items()},
-        "before": None if begun.before is None else group_to_json(begun.before),
+        "ticket": partial.ticket.number,
+        "task": partial.ticket.task.label,
+        "sampling": sampling_to_json(partial.ticket.sampling),
+        "attempt": partial.attempt,
+        "finished": {str(sample): trajectory_to_json(one) for sample, one in partial.finished.items()},
+        "unfinished": {str(sample): _episode_to_json(one) for sample, one in partial.unfinished.items()},
+        "before": None if partial.before is None else group_to_json(partial.before),
     }
 
 
-def begun_from_json(data: dict[str, Any], ticket: Ticket) -> BegunGroup:
-    """Return what `begun_to_json` wrote for this ticket, whose task is not read back: it is made again.
+def partial_group_from_json(data: dict[str, Any], ticket: Ticket) -> PartialGroup:
+    """Return what `partial_group_to_json` wrote for this ticket, whose task is not read back: it is made again.
 
     Raises `ValueError` where it is another task now, or sampled otherwise.
     """
@@ -94,7 +94,7 @@ def begun_from_json(data: dict[str, Any], ticket: Ticket) -> BegunGroup:
         )
     if data["sampling"] != (now := sampling_to_json(ticket.sampling)):
         raise ValueError(f"ticket {data['ticket']} was sampled with {data['sampling']}, now with {now}")
-    return BegunGroup(
+    return PartialGroup(
         ticket=ticket,
         attempt=data["attempt"],
         finished={int(sample): trajectory_from_json(one, task) for sample, one in data["finished"].items()},
@@ -103,7 +103,7 @@ def begun_from_json(data: dict[str, Any], ticket: Ticket) -> BegunGroup:
     )
 
 
-def _episode_to_json(episode: BegunEpisode) -> dict[str, Any]:
+def _episode_to_json(episode: PartialEpisode) -> dict[str, Any]:
     return {
         "turns": [turn_to_json(turn) for turn in episode.turns],
         "turn": None if episode.turn is None else _turn_to_json(episode.turn),
@@ -112,8 +112,8 @@ def _episode_to_json(episode: BegunEpisode) -> dict[str, Any]:
     }
 
 
-def _episode_from_json(data: dict[str, Any]) -> BegunEpisode:
-    return BegunEpisode(
+def _episode_from_json(data: dict[str, Any]) -> PartialEpisode:
+    return PartialEpisode(
         turns=tuple(turn_from_json(turn) for turn in data["turns"]),
         turn=None if data["turn"] is None else _turn_from_json(data["turn"]),
         seconds=data["seconds"],
@@ -121,7 +121,7 @@ def _episode_from_json(data: dict[str, Any]) -> BegunEpisode:
     )
 
 
-def _turn_to_json(turn: BegunTurn) -> dict[str, Any]:
+def _turn_to_json(turn: PartialTurn) -> dict[str, Any]:
     said = turn.said
     return {
         "context_ids": list(turn.context_ids),
@@ -135,7 +135,7 @@ def _turn_to_json(turn: BegunTurn) -> dict[str, Any]:
     }
 
 
-def _turn_from_json(data: dict[str, Any]) -> BegunTurn:
+def _turn_from_json(data: dict[str, Any]) -> PartialTurn:
     said = Completion(
         token_ids=tuple(data["sampled_ids"]),
         logprobs_T=tuple(math.nan if value is None else value for value in data["logprobs"]),
@@ -144,24 +144,24 @@ def _turn_from_json(data: dict[str, Any]) -> BegunTurn:
         experts=from_json(data["experts"]),
         finished=data["finished"],
     )
-    return BegunTurn(context_ids=tuple(data["context_ids"]), said=said, whole=data["whole"])
+    return PartialTurn(context_ids=tuple(data["context_ids"]), said=said, whole=data["whole"])
 
 
 Row = dict[str, Any]
-"""What `begun_to_json` writes of a group."""
+"""What `partial_group_to_json` writes of a group."""
 
 
-class BegunGroups:
+class PartialGroups:
     def __init__(self, rows: Iterable[Row] = (), *, note: Callable[[str], None]) -> None:
         """`note` reports a group that can't resume."""
         self._rows = {int(row["ticket"]): row for row in rows}
         self._note = note
 
-    def copy(self) -> "BegunGroups":
+    def copy(self) -> "PartialGroups":
         """Return what is there now, for a checkpoint: groups are handed out while it is written."""
-        return BegunGroups(self._rows.values(), note=self._note)
+        return PartialGroups(self._rows.values(), note=self._note)
 
-    def take(self, ticket: Ticket) -> BegunGroup | None:
+    def take(self, ticket: Ticket) -> PartialGroup | None:
         """Return the sampled part of a ticket's group, once, or None if it begins anew."""
         row = self._rows.pop(ticket.number, None)
         if row is None:
@@ -172,13 +172,13 @@ class BegunGroups:
         if row["sampling"] != sampling_to_json(ticket.sampling):
             self._note(f"group {ticket.number} begins again: its answers are sampled otherwise now")
             return None
-        return begun_from_json(row, ticket)
+        return partial_group_from_json(row, ticket)
 
-    def lines(self, running: Iterable[BegunGroup], *, unfinished: Collection[int]) -> str:
+    def lines(self, running: Iterable[PartialGroup], *, unfinished: Collection[int]) -> str:
         """Return what a checkpoint holds of unfinished tickets: those that run, and those that were not handed out yet."""
         rows = {ticket: row for ticket, row in self._rows.items() if ticket in unfinished}
         wanted = (one for one in running if one.ticket.number in unfinished and not one.empty)
-        rows |= {one.ticket.number: begun_to_json(one) for one in wanted}
+        rows |= {one.ticket.number: partial_group_to_json(one) for one in wanted}
         return "".join(json.dumps(row) + "\n" for row in rows.values())
 
 

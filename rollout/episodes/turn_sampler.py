@@ -38,15 +38,15 @@ class TurnSampler:
         thought_so_far: int,
         seed: int,
         sampling: Sampling = PLAIN,
-        begun: Completion | None = None,
+        partial: Completion | None = None,
         request: str | None = None,
         clock: Clock | None = None,
     ) -> SampledTurn:
-        """Sample the turn that follows `ids`, of at most `room` tokens, those that it has `begun` with included.
+        """Sample the turn that follows `ids`, of at most `room` tokens, those that it has `partial` with included.
 
         `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room, or
         `sampling.max_tokens`, does not hold the opening that the model writes, budget, closing and answer, the budget
-        shrinks. `request` is the name by which `so_far` knows the turn, `clock` is its episode's.
+        shrinks. `request` is the name by which `partial_completion` knows the turn, `clock` is its episode's.
         """
         turn_tokens = sampling.max_tokens or self._turn_tokens
         room = min(room, sampling.max_tokens or room)
@@ -54,7 +54,7 @@ class TurnSampler:
             prompt_ids=ids, max_tokens=min(turn_tokens, room), seed=seed, sampling=sampling, name=request, clock=clock
         )
         if thinking.budget is None:
-            return self.measured(await self._generate(free, begun), thinking, ids)
+            return self.measured(await self._generate(free, partial), thinking, ids)
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
@@ -64,16 +64,16 @@ class TurnSampler:
         kept = answer_tokens if sampling.max_tokens is None or self._config.answer_tokens else 1  # for the answer
         limit = ThoughtLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace)
         limited = replace(free, max_tokens=min(limit.tokens + besides + answer_tokens, room), limit=limit)
-        completion = await self._generate(limited, begun)
+        completion = await self._generate(limited, partial)
         sampled = self.measured(completion, thinking, ids)
         too_long = sampled.thought.answer_tokens - answer_tokens
         if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
             return self.measured(completion.first(len(completion.token_ids) - too_long), thinking, ids)
         return sampled
 
-    def so_far(self, request: str) -> Completion | None:
+    def partial_completion(self, request: str) -> Completion | None:
         """Return what the engine has sampled of a turn since it was asked; None where it is not at it, or can't say."""
-        return self._engine.so_far(request)
+        return self._engine.partial_completion(request)
 
     def measured(self, completion: Completion, thinking: Thinking, ids: tuple[int, ...]) -> SampledTurn:
         """Return a whole turn that follows `ids` with the measures of its thought."""
@@ -88,16 +88,16 @@ class TurnSampler:
             )
         return SampledTurn(completion=completion, thought=thought)
 
-    async def _generate(self, request: TurnRequest, begun: Completion | None) -> Completion:
+    async def _generate(self, request: TurnRequest, partial: Completion | None) -> Completion:
         """Return the whole turn of a request; one that has begun goes on, by a seed of its own for the rest."""
-        if begun is None or not begun.token_ids:
+        if partial is None or not partial.token_ids:
             return await self._engine.generate(request)
-        left = request.max_tokens - len(begun.token_ids)
+        left = request.max_tokens - len(partial.token_ids)
         if left <= 0:  # the limits were higher when it began
-            return begun.first(request.max_tokens)
-        seed = _rest_seed(request.seed, len(begun.token_ids))
-        rest = replace(request, max_tokens=left, seed=seed, begun=begun.token_ids)
-        return begun.then(await self._engine.generate(rest))
+            return partial.first(request.max_tokens)
+        seed = _rest_seed(request.seed, len(partial.token_ids))
+        rest = replace(request, max_tokens=left, seed=seed, prefix_ids=partial.token_ids)
+        return partial.then(await self._engine.generate(rest))
 
 
 def _rest_seed(seed: int, tokens: int) -> int:

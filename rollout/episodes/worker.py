@@ -15,7 +15,7 @@ from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Engine, EngineStats, TurnRequest
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner, sample_seed
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.tokenizer import load_tokenizer
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
@@ -114,10 +114,12 @@ class RolloutWorker:
             on_step=self._progress_counter.advance,
         )
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int = 0, begun: BegunGroup | None = None) -> Group:
+    async def run_group(
+        self, ticket: Ticket, samples: int, attempt: int = 0, partial: PartialGroup | None = None
+    ) -> Group:
         """Return `samples` answers to the ticket's task, made concurrently; a later attempt samples others.
 
-        `begun` is the part of this attempt from another process: its episodes continue from there. Raises `WorkerDied`
+        `partial` is the part of this attempt from another process: its episodes continue from there. Raises `WorkerDied`
         after the groups in flight if too many calls of environments hang: their threads end with the process alone.
         """
         if self._runner is None:
@@ -127,7 +129,7 @@ class RolloutWorker:
                 raise WorkerDied(f"{hung} calls of environments hang, at most {MOST_HUNG} may")
             await asyncio.sleep(DRAIN_LOOK_S)
         seeds = [sample_seed(self._seed, ticket.number, sample, attempt) for sample in range(samples)]
-        running = Attempt(ticket, self._runner, attempt=attempt, seeds=seeds, begun=begun)
+        running = Attempt(ticket, self._runner, attempt=attempt, seeds=seeds, partial=partial)
         self._attempts.append(running)
         try:
             with self._progress_counter.busy(f"group {ticket.number}"):
@@ -135,9 +137,9 @@ class RolloutWorker:
         finally:
             self._attempts.remove(running)
 
-    async def groups_in_flight(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[PartialGroup]:
         """Return what there is of the groups in flight, for other processes to go on with."""
-        return [running.so_far() for running in self._attempts]
+        return [running.to_partial() for running in self._attempts]
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
         """Sample one turn for each prompt, without episodes or environments; returns the tokens. For measurement."""

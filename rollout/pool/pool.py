@@ -14,9 +14,9 @@ from typing import TypeVar
 from temper.envs.core.clock import loop_time
 from temper.envs.core.process import MemoryUsage, ProcessInfo, WorkerDied
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.resume import BegunGroup
-from temper.rollout.pool.served_weights import Newcomer, Served, ServedWeights
-from temper.rollout.pool.slot_keeper import Healing, SlotKeeper, WorkerSlot, WorkerState
+from temper.rollout.episodes.resume import PartialGroup
+from temper.rollout.pool.served_weights import JoiningWorker, Served, ServedWeights
+from temper.rollout.pool.slot_keeper import RestartPolicy, SlotKeeper, WorkerSlot, WorkerState
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Push
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 _LOAD = attrgetter("load")
 ANSWER_S = 20.0
 """How long a worker may take to list its groups in flight."""
-MOST_DEATHS = 3
+MAX_WORKER_FAILURES = 3
 """Deaths of workers that a ticket may meet: its group fails at the last one, as its task may be the cause."""
 Spawn = Callable[[int], WorkerHandle]
 """Makes the worker of a slot, by its number. `WorkerHandle.wait_until_running` and `start` do the slow part."""
@@ -42,19 +42,25 @@ class RolloutPool:
     """Sends each group to the worker with the fewest in flight. All methods belong to one event loop."""
 
     def __init__(
-        self, spawn: Spawn, *, workers: int, weights: ServedWeights, retries: int, healing: Healing | None = None
+        self,
+        spawn: Spawn,
+        *,
+        workers: int,
+        weights: ServedWeights,
+        retries: int,
+        restart_policy: RestartPolicy | None = None,
     ) -> None:
         """`workers` are wanted, which serve `weights` at first; `retries` is how often failed episodes are tried again."""
-        healing = healing or Healing()
+        restart_policy = restart_policy or RestartPolicy()
         self._weights = weights
         self._retries = retries
-        self._tell = healing.tell
+        self._log = restart_policy.log
         self._wanted = workers
         self._slots: list[WorkerSlot] = []
-        self._begun: dict[int, BegunGroup] = {}
+        self._partial_groups: dict[int, PartialGroup] = {}
         self.on_reissue: OnReissue = nobody
         """Told of each ticket that another worker takes over: its number, and why."""
-        self._keeper = SlotKeeper(spawn, weights=weights, healing=healing, on_leave=self._slots.remove)
+        self._keeper = SlotKeeper(spawn, weights=weights, restart_policy=restart_policy, on_leave=self._slots.remove)
 
     async def start(self) -> None:
         """Start the workers, and wait until all serve. Ends those that have begun where that fails or is given up."""
@@ -81,55 +87,61 @@ class RolloutPool:
             number = next(n for n in range(len(taken) + 1) if n not in taken)
             self._slots.append(self._keeper.keep(number))
 
-    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None = None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None = None) -> Group:
         """Return a group of answers from the least busy worker; try failed ones again, elsewhere where that is possible.
 
-        `begun` is what there is of the group from workers that are gone: it goes on where it was.
+        `partial` is what there is of the group from workers that are gone: it goes on where it was.
         """
-        begun = begun or BegunGroup(ticket=ticket, attempt=0)
+        partial = partial or PartialGroup(ticket=ticket, attempt=0)
         slot: WorkerSlot | None = None
         deaths: list[WorkerDied] = []
         try:
             while True:
-                self._begun[ticket.number] = begun
-                wanted = samples if begun.before is None else begun.before.worth_retrying
-                group, slot = await self._sampled(ticket, wanted, begun, deaths, avoided=slot)
-                if begun.before is not None:
-                    group = begun.before.merged_with_retry(group)
-                if slot is None or begun.attempt >= self._retries or not group.worth_retrying:
+                self._partial_groups[ticket.number] = partial
+                wanted = samples if partial.before is None else partial.before.worth_retrying
+                group, slot = await self._sampled(ticket, wanted, partial, deaths, avoided=slot)
+                if partial.before is not None:
+                    group = partial.before.merged_with_retry(group)
+                if slot is None or partial.attempt >= self._retries or not group.worth_retrying:
                     return group
-                begun = BegunGroup(ticket=ticket, attempt=begun.attempt + 1, before=group)
+                partial = PartialGroup(ticket=ticket, attempt=partial.attempt + 1, before=group)
         finally:
-            self._begun.pop(ticket.number, None)
+            self._partial_groups.pop(ticket.number, None)
 
-    async def groups_in_flight(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[PartialGroup]:
         """Return what there is of the groups in flight: by their workers, else what was known when they were given out."""
         workers = [slot.worker for slot in self._in(WorkerState.SERVING, WorkerState.DRAINING)]
-        return await _newest(self._begun.values(), workers)
+        return await _newest(self._partial_groups.values(), workers)
 
     async def _sampled(
-        self, ticket: Ticket, samples: int, begun: BegunGroup, deaths: list[WorkerDied], *, avoided: WorkerSlot | None
+        self,
+        ticket: Ticket,
+        samples: int,
+        partial: PartialGroup,
+        deaths: list[WorkerDied],
+        *,
+        avoided: WorkerSlot | None,
     ) -> tuple[Group, WorkerSlot | None]:
         """Return one attempt's answers and the slot that gave them. If a worker dies, another one samples from the same seeds.
 
-        `deaths` are those that this ticket met. With `MOST_DEATHS` of them all answers have failed, and no slot gave them.
+        `deaths` are the worker failures of this ticket. After `MAX_WORKER_FAILURES` all its answers fail, and the slot is None.
         """
-        own = replace(begun, before=None)
-        while len(deaths) < MOST_DEATHS:
+        own = replace(partial, before=None)
+        while len(deaths) < MAX_WORKER_FAILURES:
             slot = await self._free(avoided)
             with slot.running(ticket.number) as worker:
                 try:
-                    group = await worker.run_group(ticket, samples, begun.attempt, own)
+                    group = await worker.run_group(ticket, samples, partial.attempt, own)
                 except WorkerDied as death:
                     slot.end(worker, death)
                     deaths.append(death)
-                    if len(deaths) < MOST_DEATHS:
+                    if len(deaths) < MAX_WORKER_FAILURES:
                         self.on_reissue(ticket.number, "worker_died")
                     continue
             slot.learn(worker, group)
             return group, slot
         group = _failed(ticket, samples, deaths)
-        self._tell(f"group {ticket.number} is given up: {group.failures[0].message}")
+        self._log(f"group {ticket.number} is given up: {group.failures[0].message}")
         return group, None
 
     async def _free(self, avoided: WorkerSlot | None) -> WorkerSlot:
@@ -146,13 +158,13 @@ class RolloutPool:
     def _in(self, *states: WorkerState) -> list[WorkerSlot]:
         return [slot for slot in self._slots if slot.state in states]
 
-    def healed(self) -> float:
+    def last_restart(self) -> float:
         """Return when a worker died, or took the place of another one, last, on the monotonic clock; 0 where none has.
 
         That is now while none serves and one starts, which has a deadline of its own.
         """
         waits = not self._in(WorkerState.SERVING) and bool(self._in(WorkerState.STARTING))
-        return loop_time() if waits else self._keeper.healed_at
+        return loop_time() if waits else self._keeper.restarted_at
 
     def processes(self) -> list[ProcessInfo]:
         return [slot.now(asleep=not self._keeper.awake) for slot in self._slots]
@@ -233,13 +245,13 @@ class RolloutPool:
     async def load_weights(self, push: Push) -> WeightVersion:
         """Deliver a push to every worker; returns the version that all of them confirm."""
         pushed = Served(version=push.manifest.weight_version, push=push)
-        return await self._load(pushed, lambda takers: self._weights.deliver(push, takers))
+        return await self._load(pushed, lambda receivers: self._weights.deliver_push(push, receivers))
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
         """Let every worker read a model directory, whose weights count as `version`; returns what all of them confirm."""
 
-        async def read(takers: Sequence[WorkerHandle | Newcomer]) -> Sequence[WeightVersion | BaseException]:
-            reading = (taker.load_checkpoint(directory, version) for taker in takers)
+        async def read(receivers: Sequence[WorkerHandle | JoiningWorker]) -> Sequence[WeightVersion | BaseException]:
+            reading = (receiver.load_checkpoint(directory, version) for receiver in receivers)
             return await asyncio.gather(*reading, return_exceptions=True)
 
         return await self._load(Served(version=version, model=directory), read)
@@ -247,7 +259,7 @@ class RolloutPool:
     async def _load(
         self,
         wanted: Served,
-        give: Callable[[Sequence[WorkerHandle | Newcomer]], Awaitable[Sequence[WeightVersion | BaseException]]],
+        give: Callable[[Sequence[WorkerHandle | JoiningWorker]], Awaitable[Sequence[WeightVersion | BaseException]]],
     ) -> WeightVersion:
         """Give weights to all workers. Those that die meanwhile are followed by others, which take them before they serve.
 
@@ -256,9 +268,11 @@ class RolloutPool:
         """
         async with self._weights.lock:
             self._weights.now = wanted
-            slots = [slot for slot in self._slots if slot.takes_weights and (wanted.lasts or slot.given is None)]
+            slots = [
+                slot for slot in self._slots if slot.takes_weights and (wanted.non_blocking or slot.joining is None)
+            ]
             workers = [slot.worker for slot in slots]
-            outcomes = await give([slot.taker for slot in slots]) if slots else []
+            outcomes = await give([slot.receiver for slot in slots]) if slots else []
             confirmed = self._without_dead(slots, workers, outcomes)
             assert set(confirmed) <= {wanted.version}, confirmed
             self._keeper.changed()
@@ -280,12 +294,12 @@ def _failed(ticket: Ticket, samples: int, deaths: Sequence[WorkerDied]) -> Group
     return Group(ticket=ticket, trajectories=(), failed=(lost,) * samples)
 
 
-async def _newest(known: Iterable[BegunGroup], workers: Sequence[WorkerHandle]) -> list[BegunGroup]:
+async def _newest(known: Iterable[PartialGroup], workers: Sequence[WorkerHandle]) -> list[PartialGroup]:
     """Return the groups, each as its worker reports it, or as it was `known` if no worker does.
 
     A worker that has died or does not answer in time is left out.
     """
-    asked = [asyncio.ensure_future(_begun_of(worker)) for worker in workers]
+    asked = [asyncio.ensure_future(_fetch_partial_groups(worker)) for worker in workers]
     answered, silent = await asyncio.wait(asked, timeout=ANSWER_S) if asked else (set(), set())
     for one in silent:
         one.cancel()
@@ -295,7 +309,7 @@ async def _newest(known: Iterable[BegunGroup], workers: Sequence[WorkerHandle]) 
     return [replace(there.get((one.ticket.number, one.attempt), one), before=one.before) for one in list(known)]
 
 
-async def _begun_of(worker: WorkerHandle) -> list[BegunGroup]:
+async def _fetch_partial_groups(worker: WorkerHandle) -> list[PartialGroup]:
     try:
         return await worker.groups_in_flight()
     except WorkerDied:  # its groups are given out again

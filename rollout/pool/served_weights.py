@@ -21,28 +21,28 @@ class Served:
     push: Push | None = None
 
     @property
-    def lasts(self) -> bool:
+    def non_blocking(self) -> bool:
         """Whether a worker may take them later than others do."""
-        return self.push is None or self.push.lasts
+        return self.push is None or self.push.non_blocking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Newcomer:
+class JoiningWorker:
     """A worker that is being given weights by itself. It takes the weights of all others after these."""
 
     worker: WorkerHandle
-    given: asyncio.Task[None]
+    joining: asyncio.Task[None]
 
     @property
     def name(self) -> str:
         return self.worker.name
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
-        await asyncio.wait({self.given})
+        await asyncio.wait({self.joining})
         return await self.worker.load_weights(manifest, offer, number)
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
-        await asyncio.wait({self.given})
+        await asyncio.wait({self.joining})
         return await self.worker.load_checkpoint(directory, version)
 
 
@@ -72,11 +72,11 @@ class ServedWeights:
         """Return what a newcomer's engine starts on: files, whose weights may not be those that are served."""
         return Served(version=self.now.version, model=self.now.model or self._newest())
 
-    async def deliver(
-        self, push: Push, takers: Sequence[EngineEnd], *, whole: bool = False
+    async def deliver_push(
+        self, push: Push, receivers: Sequence[EngineEnd], *, whole: bool = False
     ) -> list[WeightVersion | WorkerDied]:
         limit_s = self._push_s(push.manifest.whole_bytes)
-        return await push.delivery.deliver(push.manifest, takers, limit_s=limit_s, whole=whole)
+        return await push.delivery.deliver_push(push.manifest, receivers, limit_s=limit_s, whole=whole)
 
     async def give(self, worker: WorkerHandle, now: Served, *, started: Served, read_s: float) -> None:
         """Give a worker that started on the weights `started` those that all serve `now`.
@@ -86,7 +86,7 @@ class ServedWeights:
         publish the next version.
         """
         if now.push is not None:
-            (outcome,) = await self.deliver(now.push, [worker], whole=True)
+            (outcome,) = await self.deliver_push(now.push, [worker], whole=True)
             if isinstance(outcome, WorkerDied):
                 raise outcome
         elif (now.model, now.version) == (started.model, started.version):

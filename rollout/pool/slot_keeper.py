@@ -10,7 +10,7 @@ from temper.envs.core.clock import loop_time
 from temper.envs.core.errors import FailureKind, describe_error
 from temper.envs.core.process import ProcessDied, ProcessInfo, ProcessState, WorkerDied
 from temper.rollout.pool.restarts import RestartLimit
-from temper.rollout.pool.served_weights import Newcomer, Served, ServedWeights
+from temper.rollout.pool.served_weights import JoiningWorker, Served, ServedWeights
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Group, WeightVersion
 from temper.rollout.weights.manifest import NoLongerHeld
@@ -48,7 +48,7 @@ class WorkerSlot:
     tickets: list[int] = field(default_factory=list)
     over: asyncio.Event = field(default_factory=asyncio.Event)
     death: WorkerDied | None = None
-    given: asyncio.Task[None] | None = None
+    joining: asyncio.Task[None] | None = None
     """The delivery of weights to this worker alone, while there is one."""
     load: int = 0
     """How many groups it counts as having: a worker that fails at once is free at once, and would attract all work."""
@@ -104,8 +104,8 @@ class WorkerSlot:
         return self.state is not WorkerState.STARTING and not self.over.is_set()
 
     @property
-    def taker(self) -> WorkerHandle | Newcomer:
-        return self.worker if self.given is None else Newcomer(worker=self.worker, given=self.given)
+    def receiver(self) -> WorkerHandle | JoiningWorker:
+        return self.worker if self.joining is None else JoiningWorker(worker=self.worker, joining=self.joining)
 
     def now(self, *, asleep: bool = False) -> ProcessInfo:
         """Return what its worker does; `asleep` says whether those that serve are that."""
@@ -125,7 +125,7 @@ class WorkerSlot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Healing:
+class RestartPolicy:
     """How dead workers are replaced: how often, and how many seconds one may take to start, or to read a model then.
 
     `late` ends one that does not start in time, told what is wrong. `died` learns the name of each that is replaced and its
@@ -134,10 +134,10 @@ class Healing:
 
     restarts: RestartLimit = field(default_factory=lambda: RestartLimit(3, window_s=1800.0))
     start_s: float = 300.0
-    late: Callable[[WorkerHandle, str], Awaitable[None]] | None = None
-    died: Callable[[str, WorkerDied], None] = lambda name, death: None
-    healed: Callable[[str, str], None] = lambda name, what: None
-    tell: Callable[[str], None] = lambda line: None
+    on_late_start: Callable[[WorkerHandle, str], Awaitable[None]] | None = None
+    on_failure: Callable[[str, WorkerDied], None] = lambda name, death: None
+    on_restart: Callable[[str, str], None] = lambda name, what: None
+    log: Callable[[str], None] = lambda line: None
 
 
 class SlotKeeper:
@@ -148,13 +148,13 @@ class SlotKeeper:
         spawn: Callable[[int], WorkerHandle],
         *,
         weights: ServedWeights,
-        healing: Healing,
+        restart_policy: RestartPolicy,
         on_leave: Callable[[WorkerSlot], None],
     ) -> None:
         """`spawn` makes the worker of a slot by its number; `on_leave` is told of a slot whose worker has left."""
         self._spawn = spawn
         self._weights = weights
-        self._healing = healing
+        self._restart_policy = restart_policy
         self._on_leave = on_leave
         self._tasks: dict[WorkerSlot, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
@@ -163,7 +163,7 @@ class SlotKeeper:
         self._starting: set[WorkerSlot] = set()
         self.awake = True
         """Whether the engines have their devices: where they have not, none starts, and none is given weights by itself."""
-        self.healed_at = 0.0
+        self.restarted_at = 0.0
         """When a worker died, or took the place of another one, last, on the monotonic clock."""
 
     def keep(self, number: int) -> WorkerSlot:
@@ -190,7 +190,7 @@ class SlotKeeper:
         if slot.state is WorkerState.JOINING and slot.worker is worker and not slot.over.is_set():
             slot.state, slot.served, self._has_served = WorkerState.SERVING, True, True
             if slot.restarts:
-                self.healed_at = loop_time()
+                self.restarted_at = loop_time()
             self.changed()
 
     async def until(self, ready: Callable[[], bool]) -> None:
@@ -222,7 +222,7 @@ class SlotKeeper:
 
         Raises nothing, also if the keeper has given up.
         """
-        while self._starting or any(slot.given is not None for slot in self._tasks):
+        while self._starting or any(slot.joining is not None for slot in self._tasks):
             await self._changed.wait()
 
     async def stop(self, slots: Sequence[WorkerSlot]) -> None:
@@ -251,12 +251,12 @@ class SlotKeeper:
         try:
             while (death := await self._life(slot)) is not None:
                 if self._complete and not slot.served and self._serving():
-                    self._healing.tell(f"{death}; it was to be added, and is not: the others go on")
+                    self._restart_policy.log(f"{death}; it was to be added, and is not: the others go on")
                     break
-                self._healing.died(slot.worker.name, death)
-                self._healing.restarts.count(death, place=slot.number)
+                self._restart_policy.on_failure(slot.worker.name, death)
+                self._restart_policy.restarts.count(death, place=slot.number)
                 slot.restarts += 1
-                self.healed_at = loop_time()
+                self.restarted_at = loop_time()
                 slot.begin(self._spawn(slot.number))
         except Exception as error:
             self._given_up = self._given_up or error
@@ -294,9 +294,9 @@ class SlotKeeper:
             started = self._weights.start_on()
             confirmed = await self._started(slot, worker, started)
         except TimeoutError:
-            late = f"did not start within {self._healing.start_s:.0f} s"
-            if self._healing.late is not None:
-                await self._healing.late(worker, late)
+            late = f"did not start within {self._restart_policy.start_s:.0f} s"
+            if self._restart_policy.on_late_start is not None:
+                await self._restart_policy.on_late_start(worker, late)
             raise WorkerDied(f"{worker.name} {late}") from None
         except Exception as error:
             if isinstance(error, WorkerDied) or error is self._given_up or not self._has_served:
@@ -309,16 +309,16 @@ class SlotKeeper:
             await self._join(slot, worker, started)
             serves = f"serves version {self._weights.now.version.step} after {loop_time() - began:.0f} s"
             if slot.restarts:
-                self._healing.healed(worker.name, serves)
+                self._restart_policy.on_restart(worker.name, serves)
             elif self._complete:
-                self._healing.tell(f"{worker.name} {serves}")
+                self._restart_policy.log(f"{worker.name} {serves}")
         await worker.died()
 
     async def _started(self, slot: WorkerSlot, worker: WorkerHandle, on: Served) -> WeightVersion:
         assert on.model is not None
         self._starting.add(slot)
         try:
-            async with asyncio.timeout(self._healing.start_s):
+            async with asyncio.timeout(self._restart_policy.start_s):
                 return await worker.start(on.model, on.version)
         finally:
             self._starting.discard(slot)
@@ -329,9 +329,9 @@ class SlotKeeper:
         placing = asyncio.ensure_future(worker.wait_until_running())
         try:
             while not placing.done():
-                await asyncio.wait({placing}, timeout=self._healing.start_s)
+                await asyncio.wait({placing}, timeout=self._restart_policy.start_s)
                 if not placing.done():
-                    self._healing.tell(f"{worker.name} waits for a machine with room")
+                    self._restart_policy.log(f"{worker.name} waits for a machine with room")
                     if not self._serving():
                         raise WorkerDied(f"{worker.name} found no machine with room, and no other one serves")
             placing.result()
@@ -349,13 +349,13 @@ class SlotKeeper:
                 if not self.awake:
                     continue
                 now = self._weights.now
-                giving = self._weights.give(worker, now, started=started, read_s=self._healing.start_s)
-                slot.given = asyncio.create_task(giving)
+                giving = self._weights.give(worker, now, started=started, read_s=self._restart_policy.start_s)
+                slot.joining = asyncio.create_task(giving)
             try:
                 try:
-                    await slot.given
+                    await slot.joining
                 finally:
-                    slot.given = None
+                    slot.joining = None
                     self.changed()
                 if self.awake and now is self._weights.now:
                     self.serves(slot, worker)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from temper.envs.core.process import Heartbeat, MemoryUsage, Place, Process
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Offered
 from temper.rollout.weights.manifest import WeightManifest
@@ -36,11 +36,11 @@ class WorkerHandle:
         """Wait for as long as worker and engine live."""
         await self._process.call("died")
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
         """Return the group. A cancelled call ends in the process too, or it would run along with the next one."""
-        return await self._process.call("run_group", ticket, samples, attempt, begun, cancels=True)
+        return await self._process.call("run_group", ticket, samples, attempt, partial, cancels=True)
 
-    async def groups_in_flight(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[PartialGroup]:
         return await self._process.call("groups_in_flight")
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:

@@ -178,7 +178,7 @@ def load_buckets(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketWays:
+class BucketGroup:
     """How engines join: the store of rank 0, the number of ranks that send, each in a separate group on that store, and the
     size limit of a bucket.
     """
@@ -230,11 +230,11 @@ def _require_met(store: Any, sender: int, *, limit: timedelta) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComingWeights:
+class IncomingWeights:
     """A push that an engine is about to take in buckets, as number `number` of the engines that it is for."""
 
     manifest: WeightManifest
-    ways: BucketWays
+    bucket_group: BucketGroup
     number: int
 
 
@@ -266,13 +266,13 @@ def send_buckets(
 
 class BucketReceiver:
     def __init__(self) -> None:
-        self._ways: BucketWays | None = None
+        self._bucket_group: BucketGroup | None = None
         self._groups: list[ProcessGroup] = []
 
     def receive(
         self,
         manifest: WeightManifest,
-        ways: BucketWays,
+        bucket_group: BucketGroup,
         load: Callable[[Named], object],
         *,
         member: int,
@@ -284,14 +284,15 @@ class BucketReceiver:
         part of the weights is loaded, and the push must be repeated.
         """
         try:
-            if self._ways != ways:
-                store = connected(ways.rendezvous)
+            if self._bucket_group != bucket_group:
+                store = connected(bucket_group.rendezvous)
                 self._groups = [
-                    ways.join(store, sender=sender, member=member, device=device) for sender in range(ways.senders)
+                    bucket_group.join(store, sender=sender, member=member, device=device)
+                    for sender in range(bucket_group.senders)
                 ]
-                self._ways = ways
+                self._bucket_group = bucket_group
             load_buckets(
-                ways.buckets(manifest),
+                bucket_group.buckets(manifest),
                 lambda bucket, memory: self._groups[bucket.sender].begin(memory),
                 load,
                 device=device,
@@ -301,4 +302,4 @@ class BucketReceiver:
             raise
 
     def close(self) -> None:
-        self._ways, self._groups = None, []
+        self._bucket_group, self._groups = None, []

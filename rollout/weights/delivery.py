@@ -12,7 +12,7 @@ from temper.envs.core.process import ProcessDied, WorkerDied
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest, WholeWeightsNeeded
 from temper.rollout.weights.process_group import ALONE_S, SLOWEST
-from temper.rollout.weights.transports import Audience, is_lasting
+from temper.rollout.weights.transports import Receivers, is_non_blocking
 
 LOG = logging.getLogger(__name__)
 NAMED_AFTER_S = 10.0
@@ -29,7 +29,7 @@ class LearnerEnd(Protocol):
 
     async def host(self) -> str: ...
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
         """Begin to offer the last push: its adapters alone if it has any, unless `whole`."""
         ...
 
@@ -54,11 +54,11 @@ class Delivery:
         """`processes` is how many each engine has."""
         self._sender = sender
         self._processes = processes
-        self._takers: list[EngineEnd] = []
-        self._audience = Audience(number=0, size=0, host="")
+        self._engines: list[EngineEnd] = []
+        self._receivers = Receivers(number=0, size=0, host="")
 
-    async def deliver(
-        self, manifest: WeightManifest, takers: Sequence[EngineEnd], *, limit_s: float, whole: bool = False
+    async def deliver_push(
+        self, manifest: WeightManifest, engines: Sequence[EngineEnd], *, limit_s: float, whole: bool = False
     ) -> list[WeightVersion | WorkerDied]:
         """Bring a push to all engines at once, whole to one that lacks the weights of adapters. Return the version of each.
 
@@ -69,11 +69,11 @@ class Delivery:
         again while others have it counts as dead, and is to be replaced. Raises an error that all repeat, and
         `ProcessDied` if the sender died. With `whole` nobody is given adapters alone.
         """
-        found = await self._deliver_once(manifest, takers, limit_s=limit_s, whole=whole)
+        found = await self._try_delivery(manifest, engines, limit_s=limit_s, whole=whole)
         again = [number for number, outcome in enumerate(found) if _failed(outcome)]
         if again:
-            lacking = [takers[number] for number in again]
-            repeated = await self._deliver_once(manifest, lacking, limit_s=limit_s, whole=True)
+            lacking = [engines[number] for number in again]
+            repeated = await self._try_delivery(manifest, lacking, limit_s=limit_s, whole=True)
             for number, outcome in zip(again, repeated, strict=True):
                 found[number] = outcome
         taken = any(isinstance(outcome, WeightVersion) for outcome in found)
@@ -88,31 +88,31 @@ class Delivery:
                 raise outcome
         return confirmed
 
-    async def _deliver_once(
-        self, manifest: WeightManifest, takers: Sequence[EngineEnd], *, limit_s: float, whole: bool
+    async def _try_delivery(
+        self, manifest: WeightManifest, engines: Sequence[EngineEnd], *, limit_s: float, whole: bool
     ) -> list[WeightVersion | BaseException]:
         """Return what each engine confirms, or what went wrong with it. Raises what went wrong at the sender's end alone."""
-        audience = await self._audience_of(takers)
+        receivers = await self._describe_receivers(engines)
         offers: dict[bool, Offered] = {}
 
         def offer(*, whole: bool) -> Offered:
             """Return the offer, the same to all: it travels to each host once."""
             if whole not in offers:
-                offers[whole] = self._sender.offer(manifest.version, whole=whole, audience=audience)
+                offers[whole] = self._sender.offer(manifest.version, whole=whole, receivers=receivers)
             return offers[whole]
 
-        async def load(number: int, taker: EngineEnd) -> WeightVersion:
+        async def load(number: int, engine: EngineEnd) -> WeightVersion:
             if not whole:
                 try:
-                    return await taker.load_weights(manifest, offer(whole=False), number)
+                    return await engine.load_weights(manifest, offer(whole=False), number)
                 except WholeWeightsNeeded:
                     pass  # it is given them instead
-            return await taker.load_weights(manifest.whole(), offer(whole=True), number)
+            return await engine.load_weights(manifest.whole(), offer(whole=True), number)
 
         offer(whole=whole)  # the sender does one thing at a time, and sending may wait for engines that have the offer
-        loads = [asyncio.ensure_future(load(number, taker)) for number, taker in enumerate(takers)]
+        loads = [asyncio.ensure_future(load(number, engine)) for number, engine in enumerate(engines)]
         sending, began = asyncio.ensure_future(self._sender.send(manifest.version)), loop_time()
-        waited = [("the learner", sending), *((taker.name, one) for taker, one in zip(takers, loads, strict=True))]
+        waited = [("the learner", sending), *((engine.name, one) for engine, one in zip(engines, loads, strict=True))]
         naming = asyncio.create_task(name_waited(f"weight version {manifest.version}", waited))
         try:
             (sent,) = await asyncio.gather(sending, return_exceptions=True)
@@ -131,18 +131,20 @@ class Delivery:
                 one.cancel()
         fine = not any(isinstance(outcome, BaseException) for outcome in found)
         if sent is not None or not fine:
-            self._takers = []  # whoever met for this push does not meet again
+            self._engines = []  # whoever met for this push does not meet again
         if sent is not None and (fine or isinstance(sent, ProcessDied)):
             raise sent
         return found
 
-    async def _audience_of(self, takers: Sequence[EngineEnd]) -> Audience:
+    async def _describe_receivers(self, engines: Sequence[EngineEnd]) -> Receivers:
         """Return the audience that these are: another one where they are not those of the push before."""
-        if self._takers != list(takers):
+        if self._engines != list(engines):
             host = await self._sender.host()
-            self._audience = Audience(number=self._audience.number + 1, size=len(takers) * self._processes, host=host)
-            self._takers = list(takers)
-        return self._audience
+            self._receivers = Receivers(
+                number=self._receivers.number + 1, size=len(engines) * self._processes, host=host
+            )
+            self._engines = list(engines)
+        return self._receivers
 
 
 def _failed(outcome: WeightVersion | BaseException) -> bool:
@@ -169,6 +171,6 @@ class Push:
     delivery: Delivery
 
     @property
-    def lasts(self) -> bool:
+    def non_blocking(self) -> bool:
         """Whether the learner may train while engines load it."""
-        return is_lasting(self.manifest.transport)
+        return is_non_blocking(self.manifest.transport)

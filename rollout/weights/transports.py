@@ -22,7 +22,7 @@ COPIES = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Audience:
+class Receivers:
     """The engines that pushes are for: how many processes, at which address they reach the sender, which audience it is."""
 
     number: int
@@ -51,7 +51,7 @@ def resolved(transport: str) -> str:
     return SHARED_MEMORY if transport == AUTO else transport
 
 
-def is_lasting(transport: str) -> bool:
+def is_non_blocking(transport: str) -> bool:
     """Return whether a push lies in main memory until the next push: the learner may train while engines load it."""
     return resolved(transport) == SHARED_MEMORY
 
@@ -67,7 +67,7 @@ def allocate(transport: str, nbytes: int, *, device: torch.device) -> Memory:
     return GpuMemory(nbytes, device) if transport == CUDA_IPC else HostMemory(nbytes)
 
 
-def offered(memory: Memory, audience: Audience) -> object:
+def offered(memory: Memory, receivers: Receivers) -> object:
     """Return a path that engines open, or for engines on other machines the bytes, which Ray brings to each machine once."""
-    local = audience.on_one_machine or memory.data.is_cuda
+    local = receivers.on_one_machine or memory.data.is_cuda
     return memory.path if local else memory.data.numpy()

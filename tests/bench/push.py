@@ -33,7 +33,7 @@ from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.buckets import BucketReceiver
 from temper.rollout.weights.manifest import WeightManifest, WireDtype
 from temper.rollout.weights.receiver import WeightReceiver
-from temper.rollout.weights.transports import BROADCAST, CUDA_IPC, TRANSPORTS, Audience
+from temper.rollout.weights.transports import BROADCAST, CUDA_IPC, TRANSPORTS, Receivers
 
 ANSWER_S = 60.0
 """How long it may take to take a push, in seconds; the first one with the start of the process."""
@@ -87,7 +87,7 @@ ROUNDS = 4
 """Pushes measured, after those that allocate the memory."""
 COPY_BYTES = 2**28
 """Most bytes copied at once for comparison."""
-HERE = Audience(number=1, size=1, host=LOOPBACK)
+HERE = Receivers(number=1, size=1, host=LOOPBACK)
 
 
 def copy_seconds(nbytes: int) -> float:
@@ -118,7 +118,7 @@ def bench_buckets(weights: dict[str, torch.Tensor], *, wire_dtype: str) -> dict[
         for version in range(ROUNDS + 1):
             manifest = sender.push(version)
             before, began = copy_seconds(manifest.nbytes), time.perf_counter()
-            end.give(manifest, sender.offer(version, whole=True, audience=HERE))
+            end.give(manifest, sender.offer(version, whole=True, receivers=HERE))
             sender.send(version, [weights])
             end.taken()
             sending.append(time.perf_counter() - began)
@@ -156,7 +156,7 @@ def bench_segments(weights: dict[str, torch.Tensor], *, transport: str, wire_dty
             before, began = copy_seconds(sender.nbytes), time.perf_counter()
             manifest = sender.push(version, gathered=[weights])
             published = time.perf_counter() - began
-            end.give(manifest, sender.offer(version, whole=True, audience=HERE))
+            end.give(manifest, sender.offer(version, whole=True, receivers=HERE))
             received = end.taken()
             if version < 2:  # the first two allocate the memory
                 continue
@@ -249,7 +249,7 @@ async def bench_engine(config: FreshModelConfig) -> dict[str, float]:
                 began = time.perf_counter()
                 manifest = sender.push(version, gathered=[weights])
                 published = time.perf_counter()
-                offer = sender.offer(version, whole=True, audience=HERE)
+                offer = sender.offer(version, whole=True, receivers=HERE)
                 await engine.load_weights(manifest, offer, number=0)
                 loaded = time.perf_counter()
                 loading.append(loaded - published)

@@ -149,9 +149,9 @@ async def stops(engine: VllmEngine, text: Callable[[list[int]], str], prompt: tu
     assert sampling.stop[1] in text(list(ended.token_ids))
     assert sampling.stop[1] not in text(list(ended.token_ids[:-1]))
     for cut in range(1, len(ended.token_ids)):
-        begun = ended.first(cut).token_ids
+        prefix_ids = ended.first(cut).token_ids
         rest = await engine.generate(
-            TurnRequest(prompt_ids=ids, max_tokens=40 - cut, seed=9, sampling=sampling, begun=begun)
+            TurnRequest(prompt_ids=ids, max_tokens=40 - cut, seed=9, sampling=sampling, prefix_ids=prefix_ids)
         )
-        assert (*begun, *rest.token_ids) == ended.token_ids
+        assert (*prefix_ids, *rest.token_ids) == ended.token_ids
         assert rest.finished

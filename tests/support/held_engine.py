@@ -51,18 +51,18 @@ class HeldEngine(ReplayEngine):
         self.most: list[int] = []
 
     async def generate(self, request: TurnRequest) -> Completion:
-        begun = request.begun
+        prefix_ids = request.prefix_ids
         number = len(self.asked)
-        self.asked.append((len(begun), request.seed, request.limit))
+        self.asked.append((len(prefix_ids), request.seed, request.limit))
         self.most.append(request.max_tokens)
         whole = self._said[request.prompt_ids]
-        assert whole.token_ids[: len(begun)] == begun
+        assert whole.token_ids[: len(prefix_ids)] == prefix_ids
         rest = replace(
             whole,
-            token_ids=whole.token_ids[len(begun) :],
-            logprobs_T=whole.logprobs_T[len(begun) :],
-            versions_T=(self._version_number,) * (len(whole.token_ids) - len(begun)),
-            forced_T=whole.forced_T[len(begun) :],
+            token_ids=whole.token_ids[len(prefix_ids) :],
+            logprobs_T=whole.logprobs_T[len(prefix_ids) :],
+            versions_T=(self._version_number,) * (len(whole.token_ids) - len(prefix_ids)),
+            forced_T=whole.forced_T[len(prefix_ids) :],
         )
         if number == self._hold_at:
             assert request.name is not None
@@ -71,6 +71,6 @@ class HeldEngine(ReplayEngine):
             await asyncio.Event().wait()
         return rest.first(request.max_tokens)
 
-    def so_far(self, request: str) -> Completion | None:
+    def partial_completion(self, request: str) -> Completion | None:
         """What it had said of a turn when it stopped."""
         return self._running.get(request)

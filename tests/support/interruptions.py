@@ -17,7 +17,7 @@ from temper.envs.core.task import EnvRef, Task
 from temper.envs.env_episode import MakeEnv
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner
-from temper.rollout.episodes.resume import BegunGroup, begun_from_json, begun_to_json
+from temper.rollout.episodes.resume import PartialGroup, partial_group_from_json, partial_group_to_json
 from temper.rollout.episodes.turn_sampler import TurnSampler
 from temper.rollout.token_arrays import as_floats
 from temper.rollout.trajectory import Ticket, Trajectory, WeightVersion
@@ -37,34 +37,36 @@ def runner_of(
     return EpisodeRunner(sampler=sampler, renderer=RENDERER, limits=limits, make_env=make)
 
 
-def written_and_read(begun: BegunGroup) -> BegunGroup:
+def written_and_read(partial: PartialGroup) -> PartialGroup:
     """What a checkpoint gives back."""
-    return begun_from_json(json.loads(json.dumps(begun_to_json(begun))), begun.ticket)
+    return partial_group_from_json(json.loads(json.dumps(partial_group_to_json(partial))), partial.ticket)
 
 
-async def stopped(task: Task, engine: HeldEngine, *, begun: BegunGroup | None = None, **settings: Any) -> BegunGroup:
+async def stopped(
+    task: Task, engine: HeldEngine, *, partial: PartialGroup | None = None, **settings: Any
+) -> PartialGroup:
     """What there is of an attempt with one episode when its engine is held; then it is given up."""
-    attempt = Attempt(ticket_of(task), runner_of(engine, **settings), attempt=0, seeds=[1], begun=begun)
+    attempt = Attempt(ticket_of(task), runner_of(engine, **settings), attempt=0, seeds=[1], partial=partial)
     playing = asyncio.create_task(attempt.play())
     async with asyncio.timeout(LONG_S):
         await engine.held.wait()
-    left = written_and_read(attempt.so_far())
+    left = written_and_read(attempt.to_partial())
     playing.cancel()
     await asyncio.wait([playing], timeout=LONG_S)
     return left
 
 
-async def gone_on(task: Task, engine: HeldEngine, begun: BegunGroup, **settings: Any) -> Trajectory:
-    attempt = Attempt(ticket_of(task), runner_of(engine, **settings), attempt=0, seeds=[1], begun=begun)
+async def gone_on(task: Task, engine: HeldEngine, partial: PartialGroup, **settings: Any) -> Trajectory:
+    attempt = Attempt(ticket_of(task), runner_of(engine, **settings), attempt=0, seeds=[1], partial=partial)
     async with asyncio.timeout(LONG_S):
         (trajectory,) = (await attempt.play()).trajectories
     return trajectory
 
 
-def interrupted(task: Task, said: Said, *, turn: int, tokens: int, **settings: Any) -> tuple[BegunGroup, Trajectory]:
+def interrupted(task: Task, said: Said, *, turn: int, tokens: int, **settings: Any) -> tuple[PartialGroup, Trajectory]:
     """The episode that is stopped in this turn after so many tokens of version 3, and goes on with version 4."""
 
-    async def both() -> tuple[BegunGroup, Trajectory]:
+    async def both() -> tuple[PartialGroup, Trajectory]:
         left = await stopped(task, HeldEngine(said, version=3, hold_at=turn, tokens=tokens), **settings)
         return left, await gone_on(task, HeldEngine(said, version=4), left, **settings)
 

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 from temper.envs.core.process import Heartbeat, MemoryUsage, Place, WorkerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.pool.served_weights import ServedWeights
-from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.pool.slot_keeper import RestartPolicy
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Offered
@@ -76,10 +76,10 @@ class Worker:
     async def died(self) -> None:
         await self._alive(asyncio.Event().wait())
 
-    async def groups_in_flight(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[PartialGroup]:
         return []
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
         self.calls.append((samples, attempt))
         self.did.append(f"group {ticket.number}")
         self.running += 1
@@ -144,20 +144,20 @@ class Worker:
 async def pool_of(
     workers: Sequence[Worker],
     *,
-    newcomers: Sequence[Worker] = (),
+    new_workers: Sequence[Worker] = (),
     retries: int = 0,
     restarts: int = 3,
     start_s: float = 60.0,
     push_s: float = 60.0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> RolloutPool:
-    """Return a pool that serves the directory "base" as version 0; `newcomers` take the places of those that die."""
+    """Return a pool that serves the directory "base" as version 0; `new_workers` take the places of those that die."""
 
     async def late(worker: WorkerHandle, what: str) -> None:
         tell(f"{worker.name} looked at: {what}")
         worker.kill()
 
-    coming: Iterator[Any] = iter([*workers, *newcomers])
+    coming: Iterator[Any] = iter([*workers, *new_workers])
     pool = RolloutPool(
         lambda number: next(coming),
         workers=len(workers),
@@ -165,13 +165,13 @@ async def pool_of(
             Path("base"), WeightVersion(step=0), push_s=lambda nbytes: push_s, newest=lambda: Path("newest")
         ),
         retries=retries,
-        healing=Healing(
+        restart_policy=RestartPolicy(
             restarts=RestartLimit(restarts, window_s=1000.0),
             start_s=start_s,
-            late=late,
-            died=lambda name, death: tell(f"{name}: {death}"),
-            healed=lambda name, what: tell(f"{name} {what}"),
-            tell=tell,
+            on_late_start=late,
+            on_failure=lambda name, death: tell(f"{name}: {death}"),
+            on_restart=lambda name, what: tell(f"{name} {what}"),
+            log=tell,
         ),
     )
     await pool.start()

@@ -13,16 +13,16 @@ from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.host_memory import MappedFiles
 from temper.rollout.weights.manifest import LocalWeights, WeightManifest, from_plain, read_weights
 from temper.rollout.weights.receiver import WeightReceiver
-from temper.rollout.weights.transports import Audience
+from temper.rollout.weights.transports import Receivers
 
-HERE = Audience(number=1, size=1, host="127.0.0.1")
-ELSEWHERE = Audience(number=1, size=1, host="10.0.0.1")
+HERE = Receivers(number=1, size=1, host="127.0.0.1")
+ELSEWHERE = Receivers(number=1, size=1, host="10.0.0.1")
 
 
 class Offering(Protocol):
     """A publisher, or a rank of the learner."""
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> object: ...
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object: ...
 
 
 class Receiver(Protocol):
@@ -31,15 +31,17 @@ class Receiver(Protocol):
     def receive(self, manifest: WeightManifest, offer: object) -> LocalWeights: ...
 
 
-def offered(sender: Offering, manifest: WeightManifest, audience: Audience = HERE) -> object:
+def offered(sender: Offering, manifest: WeightManifest, receivers: Receivers = HERE) -> object:
     """Return what an engine needs to get at a push as the manifest describes it."""
     whole = manifest.adapted is None or not manifest.adapted.alone
-    return sender.offer(manifest.version, whole=whole, audience=audience)
+    return sender.offer(manifest.version, whole=whole, receivers=receivers)
 
 
-def accepted(receiver: Receiver, sender: Offering, manifest: WeightManifest, audience: Audience = HERE) -> LocalWeights:
+def accepted(
+    receiver: Receiver, sender: Offering, manifest: WeightManifest, receivers: Receivers = HERE
+) -> LocalWeights:
     """Return what a receiver has for its engine's process."""
-    return receiver.receive(manifest, offered(sender, manifest, audience))
+    return receiver.receive(manifest, offered(sender, manifest, receivers))
 
 
 def held(weights: LocalWeights) -> dict[str, torch.Tensor]:
@@ -74,10 +76,10 @@ class PlainSender:
     async def host(self) -> str:
         return HERE.host
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
         self.asked.append(whole)
         future = asyncio.get_running_loop().create_future()
-        future.set_result(self._sender.offer(version, whole=whole, audience=audience))
+        future.set_result(self._sender.offer(version, whole=whole, receivers=receivers))
         return future
 
     async def send(self, version: int) -> None:
@@ -88,7 +90,7 @@ class PlainSender:
 class Nothing:
     """Offers nothing."""
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
         return None
 
 

@@ -57,7 +57,7 @@ class ReplayEngine:
         finally:
             self._playing.pop(name, None)
 
-    def so_far(self, request: str) -> Completion | None:
+    def partial_completion(self, request: str) -> Completion | None:
         """Return what was played of a completion; None where each comes whole."""
         if request not in self._playing:
             return None

@@ -23,7 +23,7 @@ from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
 from temper.orchestrator.stages.stage import StageInstance, all_stages
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 from temper.rollout.weights.delivery import Push
@@ -55,7 +55,7 @@ class AskingStage(StageInstance):
 class Rollouts:
     """Answers of chance: of one turn or two, with inserted tokens, bad thoughts, and some that ran into a limit."""
 
-    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None = None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None = None) -> Group:
         rng = random.Random(ticket.number)
         prompt = [rng.randrange(32, 127) for _ in range(9)]
         return Group(ticket=ticket, trajectories=tuple(self._answer(ticket, rng, prompt) for _ in range(samples)))
@@ -81,7 +81,7 @@ class Rollouts:
             faults=(TurnFault.THOUGHT,) if rng.random() < 0.2 else (),
         )
 
-    async def groups_in_flight(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[PartialGroup]:
         return []
 
     async def load_weights(self, push: Push) -> WeightVersion:

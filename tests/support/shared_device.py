@@ -8,7 +8,7 @@ from support.plain_process import PlainProcess
 
 from temper.envs.core.process import NOTHING, Heartbeat, MemoryUsage
 from temper.learner.losses.config import LossConfig
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
 
@@ -54,7 +54,7 @@ class SharingWorker(Worker):
         self.device.take(self.name, WEIGHTS * weights + CACHE * cache)
         self.device.said.append(self.did[-1])
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
         self.device.use(self.name, WEIGHTS + CACHE, "sample")
         await self._alive(self.released.wait())
         answers = (Trajectory(task=ticket.task, turns=(), stop=Stop.ENV, reward=reward) for reward in (0.0, 1.0))

@@ -13,7 +13,7 @@ from vllm import SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 from temper.rollout.budget.limited_turns import FREE, LimitedTurns, Turns
-from temper.rollout.budget.rule import BEGUN, BUDGET, CLOSING, GRACE, ThoughtLimit, ThoughtTags, check_extra_args
+from temper.rollout.budget.rule import BUDGET, CLOSING, GRACE, PREFIX, ThoughtLimit, ThoughtTags, check_extra_args
 from temper.rollout.formats.turn_format import OPENING_TOKENS
 from temper.rollout.tokenizer import load_tokenizer
 
@@ -57,7 +57,7 @@ class BatchThoughtProcessor(LogitsProcessor):
         if not self._come:
             return
         first = {slot: self._first_of(slot) for slot in self._come}
-        self._turns.put(list(first), [self._begun(slot, first[slot]) for slot in first])
+        self._turns.put(list(first), [self._start_turn(slot, first[slot]) for slot in first])
         slots, places = (torch.tensor(list(each)).to(self._first.device) for each in (first.keys(), first.values()))
         self._first[slots] = places
         self._come.clear()
@@ -65,9 +65,9 @@ class BatchThoughtProcessor(LogitsProcessor):
     def _first_of(self, slot: int) -> int:
         if not self._limited[slot]:
             return NO_TURN
-        return int(self._requests.prompt_len.np[slot]) - int((self._come[slot].extra_args or {}).get(BEGUN, 0))
+        return int(self._requests.prompt_len.np[slot]) - int((self._come[slot].extra_args or {}).get(PREFIX, 0))
 
-    def _begun(self, slot: int, first: int) -> Turns:
+    def _start_turn(self, slot: int, first: int) -> Turns:
         if not self._limited[slot]:
             return FREE
         params = self._come[slot]
@@ -76,7 +76,7 @@ class BatchThoughtProcessor(LogitsProcessor):
         ids = self._requests.all_token_ids.gpu[slot, begin : int(self._requests.prefill_len.np[slot])].tolist()
         limit = ThoughtLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
         variant = int(params.structured_outputs is not None)
-        return self._turns.begun(limit, ids[: first - begin], ids[first - begin :], variant=variant)
+        return self._turns.start_turn(limit, ids[: first - begin], ids[first - begin :], variant=variant)
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
         if not self._limited[ctx.idx_mapping_np].any():

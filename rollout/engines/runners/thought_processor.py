@@ -2,8 +2,8 @@
 
 It runs in the engine's process, for rollouts and for the server alike; `batch_thought_processor.py` is that of the second
 runner, by the same rule on tensors (`rollout/budget/limited_turns.py`). A request asks for it with the extra arguments
-`thinking_budget` and `thinking_grace` (tokens); `thinking_begun` is how many of the prompt's last tokens are the beginning of
-the turn, which counts. The text that closes a thought is the engine's: `thinking_closing` of its `additional_config`.
+`thinking_budget` and `thinking_grace` (tokens). The last `thinking_prefix_tokens` tokens of the prompt begin the turn, and
+count. The text that closes a thought is the engine's: `thinking_closing` of its `additional_config`.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from temper.rollout.budget.limited_turns import LimitedTurns
-from temper.rollout.budget.rule import BEGUN, BUDGET, CLOSING, GRACE, ThoughtLimit, ThoughtTags, check_extra_args
+from temper.rollout.budget.rule import BUDGET, CLOSING, GRACE, PREFIX, ThoughtLimit, ThoughtTags, check_extra_args
 from temper.rollout.tokenizer import load_tokenizer
 
 
@@ -68,12 +68,12 @@ class ThoughtProcessor(LogitsProcessor):
             return None
         assert prompt is not None
         limit = ThoughtLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
-        first = len(prompt) - int(given.get(BEGUN, 0))
+        first = len(prompt) - int(given.get(PREFIX, 0))
         ids = [*prompt[first:], *sampled]
         variant = int(params.structured_outputs is not None)
         taken = {request.slot for request in self._requests.values()}
         slot = next(slot for slot in range(self._none) if slot not in taken)
-        self._turns.put([slot], [self._turns.begun(limit, prompt[:first], ids, variant=variant)])
+        self._turns.put([slot], [self._turns.start_turn(limit, prompt[:first], ids, variant=variant)])
         return _Request(slot=slot, sampled=sampled, read=len(sampled))
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:

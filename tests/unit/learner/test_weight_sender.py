@@ -15,7 +15,7 @@ from temper.learner.weight_sender import SegmentSender
 from temper.rollout.weights.host_memory import HostMemory
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded, from_plain
 from temper.rollout.weights.receiver import WeightReceiver, WithBase
-from temper.rollout.weights.transports import Audience
+from temper.rollout.weights.transports import Receivers
 
 CPU = torch.device("cpu")
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "b.bias": torch.tensor([0.5]), "c": torch.tensor(-2.0)}
@@ -130,9 +130,9 @@ def receiver() -> Iterator[WeightReceiver]:
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [("float32", 1e-6), ("bfloat16", 2**-7)])
-@pytest.mark.parametrize("audience", [HERE, ELSEWHERE])
+@pytest.mark.parametrize("receivers", [HERE, ELSEWHERE])
 def test_the_first_push_brings_the_weights_and_those_after_it_the_adapters_alone(
-    receiver: WeightReceiver, audience: Audience, dtype: str, digits: float
+    receiver: WeightReceiver, receivers: Receivers, dtype: str, digits: float
 ) -> None:
     sender, wire = adapter_sender(dtype=dtype), getattr(torch, dtype)
     base = drawn(BASE, seed=0, dtype=wire)
@@ -141,7 +141,7 @@ def test_the_first_push_brings_the_weights_and_those_after_it_the_adapters_alone
         manifest = sender.push(version, gathered=[adapters], base=[base] if version == 3 else None)
         told = from_plain(WeightManifest, json.loads(json.dumps(asdict(manifest))))
         assert told == manifest
-        found = held(accepted(receiver, sender, told, audience))
+        found = held(accepted(receiver, sender, told, receivers))
         assert all(tensor.dtype == wire for tensor in found.values())
         assert close_to(found, sums(base, adapters), digits=digits)
         assert all(torch.equal(found[name], base[name]) for name in ("a.bias", "norm"))
@@ -153,24 +153,24 @@ def test_the_first_push_brings_the_weights_and_those_after_it_the_adapters_alone
     sender.close()
 
 
-@pytest.mark.parametrize("audience", [HERE, ELSEWHERE])
+@pytest.mark.parametrize("receivers", [HERE, ELSEWHERE])
 def test_an_engine_that_comes_later_gets_the_weights_too_and_those_that_serve_keep_theirs(
-    receiver: WeightReceiver, audience: Audience
+    receiver: WeightReceiver, receivers: Receivers
 ) -> None:
     sender, base = adapter_sender(), drawn(BASE, seed=0)
     first, second = drawn(ADAPTERS, seed=1), drawn(ADAPTERS, seed=2)
-    accepted(receiver, sender, sender.push(1, gathered=[first], base=[base]), audience)
+    accepted(receiver, sender, sender.push(1, gathered=[first], base=[base]), receivers)
     manifest = sender.push(2, gathered=[second], base=None)
-    newcomer = WeightReceiver()
+    new_worker = WeightReceiver()
     with pytest.raises(WholeWeightsNeeded, match=r"version 1 .* none"):
-        accepted(newcomer, sender, manifest, audience)
-    assert close_to(held(accepted(newcomer, sender, manifest.whole(), audience)), sums(base, second), digits=1e-6)
-    assert close_to(held(accepted(receiver, sender, manifest, audience)), sums(base, second), digits=1e-6)
+        accepted(new_worker, sender, manifest, receivers)
+    assert close_to(held(accepted(new_worker, sender, manifest.whole(), receivers)), sums(base, second), digits=1e-6)
+    assert close_to(held(accepted(receiver, sender, manifest, receivers)), sums(base, second), digits=1e-6)
     third = drawn(ADAPTERS, seed=3)
     manifest = sender.push(3, gathered=[third], base=None)
-    for one in (newcomer, receiver):
-        assert close_to(held(accepted(one, sender, manifest, audience)), sums(base, third), digits=1e-6)
-    newcomer.close()
+    for one in (new_worker, receiver):
+        assert close_to(held(accepted(one, sender, manifest, receivers)), sums(base, third), digits=1e-6)
+    new_worker.close()
     sender.close()
 
 

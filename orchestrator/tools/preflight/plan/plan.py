@@ -35,7 +35,7 @@ from temper.orchestrator.tools.preflight.plan.memory import (
 )
 from temper.orchestrator.tools.preflight.plan.model import PlannedModel, counted, planned_model, source_config
 from temper.orchestrator.tools.preflight.plan.step_time import Fleet, StepTime, Work, mean_lengths, step_time, work_of
-from temper.rollout.weights.transports import COPIES, CUDA_IPC, SHARED_MEMORY, is_lasting
+from temper.rollout.weights.transports import COPIES, CUDA_IPC, SHARED_MEMORY, is_non_blocking
 
 STORE_SHARE = 0.3
 """Share of main memory that Ray's object store has by default, in /dev/shm if that has as much."""
@@ -161,7 +161,7 @@ class Plan:
             transport=found.transport,
             why=found.why,
             nbytes=nbytes,
-            sent=adapters if alone and is_lasting(found.transport) else nbytes,
+            sent=adapters if alone and is_non_blocking(found.transport) else nbytes,
             copies=COPIES + (machines > 1) if found.transport == SHARED_MEMORY else 0,
             copies_on_device=COPIES if found.transport == CUDA_IPC else 0,
             lacks=lacks,

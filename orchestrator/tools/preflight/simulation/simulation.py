@@ -27,7 +27,7 @@ from temper.orchestrator.tools.preflight.simulation.stand_ins import Driver, Sim
 from temper.orchestrator.tools.preflight.simulation.virtual_time import run_virtually
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
-from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.pool.slot_keeper import RestartPolicy
 from temper.rollout.trajectory import WeightVersion
 
 Floats = NDArray[np.float64]
@@ -89,7 +89,7 @@ class _Run:
                 Path("simulated"), WeightVersion(step=0), push_s=lambda nbytes: scenario.loop.timeout_s
             ),
             retries=0,
-            healing=Healing(start_s=START_DEADLINE * max(1.0, scenario.speeds.start_s)),
+            restart_policy=RestartPolicy(start_s=START_DEADLINE * max(1.0, scenario.speeds.start_s)),
         )
         self._steps = self._answers = self._tokens = 0
         self._lags: Counter[int] = Counter()  # of groups: versions from their admission to their step
@@ -142,7 +142,7 @@ class _Run:
                 stop=StopFlag(),
                 limit=limit,
                 push_limit=lambda nbytes: limit,
-                healed=self._pool.healed,
+                healed=self._pool.last_restart,
             ),
             epochs=settings.epochs,
         )

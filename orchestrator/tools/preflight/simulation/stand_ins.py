@@ -17,13 +17,13 @@ from temper.envs.core.process import Place
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.orchestrator.tools.preflight.simulation.scenario import Scenario, Speeds
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.token_arrays import as_ids
 from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.manifest import WeightManifest
-from temper.rollout.weights.transports import Audience
+from temper.rollout.weights.transports import Receivers
 
 TOKEN_S = 0.75e-6
 """Seconds of the driver's CPU for a sampled token: to receive it, advantages, batches, shares of ranks, its part of files.
@@ -170,7 +170,7 @@ class SimulatedWorker(WorkerHandle):
     async def died(self) -> None:
         await asyncio.Event().wait()
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
         """Return a group after the time of its answers in this engine, and then of its tokens in the driver."""
         began = asyncio.get_running_loop().time()
         tokens = self._scenario.lengths.of(ticket.number, samples)
@@ -270,7 +270,7 @@ class SimulatedLearner:
     async def host(self) -> str:
         return "simulated"
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
         """Offer nothing, at once."""
         offered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         offered.set_result(None)

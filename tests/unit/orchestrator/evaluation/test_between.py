@@ -35,7 +35,7 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import scores
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.trajectory import Failure, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Offered, Push
@@ -59,7 +59,7 @@ class Engines:
         self.did: list[str] = []
         self.tickets: list[Ticket] = []
 
-    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None = None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None = None) -> Group:
         self.tickets.append(ticket)
         ours, version = ticket.number >= FIRST_TICKET, self.version
         self.did.append(f"{'asks' if ours else 'trains'} {version}")
@@ -76,7 +76,7 @@ class Engines:
         said = answer(ticket.task, version >= 3, under(version, last=self.version))
         return Group(ticket=ticket, trajectories=(said,) * samples)
 
-    async def groups_in_flight(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[PartialGroup]:
         return []
 
     async def load_weights(self, push: Push) -> WeightVersion:
@@ -377,8 +377,8 @@ class EngineWorker(Worker):
         self.worker = RolloutWorker(RolloutConfig(), seed=1)
         self.worker.attach(engine, RENDERER, TAGS)
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
-        return await self.worker.run_group(ticket, samples, attempt, begun)
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
+        return await self.worker.run_group(ticket, samples, attempt, partial)
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
         return await self.worker.load_weights(manifest, await offer, number)

@@ -28,7 +28,7 @@ from temper.orchestrator.session.colocated_phases import PHASES_FILE, ColocatedP
 from temper.orchestrator.session.context import RunContext
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
-from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.pool.slot_keeper import RestartPolicy
 from temper.rollout.trajectory import WeightVersion
 
 T = TypeVar("T")
@@ -49,7 +49,9 @@ class Shared:
             workers=1,
             weights=ServedWeights(Path("base"), WeightVersion(step=0), push_s=lambda nbytes: 60.0),
             retries=0,
-            healing=Healing(died=lambda name, death: self.told.append(str(death)), tell=self.told.append),
+            restart_policy=RestartPolicy(
+                on_failure=lambda name, death: self.told.append(str(death)), log=self.told.append
+            ),
         )
         self.rank = SharingRank(self.device)
         self.learner = TrainerGroup([RankHandle(self.rank, number=0)], engine_processes=1)

@@ -51,9 +51,9 @@ class Engines(Rollouts):
         self.fails = fails
         self.served: list[tuple[str, int]] = []
 
-    async def run_group(self, ticket: Ticket, samples: int, begun: Any = None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, partial: Any = None) -> Group:
         await asyncio.sleep(0.002 * (ticket.number % 3))  # some are in flight when a step ends
-        return await super().run_group(ticket, samples, begun)
+        return await super().run_group(ticket, samples, partial)
 
     async def load_weights(self, push: Push) -> WeightVersion:
         version = await super().load_weights(push)

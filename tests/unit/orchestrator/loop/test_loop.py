@@ -40,7 +40,7 @@ from temper.orchestrator.stages.self_sft import SelfSftConfig
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.trajectory import Group, Stop, Ticket, Times, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Push
 
@@ -71,7 +71,7 @@ class Rollouts:
         self.started = self.running = self.cancelled = 0
         self.passes = 1000  # before the loop, for whoever sampled then
 
-    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None) -> Group:
         self.passes += 3
         self.started += 1
         self.running += 1
@@ -88,7 +88,7 @@ class Rollouts:
         )
         return Group(ticket=ticket, trajectories=tuple(answers))
 
-    async def groups_in_flight(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[PartialGroup]:
         return []
 
     async def load_weights(self, push: Push) -> WeightVersion:
@@ -169,11 +169,11 @@ class BreakingRollouts(Rollouts):
         self.group, self.push, self.after = group, push, after
         self.learning = asyncio.Event()
 
-    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None) -> Group:
         if self.group is not None and ticket.number >= 2 * self.after:
             await self.learning.wait()
             raise self.group
-        return await super().run_group(ticket, samples, begun)
+        return await super().run_group(ticket, samples, partial)
 
     async def load_weights(self, push: Push) -> WeightVersion:
         if self.push is not None and push.manifest.version > self.after:
@@ -355,7 +355,7 @@ def test_a_fault_of_the_sampling_side_waits_until_the_step_is_learnt_and_reporte
 
 def test_groups_are_waited_for_anew_while_workers_are_replaced() -> None:
     class Late(Rollouts):
-        async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
+        async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None) -> Group:
             await asyncio.sleep(0.5)
             raise OSError("the group came")
 
@@ -455,11 +455,11 @@ class TimedRollouts(Rollouts):
         self.asked.append(time.monotonic())
         return await super().engine_stats()
 
-    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None) -> Group:
         while self.saved < ticket.number // 2:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.02)
-        return await super().run_group(ticket, samples, begun)
+        return await super().run_group(ticket, samples, partial)
 
     async def load_weights(self, push: Push) -> WeightVersion:
         await asyncio.sleep(TAKES_S[StepPart.LOAD])

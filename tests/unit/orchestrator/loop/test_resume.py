@@ -47,7 +47,7 @@ from temper.orchestrator.stages.loop_stage import LoopStage
 from temper.orchestrator.stages.rl import teaches
 from temper.orchestrator.stages.stage import StageInstance
 from temper.rollout.engines.protocol import EngineStats
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 from temper.rollout.weights.delivery import Push
 
@@ -192,24 +192,24 @@ class Rollouts:
 
     def __init__(self, life: Life, weights: Weights, serves: list[str]) -> None:
         self.life, self.weights, self.serves = life, weights, serves
-        self.running: dict[int, BegunGroup] = {}
+        self.running: dict[int, PartialGroup] = {}
 
-    async def run_group(self, ticket: Ticket, samples: int, begun: BegunGroup | None = None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, partial: PartialGroup | None = None) -> Group:
         served = tuple(self.serves)
-        self.running[ticket.number] = begun or BegunGroup(
+        self.running[ticket.number] = partial or PartialGroup(
             ticket=ticket, attempt=0, finished={0: self.answer(ticket, 1.0, served)}
         )
         await self.life.some_time()
-        begun = self.running.pop(ticket.number)
+        partial = self.running.pop(ticket.number)
         if ticket.number % 7 == 5:
             broken = Failure(kind=FailureKind.ENVIRONMENT, message="down")
             failed = Trajectory(task=ticket.task, turns=(), stop=Stop.FAILURE, failure=broken)
             return Group(ticket=ticket, trajectories=(), failed=(failed,) * samples)
         right = (1.0, 1.0) if ticket.number % 3 == 1 else (0.0, 1.0)
         others = (self.answer(ticket, reward, served) for reward in right[:-1])
-        return Group(ticket=ticket, trajectories=(*others, begun.finished[0]))
+        return Group(ticket=ticket, trajectories=(*others, partial.finished[0]))
 
-    async def groups_in_flight(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[PartialGroup]:
         await self.life.some_time()
         return list(self.running.values())
 

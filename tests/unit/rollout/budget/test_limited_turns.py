@@ -62,7 +62,10 @@ def test_turns_are_closed_where_the_rule_closes_them(tokenizer: PreTrainedTokeni
     said = [drawn(rng, tokenizer, rng.choice([0, 0, 0, 5, 40])) for _ in limits]
     turns.put(
         range(slots),
-        [turns.begun(*each, variant=variant) for *each, variant in zip(limits, contexts, said, variants, strict=True)],
+        [
+            turns.start_turn(*each, variant=variant)
+            for *each, variant in zip(limits, contexts, said, variants, strict=True)
+        ],
     )
     places, forced = torch.arange(slots + 1), 0
     for _ in range(25):

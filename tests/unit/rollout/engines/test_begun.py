@@ -24,7 +24,7 @@ from temper.rollout.engines.protocol import TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.episodes.resume import BegunGroup, begun_from_json, begun_to_json
+from temper.rollout.episodes.resume import PartialGroup, partial_group_from_json, partial_group_to_json
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer
@@ -54,26 +54,26 @@ async def worker_on(model_dir: Path, *, version: int) -> RolloutWorker:
     return worker
 
 
-async def begun_groups(
+async def partial_groups(
     worker: RolloutWorker, tickets: list[Ticket], *, answered: int
-) -> tuple[list[BegunGroup], float]:
+) -> tuple[list[PartialGroup], float]:
     """What there is of the groups when so many turns are answered, and the seconds that it took to say; it is given up."""
     playing = [asyncio.create_task(worker.run_group(ticket, SAMPLES)) for ticket in tickets]
     async with asyncio.timeout(LONG_S):
         while True:
             began = time.monotonic()
-            begun = await worker.groups_in_flight()
+            partial = await worker.groups_in_flight()
             took = time.monotonic() - began
-            if sum(len(one.turns) for group in begun for one in group.unfinished.values()) >= answered:
+            if sum(len(one.turns) for group in partial for one in group.unfinished.values()) >= answered:
                 break
             await asyncio.sleep(0.02)
     for task in playing:
         task.cancel()
     await asyncio.wait(playing, timeout=LONG_S)
-    return begun, took
+    return partial, took
 
 
-def check_kept(trajectory: Trajectory, group: BegunGroup, sample: int) -> None:
+def check_kept(trajectory: Trajectory, group: PartialGroup, sample: int) -> None:
     """What there was is its beginning, token by token; the second engine sampled the rest."""
     if sample in group.finished:
         assert trajectory == group.finished[sample]
@@ -81,13 +81,13 @@ def check_kept(trajectory: Trajectory, group: BegunGroup, sample: int) -> None:
     ids = [token for turn in trajectory.turns for token in turn.sampled_ids]
     versions = [version for turn in trajectory.turns for version in turn.versions_T]
     logprobs = [logprob for turn in trajectory.turns for logprob in turn.logprobs_T]
-    begun = group.unfinished.get(sample)
-    if begun is None:
+    partial = group.unfinished.get(sample)
+    if partial is None:
         assert (trajectory.carried, set(versions)) == (Carried.NO, {AFTER})
         return
-    last = begun.turn.said if begun.turn else None
-    kept = [token for turn in begun.turns for token in turn.sampled_ids] + list(last.token_ids if last else ())
-    known = [value for turn in begun.turns for value in turn.logprobs_T] + list(last.logprobs_T if last else ())
+    last = partial.turn.said if partial.turn else None
+    kept = [token for turn in partial.turns for token in turn.sampled_ids] + list(last.token_ids if last else ())
+    known = [value for turn in partial.turns for value in turn.logprobs_T] + list(last.logprobs_T if last else ())
     assert trajectory.carried is Carried.ON
     assert ids[: len(kept)] == kept
     assert [math.isnan(value) for value in logprobs[: len(kept)]] == [math.isnan(value) for value in known]
@@ -136,11 +136,11 @@ async def closings_go_on(engine: VllmEngine, tags: ThoughtTags, prompt: tuple[in
     assert place is not None
     assert len(whole.token_ids) > place.end
     for cut in range(1, place.end + 3):
-        begun = whole.first(cut)
+        partial = whole.first(cut)
         rest = await engine.generate(
-            TurnRequest(prompt_ids=prompt, max_tokens=40 - cut, seed=cut, limit=limit, begun=begun.token_ids)
+            TurnRequest(prompt_ids=prompt, max_tokens=40 - cut, seed=cut, limit=limit, prefix_ids=partial.token_ids)
         )
-        both = begun.then(rest)
+        both = partial.then(rest)
         closed = tags.forced_close(both.token_ids, limit)
         assert closed is not None
         assert [n for n, mark in enumerate(both.forced_T) if mark] == list(range(closed.start, closed.end))
@@ -157,14 +157,14 @@ async def story(model_dir: Path, say: pytest.CaptureFixture[str]) -> None:
     prompt = Renderer(tokenizer).prompt_ids(tickets[0].task)
     try:
         await closings_go_on(engine, tags, prompt)
-        begun, took = await begun_groups(first, tickets, answered=2)
+        partial, took = await partial_groups(first, tickets, answered=2)
     finally:
         await first.close()
-    lines = [json.dumps(begun_to_json(group)) for group in begun]
-    tokens = sum(one.tokens for group in begun for one in group.unfinished.values())
+    lines = [json.dumps(partial_group_to_json(group)) for group in partial]
+    tokens = sum(one.tokens for group in partial for one in group.unfinished.values())
     with say.disabled():
         print(f"\ngroups in flight: {tokens} tokens in {took * 1000:.1f} ms, {sum(map(len, lines))} bytes")
-    left = [begun_from_json(json.loads(line), ticket) for line, ticket in zip(lines, tickets, strict=True)]
+    left = [partial_group_from_json(json.loads(line), ticket) for line, ticket in zip(lines, tickets, strict=True)]
     assert any(one.turn is not None and one.turn.said.token_ids for group in left for one in group.unfinished.values())
     second = await worker_on(model_dir, version=AFTER)
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())

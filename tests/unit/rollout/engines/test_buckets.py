@@ -14,7 +14,7 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.buckets import BucketWays, Buffers, packed
+from temper.rollout.weights.buckets import BucketGroup, Buffers, packed
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, open_store
 
@@ -30,7 +30,7 @@ class Ends:
     def __init__(self, rank: TrainerWorker) -> None:
         first = GroupMember(host=LOOPBACK, port=0, rank=0, size=1 + PROCESSES, timeout_s=60.0)
         rendezvous, self.store = open_store(first)
-        self.ways = BucketWays(rendezvous=rendezvous, senders=1, bucket_bytes=SMALL)
+        self.bucket_group = BucketGroup(rendezvous=rendezvous, senders=1, bucket_bytes=SMALL)
         self.group: ProcessGroup | None = None
         assert rank.engine is not None
         self.rank = rank.engine
@@ -49,19 +49,19 @@ class Ends:
                 one[name] = torch.nn.functional.pad(one[name], (0, 0, 0, rows))
                 shapes[name] = tuple(one[name].shape)
         manifest = WeightManifest.of(shapes, dtype="float32", transport="broadcast", version=version)
-        packing = packed(self.ways.buckets(manifest), gathered, rank=0, buffers=Buffers(CPU))
+        packing = packed(self.bucket_group.buckets(manifest), gathered, rank=0, buffers=Buffers(CPU))
         sent = [buffer[: bucket.manifest.nbytes] for bucket, buffer in packing]
         assert len(sent) > 5
         if damaged:
             sent[len(sent) // 2][7] ^= 1
         sending = asyncio.create_task(asyncio.to_thread(self._send, sent))
         try:
-            return await engine.load_weights(manifest, self.ways, number=0)
+            return await engine.load_weights(manifest, self.bucket_group, number=0)
         finally:
             await sending
 
     def _send(self, segments: list[torch.Tensor]) -> None:
-        self.group = self.group or self.ways.join(self.store, sender=0, member=0, device=CPU)
+        self.group = self.group or self.bucket_group.join(self.store, sender=0, member=0, device=CPU)
         for segment in segments:
             self.group.begin(segment)()
 

@@ -38,7 +38,7 @@ async def test_a_completion_takes_its_time_and_can_be_seen_while_it_plays() -> N
     engine = ReplayEngine({}, others=[completion(*range(100))], token_s=0.003)
     began = monotonic()
     playing = asyncio.create_task(engine.generate(asked(1)))
-    while not ((part := engine.so_far("a")) and part.token_ids):
+    while not ((part := engine.partial_completion("a")) and part.token_ids):
         assert not playing.done()
         await asyncio.sleep(0)
     part, whole, seconds = part, await playing, monotonic() - began
@@ -46,4 +46,4 @@ async def test_a_completion_takes_its_time_and_can_be_seen_while_it_plays() -> N
     assert not part.finished
     assert part.token_ids == whole.token_ids[: len(part.token_ids)]
     assert seconds >= 0.3
-    assert engine.so_far("a") is None
+    assert engine.partial_completion("a") is None

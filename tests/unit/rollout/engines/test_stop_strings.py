@@ -34,14 +34,14 @@ def check(draw: random.Random) -> None:
     stop = ["".join(draw.choices("ab \n", k=draw.randint(1, 6))) for _ in range(draw.randint(1, 3))]
     ids = draw.choices(range(len(PIECES)), k=40)
     ids = ids[: first_end(ids, stop)]  # the engine that began it went no further
-    begun = ids[: draw.randint(0, len(ids) - 1)]
+    prefix_ids = ids[: draw.randint(0, len(ids) - 1)]
     rest = draw.choices(range(len(PIECES)), k=20)
     rest = rest[: first_end(rest, stop)]  # nor does the one that continues, of which it sees only its own tokens
-    if first_end(begun, stop) is not None:
-        begun = []
-    found = ended_at_stop(said(rest), begun, stop, text)
-    end = first_end([*begun, *rest], stop)
-    assert len(found.token_ids) == (len(rest) if end is None or not begun else end - len(begun))
+    if first_end(prefix_ids, stop) is not None:
+        prefix_ids = []
+    found = ended_at_stop(said(rest), prefix_ids, stop, text)
+    end = first_end([*prefix_ids, *rest], stop)
+    assert len(found.token_ids) == (len(rest) if end is None or not prefix_ids else end - len(prefix_ids))
 
 
 def decodes(tokens: int) -> tuple[int, int]:

@@ -99,7 +99,9 @@ class Setup:
         """Answers of which at least one has begun."""
         running = asyncio.create_task(self.sample(count, tokens=tokens))
         async with asyncio.timeout(300.0):
-            while not any((said := self.engine.so_far(f"answer {seed}")) and said.token_ids for seed in range(count)):
+            while not any(
+                (said := self.engine.partial_completion(f"answer {seed}")) and said.token_ids for seed in range(count)
+            ):
                 assert not running.done()
                 await asyncio.sleep(0.001)
         return running
@@ -126,7 +128,7 @@ async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
     ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
     group = asyncio.create_task(worker.run_group(ticket, 32))
     async with asyncio.timeout(300.0):
-        while not any(one.turn for begun in await worker.groups_in_flight() for one in begun.unfinished.values()):
+        while not any(one.turn for partial in await worker.groups_in_flight() for one in partial.unfinished.values()):
             await asyncio.sleep(0.001)
     assert engine._llm.get_num_unfinished_requests() > 0
     group.cancel()
@@ -369,11 +371,11 @@ async def adapters_arrive(setup: Setup, *, versions: Sequence[int]) -> WeightMan
     """Whole weights as version 1, then adapters alone, in mid-sentence too; returns the last push."""
     engine, rank = setup.engine, setup.rank
     assert await loaded(engine, rank, setup.publish(1)) == WeightVersion(step=1)
-    begun = await setup.sample(4, tokens=16)
-    assert setup.gap(begun) < TOLERANCE
+    partial = await setup.sample(4, tokens=16)
+    assert setup.gap(partial) < TOLERANCE
     for version in versions:
         setup.train()
-        assert setup.gap(begun) > 100 * TOLERANCE  # so that it would show if these adapters did not arrive
+        assert setup.gap(partial) > 100 * TOLERANCE  # so that it would show if these adapters did not arrive
         alone = setup.publish(version)
         assert alone.adapted is not None
         assert alone.sent_bytes < alone.whole_bytes / 8

@@ -6,7 +6,7 @@ from typing import Any
 
 from temper.envs.core.task import EnvRef, Task
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.episodes.resume import BegunEpisode, BegunGroup, BegunGroups, BegunTurn, describe_rows
+from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, PartialGroups, PartialTurn, describe_rows
 from temper.rollout.trajectory import NO_TIME, Stop, Ticket, Trajectory, WeightVersion
 
 TASK = Task(env=EnvRef(name="math"), key="1", messages=({"role": "user", "content": "?"},), spec={})
@@ -16,15 +16,15 @@ def ticket_of(number: int, *, admitted: int = 1) -> Ticket:
     return Ticket(number=number, task=TASK, admitted=WeightVersion(step=admitted))
 
 
-def begun(number: int) -> BegunGroup:
+def partial(number: int) -> PartialGroup:
     said = Completion(token_ids=(7, 8), logprobs_T=(-0.5, -1.0), versions_T=(0, 1), finished=False)
-    turn = BegunTurn(context_ids=(1, 2, 3), said=said, whole=False)
+    turn = PartialTurn(context_ids=(1, 2, 3), said=said, whole=False)
     answer = Trajectory(task=TASK, turns=(), stop=Stop.ENV, reward=1.0)
-    return BegunGroup(
+    return PartialGroup(
         ticket=ticket_of(number),
         attempt=0,
         finished={1: answer},
-        unfinished={0: BegunEpisode(turns=(), turn=turn, seconds=1.5, times=NO_TIME)},
+        unfinished={0: PartialEpisode(turns=(), turn=turn, seconds=1.5, times=NO_TIME)},
     )
 
 
@@ -34,28 +34,28 @@ def read(lines: str) -> list[dict[str, Any]]:
 
 def test_what_is_in_flight_is_read_back_and_handed_out_once() -> None:
     notes: list[str] = []
-    lines = BegunGroups(note=notes.append).lines([begun(4), begun(5), begun(6)], unfinished={4, 5, 9})
+    lines = PartialGroups(note=notes.append).lines([partial(4), partial(5), partial(6)], unfinished={4, 5, 9})
     assert [row["ticket"] for row in read(lines)] == [4, 5]
     rows = [row for row in read(lines) if row["ticket"] == 5]
     assert describe_rows(rows) == "1 groups go on where they were, with 1 answers and 2 tokens of 1 others"
-    groups = BegunGroups(rows, note=notes.append)
+    groups = PartialGroups(rows, note=notes.append)
     ticket = ticket_of(5, admitted=3)  # versions have moved on
     assert groups.take(ticket_of(4)) is None
-    assert groups.take(ticket) == replace(begun(5), ticket=ticket)
+    assert groups.take(ticket) == replace(partial(5), ticket=ticket)
     assert groups.take(ticket) is None
     assert notes == []
 
 
 def test_a_group_that_was_not_handed_out_yet_is_in_the_next_checkpoint_too() -> None:
-    rows = read(BegunGroups(note=print).lines([begun(4), begun(5)], unfinished={4, 5}))
-    groups = BegunGroups(rows, note=print)
+    rows = read(PartialGroups(note=print).lines([partial(4), partial(5)], unfinished={4, 5}))
+    groups = PartialGroups(rows, note=print)
     groups.take(ticket_of(4))
-    again = read(groups.lines([begun(7)], unfinished={4, 5, 7}))
+    again = read(groups.lines([partial(7)], unfinished={4, 5, 7}))
     assert [row["ticket"] for row in again] == [5, 7]
 
 
 def test_a_group_whose_task_is_another_now_begins_again_and_says_so() -> None:
     notes: list[str] = []
-    groups = BegunGroups(read(BegunGroups(note=print).lines([begun(4)], unfinished={4})), note=notes.append)
+    groups = PartialGroups(read(PartialGroups(note=print).lines([partial(4)], unfinished={4})), note=notes.append)
     assert groups.take(replace(ticket_of(4), task=replace(TASK, key="2"))) is None
     assert notes == ["group 4 begins again: its task was math/1 and is math/2 now"]

@@ -32,7 +32,7 @@ from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtLimit
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits
-from temper.rollout.episodes.resume import BegunEpisode, BegunGroup, begun_from_json, begun_to_json
+from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, partial_group_from_json, partial_group_to_json
 from temper.rollout.trajectory import Carried, Stop, Trajectory
 
 
@@ -93,13 +93,13 @@ def test_a_turn_that_waits_for_its_environment_is_not_sampled_again() -> None:
         env.open, env.waiting = opened, waiting
         return env
 
-    async def story() -> tuple[BegunEpisode, HeldEngine, Trajectory]:
+    async def story() -> tuple[PartialEpisode, HeldEngine, Trajectory]:
         attempt = Attempt(
-            ticket_of(task), runner_of(HeldEngine(said_in(whole)), make=gated), attempt=0, seeds=[1], begun=None
+            ticket_of(task), runner_of(HeldEngine(said_in(whole)), make=gated), attempt=0, seeds=[1], partial=None
         )
         playing = asyncio.create_task(attempt.play())
         await asyncio.to_thread(waiting.wait, LONG_S)
-        left = written_and_read(attempt.so_far())
+        left = written_and_read(attempt.to_partial())
         playing.cancel()
         await asyncio.wait([playing], timeout=LONG_S)
         opened.set()
@@ -122,7 +122,7 @@ def test_an_episode_may_be_stopped_again_and_again() -> None:
     async def story() -> Trajectory:
         left = None
         for version in range(8):  # first in the first turn, then in the second
-            left = await stopped(task, HeldEngine(said, version=version, hold_at=version == 4, tokens=3), begun=left)
+            left = await stopped(task, HeldEngine(said, version=version, hold_at=version == 4, tokens=3), partial=left)
         assert left is not None
         return await gone_on(task, HeldEngine(said, version=8), left)
 
@@ -158,13 +158,13 @@ def test_a_thought_has_one_limit_however_often_it_is_interrupted() -> None:
         return engine, await gone_on(task, engine, left, thought=thought)
 
     undisturbed = HeldEngine(said)
-    expected = asyncio.run(gone_on(task, undisturbed, BegunGroup(ticket=ticket_of(task), attempt=0), thought=thought))
+    expected = asyncio.run(gone_on(task, undisturbed, PartialGroup(ticket=ticket_of(task), attempt=0), thought=thought))
     for tokens in range(len(whole.token_ids)):  # before the closing, inside it and after it
         engine, trajectory = asyncio.run(story(tokens))
         same_but_for_versions(trajectory, expected)
-        (begun, _, limit), (most,) = engine.asked[0], engine.most
-        assert (begun, limit) == (tokens, ThoughtLimit(tokens=5, grace=2))
-        assert begun + most == undisturbed.most[0]
+        (partial, _, limit), (most,) = engine.asked[0], engine.most
+        assert (partial, limit) == (tokens, ThoughtLimit(tokens=5, grace=2))
+        assert partial + most == undisturbed.most[0]
 
 
 def test_the_rest_of_a_turn_has_a_seed_of_its_own_which_the_turn_and_its_tokens_decide() -> None:
@@ -216,14 +216,14 @@ def test_recorded_experts_of_answered_turns_are_kept() -> None:
         said[prompt] = dataclasses.replace(turn, experts=experts)
 
     class Recording(HeldEngine):
-        def so_far(self, request: str) -> Completion | None:
+        def partial_completion(self, request: str) -> Completion | None:
             return None
 
     async def story(engine: HeldEngine) -> Trajectory:
         left = await stopped(task, engine)
         return await gone_on(task, HeldEngine(said), left)
 
-    whole = asyncio.run(gone_on(task, HeldEngine(said), BegunGroup(ticket=ticket_of(task), attempt=0)))
+    whole = asyncio.run(gone_on(task, HeldEngine(said), PartialGroup(ticket=ticket_of(task), attempt=0)))
     trajectory = asyncio.run(story(Recording(said, hold_at=1, tokens=1)))
     same_but_for_versions(trajectory, whole)
     for ours, theirs in zip(trajectory.turns, whole.turns, strict=True):
@@ -232,6 +232,6 @@ def test_recorded_experts_of_answered_turns_are_kept() -> None:
 
 def test_a_changed_task_is_not_taken_for_the_one_before() -> None:
     task, _ = own(Path())
-    written = begun_to_json(BegunGroup(ticket=ticket_of(task), attempt=0))
+    written = partial_group_to_json(PartialGroup(ticket=ticket_of(task), attempt=0))
     with pytest.raises(ValueError, match="echo/1.*echo/2"):
-        begun_from_json(written, ticket_of(dataclasses.replace(task, key="2")))
+        partial_group_from_json(written, ticket_of(dataclasses.replace(task, key="2")))

@@ -131,11 +131,11 @@ class PausedEngine(ScriptedEngine):
     """Each turn waits 0.3 s for room, is sampled for 0.2 s, and meets three pauses of 0.3 s."""
 
     async def generate(self, request: TurnRequest) -> Completion:
-        begun: set[str] = set()
-        clocks, name = TurnClocks(begun.__contains__), request.name or ""
+        partial: set[str] = set()
+        clocks, name = TurnClocks(partial.__contains__), request.name or ""
         with clocks.of(name, request.clock):
             await asyncio.sleep(0.3)
-            begun.add(name)
+            partial.add(name)
             clocks.look()
             for _ in range(3):
                 clocks.stand(still=True)

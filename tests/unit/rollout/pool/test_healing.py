@@ -12,12 +12,12 @@ from support.plain_pool import TASK, TICKET, Worker, pool_of, settle
 from support.pushes import empty_push
 
 from temper.envs.core.process import LearnerDied, WorkerDied
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit, TooManyRestarts
 from temper.rollout.trajectory import FailureKind, Group, Ticket, WeightVersion
 from temper.rollout.weights.delivery import Delivery, Offered, Push
-from temper.rollout.weights.transports import Audience
+from temper.rollout.weights.transports import Receivers
 
 T = TypeVar("T")
 ONE, TWO = WeightVersion(step=1), WeightVersion(step=2)
@@ -35,7 +35,7 @@ def states(pool: RolloutPool) -> list[tuple[str, int]]:
 async def test_a_group_whose_worker_dies_is_done_again_by_another_one_with_the_same_seeds() -> None:
     reissued: list[tuple[int, str]] = []
     first, other = Worker(held=True), Worker()
-    pool = await pool_of([first, other], newcomers=[Worker(unplaced=True)])
+    pool = await pool_of([first, other], new_workers=[Worker(unplaced=True)])
     pool.on_reissue = lambda number, why: reissued.append((number, why))
     answering = asyncio.create_task(pool.run_group(TICKET, 4))
     await settle()
@@ -53,7 +53,7 @@ async def test_a_group_whose_worker_dies_is_done_again_by_another_one_with_the_s
 async def test_the_only_worker_is_replaced_and_its_groups_wait_for_the_newcomer() -> None:
     said: list[str] = []
     first, second = Worker(name="worker 0", held=True), Worker(name="worker 0")
-    pool = await pool_of([first], newcomers=[second], tell=said.append)
+    pool = await pool_of([first], new_workers=[second], tell=said.append)
     answering = asyncio.create_task(pool.run_group(TICKET, 2))
     await settle()
     first.kill()
@@ -64,53 +64,53 @@ async def test_the_only_worker_is_replaced_and_its_groups_wait_for_the_newcomer(
 
 @in_loop
 async def test_while_no_worker_serves_and_one_starts_nobody_counts_the_time_for_the_groups() -> None:
-    first, newcomer = Worker(), Worker(unplaced=True)
-    pool = await pool_of([first], newcomers=[newcomer])
-    healed = [pool.healed()]
+    first, new_worker = Worker(), Worker(unplaced=True)
+    pool = await pool_of([first], new_workers=[new_worker])
+    healed = [pool.last_restart()]
     first.kill()
     await settle()
     for _ in range(2):
         await asyncio.sleep(0.02)
-        healed.append(pool.healed())
-    newcomer.room.set()
+        healed.append(pool.last_restart())
+    new_worker.room.set()
     await pool.run_group(TICKET, 1)
     for _ in range(2):
         await asyncio.sleep(0.02)
-        healed.append(pool.healed())
+        healed.append(pool.last_restart())
     never, starts, later, serves, still = healed
     assert never == 0.0 < starts < later < serves == still
 
 
 @in_loop
 async def test_a_newcomer_reads_the_checkpoint_that_the_others_read_while_it_started() -> None:
-    first, newcomer = Worker(), Worker()
-    pool = await pool_of([first, Worker()], newcomers=[newcomer])
-    newcomer.broken = None
+    first, new_worker = Worker(), Worker()
+    pool = await pool_of([first, Worker()], new_workers=[new_worker])
+    new_worker.broken = None
     first.kill()
     for _ in range(4):  # it has started on what was served then, or is about to
         await asyncio.sleep(0)
     await pool.load_checkpoint(Path("other"), ONE)
     await settle()
-    assert newcomer.did[-1] in ("read other 1", "start other 1")
+    assert new_worker.did[-1] in ("read other 1", "start other 1")
 
 
 @in_loop
 async def test_weights_that_are_those_of_a_directory_are_read_from_it_by_a_newcomer() -> None:
-    first, newcomer = Worker(), Worker()
-    pool = await pool_of([first], newcomers=[newcomer])
+    first, new_worker = Worker(), Worker()
+    pool = await pool_of([first], new_workers=[new_worker])
     await pool.load_weights(empty_push(5, nbytes=64))
     assert pool.model is None
     pool.hold(Path("trained"))
     first.kill()
     await settle()
-    assert newcomer.did == ["start trained 5"]
+    assert new_worker.did == ["start trained 5"]
     assert str(pool.model) == "trained"
 
 
 @in_loop
 async def test_those_that_die_in_a_push_are_replaced_and_the_others_confirm_it() -> None:
-    dies, lives, newcomer = Worker(), Worker(), Worker()
-    pool = await pool_of([dies, lives], newcomers=[newcomer])
+    dies, lives, new_worker = Worker(), Worker(), Worker()
+    pool = await pool_of([dies, lives], new_workers=[new_worker])
     dies.loads.clear()
     pushing = asyncio.create_task(pool.load_weights(empty_push(1, nbytes=64)))
     await settle()
@@ -119,32 +119,32 @@ async def test_those_that_die_in_a_push_are_replaced_and_the_others_confirm_it()
     while states(pool)[0] != ("serving", 1):
         await asyncio.sleep(0.01)
     assert (confirmed, states(pool)) == (ONE, [("serving", 1), ("serving", 0)])
-    assert (lives.did, newcomer.did) == (["start base 0", "push 1"], ["start newest 1", "push 1"])
+    assert (lives.did, new_worker.did) == (["start base 0", "push 1"], ["start newest 1", "push 1"])
 
 
 @in_loop
 async def test_a_push_in_which_all_die_is_what_their_successors_serve() -> None:
-    dies, newcomer = Worker(), Worker()
-    pool = await pool_of([dies], newcomers=[newcomer])
+    dies, new_worker = Worker(), Worker()
+    pool = await pool_of([dies], new_workers=[new_worker])
     dies.loads.clear()
     pushing = asyncio.create_task(pool.load_weights(empty_push(1, nbytes=64)))
     await settle()
     dies.kill()
     confirmed = await pushing
     await pool.run_group(TICKET, 1)
-    assert (confirmed, newcomer.did) == (ONE, ["start newest 1", "push 1", "group 3"])
+    assert (confirmed, new_worker.did) == (ONE, ["start newest 1", "push 1", "group 3"])
 
 
 @in_loop
 async def test_one_that_fails_again_in_a_push_that_others_took_is_replaced() -> None:
     said: list[str] = []
-    fails, lives, newcomer = Worker(), Worker(), Worker()
-    pool = await pool_of([fails, lives], newcomers=[newcomer], tell=said.append)
+    fails, lives, new_worker = Worker(), Worker(), Worker()
+    pool = await pool_of([fails, lives], new_workers=[new_worker], tell=said.append)
     fails.damaged = 2
     confirmed = await pool.load_weights(empty_push(1, nbytes=64))
     while states(pool)[0] != ("serving", 1):
         await asyncio.sleep(0.01)
-    assert (confirmed, lives.did, newcomer.did, fails.dead.is_set()) == (
+    assert (confirmed, lives.did, new_worker.did, fails.dead.is_set()) == (
         ONE,
         ["start base 0", "push 1"],
         ["start newest 1", "push 1"],
@@ -167,21 +167,21 @@ def test_a_push_that_is_damaged_again_is_a_fault() -> None:
 @in_loop
 async def test_an_engine_that_gets_no_bytes_is_replaced_and_the_push_returns() -> None:
     said: list[str] = []
-    fleet, newcomer = [Worker(name=f"{n}") for n in range(4)], Worker()
-    pool = await pool_of(fleet, newcomers=[newcomer], push_s=0.2, tell=said.append)
+    fleet, new_worker = [Worker(name=f"{n}") for n in range(4)], Worker()
+    pool = await pool_of(fleet, new_workers=[new_worker], push_s=0.2, tell=said.append)
     fleet[1].loads.clear()
     confirmed = await pool.load_weights(empty_push(1, nbytes=64))
     while states(pool)[1] != ("serving", 1):
         await asyncio.sleep(0.01)
     assert confirmed == ONE
-    assert [worker.did[1:] for worker in (*fleet, newcomer)] == [["push 1"], [], ["push 1"], ["push 1"], ["push 1"]]
+    assert [worker.did[1:] for worker in (*fleet, new_worker)] == [["push 1"], [], ["push 1"], ["push 1"], ["push 1"]]
     assert "rollout.engine.push_timeout_s" in said[0]
 
 
 @in_loop
 async def test_a_newcomer_that_gets_no_bytes_holds_up_no_other_engine_in_a_push() -> None:
     first, healthy, stuck, last = (Worker() for _ in range(4))
-    pool = await pool_of([first, healthy], newcomers=[stuck, last], push_s=0.5)
+    pool = await pool_of([first, healthy], new_workers=[stuck, last], push_s=0.5)
     await pool.load_weights(empty_push(1, nbytes=64))
     stuck.loads.clear()
     first.kill()
@@ -207,7 +207,7 @@ class DeadSender:
     async def host(self) -> str:
         return "here"
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
         return asyncio.get_running_loop().create_future()
 
     async def send(self, version: int) -> None:
@@ -218,8 +218,8 @@ class DeadSender:
 
 @in_loop
 async def test_a_newcomer_whose_push_can_not_be_sent_any_more_joins_with_the_next_weights() -> None:
-    first, newcomer = Worker(), Worker()
-    pool = await pool_of([first, Worker()], newcomers=[newcomer])
+    first, new_worker = Worker(), Worker()
+    pool = await pool_of([first, Worker()], new_workers=[new_worker])
     await pool.load_weights(
         Push(manifest=empty_push(1, nbytes=64).manifest, delivery=Delivery(DeadSender(), processes=1))
     )
@@ -229,13 +229,13 @@ async def test_a_newcomer_whose_push_can_not_be_sent_any_more_joins_with_the_nex
     await pool.load_checkpoint(Path("checkpoint"), TWO)
     assert before == [("starting", 1), ("serving", 0)]
     assert states(pool) == [("serving", 1), ("serving", 0)]
-    assert newcomer.did[-1] == "read checkpoint 2"
+    assert new_worker.did[-1] == "read checkpoint 2"
 
 
 @in_loop
 async def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_given_it_again() -> None:
     first, second, one, other = Worker(), Worker(), Worker(), Worker(unplaced=True)
-    pool = await pool_of([first, second, Worker()], newcomers=[one, other])
+    pool = await pool_of([first, second, Worker()], new_workers=[one, other])
     await pool.load_weights(empty_push(1, nbytes=64))
     one.loads.clear()
     first.kill()
@@ -255,19 +255,19 @@ async def test_a_newcomer_that_is_given_the_next_push_with_the_others_is_not_giv
 
 @in_loop
 async def test_a_broadcast_does_not_wait_for_a_newcomer_that_still_waits_for_the_one_before() -> None:
-    first, newcomer = Worker(), Worker()
-    pool = await pool_of([first, Worker()], newcomers=[newcomer])
+    first, new_worker = Worker(), Worker()
+    pool = await pool_of([first, Worker()], new_workers=[new_worker])
     await pool.load_weights(empty_push(1, nbytes=64, transport="broadcast"))
-    newcomer.loads.clear()
+    new_worker.loads.clear()
     first.kill()
     await settle()
     await pool.load_weights(empty_push(2, nbytes=64, transport="broadcast"))
     before = states(pool)
-    newcomer.loads.set()
+    new_worker.loads.set()
     await settle()
     assert states(pool) == [("serving", 1), ("serving", 0)]
     assert before == [("starting", 1), ("serving", 0)]
-    assert newcomer.did == ["start newest 1", "push 1", "push 2"]
+    assert new_worker.did == ["start newest 1", "push 1", "push 2"]
 
 
 class StartsLate(Worker):
@@ -286,7 +286,7 @@ class StartsLate(Worker):
 async def test_a_newcomer_that_does_not_start_in_time_is_looked_at_before_it_is_replaced() -> None:
     said: list[str] = []
     first, late = Worker(name="0"), StartsLate()
-    pool = await pool_of([first, Worker()], newcomers=[late, Worker()], start_s=0.1, tell=said.append)
+    pool = await pool_of([first, Worker()], new_workers=[late, Worker()], start_s=0.1, tell=said.append)
     first.kill()
     while states(pool)[0] != ("serving", 2):
         await asyncio.sleep(0.01)
@@ -298,8 +298,8 @@ async def test_a_newcomer_that_does_not_start_in_time_is_looked_at_before_it_is_
 async def test_a_newcomer_that_never_reads_the_weights_of_the_others_is_replaced_and_holds_up_no_push() -> None:
     said: list[str] = []
     first, hangs = Worker(), StartsLate()
-    newcomers = [hangs, Worker()]
-    pool = await pool_of([first, Worker()], newcomers=newcomers, start_s=0.5, tell=said.append)
+    new_workers = [hangs, Worker()]
+    pool = await pool_of([first, Worker()], new_workers=new_workers, start_s=0.5, tell=said.append)
     first.kill()
     await settle()
     hangs.loads.clear()
@@ -328,7 +328,7 @@ def test_a_learner_that_dies_in_a_push_is_said_to_have_died() -> None:
 def test_too_many_deaths_end_what_waits_and_are_named() -> None:
     async def work() -> None:
         dying = [Worker(name=f"life {n}", held=True) for n in range(3)]
-        pool = await pool_of(dying[:1], newcomers=dying[1:], restarts=1)
+        pool = await pool_of(dying[:1], new_workers=dying[1:], restarts=1)
         answering = asyncio.create_task(pool.run_group(TICKET, 1))
         for worker in dying[:2]:
             await settle()
@@ -342,7 +342,7 @@ def test_too_many_deaths_end_what_waits_and_are_named() -> None:
 @in_loop
 async def test_each_of_many_workers_may_die_as_often_as_one_alone() -> None:
     fleet = [Worker(name=f"first {n}") for n in range(8)]
-    pool = await pool_of(fleet, newcomers=[Worker(name=f"second {n}") for n in range(8)], restarts=1)
+    pool = await pool_of(fleet, new_workers=[Worker(name=f"second {n}") for n in range(8)], restarts=1)
     for worker in fleet:
         worker.kill()
         await settle()
@@ -386,7 +386,7 @@ def test_what_goes_wrong_when_the_first_workers_start_is_raised_and_ends_them() 
 @in_loop
 async def test_a_successor_that_can_not_start_is_a_death_and_the_next_one_is_tried() -> None:
     first = Worker()
-    pool = await pool_of([first], newcomers=[Worker(broken=RuntimeError("no memory")), Worker()])
+    pool = await pool_of([first], new_workers=[Worker(broken=RuntimeError("no memory")), Worker()])
     first.kill()
     await settle()
     assert states(pool) == [("serving", 2)]
@@ -405,7 +405,7 @@ async def test_a_worker_that_fails_at_once_does_not_attract_the_work() -> None:
 @in_loop
 async def test_an_engine_that_generates_nothing_is_taken_for_dead() -> None:
     sick = Worker(failures=2, kind=FailureKind.ENGINE)
-    pool = await pool_of([sick], newcomers=[Worker()])
+    pool = await pool_of([sick], new_workers=[Worker()])
     for _ in range(4):
         await pool.run_group(TICKET, 2)
     assert (len(sick.calls), states(pool)) == (3, [("serving", 1)])
@@ -414,7 +414,7 @@ async def test_an_engine_that_generates_nothing_is_taken_for_dead() -> None:
 @in_loop
 async def test_workers_are_added_and_those_that_are_too_many_finish_their_groups_first() -> None:
     first, second = Worker(name="0", held=True), Worker(name="1", held=True)
-    pool = await pool_of([first], newcomers=[second, Worker()])
+    pool = await pool_of([first], new_workers=[second, Worker()])
     pool.resize(2)
     await settle()
     seen: list[Any] = [states(pool)]
@@ -461,7 +461,7 @@ async def test_a_worker_that_dies_while_it_drains_is_not_replaced_and_its_groups
 @in_loop
 async def test_a_worker_without_a_machine_waits_for_one_beside_those_that_serve_and_can_be_given_up() -> None:
     said: list[str] = []
-    pool = await pool_of([Worker()], newcomers=[Worker(name="2nd", unplaced=True)], start_s=0.05, tell=said.append)
+    pool = await pool_of([Worker()], new_workers=[Worker(name="2nd", unplaced=True)], start_s=0.05, tell=said.append)
     pool.resize(2)
     await asyncio.sleep(0.2)
     seen = [states(pool)]
@@ -475,7 +475,7 @@ async def test_a_worker_without_a_machine_waits_for_one_beside_those_that_serve_
 async def test_a_worker_that_was_to_be_added_and_can_not_start_costs_the_run_nothing() -> None:
     said: list[str] = []
     added = Worker(name="2nd", broken=RuntimeError("no memory"))
-    pool = await pool_of([Worker()], newcomers=[added], restarts=0, tell=said.append)
+    pool = await pool_of([Worker()], new_workers=[added], restarts=0, tell=said.append)
     pool.resize(2)
     await settle()
     await pool.run_group(TICKET, 1)
@@ -490,11 +490,11 @@ TICKETS = [replace(TICKET, number=number, task=replace(TASK, key=str(number))) f
 class Poisoned(Worker):
     """Dies a little after it was given the task that nobody survives."""
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
         if ticket.number == POISON:
             asyncio.get_running_loop().call_soon(self.kill)
             self.released.clear()
-        return await super().run_group(ticket, samples, attempt, begun)
+        return await super().run_group(ticket, samples, attempt, partial)
 
 
 @in_loop
@@ -502,7 +502,7 @@ async def test_a_task_that_kills_every_worker_fails_and_is_named_and_the_others_
     said: list[str] = []
     reissued: list[int] = []
     lives = [Poisoned(name=f"life {n}") for n in range(7)]
-    pool = await pool_of(lives[:4], newcomers=lives[4:], retries=2, tell=said.append)
+    pool = await pool_of(lives[:4], new_workers=lives[4:], retries=2, tell=said.append)
     pool.on_reissue = lambda number, why: reissued.append(number)
     groups = await asyncio.gather(*(pool.run_group(ticket, 4) for ticket in TICKETS))
     assert [len(group.trajectories) for group in groups] == [4 * (number != POISON) for number in range(10)]
@@ -517,7 +517,7 @@ async def test_a_task_that_kills_every_worker_fails_and_is_named_and_the_others_
 @in_loop
 async def test_groups_that_met_two_deaths_are_in_flight_at_once() -> None:
     lives = [Worker(name=f"life {n}", held=True) for n in range(3)]
-    pool = await pool_of(lives[:1], newcomers=lives[1:])
+    pool = await pool_of(lives[:1], new_workers=lives[1:])
     answering = [asyncio.create_task(pool.run_group(ticket, 2)) for ticket in TICKETS]
     for life in lives[:2]:
         await settle()

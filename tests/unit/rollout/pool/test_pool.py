@@ -9,10 +9,10 @@ from support.plain_pool import TASK, TICKET, Worker, pool_of, settle
 from support.pushes import empty_push
 
 from temper.envs.core.process import WorkerDied
-from temper.rollout.episodes.resume import BegunEpisode, BegunGroup
+from temper.rollout.episodes.resume import PartialEpisode, PartialGroup
 from temper.rollout.trajectory import NO_TIME, FailureKind, Group, Stop, Ticket, Trajectory, WeightVersion
 
-NOTHING = BegunEpisode(turns=(), turn=None, seconds=0.0, times=NO_TIME)
+NOTHING = PartialEpisode(turns=(), turn=None, seconds=0.0, times=NO_TIME)
 
 
 def run(failures: list[int], *, retries: int) -> tuple[Group, list[list[tuple[int, int]]]]:
@@ -47,16 +47,16 @@ class Interrupted(Worker):
     def __init__(self, failures: int = 0, *, held: bool = False, finished: int = 0) -> None:
         super().__init__(failures, held=held)
         self.finished = finished
-        self.begun: list[BegunGroup | None] = []
+        self.partial: list[PartialGroup | None] = []
 
-    async def groups_in_flight(self) -> list[BegunGroup]:
+    async def groups_in_flight(self) -> list[PartialGroup]:
         finished = {n: Trajectory(task=TASK, turns=(), stop=Stop.ENV, reward=0.5) for n in range(self.finished)}
         _, attempt = self.calls[-1]
-        return [BegunGroup(ticket=TICKET, attempt=attempt, finished=finished)]
+        return [PartialGroup(ticket=TICKET, attempt=attempt, finished=finished)]
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> Group:
-        self.begun.append(begun)
-        return await super().run_group(ticket, samples, attempt, begun)
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> Group:
+        self.partial.append(partial)
+        return await super().run_group(ticket, samples, attempt, partial)
 
 
 @in_loop
@@ -72,7 +72,7 @@ async def test_a_group_goes_on_in_its_second_attempt_with_what_the_first_left() 
     assert left.before is not None
     assert (left.attempt, left.finished[0].reward, len(left.before.trajectories)) == (1, 0.5, 1)
     assert worker.calls == [(3, 1)]
-    (handed,) = worker.begun
+    (handed,) = worker.partial
     assert handed is not None
     assert handed.finished == left.finished
     assert (len(group.trajectories), len(group.failed), len(group.retried)) == (4, 0, 3)
@@ -81,10 +81,10 @@ async def test_a_group_goes_on_in_its_second_attempt_with_what_the_first_left() 
 @in_loop
 async def test_a_worker_that_died_leaves_what_was_known_of_its_groups() -> None:
     class Dead(Interrupted):
-        async def groups_in_flight(self) -> list[BegunGroup]:
+        async def groups_in_flight(self) -> list[PartialGroup]:
             raise WorkerDied("killed")
 
-    given = BegunGroup(ticket=TICKET, attempt=0, unfinished={2: NOTHING})
+    given = PartialGroup(ticket=TICKET, attempt=0, unfinished={2: NOTHING})
     pool = await pool_of([Dead(held=True)], retries=1)
     playing = asyncio.create_task(pool.run_group(TICKET, 4, given))
     await settle()

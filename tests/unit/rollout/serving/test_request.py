@@ -90,7 +90,10 @@ def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_mess
         ({"thinking_budget": "many"}, 'thinking_budget is "many"; it must be a whole number'),
         ({"thinking_budget": 2.0}, "thinking_budget is 2.0; it must be a whole number"),
         ({"thinking_budget": 5, "thinking_grace": -2}, "thinking_grace is -2; it must be a whole number"),
-        ({"vllm_xargs": {"thinking_begun": [1]}}, r"thinking_begun is \[1\]; it must be a whole number"),
+        (
+            {"vllm_xargs": {"thinking_prefix_tokens": [1]}},
+            r"thinking_prefix_tokens is \[1\]; it must be a whole number",
+        ),
         ({"thinking_budget": 5, "thinking": False}, "thinking_budget is 5 while thinking is off"),
         ({"thinking_budget": 5, **OFF}, "thinking_budget is 5 while thinking is off"),
         (

@@ -24,8 +24,8 @@ from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.buckets import (
     BUCKET_BYTES,
     Bucket,
+    BucketGroup,
     BucketReceiver,
-    BucketWays,
     Buffers,
     Named,
     buckets_of,
@@ -144,11 +144,11 @@ class Engine:
         self.damaged = damaged
 
     async def load_weights(self, manifest: WeightManifest, offer: Offered, number: int) -> WeightVersion:
-        ways = await offer
-        assert isinstance(ways, BucketWays)
+        bucket_group = await offer
+        assert isinstance(bucket_group, BucketGroup)
         taken = replace(manifest, version=manifest.version + (self.damaged > 0))  # other footers than it waits for
         self.damaged -= 1
-        await asyncio.to_thread(self.receiver.receive, taken, ways, self.load, member=1 + number, device=CPU)
+        await asyncio.to_thread(self.receiver.receive, taken, bucket_group, self.load, member=1 + number, device=CPU)
         return manifest.weight_version
 
     def load(self, named: Named) -> None:
@@ -166,7 +166,7 @@ def test_at_most_eight_ranks_send_spread_over_all() -> None:
         bucket_bytes=64,
     )
     many.push(1)
-    assert many.offer(1, whole=True, audience=HERE).senders == 8
+    assert many.offer(1, whole=True, receivers=HERE).senders == 8
     many.close()
     numbers = [sender_of(rank, ranks=64, senders=8) for rank in range(64)]
     assert [(rank, number) for rank, number in enumerate(numbers) if number is not None] == [
@@ -175,7 +175,7 @@ def test_at_most_eight_ranks_send_spread_over_all() -> None:
     assert [sender_of(rank, ranks=3, senders=2) for rank in range(3)] == [0, 1, None]
 
 
-class SlowEngineWays(BucketWays):
+class SlowEngineBuckets(BucketGroup):
     """The ways as an engine sees them that takes a while before it meets each sender."""
 
     def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
@@ -185,19 +185,19 @@ class SlowEngineWays(BucketWays):
 
 def test_a_sender_that_waits_for_engines_to_meet_the_others_does_not_give_up() -> None:
     first, store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=1.0))
-    ways = BucketWays(rendezvous=first, senders=3, bucket_bytes=64)
+    bucket_group = BucketGroup(rendezvous=first, senders=3, bucket_bytes=64)
     manifest, wanted, engine = manifest_of(SHAPES), weights(seed=0), BucketReceiver()
     got: Weights = {}
     groups: list[ProcessGroup] = []  # kept: the engine may still be reading when a sender is done
 
     def receive() -> None:
-        slow = SlowEngineWays(rendezvous=first, senders=3, bucket_bytes=64)
+        slow = SlowEngineBuckets(rendezvous=first, senders=3, bucket_bytes=64)
         engine.receive(manifest, slow, lambda named: got.update(named), member=1, device=CPU)
 
     def send(number: int) -> None:
-        group = ways.join(store if number == 0 else connected(first), sender=number, member=0, device=CPU)
+        group = bucket_group.join(store if number == 0 else connected(first), sender=number, member=0, device=CPU)
         groups.append(group)
-        send_buckets(group, ways.buckets(manifest), [wanted], rank=number, buffers=Buffers(CPU))
+        send_buckets(group, bucket_group.buckets(manifest), [wanted], rank=number, buffers=Buffers(CPU))
 
     with ThreadPoolExecutor(4) as ends:
         for end in [ends.submit(receive), *(ends.submit(send, number) for number in range(3))]:
@@ -207,10 +207,10 @@ def test_a_sender_that_waits_for_engines_to_meet_the_others_does_not_give_up() -
 
 def test_a_sender_whose_engines_are_missing_ends_the_wait_of_the_next_one() -> None:
     first, store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=1.0))
-    ways = BucketWays(rendezvous=first, senders=3)
+    bucket_group = BucketGroup(rendezvous=first, senders=3)
     stores = [store, connected(first), connected(first)]
     with ThreadPoolExecutor(3) as ends:
-        for end in [ends.submit(ways.join, stores[n], sender=n, member=0, device=CPU) for n in range(3)]:
+        for end in [ends.submit(bucket_group.join, stores[n], sender=n, member=0, device=CPU) for n in range(3)]:
             assert isinstance(end.exception(timeout=60), RuntimeError)
 
 
@@ -230,10 +230,10 @@ def delivery(sender: BucketSender, *, version: int) -> tuple[Delivery, WeightMan
 @in_loop
 async def test_pushes_reach_all_engines_by_the_same_groups_one_after_the_other(sender: BucketSender) -> None:
     engines = [Engine(), Engine()]
-    ways, _, _ = delivery(sender, version=1)
+    bucket_group, _, _ = delivery(sender, version=1)
     for version in (1, 2, 3):
         _, manifest, wanted = delivery(sender, version=version)
-        assert await ways.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=version)] * 2
+        assert await bucket_group.deliver_push(manifest, engines, limit_s=60.0) == [WeightVersion(step=version)] * 2
         assert all(same(engine.weights, wanted) for engine in engines)
 
 
@@ -242,11 +242,11 @@ async def test_a_push_that_was_damaged_on_its_way_to_one_engine_comes_again_to_t
     sender: BucketSender,
 ) -> None:
     engines = [Engine(), Engine(damaged=1)]
-    ways, manifest, wanted = delivery(sender, version=1)
-    assert await ways.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=1)] * 2
+    bucket_group, manifest, wanted = delivery(sender, version=1)
+    assert await bucket_group.deliver_push(manifest, engines, limit_s=60.0) == [WeightVersion(step=1)] * 2
     assert all(same(engine.weights, wanted) for engine in engines)
     fails = [engines[0], Engine(damaged=2)]
-    taken, death = await ways.deliver(manifest, fails, limit_s=60.0)
+    taken, death = await bucket_group.deliver_push(manifest, fails, limit_s=60.0)
     assert taken == WeightVersion(step=1)
     assert isinstance(death, WorkerDied)
     assert "push again" in str(death)
@@ -269,8 +269,8 @@ def test_an_engine_that_never_joins_is_named_and_holds_up_the_others_for_a_limit
     good = Engine(name="good")
 
     async def work() -> list[WeightVersion | WorkerDied]:
-        ways, manifest, _ = delivery(sender, version=1)
-        return await ways.deliver(manifest, [good, HangingEngine(name="hanging")], limit_s=100.0)
+        bucket_group, manifest, _ = delivery(sender, version=1)
+        return await bucket_group.deliver_push(manifest, [good, HangingEngine(name="hanging")], limit_s=100.0)
 
     began = monotonic()
     taken, death = asyncio.run(work())
@@ -283,11 +283,11 @@ def test_an_engine_that_never_joins_is_named_and_holds_up_the_others_for_a_limit
 
 def test_engines_of_a_push_that_the_learner_gives_up_do_not_wait_for_it(sender: BucketSender) -> None:
     manifest, engine, failed = sender.push(1), BucketReceiver(), list[Exception]()
-    ways = sender.offer(1, whole=True, audience=HERE)
+    bucket_group = sender.offer(1, whole=True, receivers=HERE)
 
     def receive() -> None:
         try:
-            engine.receive(manifest, ways, print, member=1, device=CPU)
+            engine.receive(manifest, bucket_group, print, member=1, device=CPU)
         except RuntimeError as error:
             failed.append(error)
 
@@ -298,7 +298,7 @@ def test_engines_of_a_push_that_the_learner_gives_up_do_not_wait_for_it(sender: 
     with pytest.raises(NoLongerHeld):
         sender.send(1, [])
     with pytest.raises(NoLongerHeld, match="version 1"):
-        sender.offer(1, whole=True, audience=HERE)
+        sender.offer(1, whole=True, receivers=HERE)
     thread.join(10)
     assert failed
 
@@ -307,17 +307,17 @@ def test_a_push_that_is_sent_too_late_leaves_the_offer_of_the_next_one(sender: B
     sender.push(1)
     sender.forget()
     sender.push(2)
-    ways = sender.offer(2, whole=True, audience=HERE)
+    bucket_group = sender.offer(2, whole=True, receivers=HERE)
     with pytest.raises(NoLongerHeld, match="version 1"):
         sender.send(1, [])
-    assert sender.offer(2, whole=True, audience=HERE) == ways
+    assert sender.offer(2, whole=True, receivers=HERE) == bucket_group
 
 
 def test_a_rank_that_has_published_nothing_yet_says_that_newcomers_wait_for_the_next_push() -> None:
     for transport in ("shared_memory", "broadcast"):
         pushes = WeightSender(LearnerConfig(transport=transport), rank=0, progress_counter=ProgressCounter())
         with pytest.raises(NoLongerHeld, match="version 4 are not held here"):
-            pushes.offer(4, whole=True, audience=HERE)
+            pushes.offer(4, whole=True, receivers=HERE)
 
 
 def test_whoever_waits_for_a_dead_one_gives_up_long_before_an_engine_has_to_have_taken_the_push() -> None:

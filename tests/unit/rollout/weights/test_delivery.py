@@ -14,7 +14,7 @@ from temper.rollout.weights.delivery import Delivery, Offered
 from temper.rollout.weights.host_memory import HostMemory, MappedFiles
 from temper.rollout.weights.manifest import WeightManifest, WholeWeightsNeeded
 from temper.rollout.weights.receiver import WeightReceiver
-from temper.rollout.weights.transports import Audience
+from temper.rollout.weights.transports import Receivers
 
 
 class Engine:
@@ -39,7 +39,7 @@ async def test_a_push_reaches_every_engine_by_one_offer() -> None:
     for version in (1, 2, 3):
         wanted = nudged(weights(seed=0), count=version)
         manifest = source.push(version, gathered=[wanted])
-        assert await delivery.deliver(manifest, engines, limit_s=60.0) == [WeightVersion(step=version)] * 2
+        assert await delivery.deliver_push(manifest, engines, limit_s=60.0) == [WeightVersion(step=version)] * 2
         assert all(same(engine.weights, wanted) for engine in engines)
     for engine in engines:
         engine.receiver.close()
@@ -54,9 +54,9 @@ async def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_tha
 
         step: Offered | None = None
 
-        def offer(self, version: int, *, whole: bool, audience: Audience) -> Offered:
+        def offer(self, version: int, *, whole: bool, receivers: Receivers) -> Offered:
             if not whole:
-                return super().offer(version, whole=whole, audience=audience)
+                return super().offer(version, whole=whole, receivers=receivers)
             self.step = asyncio.ensure_future(asyncio.sleep(0.3))
             return self.step
 
@@ -79,7 +79,7 @@ async def test_a_busy_learner_costs_no_engine_its_time_for_the_whole_weights_tha
             return manifest.weight_version
 
     manifest = empty_push(3, nbytes=64).manifest
-    assert (await Delivery(Busy(Nothing()), processes=1).deliver(manifest, [Lacks()], limit_s=0.1)) == [
+    assert (await Delivery(Busy(Nothing()), processes=1).deliver_push(manifest, [Lacks()], limit_s=0.1)) == [
         WeightVersion(step=3)
     ]
 

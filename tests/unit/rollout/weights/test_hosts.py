@@ -29,17 +29,17 @@ from temper.orchestrator.cluster.run_actors import rank_handle, start_trainer_gr
 from temper.orchestrator.cluster.this_machine import IMPORTS
 from temper.orchestrator.loop.deadline import Deadline, StuckError, within
 from temper.orchestrator.session.diagnosis import diagnose
-from temper.rollout.episodes.resume import BegunGroup
+from temper.rollout.episodes.resume import PartialGroup
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.restarts import RestartLimit
 from temper.rollout.pool.served_weights import ServedWeights
-from temper.rollout.pool.slot_keeper import Healing
+from temper.rollout.pool.slot_keeper import RestartPolicy
 from temper.rollout.pool.worker_handle import WorkerHandle
 from temper.rollout.trajectory import Ticket, WeightVersion
-from temper.rollout.weights.buckets import BucketReceiver, BucketWays
+from temper.rollout.weights.buckets import BucketGroup, BucketReceiver
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.receiver import WeightReceiver
-from temper.rollout.weights.transports import Audience
+from temper.rollout.weights.transports import Receivers
 
 MODULES = (sys.modules[__name__], sys.modules["unit.rollout.weights.test_push"], sys.modules["support.pushes"])
 """Sent to the actors whole, else each imports all of these files' imports."""
@@ -62,9 +62,9 @@ class Sender:
             return self.publisher.push(version)
         return self.publisher.push(version, gathered=[nudged(weights(seed=0), count=version)])
 
-    def offer(self, version: int, *, whole: bool, audience: Audience) -> object:
+    def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
         self.asked.append(whole)
-        return self.publisher.offer(version, whole=whole, audience=audience)
+        return self.publisher.offer(version, whole=whole, receivers=receivers)
 
     def send(self, version: int) -> None:
         if isinstance(self.publisher, BucketSender):
@@ -88,7 +88,7 @@ class Receiver:
         return manifest.weight_version
 
     def took(self, manifest: WeightManifest, offer: object, number: int) -> Weights:
-        if not isinstance(offer, BucketWays):
+        if not isinstance(offer, BucketGroup):
             return held(self.receiver.receive(manifest, offer))
         found: Weights = {}
         cpu = torch.device("cpu")
@@ -151,9 +151,9 @@ async def workers_outlive_their_machine(cluster: Cluster, machine: Any) -> None:
         return worker_handle(made[-1], number)
 
     # Those that follow at once are placed on the machine that is gone, until Ray knows: a second wave of deaths.
-    healing = Healing(restarts=RestartLimit(3, window_s=1800.0, together_s=10.0))
+    restart_policy = RestartPolicy(restarts=RestartLimit(3, window_s=1800.0, together_s=10.0))
     weights = ServedWeights(Path("model"), WeightVersion(step=0), push_s=lambda nbytes: 60.0)
-    pool = RolloutPool(spawn, workers=2, weights=weights, retries=0, healing=healing)
+    pool = RolloutPool(spawn, workers=2, weights=weights, retries=0, restart_policy=restart_policy)
     await pool.start()
     await pool.load_weights(await learner.publish(WeightVersion(step=1)))
     await a_stopped_worker_is_looked_at_on_its_own_node(pool)
@@ -212,7 +212,7 @@ class Sampler:
     async def died(self) -> None:
         await asyncio.Event().wait()
 
-    async def run_group(self, ticket: Ticket, samples: int, attempt: int, begun: BegunGroup | None) -> None:
+    async def run_group(self, ticket: Ticket, samples: int, attempt: int, partial: PartialGroup | None) -> None:
         self.running += 1
         try:
             await asyncio.sleep(1000)

@@ -49,12 +49,12 @@ def same(found: Weights, expected: Weights) -> bool:
     return all(torch.equal(found[name].float(), tensor.bfloat16().float()) for name, tensor in expected.items())
 
 
-@pytest.mark.parametrize("audience", [HERE, ELSEWHERE])
-def test_every_push_arrives_on_this_machine_and_on_others(receiver, audience):
+@pytest.mark.parametrize("receivers", [HERE, ELSEWHERE])
+def test_every_push_arrives_on_this_machine_and_on_others(receiver, receivers):
     sender = segment_sender()
     current = weights(seed=0)
     for version in (3, 4, 5, 6):
-        arrived = accepted(receiver, sender, sender.push(version, gathered=[current]), audience)
+        arrived = accepted(receiver, sender, sender.push(version, gathered=[current]), receivers)
         assert arrived.manifest.version == version
         assert same(held(arrived), current)
         current = nudged(current, count=version)
@@ -77,13 +77,13 @@ def test_the_shared_memory_of_a_sender_that_is_killed_is_gone_with_it():
     assert {name for name in os.listdir("/dev/shm") if name.startswith("temper")} <= named
 
 
-@pytest.mark.parametrize("audience", [HERE, ELSEWHERE])
-def test_weights_that_were_damaged_on_the_way_are_refused(receiver, audience):
+@pytest.mark.parametrize("receivers", [HERE, ELSEWHERE])
+def test_weights_that_were_damaged_on_the_way_are_refused(receiver, receivers):
     sender = segment_sender()
     manifest = sender.push(1, gathered=[weights(seed=0)])
     sender._own.last.data[100] ^= 1
     with pytest.raises(ValueError, match="checksum"):
-        accepted(receiver, sender, manifest, audience)
+        accepted(receiver, sender, manifest, receivers)
     with pytest.raises(ValueError, match="10 bytes arrived"):
         receiver.receive(manifest, np.array(offered(sender, manifest, ELSEWHERE))[:10])
 

@@ -48,10 +48,10 @@ def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
             dist.barrier()
             yield {name: piece(version, number)}
 
-    for version, audience in PUSHES:
+    for version, receivers in PUSHES:
         manifest = sender.push(version)
         if rank == 0:
-            pipe.send((manifest, sender.offer(version, whole=True, audience=replace(HERE, number=audience))))
+            pipe.send((manifest, sender.offer(version, whole=True, receivers=replace(HERE, number=receivers))))
         try:
             sender.send(version, gathered(version))
             pipe.send("")
@@ -62,7 +62,7 @@ def rank_of_two(rank: int, port: int, pipe: Connection) -> None:
 
 def engine_that_dies(pipe: Connection) -> None:
     """An engine that is killed by its third bucket."""
-    manifest, ways = pipe.recv()
+    manifest, bucket_group = pipe.recv()
     loaded: list[str] = []
 
     def load(named: Named) -> None:
@@ -70,7 +70,7 @@ def engine_that_dies(pipe: Connection) -> None:
         if len(loaded) == 3:
             os._exit(DIED)
 
-    BucketReceiver().receive(manifest, ways, load, member=1, device=CPU)
+    BucketReceiver().receive(manifest, bucket_group, load, member=1, device=CPU)
 
 
 def heard(pipe: Connection) -> Any:
@@ -86,21 +86,21 @@ def test_two_ranks_send_their_shares_and_again_after_an_engine_died_on_the_way()
     for process in (*ranks, dies):
         process.start()
     receiver = BucketReceiver()
-    for version, audience in PUSHES:
-        manifest, ways = heard(pipes[0][0])
-        assert ways.senders == 2
-        if audience == 2:
-            pipes[2][0].send((manifest, ways))
+    for version, receivers in PUSHES:
+        manifest, bucket_group = heard(pipes[0][0])
+        assert bucket_group.senders == 2
+        if receivers == 2:
+            pipes[2][0].send((manifest, bucket_group))
             dies.join(100)
             assert dies.exitcode == DIED
         for ours, _ in pipes[:2]:
             ours.send(None)
-        if audience != 2:
+        if receivers != 2:
             found: dict[str, torch.Tensor] = {}
-            receiver.receive(manifest, ways, found.update, member=1, device=CPU)
+            receiver.receive(manifest, bucket_group, found.update, member=1, device=CPU)
             assert all(torch.equal(found[name].float(), piece(version, number)) for number, name in enumerate(PIECES))
         failures = [heard(ours) for ours, _ in pipes[:2]]
-        assert any(failures) == (audience == 2)
+        assert any(failures) == (receivers == 2)
     for process in ranks:
         process.join(30)
         assert process.exitcode == 0

@@ -39,7 +39,7 @@ class Turn:
 
     limit: ThoughtLimit | None
     prompt: list[int]
-    begun: list[int]
+    prefix_ids: list[int]
     said: list[int] = field(default_factory=list)
 
 
@@ -61,18 +61,18 @@ def test_turns_of_requests_that_come_and_go_are_closed_where_the_rule_closes_the
 
     def enter(slot: int, turn: Turn) -> None:
         """Give a turn a slot, as a new request or one that lost its room: what was sampled then counts as read."""
-        ids = [*turn.prompt, *turn.begun, *turn.said]
+        ids = [*turn.prompt, *turn.prefix_ids, *turn.said]
         all_ids.gpu[slot, : len(ids)] = torch.tensor(ids)
-        prompt_len.np[slot] = len(turn.prompt) + len(turn.begun)
+        prompt_len.np[slot] = len(turn.prompt) + len(turn.prefix_ids)
         prefill_len.np[slot] = total_len.np[slot] = len(ids)
-        given = {} if turn.limit is None else extra_args(turn.limit, begun=len(turn.begun))
+        given = {} if turn.limit is None else extra_args(turn.limit, prefix_tokens=len(turn.prefix_ids))
         assert processor.add_request(slot, SamplingParams(extra_args=given)) == (BUDGET in given)
         running[slot] = turn
 
     def expected(turn: Turn, guess: list[int]) -> int | None:
         if turn.limit is None:
             return None
-        ids = [*turn.begun, *turn.said, *guess]
+        ids = [*turn.prefix_ids, *turn.said, *guess]
         return forced_token(tags, turn.limit, ids, opened=tags.opened_by(turn.prompt))
 
     for _ in range(150):
@@ -80,8 +80,8 @@ def test_turns_of_requests_that_come_and_go_are_closed_where_the_rule_closes_the
             if slot not in running or len(running[slot].said) > 20:
                 limit = ThoughtLimit(tokens=rng.choice([0, 2, 9, 15]), grace=rng.choice([0, 5]))
                 prompt = tokenizer(rng.choice(["ask <think>\n", "ask <think>\n", "ask\n"]))["input_ids"]
-                begun = drawn(rng, tokenizer, rng.choice([0, 0, 0, 7]))
-                enter(slot, Turn(None if rng.random() < 0.2 else limit, prompt, begun))
+                prefix_ids = drawn(rng, tokenizer, rng.choice([0, 0, 0, 7]))
+                enter(slot, Turn(None if rng.random() < 0.2 else limit, prompt, prefix_ids))
             elif rng.random() < 0.3:
                 other = next((free for free in range(SLOTS) if free not in running), slot)
                 enter(other, running.pop(slot))
@@ -89,7 +89,7 @@ def test_turns_of_requests_that_come_and_go_are_closed_where_the_rule_closes_the
         batch = rng.sample(sorted(running), rng.randint(1, len(running)))
         guesses = [drawn(rng, tokenizer, rng.randint(0, DRAFTS)) for _ in batch]
         rows = [(slot, place) for slot, guess in zip(batch, guesses, strict=True) for place in range(len(guess) + 1)]
-        last = [(running[slot].prompt + running[slot].begun + running[slot].said)[-1] for slot in batch]
+        last = [(running[slot].prompt + running[slot].prefix_ids + running[slot].said)[-1] for slot in batch]
         inputs = [token for first, guess in zip(last, guesses, strict=True) for token in (first, *guess)]
         context = LogitsContext(
             expanded_idx_mapping=torch.tensor([slot for slot, _ in rows], dtype=torch.int32),
