@@ -4,16 +4,15 @@ The gradient of a token's loss is its advantage times the factor by which the tr
 gradient of its log-probability: the first two are recorded. How the loss averages over answers of different length is not.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlencode
 
 from temper.orchestrator.session.recording import read_batch
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, RecordedFile
+from temper.orchestrator.tools.inspect.viewer.table import update_sum, update_sum_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +72,7 @@ def shares_of_batch(path: Path, *, stage: str, step: int, most: int) -> StepShar
     Raise `ValueError` if it is damaged, `FileNotFoundError` if it was removed.
     """
     batch, answers = read_batch(path), []
-    sums = {one.place: update_sum(one.advantages_T.tolist(), one.factors_T.tolist()) for one in batch.records}
+    sums = {one.place: update_sum(one.advantages_T, one.factors_T) for one in batch.records}
     scored = [(group.ticket, answer.reward) for group in batch.groups for answer in group.trajectories]
     for place, (ticket, reward) in enumerate(scored):
         total, towards = sums.get(place, (0.0, 0.0))
@@ -103,26 +102,3 @@ def _group_share(answers: Sequence[_Answer], *, whole: float) -> GroupShare:
         rewards=tuple(float(answer.reward) for answer in answers if answer.reward is not None),
         link=strongest.link,
     )
-
-
-def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
-    """Return `update_sum` of the tokens of an answer in its file; 0 if it was not trained."""
-    if training is None or "untrained" in training:
-        return 0.0, 0.0
-    count = len(training["logprobs"])
-    return update_sum(_each(training["advantage"], count), _each(training["factor"], count))
-
-
-def update_sum(advantages_T: Iterable[float], factors_T: Iterable[float]) -> tuple[float, float]:
-    """Return the sum of |advantage x factor| over the tokens of an answer, and the part of it with a positive advantage.
-
-    A product that is not finite counts as 0, since the shares of all other groups would be lost with it.
-    """
-    products = [advantage * factor for advantage, factor in zip(advantages_T, factors_T, strict=True)]
-    finite = [product for product in products if math.isfinite(product)]
-    return sum(map(abs, finite)), sum(product for product in finite if product > 0)
-
-
-def _each(value: float | list[float | None] | None, count: int) -> Iterable[float]:
-    values = value if isinstance(value, list) else [value] * count
-    return [0.0 if one is None else float(one) for one in values]

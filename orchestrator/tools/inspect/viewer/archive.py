@@ -33,13 +33,13 @@ class Archive:
         self._lines = Lines(file.path)
         columns = columns_of(self._lines.rows())
         self.pieces = self._lines.pieces(columns.get("ticket", []))
-        advantages = columns.get("left_out", [])
+        masked = columns.get("masked", [])
         self.table = packed(
             file.about()
             | {
                 "mark": mark,
-                "rows": len(advantages),
-                "trained": sum(reason is not None for reason in advantages),
+                "rows": len(masked),
+                "trained": sum(reason is not None for reason in masked),
                 "tokenizer": tokenizer is not None,
                 "pieces": self.pieces,
                 "columns": coded(columns),

@@ -14,7 +14,7 @@ from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile,
 
 BROWSER = Path(__file__).parent / "browser"
 FRAME, BODY, STYLE = BROWSER / "frame.html", BROWSER / "viewer.html", BROWSER / "viewer.css"
-NOUNS = ("element", "theme", "columns", "tokens", "colours", "table", "group", "answer", "place", "keys")
+NOUNS = ("element", "theme", "columns", "tokens", "colours", "table", "histogram", "group", "answer", "place", "keys")
 """The code of the viewer, a file each; it begins with the last one."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 

@@ -1,11 +1,13 @@
 """The answers of a file at a glance: a column for each measure, one entry an answer."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Row
 from temper.rewards.score import correctness
@@ -13,15 +15,16 @@ from temper.rewards.score import correctness
 PROMPT_LENGTH = 160
 """Characters of a task that its rows show."""
 DIGITS = 5
-TEXTS = ("env", "mode", "key", "stop", "failure", "closed", "detail", "prompt", "left_out")
+TEXTS = ("env", "mode", "key", "stop", "failure", "closed", "detail", "prompt", "masked")
 """Columns of text, which are written as numbers of distinct values."""
 
 
 def columns_of(rows: Iterable[Row]) -> dict[str, list[Any]]:
     """Return the columns of the rows, with null for a measure that a row does not have.
 
-    `spread` is the standard deviation of its group's rewards, `lag` how many pushes older than the trained weights its ticket
-    is, `gap` the mean |log pi - log mu| of its trained tokens and `surprise` the mean -log mu of its sampled ones, in nats.
+    `spread` is the standard deviation of the group's rewards. `share` is the group's share of the file's update, 0 to 1. `lag`
+    is the number of weight pushes between admission and training. `mismatch` is the mean |log pi - log mu| of the trained
+    tokens, `surprisal` the mean -log mu of the sampled tokens, both in nats.
     """
     facts = [_facts(row) for row in rows]
     rewards: dict[int, list[float]] = {}
@@ -29,8 +32,14 @@ def columns_of(rows: Iterable[Row]) -> dict[str, list[Any]]:
         if fact["reward"] is not None:
             rewards.setdefault(fact["ticket"], []).append(fact["reward"])
     spreads = {ticket: round(pstdev(each), DIGITS) for ticket, each in rewards.items() if len(each) > 1}
+    updates: defaultdict[int, float] = defaultdict(float)
+    for fact in facts:
+        updates[fact["ticket"]] += fact["update"]
+    whole = sum(updates.values())
     for fact in facts:
         fact["spread"] = spreads.get(fact["ticket"])
+        fact["share"] = round(updates[fact["ticket"]] / whole, DIGITS) if whole else None
+        del fact["update"]
     return {name: [fact[name] for fact in facts] for name in facts[0]} if facts else {}
 
 
@@ -42,6 +51,31 @@ def coded(columns: dict[str, list[Any]]) -> dict[str, Any]:
         return {"values": list(places), "codes": [places[value] for value in values]}
 
     return {name: code(values) if name in TEXTS else values for name, values in columns.items()}
+
+
+def update_sum_of(training: dict[str, Any] | None) -> tuple[float, float]:
+    """Return `update_sum` of the tokens of an answer in its file; 0 if it was not trained."""
+    if training is None or "untrained" in training:
+        return 0.0, 0.0
+    count = len(training["logprobs"])
+    return update_sum(*(_per_token(training[name], count) for name in ("advantage", "factor")))
+
+
+def update_sum(advantages_T: ArrayLike, factors_T: ArrayLike) -> tuple[float, float]:
+    """Return the sum of |advantage x factor| over the tokens of an answer, and the part with a positive advantage.
+
+    A product that is not finite counts as 0. It would hide the shares of all other groups.
+    """
+    with np.errstate(invalid="ignore"):
+        products = np.asarray(advantages_T, dtype=np.float64) * np.asarray(factors_T, dtype=np.float64)
+    finite = products[np.isfinite(products)]
+    return float(np.abs(finite).sum()), float(finite[finite > 0].sum())
+
+
+def _per_token(value: float | list[float | None] | None, count: int) -> np.ndarray:
+    values = np.array(value, dtype=np.float64)
+    assert values.ndim == 0 or len(values) == count
+    return np.broadcast_to(values, count)
 
 
 def _engine_logprobs(row: Row) -> np.ndarray:
@@ -75,17 +109,18 @@ def _facts(row: Row) -> dict[str, Any]:
         "oldest": min(versions, default=None),
         "newest": max(versions, default=None),
         "lag": None if trained_at is None else trained_at - row["admitted"],
-        "surprise": _mean(-logprobs),
-        "gap": _gap(training, logprobs),
+        "surprisal": _mean(-logprobs),
+        "mismatch": _mismatch(training, logprobs),
         "advantage": _advantage(training),
-        "left_out": _left_out(training),
+        "update": update_sum_of(training)[0],
+        "masked": _masked(training),
         "detail": row.get("detail", ""),
         "prompt": _prompt(row["messages"]),
         "spread": None,
     }
 
 
-def _gap(training: dict[str, Any] | None, logprobs: np.ndarray) -> float | None:
+def _mismatch(training: dict[str, Any] | None, logprobs: np.ndarray) -> float | None:
     if training is None or "logprobs" not in training:
         return None
     ours = np.array(training["logprobs"], dtype=np.float64)
@@ -109,7 +144,7 @@ def _advantage(training: dict[str, Any] | None) -> float | None:
     return value
 
 
-def _left_out(training: dict[str, Any] | None) -> str | None:
+def _masked(training: dict[str, Any] | None) -> str | None:
     """Return why tokens of it carry no loss, the most frequent reason; empty where all do."""
     if training is None:
         return None

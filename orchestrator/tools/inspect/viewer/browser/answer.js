@@ -1,18 +1,18 @@
-// The answer: why it got its reward, what its turns and tool calls took, its tokens, and all that is known of one.
+// The answer: its reward, turns, tool calls and tokens, and the details of one token.
 
 const CHUNK = 800; // tokens that are drawn at once
 
 function drawAnswer() {
   const { here, chosen } = shown, { answer } = chosen, parts = [];
   const place = state.row - here.first;
-  const link = element("button", { textContent: "copy link", title: "the address of this page names file, answer and token" });
+  const link = element("button", { textContent: "copy link", title: "a link to this file, answer and token" });
   link.onclick = () => copy(location.href, link);
   const top = badges(chosen, place + 1);
   top.append(link);
   parts.push(element("h2", { textContent: `answer ${place + 1} of ${here.answers.length}, row ${state.row}` }), top);
   parts.push(element("h3", { textContent: "why this reward" }), verdict(answer));
   parts.push(element("h3", { textContent: "turns and tools" }), timeline(answer));
-  parts.push(element("h3", { textContent: `tokens: prompt and observations grey, ${state.colour} coloured` }));
+  parts.push(element("h3", { textContent: `tokens (prompt and observations grey, colours: ${COLOURS.find(({ name }) => name === state.colour).title})` }));
   const tokens = element("div", { className: "tokens", id: "tokens" });
   parts.push(tokens);
   $("answer").replaceChildren(...parts);
@@ -38,10 +38,10 @@ function verdict(answer) {
   const made = element("table", { className: "facts" });
   const line = (name, value, kind = "") => made.append(element("tr", {}, element("th", { textContent: name }), element("td", { className: kind }, ...beginning(value))));
   if (answer.failure) line("failed", `${answer.failure.kind}: ${answer.failure.message}`, "bad");
-  line("reward", answer.reward === null ? "none: what failed is not scored" : String(answer.reward));
+  line("reward", answer.reward === null ? "none: failed answers are not scored" : String(answer.reward));
   for (const [name, value] of Object.entries(answer.parts)) line(`part ${name}`, String(value));
   if (answer.outcome) line("outcome", answer.outcome);
-  line("the verifier says", answer.detail || "nothing");
+  line("verifier", answer.detail || "no detail");
   const evidence = Object.entries(answer.evidence || {});
   line("evidence", evidence.length ? evidence.map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join("\n") : "none");
   made.lastChild.lastChild.style.whiteSpace = "pre-wrap";
@@ -50,11 +50,20 @@ function verdict(answer) {
     const text = `temper env regrade ${facts.files.find(({ name }) => name === state.file).path} --row ${state.row}`;
     const button = element("button", { textContent: "copy" });
     button.onclick = () => unchanged(state.file).then(() => copy(text, button)).catch(renew).catch(fail);
-    box.append(element("p", { className: "sub", textContent: "this plays the same turns to the verifier again:" }),
+    box.append(element("p", { className: "sub", textContent: "Grade these turns again:" }),
       element("div", { className: "command" }, element("pre", { textContent: text }), button));
   }
   return box;
 }
+
+// How the thinking of a turn ended.
+const ENDINGS = {
+  itself: ["thinking ended by the model", ""],
+  line_end: ["thinking ended by the budget, at a line end", "the thinking budget inserted the end of thinking"],
+  abrupt: ["thinking ended by the budget, inside a line", "the thinking budget inserted the end of thinking"],
+  never: ["thinking did not end", "the answer has no end of thinking"],
+  none: ["no thinking", "thinking is off"],
+};
 
 function timeline(answer) {
   const list = element("div", { className: "spans" });
@@ -66,24 +75,24 @@ function timeline(answer) {
       share.style.width = `${(100 * seconds) / longest}%`;
       if (seconds > 0) bar.append(share);
     }
-    const said = `${number(one.times.generate_s)} s sampling, ${number(one.times.step_s)} s environment` + (one.times.queue_s > 0.001 ? `, ${number(one.times.queue_s)} s waiting` : "");
-    list.append(element("span", { textContent: `turn ${place + 1}` }), bar, element("span", { className: "sub", textContent: said }));
+    const spent = `${number(one.times.generate_s)} s sampling, ${number(one.times.step_s)} s environment` + (one.times.queue_s > 0.001 ? `, ${number(one.times.queue_s)} s waiting` : "");
+    list.append(element("span", { textContent: `turn ${place + 1}` }), bar, element("span", { className: "sub", textContent: spent }));
     for (const call of one.tool_spans || []) list.append(...callLine(call, one.times, longest));
     const faults = one.faults.length ? `; faults: ${one.faults.join(", ")}` : "";
-    list.append(element("span", { className: "sub closed", textContent: `thought closed: ${one.closed}${faults}` }));
+    list.append(element("span", { className: "sub closed", textContent: `${(ENDINGS[one.closed] || [one.closed])[0]}${faults}`, title: (ENDINGS[one.closed] || ["", ""])[1] }));
   });
   const box = element("div", {}, list);
   answer.turns.forEach((one, place) => {
-    const told = one.observation.filter(({ role }) => role === "tool").length, calls = one.tool_spans || [];
-    if (told && !calls.length) box.append(element("p", { className: "sub", textContent: `turn ${place + 1}: ${told} tool ${told === 1 ? "call" : "calls"}, ${number(one.times.step_s)} s together; the time of each is ${UNRECORDED}` }));
-    const asked = calls[Symbol.iterator]();
-    box.append(...one.observation.map((said) => message(said, said.role === "tool" ? asked.next().value : undefined)));
+    const count = one.observation.filter(({ role }) => role === "tool").length, calls = one.tool_spans || [];
+    if (count && !calls.length) box.append(element("p", { className: "sub", textContent: `turn ${place + 1}: ${count} tool ${count === 1 ? "call" : "calls"}, ${number(one.times.step_s)} s in total (single times ${UNRECORDED})` }));
+    const next = calls[Symbol.iterator]();
+    box.append(...one.observation.map((one) => message(one, one.role === "tool" ? next.next().value : undefined)));
   });
-  if (!answer.turns.length) box.append(element("p", { className: "hint", textContent: "no turn was played" }));
+  if (!answer.turns.length) box.append(element("p", { className: "hint", textContent: "no turns" }));
   return box;
 }
 
-// A tool call of a turn: its span where it lies in the turn, on the same scale as the turn's bar.
+// A tool call: its time span within the turn, on the scale of the turn's bar.
 function callLine(call, times, longest) {
   const share = (seconds) => `${(100 * seconds) / longest}%`;
   const span = element("i", { className: "call", title: `${written(call)}: ${call.seconds} s, ${call.began_s} s into the environment's step` });
@@ -96,7 +105,7 @@ function callLine(call, times, longest) {
   ];
 }
 
-const written = ({ name, arguments: given }) => (name ? `${name}(${Object.entries(given).map(([key, value]) => `${key}=${JSON.stringify(value)}`).join(", ")})` : "unreadable call");
+const written = ({ name, arguments: values }) => (name ? `${name}(${Object.entries(values).map(([key, value]) => `${key}=${JSON.stringify(value)}`).join(", ")})` : "unreadable call");
 
 function mark() {
   document.querySelector("#tokens span.chosen")?.classList.remove("chosen");
@@ -110,7 +119,7 @@ function drawToken() {
   const one = shown.chosen, i = state.token, made = [];
   const fact = (name, value, title = "") => made.push(element("span", { title }, element("b", { textContent: name }), name ? " " : "", value));
   if (i < 0 || i >= one.count) {
-    $("token").replaceChildren(element("span", { className: "hint", textContent: "click a token for all that is known of it (n, p)" }));
+    $("token").replaceChildren(element("span", { className: "hint", textContent: "click a token for its details (n, p)" }));
     return;
   }
   const known = (value) => (value === value ? number(value) : UNRECORDED);
@@ -118,19 +127,19 @@ function drawToken() {
   fact("text", JSON.stringify(one.texts[i]));
   fact("id", one.ids[i] < 0 ? `${UNRECORDED}: a word` : String(one.ids[i]));
   fact("turn", String(one.turns[i] + 1));
-  if (!one.sampled[i]) fact("", one.turns[i] ? "observation: seen by the model, not sampled, no loss" : "prompt: seen by the model, not sampled, no loss");
+  if (!one.sampled[i]) fact("", one.turns[i] ? "observation: input, not sampled, no loss" : "prompt: input, not sampled, no loss");
   else {
-    fact("version", known(one.version[i]));
+    fact("weights version", known(one.version[i]));
     const { training } = one.answer;
-    if (training && training.version) fact("lag", String(training.version - one.version[i]), "pushes between the weights that sampled it and those that it trained");
+    if (training && training.version) fact("lag", String(training.version - one.version[i]), "weight updates between sampling and training");
     if (one.reasons[i] === "forced") fact("", REASONS.forced[0]);
     else {
-      fact("log mu", known(one.engine[i]), "the engine's log-probability");
-      if (one.engine[i] === one.engine[i]) fact("mu", number(Math.exp(one.engine[i])));
-      fact("log pi", known(one.trainer[i]), "the trainer's, before the step");
-      fact("gap", known(one.gap[i]), "log pi - log mu");
+      fact("engine logprob", known(one.engine[i]));
+      if (one.engine[i] === one.engine[i]) fact("p", number(Math.exp(one.engine[i])), "the engine's probability");
+      fact("trainer logprob", known(one.trainer[i]), "before the update");
+      fact("mismatch", known(one.mismatch[i]), "trainer logprob - engine logprob");
       fact("advantage", known(one.advantage[i]));
-      fact("weight", known(one.factor[i]), "what its loss was multiplied by");
+      fact("weight", known(one.factor[i]), "factor of its loss");
       const reason = one.reasons[i];
       fact("loss", training ? (reason ? (REASONS[reason] || [reason])[0] : "yes") : UNRECORDED);
     }

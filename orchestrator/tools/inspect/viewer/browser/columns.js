@@ -1,22 +1,22 @@
-// Columns of the run's files: embedded in this page, or asked of its server.
+// Columns of the run's files: embedded in this page, or fetched from its server.
 
 const KEPT_PIECES = 60, LATE_MS = 2000, ANSWER_MS = 300_000;
 const facts = JSON.parse(document.getElementById("facts").textContent);
 const tables = new Map();
 const pieces = new Map();
-const late = new Set(); // what the server was asked for and has not answered in time
+const late = new Set(); // requests that the server has not answered in time
 const embedded = new Map([...document.querySelectorAll("script[data-part]")].map((one) => [one.dataset.part, one]));
 
-// A file of the run is no longer the one that this page's table is of.
+// A file of the run has changed since this page read its table.
 class Changed extends Error {
   constructor(path) {
-    super(`${path} is of a file that was written again`);
+    super(`${path} belongs to a file that has changed`);
     this.file = path.split("/")[0];
   }
 }
 
-// Asks the server, and says so where that takes long: it may be at a large file, or suspended.
-async function asked(path) {
+// Fetches a path from the server, with a notice if that takes long.
+async function fetched(path) {
   const question = { path };
   const timer = setTimeout(() => {
     late.add(question);
@@ -25,8 +25,8 @@ async function asked(path) {
   try {
     return await fetch("data/" + path.split("/").map(encodeURIComponent).join("/"), { signal: AbortSignal.timeout(ANSWER_MS) });
   } catch (error) {
-    throw new Error(error.name === "TimeoutError" ? `temper view has not answered for ${ANSWER_MS / 1000} s, and is asked no longer for ${path}.`
-      : "temper view answers no longer: it has ended, and this page has only what it had read by then.");
+    throw new Error(error.name === "TimeoutError" ? `temper view did not answer within ${ANSWER_MS / 1000} s: ${path}`
+      : "temper view has ended. Only the data that this page has already read is available.");
   } finally {
     clearTimeout(timer);
     if (late.delete(question)) drawNotice();
@@ -40,7 +40,7 @@ async function part(path) {
     data = new Uint8Array(text.length);
     for (let i = 0; i < text.length; i++) data[i] = text.charCodeAt(i);
   } else {
-    const answer = await asked(path);
+    const answer = await fetched(path);
     if (answer.status === 409) throw new Changed(path);
     if (!answer.ok) throw new Error((await answer.json()).error);
     data = await answer.arrayBuffer();
@@ -70,7 +70,7 @@ async function tableOf(name, again = false) {
   return tables.get(name);
 }
 
-// Throws where the server says that the file has changed since; one that has gone can't say it.
+// Throws if the file has changed. A server that has ended is ignored.
 async function unchanged(name) {
   const { mark } = tables.get(name);
   if (mark) await part(`${name}/${mark}/same`).catch((error) => { if (error instanceof Changed) throw error; });

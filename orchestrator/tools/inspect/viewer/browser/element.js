@@ -1,4 +1,4 @@
-// Elements of a page, for all pages. No framework, no HTML from data: text of models only ever becomes text nodes.
+// Elements of a page. No framework and no HTML from data: model text becomes text nodes only.
 
 const $ = (id) => document.getElementById(id);
 
@@ -8,13 +8,13 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
-// What turns the direction of the text after it, and what can't be seen: tags, joiners, controls.
+// Characters that change the text direction, and invisible ones: tags, joiners, controls.
 const TURNS = /([\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])/;
 const UNSEEN = /^(?:(?![\n\t])[\p{Cc}\p{Cf}\p{Zl}\p{Zp}])+$/u;
 
 const codes = (text) => [...text].filter((one) => UNSEEN.test(one)).map((one) => `U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`).join(" ");
 
-// Names the characters of an element that would steer the text around them, or that nobody would see.
+// Shows direction marks and invisible characters of an element by their codes.
 function hide(made, text) {
   made.classList.add("hidden");
   made.classList.toggle("unseen", UNSEEN.test(text));
@@ -22,5 +22,5 @@ function hide(made, text) {
   return made;
 }
 
-// A text in which what turns directions is an element of its own, which turns nothing beside it.
+// A text whose direction marks are isolated in elements, so that they affect nothing else.
 const plain = (text) => text.split(TURNS).map((one, place) => (place % 2 ? hide(element("bdi", { textContent: one }), one) : one));

@@ -1,21 +1,21 @@
-// The group: all answers to a task side by side, and those of another evaluation to it.
+// The group: all answers to a task side by side, also from another evaluation.
 
 const CARD_TOKENS = 260, BEFORE_PART = 12, LONG_TEXT = 20_000;
-let shown = null; // what the panes show: its groups, answers and scales
-let turn = 0; // counts what was asked for, so that a late answer of an earlier question is not shown
+let shown = null; // groups, answers and scales of the panes
+let turn = 0; // number of the current request: late answers to earlier requests are dropped
 
 async function show() {
-  const asked = ++turn, table = tables.get(state.file);
-  if (state.row < 0 || state.row >= table.rows) return blank(table.rows ? "Choose an answer in the table (j, k)." : "This file has no answers.");
+  const request = ++turn, table = tables.get(state.file);
+  if (state.row < 0 || state.row >= table.rows) return blank(table.rows ? "Select an answer in the table (j, k)." : "This file has no answers.");
   try {
     const here = await groupOf(state.file, state.row);
     const there = state.against && other(taskOf(table, state.row));
     const beside = there ? await groupOf(state.against, there.row) : null;
-    if (asked !== turn) return undefined;
+    if (request !== turn) return undefined;
     const groups = beside ? [here, beside] : [here];
     shown = { here, beside, chosen: here.answers[state.row - here.first], scales: scalesOf(groups) };
-  } catch (error) { // or another answer would stand beside the row that is marked
-    if (asked === turn) blank("This answer can't be shown.");
+  } catch (error) {
+    if (request === turn) blank("This answer cannot be shown."); // never another answer than the selected row
     throw error;
   }
   return drawPanes();
@@ -40,19 +40,19 @@ function drawGroup() {
   const { here, beside, chosen } = shown, { group } = here, parts = [];
   const mode = tables.get(state.file).cell("mode", state.row);
   parts.push(element("h2", { textContent: `${group.env}, group ${group.ticket}` }));
-  parts.push(element("p", { className: "sub", textContent: `task ${group.key}, thinking ${mode}, admitted at version ${group.admitted}${sampling(group.sampling)}` }));
+  parts.push(element("p", { className: "sub", textContent: `task ${group.key}, thinking ${mode}, weights version ${group.admitted}${sampling(group.sampling)}`, title: "version of the weights when the group started" }));
   parts.push(...group.messages.map((one) => message(one)));
-  parts.push(element("h3", { textContent: `${here.answers.length} answers, marked where they part from the chosen one` }));
+  parts.push(element("h3", { textContent: `${here.answers.length} answers, the first token that differs from the selected one is marked` }));
   parts.push(cards(here, chosen, (row) => choose(row)));
   if (state.against) {
     const label = facts.files.find(({ name }) => name === state.against).label;
-    parts.push(element("h3", { textContent: beside ? `the same task in evaluation ${label}, ${beside.answers.length} answers` : `evaluation ${label} does not have this task` }));
+    parts.push(element("h3", { textContent: beside ? `same task in evaluation ${label}, ${beside.answers.length} answers` : `evaluation ${label} does not have this task` }));
     if (beside) parts.push(cards(beside, chosen, (row) => go({ file: state.against, against: state.file, row })));
   }
   $("group").replaceChildren(...parts);
 }
 
-const sampling = (given) => Object.entries(given).map(([name, value]) => `, ${name} ${JSON.stringify(value)}`).join("");
+const sampling = (settings) => Object.entries(settings).map(([name, value]) => `, ${name} ${JSON.stringify(value)}`).join("");
 
 function message(one, call) {
   const text = typeof one.content === "string" ? one.content : JSON.stringify(one.content ?? one, null, 1);
@@ -60,7 +60,7 @@ function message(one, call) {
   return element("div", { className: "message" }, element("b", {}, ...plain(`${who}  `)), ...beginning(text));
 }
 
-// A text; of one that would take seconds to draw its beginning, and a button for the rest.
+// A text. A long text, slow to draw, gets a button for its rest.
 function beginning(text) {
   if (text.length <= LONG_TEXT) return plain(text);
   const more = element("button", { textContent: `${number(text.length - LONG_TEXT)} more characters` });
@@ -78,7 +78,7 @@ function cards({ group, first, answers }, chosen, act) {
     if (from > one.begin) tokens.append(element("span", { className: "context", textContent: "... " }));
     tokens.append(...spans(one, from, Math.min(one.count, from + CARD_TOKENS), at));
     if (from + CARD_TOKENS < one.count) tokens.append(element("span", { className: "context", textContent: " ..." }));
-    if (one.count === one.begin) tokens.append(element("span", { className: "none", textContent: "no token was sampled" }));
+    if (one.count === one.begin) tokens.append(element("span", { className: "none", textContent: "no sampled tokens" }));
     card.append(tokens);
     card.dataset.row = first + place;
     card.tabIndex = 0;
@@ -90,12 +90,22 @@ function cards({ group, first, answers }, chosen, act) {
   return list;
 }
 
+// Reasons why an episode ended, with a kind of badge and an explanation.
+const STOPS = {
+  env: ["finished", "", "the environment ended the episode"],
+  turns: ["turn limit", "", "the episode reached its turn limit"],
+  length: ["token limit", "bad", "a turn reached its token limit"],
+  episode_length: ["token limit", "bad", "the episode reached its token limit"],
+  prompt_too_long: ["prompt too long", "bad", "the prompt left no room for an answer"],
+  failure: ["error", "bad", "an error outside the model ended the episode"],
+};
+
 function badges(one, place) {
   const { answer } = one, made = element("div", { className: "badges" }, element("b", { textContent: String(place) }));
-  const badge = (text, kind = "") => made.append(element("span", { className: `badge ${kind}`, textContent: text }));
+  const badge = (text, kind = "", title = "") => made.append(element("span", { className: `badge ${kind}`, textContent: text, title }));
   if (answer.failure) badge(`failed: ${answer.failure.kind}`, "bad");
   else badge(`reward ${number(answer.reward)}`, answer.reward >= 1 ? "good" : answer.reward <= 0 ? "bad" : "");
-  badge(answer.stop);
+  badge(...(STOPS[answer.stop] || [answer.stop]));
   badge(`${number(one.sampled.reduce((sum, is) => sum + is, 0))} tokens`);
   const { training } = answer;
   if (training && typeof training.advantage === "number") badge(`advantage ${number(training.advantage)}`);

@@ -1,4 +1,4 @@
-// What keys and clicks do; read last, since it begins the page.
+// Keys and clicks. This file comes last because it starts the page.
 
 function move(by) {
   const place = view.indexOf(state.row), next = place < 0 ? 0 : Math.min(view.length - 1, Math.max(0, place + by));
@@ -43,13 +43,14 @@ function begin() {
     const options = files.map(({ name, label }) => element("option", { value: name, textContent: `${kind} ${label}` }));
     if (options.length) $("file").append(element("optgroup", { label: `${kind}s` }, ...options));
   }
-  $("file").onchange = () => go({ file: $("file").value, row: 0 });
-  $("against").onchange = () => go({ against: $("against").value || null, row: state.row, token: state.token });
+  $("file").onchange = () => go({ file: $("file").value, row: null });
+  $("against").onchange = () => go({ against: $("against").value || null, row: $("against").value ? null : state.row });
   $("search").oninput = () => { state.search = $("search").value.trim(); refresh(); };
   $("clear").onclick = () => { state.filters.clear(); state.search = $("search").value = ""; layOut(); refresh(); };
+  $("more").onclick = () => { state.wide = !state.wide; layOut(); drawRows(); };
   $("help-button").onclick = () => $("help").showModal();
   $("scroller").onscroll = drawRows;
-  new ResizeObserver(drawRows).observe($("scroller"));
+  new ResizeObserver(fitColumns).observe($("scroller"));
   $("rows").onclick = (event) => {
     const line = event.target.closest(".row");
     if (line) choose(Number(line.dataset.row));

@@ -1,38 +1,53 @@
-// The table: a row for each answer of a file, of which those that filters and the search leave are drawn where they are in sight.
+// The table: one row per answer of a file. Only the rows that pass the filters and are in view are drawn.
 
 const ROW_HEIGHT = 25, HEAD_HEIGHT = 52, SPARE_ROWS = 12;
-const FEW = 24; // distinct values of a column of text that a list offers; of more, a part of them is typed
+const FEW = 24; // a text column with at most this many distinct values filters by a list, any other by a part of the text
 const WANTED = "use >0.5, <=10, 2..8, 1 or -";
+// In order of priority: the last ones are hidden if the pane is too narrow.
 const COLUMNS = [
   { name: "env", title: "env", width: 74, text: true, about: "environment" },
-  { name: "mode", title: "mode", width: 84, text: true, about: "mode of thinking, with its budget in tokens" },
-  { name: "reward", title: "reward", width: 56, about: "reward of the answer; - where it failed" },
-  { name: "spread", title: "spread", width: 56, about: "standard deviation of the rewards of its group" },
-  { name: "other", title: "there", width: 62, about: "mean reward of the same task in the other evaluation" },
-  { name: "change", title: "change", width: 64, about: "mean reward of the task here minus there" },
-  { name: "stop", title: "stop", width: 66, text: true, about: "why it ended" },
-  { name: "tokens", title: "tokens", width: 58, about: "sampled tokens" },
-  { name: "gap", title: "gap", width: 62, about: "mean |log pi - log mu| of its trained tokens, in nats: trainer against engine" },
-  { name: "advantage", title: "adv", width: 58, about: "mean advantage of its trained tokens" },
-  { name: "lag", title: "lag", width: 42, about: "pushes between the weights at its admission and those that it trained" },
-  { name: "surprise", title: "surprise", width: 66, about: "mean -log mu of its sampled tokens, in nats" },
-  { name: "left_out", title: "no loss", width: 92, text: true, about: "why tokens of it carry no loss; empty where all do" },
-  { name: "turns", title: "turns", width: 52, about: "calls of the engine" },
-  { name: "seconds", title: "s", width: 56, about: "seconds of the episode" },
-  { name: "failure", title: "failure", width: 84, text: true, about: "what broke outside of the model" },
-  { name: "prompt", title: "task", width: 300, text: true, about: "what the task asks last, its beginning" },
+  { name: "prompt", title: "task", width: 120, text: true, about: "beginning of the last user message" },
+  { name: "reward", title: "reward", width: 56, about: "reward of the answer; - if it failed" },
+  { name: "other", title: "other", width: 56, about: "mean reward of the same task in the other evaluation" },
+  { name: "change", title: "change", width: 60, about: "mean reward of the task in this evaluation minus the other one" },
+  { name: "advantage", title: "adv", width: 54, about: "mean advantage of the trained tokens" },
+  { name: "share", title: "update", width: 58, about: "share of this step's update that comes from the group, 0 to 1" },
+  { name: "tokens", title: "tokens", width: 56, about: "sampled tokens" },
+  { name: "stop", title: "stop", width: 66, text: true, about: "why the episode ended: env = the environment ended it, length = token limit" },
+  { name: "failure", title: "failure", width: 76, text: true, about: "error outside the model" },
+  { name: "spread", title: "std", width: 52, about: "standard deviation of the rewards of the group" },
+  { name: "mismatch", title: "mismatch", width: 70, about: "mean |trainer logprob - engine logprob| of the trained tokens, in nats" },
+  { name: "lag", title: "lag", width: 42, about: "weight updates between the start of the group and its training" },
+  { name: "masked", title: "no loss", width: 88, text: true, about: "why some tokens carry no loss; empty if all do" },
+  { name: "mode", title: "mode", width: 84, text: true, about: "thinking mode, with its budget in tokens" },
+  { name: "turns", title: "turns", width: 50, about: "turns of the episode: calls of the engine" },
+  { name: "seconds", title: "s", width: 50, about: "seconds of the episode" },
+  { name: "surprisal", title: "surprisal", width: 68, about: "mean -log p of the sampled tokens by the engine, in nats" },
 ];
+const CONSTANT = ["env", "mode", "masked"]; // hidden if all rows have the same value
 
 let view = [];
 
-// The table that is shown; one without rows before any was read.
+// The current table, empty until one is read.
 const EMPTY = { rows: 0, trained: 0, columns: {}, groups: new Map(), pieces: [], has: () => false };
 const tableHere = () => tables.get(state.file) || EMPTY;
 
 function columnsShown() {
   const table = tableHere();
-  const says = ({ name }) => table.has(name) && !(name === "mode" && table.columns.mode.values.length === 1);
-  return COLUMNS.filter((one) => (one.name === "other" || one.name === "change" ? state.against : says(one)));
+  const varies = ({ name }) => table.has(name) && !(CONSTANT.includes(name) && table.columns[name].values.length === 1 && !state.filters.has(name));
+  const filled = COLUMNS.filter((one) => (one.name === "other" || one.name === "change" ? state.against : varies(one)));
+  const room = $("scroller").clientWidth;
+  let used = 0;
+  const shown = filled.filter(({ name, width }) => (used += width) <= room || state.wide || state.filters.has(name) || (state.sort && state.sort.name === name));
+  return Object.assign(shown, { hidden: filled.length - shown.length, total: filled.length });
+}
+
+const templateOf = (columns) => columns.map(({ name, width }) => (name === "prompt" ? `minmax(${width}px, 1fr)` : `${width}px`)).join(" ");
+
+// Lays the columns out again if the width of the pane changes which of them fit.
+function fitColumns() {
+  if (templateOf(columnsShown()) !== $("scroller").dataset.template) layOut();
+  drawRows();
 }
 
 function cellOf(table, name, row) {
@@ -77,7 +92,7 @@ function test(text) {
   return (value) => value !== null && holds(value);
 }
 
-// What the lists call a text: one that nothing is known of, and an empty one, have names too.
+// The label of a text in a list; null and the empty text have labels too.
 const called = (value) => (value === null ? "-" : String(value) || "(none)");
 
 const many = (table, name) => table.columns[name].values.length > FEW;
@@ -122,11 +137,14 @@ function filtered() {
 }
 
 function layOut() {
-  const columns = columnsShown(), template = columns.map(({ width }) => `${width}px`).join(" ");
-  $("scroller").style.setProperty("--template", template);
+  const columns = columnsShown(), template = templateOf(columns);
+  $("scroller").dataset.template = template;
+  $("scroller").style.setProperty("--least", `${columns.reduce((sum, { width }) => sum + width, 0)}px`);
   for (const id of ["heads", "filters"]) $(id).style.gridTemplateColumns = template;
+  $("more").hidden = !columns.hidden && !state.wide;
+  $("more").textContent = columns.hidden ? `+${columns.hidden} column${columns.hidden === 1 ? "" : "s"}` : "fewer columns";
   $("heads").replaceChildren(...columns.map(({ name, title, text, about }) => {
-    const head = element("button", { textContent: title, title: `${about}; a click sorts`, className: text ? "text" : "" });
+    const head = element("button", { textContent: title, title: `${about}. Click to sort.`, className: text ? "text" : "" });
     if (state.sort && state.sort.name === name) {
       head.setAttribute("aria-sort", state.sort.down ? "descending" : "ascending");
       head.textContent += state.sort.down ? " \u2193" : " \u2191";
@@ -152,7 +170,7 @@ function filterOf({ name, text, title }) {
   let field;
   if (text && !many(table, name)) {
     const known = table.columns[name].values.map(called);
-    const values = [...new Set(wanted ? [...known, wanted] : known)]; // a filter stays when its file is read again
+    const values = [...new Set(wanted ? [...known, wanted] : known)]; // a filter survives a new version of its file
     field = element("select", {}, element("option", { value: "", textContent: "all" }),
       ...values.sort().map((one) => element("option", { value: one, textContent: one, selected: one === wanted })));
     field.onchange = () => { set(field.value); field.classList.toggle("on", field.value !== ""); };
@@ -163,7 +181,7 @@ function filterOf({ name, text, title }) {
       set(value);
       field.classList.toggle("on", value !== "");
       field.setCustomValidity(wrong ? WANTED : "");
-      field.title = wrong ? `not understood, so all rows stay: ${WANTED}` : "";
+      field.title = wrong ? `not understood, so no row is filtered: ${WANTED}` : "";
     };
   }
   field.dataset.column = name;
@@ -177,6 +195,7 @@ function refresh() {
   view = filtered();
   $("body").style.height = `${view.length * ROW_HEIGHT}px`;
   $("count").textContent = `${view.length === table.rows ? "" : `${view.length.toLocaleString("en")} of `}${table.rows.toLocaleString("en")} answers, ${table.groups.size.toLocaleString("en")} groups`;
+  drawHistograms();
   drawRows();
 }
 
@@ -184,7 +203,7 @@ function drawRows() {
   const table = tableHere(), scroller = $("scroller");
   const from = Math.max(0, Math.floor(scroller.scrollTop / ROW_HEIGHT) - SPARE_ROWS);
   const to = Math.min(view.length, from + Math.ceil(scroller.clientHeight / ROW_HEIGHT) + 2 * SPARE_ROWS);
-  const columns = columnsShown(), template = columns.map(({ width }) => `${width}px`).join(" ");
+  const columns = columnsShown(), template = templateOf(columns);
   const ticket = state.row < 0 ? null : table.columns.ticket[state.row];
   $("rows").style.transform = `translateY(${from * ROW_HEIGHT}px)`;
   $("rows").replaceChildren(...view.slice(from, to).map((row) => {
@@ -222,4 +241,16 @@ function scrollTo(row) {
   const top = place * ROW_HEIGHT, room = scroller.clientHeight - HEAD_HEIGHT;
   if (top < scroller.scrollTop) scroller.scrollTop = top;
   else if (top + ROW_HEIGHT > scroller.scrollTop + room) scroller.scrollTop = top + ROW_HEIGHT - room;
+}
+
+// The row to open first: of a step the group with the largest share of the update, of an evaluation the largest change or
+// the first wrong answer.
+function openingRow() {
+  const table = tableHere(), rows = [...Array(table.rows).keys()];
+  const largest = (size) => rows.reduce((best, row) => (size(row) > size(best) ? row : best), 0);
+  if (table.has("share")) return largest((row) => [table.columns.share[row], Math.abs(table.columns.advantage[row] || 0)].reduce((share, own) => share + own * 1e-6));
+  const change = (row) => Math.abs(cellOf(table, "change", row) || 0);
+  const changed = state.against && table.rows ? largest(change) : 0;
+  if (changed && change(changed)) return changed;
+  return Math.max(0, table.rows ? table.columns.reward.findIndex((one) => !(one > 0)) : 0);
 }

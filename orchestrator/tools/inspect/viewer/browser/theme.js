@@ -1,10 +1,10 @@
-// Light or dark, on all pages: what was chosen last, or else what the browser prefers.
+// Light or dark: the last choice, or else the browser's preference.
 
 const THEME = "temper-view-theme";
 
 function theme(name) {
   document.documentElement.dataset.theme = name;
-  try { localStorage.setItem(THEME, name); } catch { /* a page from a file may not keep anything */ }
+  try { localStorage.setItem(THEME, name); } catch { /* a page from a file may have no storage */ }
 }
 
 function beginTheme() {

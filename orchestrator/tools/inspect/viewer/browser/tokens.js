@@ -1,4 +1,4 @@
-// The tokens of an answer: a column for each thing known of them.
+// The tokens of an answer, as columns.
 
 const UNRECORDED = "not recorded";
 
@@ -8,7 +8,7 @@ function tokensOf(answer, bytes) {
   const floats = () => new Float64Array(count).fill(NaN);
   const made = {
     answer, count, ids: new Int32Array(count), texts: new Array(count), sampled: new Uint8Array(count), turns: new Int32Array(count),
-    engine: floats(), trainer: floats(), gap: floats(), surprise: floats(), advantage: floats(), version: floats(),
+    engine: floats(), trainer: floats(), mismatch: floats(), surprisal: floats(), advantage: floats(), version: floats(),
     factor: floats(), taught: floats(), reasons: new Array(count).fill(null), begin: answer.turns.length ? answer.turns[0].context_ids.length : 0,
   };
   const training = answer.training, decoder = new TextDecoder("utf-8", { ignoreBOM: true });
@@ -37,11 +37,11 @@ function tokensOf(answer, bytes) {
         made.reasons[at] = "forced";
       } else {
         made.engine[at] = one.logprobs[place] ?? NaN;
-        made.surprise[at] = -made.engine[at];
+        made.surprisal[at] = -made.engine[at];
         if (training && training.untrained) made.reasons[at] = training.untrained;
         else if (training) {
           made.trainer[at] = training.logprobs[trained] ?? NaN;
-          made.gap[at] = made.trainer[at] - made.engine[at];
+          made.mismatch[at] = made.trainer[at] - made.engine[at];
           made.advantage[at] = each(training.advantage, trained);
           made.factor[at] = each(training.factor, trained);
           made.taught[at] = made.advantage[at] * made.factor[at];
@@ -58,7 +58,7 @@ function tokensOf(answer, bytes) {
   return made;
 }
 
-// Of what a server answered the text alone is known: its words stand for tokens, with negative numbers for ids.
+// An answer from a server has text only: words replace tokens, with negative ids.
 const words = new Map();
 const wordsOf = (one) => (one.text || "").match(/\s*\S+|\s+$/g) || [];
 
@@ -67,7 +67,7 @@ function idOf(word) {
   return words.get(word);
 }
 
-// Why each of the trained tokens carries no loss: runs of [first, count] by reason, spread over their tokens.
+// Returns for each trained token the reason why it carries no loss. `reasons` has runs of [first, count].
 function spread(runs) {
   const reasons = [];
   for (const [reason, places] of Object.entries(runs)) {
@@ -83,7 +83,7 @@ function partsAt(one, other) {
   return at === one.count && at === other.count ? -1 : Math.min(at, one.count - 1);
 }
 
-// Where the first of the other answers to the task leaves this one; -1 where none does.
+// The first token at which another answer to the task differs; -1 if none does.
 function groupPartsAt(one) {
   const places = shown.here.answers.filter((other) => other !== one && other.count).map((other) => partsAt(one, other));
   return places.reduce((least, at) => (at >= 0 && (least < 0 || at < least) ? at : least), -1);

@@ -17,8 +17,9 @@ from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.session.recording import StepBatch, TrainedWith, write_batch
 from temper.orchestrator.tools.inspect.explain.bends import bends_of
 from temper.orchestrator.tools.inspect.explain.explanation import explain
-from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, update_sum, update_sum_of
+from temper.orchestrator.tools.inspect.explain.update_shares import shares_of
 from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
+from temper.orchestrator.tools.inspect.viewer.table import update_sum, update_sum_of
 from temper.rollout.token_arrays import as_floats
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
 

@@ -67,7 +67,7 @@ def test_the_page_says_why_a_reward_and_its_command_earns_the_same_again(
         "reward": f"{row['reward']:g}",
         **{f"part {name}": f"{value:g}" for name, value in row["parts"].items()},
         "outcome": row["outcome"],
-        "the verifier says": row["detail"],
+        "verifier": row["detail"],
         "evidence": "\n".join(evidence) or "none",
     }
     assert row["reward"] == 1.0 - number
@@ -125,7 +125,7 @@ def test_files_of_before_calls_were_timed_open_and_say_so(page: "Page", run: Run
         other.goto(out.as_uri())
         other.wait_for_selector("body[data-ready]")
         assert "turn 1: 2 tool calls, " in other.locator("#answer").inner_text()
-        assert "together; the time of each is not recorded" in other.locator("#answer").inner_text()
+        assert "single times not recorded" in other.locator("#answer").inner_text()
         assert errors == []
 
 
@@ -145,8 +145,8 @@ def test_the_colours_of_numbers_are_those_of_each_token(page: "Page", rows: list
         of_group = sorted(gap for one in rows if one["ticket"] == row["ticket"] for gap in gaps_of(one))
         widest = of_group[int(0.99 * len(of_group))]  # of a hundred gaps one is wider
         full = {
-            "gap": ("low", [gap / widest for gap in gaps_of(row)]),  # the trainer is below all over
-            "surprise": ("warm", [-value / 4.0 for value in logprobs]),
+            "mismatch": ("low", [gap / widest for gap in gaps_of(row)]),  # the trainer is below all over
+            "surprisal": ("warm", [-value / 4.0 for value in logprobs]),
             "advantage": (tint, [abs(advantage) / 0.5] * len(logprobs)),  # of the group's largest
         }
         for place, (name, (colour, shares)) in enumerate(full.items(), 1):
@@ -194,6 +194,8 @@ def test_every_filter_leaves_the_rows_that_it_names(page: "Page", rows: list[dic
     ]
     for column, wanted, holds in asked:
         page.locator("#clear").click()
+        if page.locator("#more").inner_text() != "fewer columns":
+            page.locator("#more").click()
         field = page.locator(f"[data-column='{column}']")
         if column in ("mode", "stop"):
             field.select_option(wanted)

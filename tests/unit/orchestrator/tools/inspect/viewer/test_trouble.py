@@ -105,7 +105,8 @@ def test_a_filter_takes_empty_texts_a_part_of_many_and_says_what_it_does_not_und
     page: "Page", run: RunDir, server: ViewServer
 ) -> None:
     visit(page, server)
-    page.locator("[data-column='left_out']").select_option("(none)")
+    page.locator("#more").click()
+    page.locator("[data-column='masked']").select_option("(none)")
     assert page.locator("#count").inner_text() == "2 of 5 answers, 2 groups"
     page.locator("[data-column='reward']").fill(">much")
     assert page.locator("#count").inner_text() == "2 of 5 answers, 2 groups"
@@ -119,6 +120,7 @@ def test_a_filter_takes_empty_texts_a_part_of_many_and_says_what_it_does_not_und
     rewrite(run, groups, [training(2)] * BUDGETS)
     page.reload()
     page.wait_for_selector("body[data-ready]")
+    page.locator("#more").click()
     for part, rows in (("BUDGET 1", 11), ("budget 12", 1), ("", BUDGETS)):
         page.locator("[data-column='mode']").fill(part)
         expected = f"{rows} of {BUDGETS}" if part else str(BUDGETS)
@@ -157,7 +159,7 @@ def test_a_run_without_answers_and_a_file_without_any_say_so(page: "Page", run: 
     for path in run.trajectories.iterdir():
         path.unlink()
     page.reload()
-    sync_api.expect(page.locator("#notice")).to_contain_text("This run has left no answers yet")
+    sync_api.expect(page.locator("#notice")).to_contain_text("no recorded answers")
     page.locator("#search").fill("x")
     page.locator("#clear").click()
 
@@ -174,8 +176,8 @@ def test_a_server_that_has_ended_is_told_of_and_no_other_answer_is_shown(
     server.shutdown()
     server.server_close()
     page.keyboard.press("g")
-    sync_api.expect(page.locator("#notice")).to_contain_text("temper view answers no longer: it has ended")
-    assert page.locator("#group").inner_text() == "This answer can't be shown."
+    sync_api.expect(page.locator("#notice")).to_contain_text("has ended")
+    assert page.locator("#group").inner_text() == "This answer cannot be shown."
 
 
 def test_a_server_that_does_not_answer_is_told_of_until_it_does(
@@ -190,9 +192,9 @@ def test_a_server_that_does_not_answer_is_told_of_until_it_does(
 
     monkeypatch.setattr(server, "answer", held)
     page.keyboard.press("j")
-    expect(page.locator("#notice")).to_contain_text("temper view has not answered yet: it reads rl-10/")
+    expect(page.locator("#notice")).to_contain_text("Waiting for temper view: it reads rl-10/")
     goes_on.set()
-    expect(page.locator("#notice")).not_to_contain_text("has not answered")
+    expect(page.locator("#notice")).not_to_contain_text("Waiting")
     expect(page.locator(".card.chosen")).to_have_attribute("data-row", "1")
 
 
@@ -214,7 +216,7 @@ def test_what_was_told_is_there_again_once_a_server_has_answered_several_questio
 
     monkeypatch.setattr(server, "answer", held)
     page.keyboard.press("g")
-    expect(notice).to_contain_text("has not answered yet")
+    expect(notice).to_contain_text("Waiting")
     page.keyboard.press("G")
     page.wait_for_timeout(2500)  # the second question is late too
     goes_on.set()
@@ -261,4 +263,4 @@ def test_the_cards_of_another_evaluation_are_reached_by_keys(page: "Page", serve
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     sync_api.expect(page.locator("#file")).to_have_value("eval-sft")
-    assert page.url.endswith("#file=eval-sft&against=eval-rl&row=0&colour=surprise")
+    assert page.url.endswith("#file=eval-sft&against=eval-rl&row=0&colour=surprisal")

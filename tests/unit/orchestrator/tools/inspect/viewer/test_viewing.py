@@ -54,15 +54,18 @@ def test_columns_say_what_answers_and_their_groups_are(run: RunDir) -> None:
     assert found["reward"] == [1.0, 0.0, None, 1.0, 0.0]
     assert found["spread"] == [0.5] * 5
     assert found["lag"] == [2, 2, None, 1, 1]
-    assert found["gap"] == pytest.approx([0.02, 0.02, None, *_gaps_of_tools(), None], abs=2e-5)
+    assert found["mismatch"] == pytest.approx([0.02, 0.02, None, *_gaps_of_tools(), None], abs=2e-5)
     assert found["advantage"] == [0.5, -0.5, None, 0.5, None]
-    assert found["left_out"] == ["", "", None, "token_range", "truncated"]
+    assert found["masked"] == ["", "", None, "token_range", "truncated"]
+    assert found["share"][::2] == [found["share"][0]] * 2 + [found["share"][3]]
+    assert found["share"][0] + found["share"][3] == pytest.approx(1)
+    assert found["share"][0] > found["share"][3] > 0
     assert found["failure"] == [None, None, "timeout", None, None]
     assert (found["tool_s"][3], found["turns"][3], found["forced"][3]) == (0.5, 2, 1)
     evaluated = columns(run, "eval-rl")  # without a record of training
-    for name in ("lag", "gap", "advantage", "left_out"):
+    for name in ("lag", "mismatch", "advantage", "masked", "share"):
         assert evaluated[name] == [None] * 6
-    assert evaluated["surprise"][0] > 0
+    assert evaluated["surprisal"][0] > 0
 
 
 def _gaps_of_tools() -> list[float]:
