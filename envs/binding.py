@@ -7,7 +7,7 @@ from typing import Any
 from temper.envs.catalog import configured
 from temper.envs.core.bounds import not_negative, one_of, only_known, positive
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.setting import free, immutable, scheduled
 from temper.envs.core.task import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
@@ -23,38 +23,38 @@ class EnvConfig:
 
     share: float = scheduled(1.0, unit="share")
     """Relative share of the groups."""
-    preset: str | None = identity(None)
+    preset: str | None = immutable(None)
     """The standard set that it is, which gives the settings below that are not given; for evaluation, unless it has data."""
-    kind: str | None = identity(None)
+    kind: str | None = immutable(None)
     """The environment that this is, where the name given to it is not its id."""
-    options: dict[str, Any] = identity({})
+    options: dict[str, Any] = immutable({})
     """Which member of a family of environments."""
-    data: DataConfig | None = identity(None)
+    data: DataConfig | None = immutable(None)
     """Rows of real tasks: a file, a folder or a name on the hub; null for generated tasks."""
-    eval_data: DataConfig | None = identity(None)
+    eval_data: DataConfig | None = immutable(None)
     """Rows of evaluation, all held out: the official test set; null takes them from the training tasks, as `split` says."""
     split: SplitConfig = field(default_factory=SplitConfig)
-    drop_overlap: DropOverlap = identity("none")
+    drop_overlap: DropOverlap = immutable("none")
     """Training rows to leave out for what they share with evaluation prompts: none, exact, or ngrams (13 words in a row)."""
-    format: str | None = identity(None)
+    format: str | None = immutable(None)
     """Format of its rows; null finds it out."""
-    level: int = identity(1)
+    level: int = immutable(1)
     """Difficulty of generated tasks, from 1."""
-    thinking: bool = identity(True)
+    thinking: bool = immutable(True)
     """Whether the model thinks before it answers."""
-    on_error: OnError = identity("raise")
+    on_error: OnError = immutable("raise")
     """What a bad row of its data does: raise or skip."""
-    max_turns: int | None = identity(None)
+    max_turns: int | None = immutable(None)
     """Assistant turns after which an episode is cut off; null is the environment's own."""
-    credit: Credit = identity("all")
+    credit: Credit = immutable("all")
     """Code: what a program is worth that passes some tests: all (nothing) or fraction (their share)."""
-    tools: list[str] = identity([])
+    tools: list[str] = immutable([])
     """Shared tools that it has: calculator, python."""
-    weights: dict[str, float] = identity({})
+    weights: dict[str, float] = immutable({})
     """Weight of each reward part; empty is correctness alone."""
-    length_limit: int | None = identity(None, unit="characters")
+    length_limit: int | None = immutable(None, unit="characters")
     """Characters of an episode from which the part `length` falls; null gives no part."""
-    threads: int = running(THREADS)
+    threads: int = free(THREADS)
     """Steps of it that a rollout worker runs at once; the others wait, off the clocks of their episodes."""
 
 

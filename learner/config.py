@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
-from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.setting import free, immutable, scheduled
 from temper.rollout.weights.manifest import WireDtype
 from temper.rollout.weights.transports import AUTO, TRANSPORTS
 
@@ -21,7 +21,7 @@ Recomputed = Literal["none", "selective", "full"]
 class OptimConfig:
     """The optimiser, its learning-rate schedule, and gradient clipping."""
 
-    kind: Optimizer = identity("adamw")
+    kind: Optimizer = immutable("adamw")
     """adamw, or muon: Muon for the matrices inside the layers, AdamW for embeddings, output layer and vectors."""
     learning_rate: float = scheduled(3e-4)
     """Highest learning rate of AdamW."""
@@ -65,9 +65,9 @@ class OptimConfig:
 class LoraConfig:
     """Low-rank adapters beside the linear layers, trained in place of the weights; engines compute with the sum of both."""
 
-    rank: int = identity(0)
+    rank: int = immutable(0)
     """Rank of an adapter; 0 trains the weights themselves."""
-    alpha: int = identity(32)
+    alpha: int = immutable(32)
     """An adapter counts alpha / rank times."""
 
     def __post_init__(self) -> None:
@@ -79,50 +79,50 @@ class LoraConfig:
 class LearnerConfig:
     """How the learner is spread over processes and how it computes."""
 
-    ranks: int = running(1)
+    ranks: int = free(1)
     """Processes that share each batch, one per GPU or CPU share."""
-    zero_stage: ZeroStage = running(0)
+    zero_stage: ZeroStage = free(0)
     """What DeepSpeed partitions over the ranks: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too."""
-    bf16: bool = identity(False)
+    bf16: bool = immutable(False)
     """Whether to compute in bfloat16 (with float32 master weights); needs zero_stage 1, 2 or 3."""
-    offload: Offload = running("none")
+    offload: Offload = free("none")
     """Where ZeRO keeps what it partitions between its uses: none (on the device), cpu (in main memory) or nvme (in files
     under offload_dir); cpu needs zero_stage 1, 2 or 3, nvme needs 3."""
-    offload_dir: str | None = running(None)
+    offload_dir: str | None = free(None)
     """Folder on a fast disk, for nvme."""
-    frozen: list[str] = identity([])
+    frozen: list[str] = immutable([])
     """Regular expressions; a parameter in whose name one is found is not trained, for example [embed]."""
     lora: LoraConfig = field(default_factory=LoraConfig)
-    micro_batch_tokens: int = running(8192, unit="tokens")
+    micro_batch_tokens: int = free(8192, unit="tokens")
     """Tokens in one forward pass of a rank, padding included; a longer sequence has a pass of its own."""
-    logit_tokens: int = running(4096, unit="tokens")
+    logit_tokens: int = free(4096, unit="tokens")
     """Tokens whose logits exist at once: with more of them in a pass they are computed in pieces, twice."""
-    recompute: Recomputed = running("none")
+    recompute: Recomputed = free("none")
     """What is computed again in the backward pass instead of kept: none, selective (the insides of Mamba-2 scans; fused
     attention keeps none) or full (whole layers; needs shared_prompts=false)."""
-    threads: int = running(1)
+    threads: int = free(1)
     """CPU threads of a rank that has the machine to itself."""
-    threads_beside: int = running(1)
+    threads_beside: int = free(1)
     """CPU threads of a rank while engines generate beside it; threads that fight for a core cost ten times their work."""
-    shared_prompts: bool = running(True)
+    shared_prompts: bool = free(True)
     """Whether the answers to a prompt share one pass over it, forward and backward, where that is faster."""
-    train_router: bool = identity(True)
+    train_router: bool = immutable(True)
     """Whether the routers of expert layers are trained; else they stay as they were loaded."""
-    router_replay: bool = identity(False)
+    router_replay: bool = immutable(False)
     """Whether expert layers use the experts that the engine chose, as its routers recorded them."""
-    float32_head: bool = identity(False)
+    float32_head: bool = immutable(False)
     """Whether the output layer multiplies in float32, in the learner and in the engines alike."""
-    wire_dtype: WireDtype = identity("float32")
+    wire_dtype: WireDtype = immutable("float32")
     """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
-    transport: str = running(AUTO)
+    transport: str = free(AUTO)
     """What a weight push travels by: shared_memory (engines on other hosts get it through Ray's object store), broadcast (in
     buckets from up to 8 ranks to all engines, by NCCL if each has a GPU of its own, by gloo if there are none), cuda_ipc (one
     engine on the learner's only GPU) or auto: the run chooses by its cluster, and says what."""
 
-    max_skipped: int = running(5, unit="steps")
+    max_skipped: int = free(5, unit="steps")
     """Steps that may be skipped in a row, where loss or gradient is not finite or nothing is left to train on; then the run
     ends."""
-    collective_timeout_s: float = running(600.0, unit="seconds")
+    collective_timeout_s: float = free(600.0, unit="seconds")
     """How long a rank waits for the others, and in a broadcast for the engines, in one operation, in seconds."""
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """What a setting is to a run that goes on: each field of a configuration declares its kind where it stands.
 
-    seed: int = identity(1)              a change is another run: what is trained, on which data, by which loss
+    seed: int = immutable(1)              a change is another run: what is trained, on which data, by which loss
     steps: int = scheduled(300)          may change, and is recorded: how long, how fast, in which mixture
-    timeout_s: float = running(120.0)    free: time-outs, memory, workers, threads, intervals, tracking
+    timeout_s: float = free(120.0)    free: time-outs, memory, workers, threads, intervals, tracking
 
 A field that holds a configuration of its own declares nothing: its fields do; where it declares a kind, that is the kind of
 them all. One that may be null declares what its coming and going is. Lists and dicts may be given as they are.
@@ -24,14 +24,14 @@ KIND, UNIT = "kind", "unit"
 class Kind(Enum):
     """What a change of a setting means to a run that goes on."""
 
-    IDENTITY = "identity"  # another run
+    IMMUTABLE = "immutable"  # another run
     SCHEDULE = "schedule"  # the same run, which records the change
-    RUNNING = "running"  # the same run
+    FREE = "free"  # the same run
 
 
-def identity(default: T, *, unit: Unit = "") -> T:
+def immutable(default: T, *, unit: Unit = "") -> T:
     """Declare a setting whose change makes another run."""
-    return _setting(default, Kind.IDENTITY, unit)
+    return _setting(default, Kind.IMMUTABLE, unit)
 
 
 def scheduled(default: T, *, unit: Unit = "") -> T:
@@ -39,13 +39,13 @@ def scheduled(default: T, *, unit: Unit = "") -> T:
     return _setting(default, Kind.SCHEDULE, unit)
 
 
-def running(default: T, *, unit: Unit = "") -> T:
+def free(default: T, *, unit: Unit = "") -> T:
     """Declare a setting of how the work is done, without effect on the result."""
-    return _setting(default, Kind.RUNNING, unit)
+    return _setting(default, Kind.FREE, unit)
 
 
 def required(kind: Kind, *, unit: Unit = "") -> dict[str, Kind | Unit]:
-    """Return the metadata of a field without a default: `name: str = field(metadata=required(Kind.RUNNING))`."""
+    """Return the metadata of a field without a default: `name: str = field(metadata=required(Kind.FREE))`."""
     return {KIND: kind, UNIT: unit}
 
 
@@ -74,7 +74,7 @@ def kind_of(known: Mapping[str, Kind], key: str) -> Kind:
             name = ".".join("*" if number == place else word for number, word in enumerate(words[:count]))
             if name in known:
                 return known[name]
-    return Kind.IDENTITY
+    return Kind.IMMUTABLE
 
 
 def _kinds(config: Any, prefix: str) -> Iterator[tuple[str, Kind]]:
@@ -98,5 +98,5 @@ def _declared(each: "Field[Any]", name: str) -> Kind:
     kind = each.metadata.get(KIND)
     if not isinstance(kind, Kind):
         like = "..." if each.default is MISSING else repr(each.default)
-        raise ValueError(f"{name} declares no kind: write identity({like}), scheduled({like}) or running({like})")
+        raise ValueError(f"{name} declares no kind: write immutable({like}), scheduled({like}) or free({like})")
     return kind

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from temper.envs.core.setting import Kind, identity, required, running
+from temper.envs.core.setting import Kind, free, immutable, required
 
 OnError = Literal["raise", "skip"]
 BOUNDS = {"min", "max"}
@@ -27,24 +27,24 @@ class DataConfig:
 
     SHORTHAND: ClassVar[str] = "path"
 
-    path: str = field(metadata=required(Kind.IDENTITY))
+    path: str = field(metadata=required(Kind.IMMUTABLE))
     """A file (.parquet, .csv, .tsv, .json; any other has a JSON object a line), a folder as a data set on the hub has it, or
     the name of one there: `openai/gsm8k`."""
-    config: str | None = identity(None)
+    config: str | None = immutable(None)
     """The configuration of a folder or of a data set on the hub; null where it has only one."""
-    split: str | None = identity(None)
+    split: str | None = immutable(None)
     """Its split, such as train or test; null where it has only one."""
-    revision: str | None = identity(None)
+    revision: str | None = immutable(None)
     """Commit, tag or branch of a data set on the hub; null is its newest state when the run begins."""
-    columns: dict[str, str] = identity({})
+    columns: dict[str, str] = immutable({})
     """Columns under the names that the rows need, as `needed: given`: {question: problem, answer: solution.text}."""
-    filter: dict[str, Any] = identity({})
+    filter: dict[str, Any] = immutable({})
     """Rows that are used, by given columns: a value, a list, {min: 1, max: 5}, for dates {min: 2024-08-01}; all must hold."""
-    format: str | None = identity(None)
+    format: str | None = immutable(None)
     """Format of the rows; null is that of its owner, or finds it out."""
-    on_error: OnError | None = identity(None)
+    on_error: OnError | None = immutable(None)
     """What a bad row does: raise or skip; null is as its owner says."""
-    streaming: bool = running(False)
+    streaming: bool = free(False)
     """Whether rows are read as they are needed, so that memory never holds all of them."""
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from temper.envs.core.setting import identity
+from temper.envs.core.setting import immutable
 from temper.envs.core.task import Task
 
 SPLITS = ("train", "heldout")
@@ -34,14 +34,14 @@ class ReadRows:
 class SplitConfig:
     """How tasks are divided into training and held-out ones."""
 
-    by: Literal["hash", "file", "column"] | None = identity(None)
+    by: Literal["hash", "file", "column"] | None = immutable(None)
     """The hash of the prompt, the file (`data` is trained on, `eval_data` held out), or a column; null is file where there is
     eval_data, else hash."""
-    share: float = identity(SHARE, unit="share")
+    share: float = immutable(SHARE, unit="share")
     """By hash: share of the prompts that is held out; a prompt stays on its side whatever the seed, count or order of rows."""
-    column: str | None = identity(None)
+    column: str | None = immutable(None)
     """By column: its name, after `data.columns`."""
-    heldout: list[str] = identity(HELDOUT)
+    heldout: list[str] = immutable(HELDOUT)
     """By column: its values in held-out rows; all others are trained on."""
 
     def check(self, key: str, *, has_data: bool, has_eval_data: bool) -> None:

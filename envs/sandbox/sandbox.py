@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 
 from temper.envs.core.clock import off_the_clock
 from temper.envs.core.errors import SandboxError
-from temper.envs.core.setting import running
+from temper.envs.core.setting import free
 from temper.envs.sandbox.per_process import PerProcess
 from temper.envs.sandbox.probe import Isolation, probe
 from temper.envs.sandbox.seal_probe import KERNEL, MIN_LEVEL_VARIABLE
@@ -55,7 +55,7 @@ T = TypeVar("T")
 class SandboxConfig:
     """The sandbox of programs that the model writes."""
 
-    min_level: int = running(MIN_LEVEL)
+    min_level: int = free(MIN_LEVEL)
     """The least isolation that is accepted: 3 all layers, 2 without process namespaces, 1 limits and calls only, 0 none."""
 
     def __post_init__(self) -> None:

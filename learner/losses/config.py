@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
-from temper.envs.core.setting import identity
+from temper.envs.core.setting import immutable
 from temper.learner.losses.advantages import ADVANTAGES, OVER_THE_BATCH, require_advantage
 from temper.learner.losses.kl import KlEstimate
 from temper.learner.losses.own_functions import OWN, is_own
@@ -27,66 +27,66 @@ class LossConfig:
     policy ratio. DAPO is ppo with aggregation token, rl.shaping.overlong_buffer, and groups without signal dropped.
     """
 
-    objective: Objective = identity("policy")
+    objective: Objective = immutable("policy")
     """policy (reinforcement learning), nll (supervised: minus the log-probability of each trained token), distill (policy
     with the advantage log pi_teacher - log pi of each token) or dpo (preferred answers against others)."""
-    beta: float = identity(0.1)
+    beta: float = immutable(0.1)
     """Of dpo: what an answer's log pi - log pi_ref is multiplied by; the smaller, the further pi may go from the reference."""
-    advantage: str = identity("rloo")
+    advantage: str = immutable("rloo")
     """Reward minus a baseline: rloo (mean of the other answers), dr_grpo (mean of the group), grpo (likewise,
     divided by the group's deviation), reinforce_pp (mean of the batch, divided by its deviation, REINFORCE++),
     reinforce_pp_baseline (mean of the group, divided by the batch's deviation; both over its tokens, and after what
     kl_in reward takes), or module.function of one's own, from a group's rewards to their advantages."""
-    advantage_clip: float = identity(20.0)
+    advantage_clip: float = immutable(20.0)
     """Largest absolute advantage."""
-    malformed_thought: float | None = identity(None)
+    malformed_thought: float | None = immutable(None)
     """Advantage of a turn whose thought is malformed, in place of its own; null keeps its own."""
-    invalid_call: float | None = identity(None)
+    invalid_call: float | None = immutable(None)
     """Advantage of a turn with an invalid tool call, in place of its own; null keeps its own."""
-    mask_truncated: bool = identity(False)
+    mask_truncated: bool = immutable(False)
     """Whether answers that ran into the token limit carry no loss."""
-    aggregation: Aggregation = identity("token")
+    aggregation: Aggregation = immutable("token")
     """What weighs the same in a batch: token (mean over its tokens), sequence (mean over means, which gspo needs), constant
     (sum over tokens, divided by the number of sequences times constant_length)."""
-    constant_length: int = identity(0, unit="tokens")
+    constant_length: int = immutable(0, unit="tokens")
     """The length in tokens that aggregation constant divides by, such as rollout.limits.turn_tokens."""
-    surrogate: str = identity("ppo")
+    surrogate: str = immutable("ppo")
     """What is maximised: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, only with aggregation
     sequence), cispo (clip(r) A log pi, clip(r) held constant), decoupled (ppo with the weight pi / mu, for old data),
     reinforce (r A without a clip), or module.function of one's own, called as those in learner/losses/surrogates.py."""
-    old_policy: OldPolicy | None = identity(None)
+    old_policy: OldPolicy | None = immutable(None)
     """What r compares pi with: trainer (the policy before the batch's first update; r is 1 where it makes no other) or
     rollout (mu); null takes rollout for gspo and cispo, whose point is the clip, and else trainer."""
-    clip_low: float | None = identity(None)
+    clip_low: float | None = immutable(None)
     """r is clipped below at 1 - clip_low; null takes what is usual: 0.2, for gspo 0.0003, for cispo no bound."""
-    clip_high: float | None = identity(None)
+    clip_high: float | None = immutable(None)
     """r is clipped above at 1 + clip_high; null takes what is usual: 0.28, for gspo 0.0004, for cispo 4."""
-    dual_clip: float | None = identity(None)
+    dual_clip: float | None = immutable(None)
     """Largest r that a negative advantage is multiplied by, for ppo and decoupled; null takes 3, 0 turns it off."""
-    importance_cap: float | None = identity(None)
+    importance_cap: float | None = immutable(None)
     """Upper bound of the weight pi / mu of a token; 0 is none. Null takes 2, and none beside a token_range or in decoupled,
     whose weight is pi / mu itself inside of the range. Not for decoupled or old_policy rollout."""
-    importance_floor: float = identity(0.0)
+    importance_floor: float = immutable(0.0)
     """Lower bound of that weight."""
-    token_range: list[float] = identity([])
+    token_range: list[float] = immutable([])
     """Tokens whose pi / mu lies outside carry no loss, for example [0.5, 5], the others weigh pi / mu (IcePop); empty is
     off, for decoupled [0, 5]."""
-    sequence_range: list[float] = identity([])
+    sequence_range: list[float] = immutable([])
     """Sequences whose geometric mean of pi / mu lies outside carry no loss, for example [0.999, 1.002]; empty is off."""
-    error_guard: float = identity(2.0)
+    error_guard: float = immutable(2.0)
     """Sequences whose exp(mean |log pi - log mu|) is above this carry no loss; 0 turns it off."""
-    negative_guard: float = identity(0.0)
+    negative_guard: float = immutable(0.0)
     """Sequences with A < 0 whose mean of log mu - log pi, with pi of the current update, is above this carry no loss, usually
     0.5; 0 turns it off."""
-    kl_coefficient: float = identity(0.0)
+    kl_coefficient: float = immutable(0.0)
     """Price of diverging from the weights that the stage began with; 0 is off, and then no reference is held. Tokens that a
     range or a guard leaves out pay it too."""
-    kl: KlEstimate = identity("k3")
+    kl: KlEstimate = immutable("k3")
     """Estimate of the divergence from d = log pi_ref - log pi: k1 (-d; in the reward only), k2 (d^2 / 2, whose gradient in
     the loss is that of the divergence) or k3 (exp(d) - d - 1)."""
-    kl_in: KlPlace = identity("loss")
+    kl_in: KlPlace = immutable("loss")
     """Where it is paid: loss (a term for each token) or reward (each token's advantage loses what is still to come)."""
-    entropy_bonus: float = identity(0.0)
+    entropy_bonus: float = immutable(0.0)
     """Coefficient of the policy's entropy, in nats, which is added to the objective; 0 is off."""
 
     def __post_init__(self) -> None:

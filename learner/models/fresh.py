@@ -13,7 +13,7 @@ import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from temper.envs.core.setting import identity
+from temper.envs.core.setting import immutable
 
 PAD, IM_START, IM_END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 TEXT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "system", "user", "assistant", "tool")
@@ -28,31 +28,31 @@ LAYER_TYPES = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": 
 class FreshModelConfig:
     """The shape of the model that `init` makes. The default has about 0.7 M parameters."""
 
-    pattern: str = identity("M-M*-*-")
+    pattern: str = immutable("M-M*-*-")
     """One letter a layer: M Mamba-2, * attention, - MLP, E experts (the notation of the Nemotron papers)."""
-    hidden_size: int = identity(128)
+    hidden_size: int = immutable(128)
     """Width of the residual stream."""
-    intermediate_size: int = identity(512)
+    intermediate_size: int = immutable(512)
     """Width of an MLP layer."""
-    experts: int = identity(8)
+    experts: int = immutable(8)
     """Experts of an expert layer, beside one that every token goes to."""
-    experts_per_token: int = identity(2)
+    experts_per_token: int = immutable(2)
     """How many of them each token goes to."""
-    expert_size: int = identity(128)
+    expert_size: int = immutable(128)
     """Width of an expert."""
-    attention_heads: int = identity(4)
+    attention_heads: int = immutable(4)
     """Query heads of an attention layer; `hidden_size` must be a multiple."""
-    key_value_heads: int = identity(2)
+    key_value_heads: int = immutable(2)
     """Key and value heads; must divide `attention_heads`."""
-    mamba_heads: int = identity(4)
+    mamba_heads: int = immutable(4)
     """Heads of a Mamba-2 layer, 32 channels each."""
-    state_size: int = identity(32)
+    state_size: int = immutable(32)
     """State size of a Mamba-2 layer."""
-    initializer_range: float = identity(0.08)
+    initializer_range: float = immutable(0.08)
     """Standard deviation of the initial matrices."""
-    max_positions: int = identity(2048, unit="tokens")
+    max_positions: int = immutable(2048, unit="tokens")
     """Longest sequence, in tokens."""
-    chunk_size: int = identity(32, unit="tokens")
+    chunk_size: int = immutable(32, unit="tokens")
     """Chunk of the Mamba-2 scan, in tokens."""
 
     def __post_init__(self) -> None:

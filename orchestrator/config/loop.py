@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from temper.envs.core.bounds import fraction
-from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.setting import free, immutable, scheduled
 from temper.envs.core.thinking_mode import ThinkingMix
 from temper.learner.config import OptimConfig
 from temper.learner.losses.advantages import OVER_THE_BATCH
@@ -29,9 +29,9 @@ class LoopConfig:
     """Groups that are trained on in a step."""
     group_size: int = scheduled(8)
     """Answers to each task."""
-    updates_per_step: int = identity(1, unit="steps")
+    updates_per_step: int = immutable(1, unit="steps")
     """Optimiser steps that a batch is split into: mini-batches of whole groups, or of answers where groups are too few."""
-    epochs: int = identity(1)
+    epochs: int = immutable(1)
     """How often a batch is gone over, each time split into other mini-batches; updates_per_step times epochs are the optimiser
     steps of a step. If both are above 1, the pass for the old policy's log-probabilities is made once for each epoch."""
     shares: dict[str, float] = scheduled({}, unit="share")
@@ -45,11 +45,11 @@ class LoopConfig:
     """Groups in flight beyond those of a step, as a share of groups_per_step; null is max_lag. Where it is below max_lag a step
     takes the first that are finished, and the slowest go on into later ones, up to max_lag versions behind (partial rollouts);
     the mean lag is at most this, or that of one group where it is less than one."""
-    max_failures: float = running(0.5, unit="share")
+    max_failures: float = free(0.5, unit="share")
     """Highest share of failed episodes of one environment over its last 64; above it the run halts."""
-    checkpoint_every: int = running(25, unit="steps")
+    checkpoint_every: int = free(25, unit="steps")
     """Steps between checkpoints; the last step always has one."""
-    eval_every: int = running(0, unit="steps")
+    eval_every: int = free(0, unit="steps")
     """Steps between evaluations of the weights on held-out tasks while the stage goes on; before its first step and after its
     last one too. 0 makes none."""
     eval_tasks: int = scheduled(64)
@@ -62,7 +62,7 @@ class LoopConfig:
     """How the answers that are trained on are drawn: temperature and stop alone. The learner computes pi at the same
     temperature, and so a reference and a teacher. A turn that a text of `stop` ended is trained as it was sampled: the end of a
     turn is neither taught nor unlearnt by it."""
-    timeout_s: float = running(300.0, unit="seconds")
+    timeout_s: float = free(300.0, unit="seconds")
     """Deadline of each wait in the loop, in seconds: for the next group to be finished, or for the learner's step."""
     bands: BandsConfig = field(default_factory=BandsConfig)
     """Where some numbers should be; outside there is an alarm."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from temper.envs.core.setting import Kind, identity, required
+from temper.envs.core.setting import Kind, immutable, required
 from temper.envs.data.config import names_hub, why_no_name
 from temper.envs.data.hub import in_cache, snapshot
 
@@ -32,9 +32,9 @@ class ModelSource:
 
     SHORTHAND: ClassVar[str] = "path"
 
-    path: str = field(metadata=required(Kind.IDENTITY))
+    path: str = field(metadata=required(Kind.IMMUTABLE))
     """A Hugging Face causal model directory, or its name on the hub: `Qwen/Qwen3-0.6B`."""
-    revision: str | None = identity(None)
+    revision: str | None = immutable(None)
     """Commit, tag or branch on the hub; null is its newest state when the run begins."""
 
     @property

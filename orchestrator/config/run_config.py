@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from temper.envs.binding import BoundEnv, EnvConfig, bind_all
 from temper.envs.core.bounds import not_negative, one_of, positive
-from temper.envs.core.setting import Kind, identity, required, running, scheduled
+from temper.envs.core.setting import Kind, free, immutable, required, scheduled
 from temper.envs.sandbox.sandbox import SandboxConfig
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import FreshModelConfig
@@ -32,15 +32,15 @@ Placement = Literal["dedicated", "colocated"]
 class ChosenConfig:
     """What a profile set. A run writes it into its `config.yaml`, and goes on with it; nobody has to give it."""
 
-    profile: ProfileName = running("auto")
+    profile: ProfileName = free("auto")
     """The profile by which it was chosen; auto where nothing was."""
-    hardware: str = running("")
+    hardware: str = free("")
     """What the cluster had, in words."""
-    placement: Placement = running("dedicated")
+    placement: Placement = free("dedicated")
     """The placement for which it was chosen."""
-    idle_gpus: int = running(0)
+    idle_gpus: int = free(0)
     """How many of its GPUs the run leaves without a process."""
-    settings: dict[str, Any] = running({})
+    settings: dict[str, Any] = free({})
     """The settings that were chosen, by key; those that were given, or are as they are without being told, are not here."""
 
 
@@ -48,19 +48,19 @@ class ChosenConfig:
 class SupervisionConfig:
     """How the processes of a run are watched. One that is stuck is looked at, ended, and replaced as a dead one is."""
 
-    heartbeat_s: float = running(2.0, unit="seconds")
+    heartbeat_s: float = free(2.0, unit="seconds")
     """Seconds between two looks at every process, and between two writings of status.json."""
-    silent_s: float = running(60.0, unit="seconds")
+    silent_s: float = free(60.0, unit="seconds")
     """Seconds without an answer after which a process counts as hung. An engine answers between its passes: longer than one
     of these may take."""
-    stalled_s: float = running(180.0, unit="seconds")
+    stalled_s: float = free(180.0, unit="seconds")
     """Seconds after which a process that answers counts as hung, if it is at work and gets nothing done: no pass of the
     engine, no micro-batch, no call of an environment that has ended or has time left. Below the deadlines of stages, such as
     rl.timeout_s: a hang that is found later ends the run."""
-    restarts: int = running(3)
+    restarts: int = free(3)
     """How often a rollout worker, each by itself, and likewise the learner is started anew within `window_s`; one more death in
     its place ends the run."""
-    window_s: float = running(1800.0, unit="seconds")
+    window_s: float = free(1800.0, unit="seconds")
     """The seconds over which restarts are counted."""
 
     def __post_init__(self) -> None:
@@ -82,17 +82,17 @@ USUAL_STAGES: list[Any] = ["init", "eval", "sft", "eval", "rl", "eval", "report"
 class ModelConfig:
     """Which model the run starts from."""
 
-    path: str | None = identity(None)
+    path: str | None = immutable(None)
     """A Hugging Face causal model directory or its name on the hub; null makes a fresh small hybrid of the shape below."""
-    revision: str | None = identity(None)
+    revision: str | None = immutable(None)
     """Commit, tag or branch of a name on the hub; null is its newest state when the run begins."""
-    chat_template: str | None = identity(None)
+    chat_template: str | None = immutable(None)
     """A file with the chat template; null takes the model's own. A base model that has none needs it."""
-    end_of_turn: list[str] = identity([])
+    end_of_turn: list[str] = immutable([])
     """Tokens that end a turn; empty: what the chat template writes behind one, and the tokenizer's end of a sequence."""
-    thought_tags: list[str] = identity([])
+    thought_tags: list[str] = immutable([])
     """What opens and what closes a thought; empty: as the chat template writes one, if it does."""
-    tool_calls: dict[str, Any] = identity({})
+    tool_calls: dict[str, Any] = immutable({})
     """How tool calls are written: `format`, the name of a known format, or a declaration of one in the notation of
     transformers' response templates. Empty: as the chat template writes one, if a known format reads that."""
     fresh: FreshModelConfig = field(default_factory=FreshModelConfig)
@@ -135,24 +135,24 @@ class ModelConfig:
 class TrackingConfig:
     """The MLflow experiment, and further places to which a run reports."""
 
-    experiment: str = running("temper")
+    experiment: str = free("temper")
     """Name of the experiment."""
-    uri: str | None = running(None)
+    uri: str | None = free(None)
     """Tracking server; null takes MLFLOW_TRACKING_URI, else a SQLite file beside the runs."""
-    trajectories: bool = running(False)
+    trajectories: bool = free(False)
     """Whether the last files of trajectories, prompts and answers in full, are uploaded beside the report."""
-    traces: int | None = running(None)
+    traces: int | None = free(None)
     """Episodes of each file of trajectories that are shown as traces, prompts and answers in full; null is 8 in a SQLite file,
     and 0 at a server, since they would leave this machine."""
-    stages: bool = running(True)
+    stages: bool = free(True)
     """Whether each stage has a nested run of its own, with its metrics a second time, its settings and its duration."""
 
-    registered_model: str | None = running(None)
+    registered_model: str | None = free(None)
     """Name of the registered model of which the run's last checkpoint becomes the newest version, by its path: nothing is
     copied; empty for none. null is temper-NAME in a SQLite file and none at a server, which refuses paths of machines."""
-    system_s: float = running(30.0, unit="seconds")
+    system_s: float = free(30.0, unit="seconds")
     """Seconds between two looks at processors, memory, GPUs and power of the driver's machine; 0 for none."""
-    also: list[str] = running([])
+    also: list[str] = free([])
     """Where the run reports beside MLflow: wandb, trackio or both."""
     wandb: WandbConfig = field(default_factory=WandbConfig)
     trackio: TrackioConfig = field(default_factory=TrackioConfig)
@@ -177,21 +177,21 @@ class TrackingConfig:
 class RunConfig:
     """A run without the settings of its stages."""
 
-    name: str = field(metadata=required(Kind.RUNNING))
+    name: str = field(metadata=required(Kind.FREE))
     """Name of the run and of its folder."""
-    profile: ProfileName = running("auto")
+    profile: ProfileName = free("auto")
     """What the settings that depend on the hardware are chosen for, where they are not given: auto asks the cluster, cpu and
     gpu80 (GPUs of 80 GiB) say what it has."""
     chosen: ChosenConfig = field(default_factory=ChosenConfig)
     """What the profile set, as the run recorded it."""
-    seed: int = identity(1)
+    seed: int = immutable(1)
     """Everything random derives from it."""
-    runs_dir: str = running("runs")
+    runs_dir: str = free("runs")
     """Folder that holds the runs."""
     stages: list[Any] = scheduled(USUAL_STAGES)
     """What the run does, in order. A stage may stand several times, with a name and settings of its own:
     `- rl: {name: rl_tools, steps: 100}`, whose settings the command line calls rl_tools.steps and so on."""
-    placement: Placement = running("dedicated")
+    placement: Placement = free("dedicated")
     """Devices of engines and ranks. dedicated: each has its own, or half of the only GPU. colocated: an engine and a rank share
     each device and work in phases. The engine sleeps while the learner works. The learner's weights and states are in main
     memory while the engine samples."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from temper.envs.core.bounds import fraction
-from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.setting import free, immutable, scheduled
 from temper.learner.config import OptimConfig
 from temper.rollout.sampling import PLAIN, Sampling
 
@@ -18,12 +18,12 @@ class SupervisedConfig:
 
     steps: int = scheduled(100, unit="steps")
     """Optimiser steps."""
-    batch_size: int = identity(32)
+    batch_size: int = immutable(32)
     """Samples in a step: dialogues, answers, or pairs of answers."""
-    max_tokens: int | None = identity(None, unit="tokens")
+    max_tokens: int | None = immutable(None, unit="tokens")
     """Longest sample with its prompt, in tokens; nothing is cut, and own answers over it are left out and counted. Null: the
     positions that the model's configuration names."""
-    checkpoint_every: int = running(200, unit="steps")
+    checkpoint_every: int = free(200, unit="steps")
     """Steps between checkpoints; the last step always has one."""
     shares: dict[str, float] = scheduled({}, unit="share")
     """Shares of environments in this stage, where they differ from `envs.NAME.share`."""
@@ -44,17 +44,17 @@ class SupervisedConfig:
 class OwnAnswersConfig(SupervisedConfig):
     """A supervised stage on answers that the model samples once, before its first step."""
 
-    tasks: int = identity(512)
+    tasks: int = immutable(512)
     """Training tasks that are answered, where no rows are given."""
-    samples: int = identity(8)
+    samples: int = immutable(8)
     """Answers to each task."""
-    sampling: Sampling = identity(PLAIN)
+    sampling: Sampling = immutable(PLAIN)
     """How they are drawn; all but stop."""
-    shares: dict[str, float] = identity({}, unit="share")
+    shares: dict[str, float] = immutable({}, unit="share")
     """Shares of environments among these tasks, where they differ from `envs.NAME.share`."""
-    timeout_s: float = running(600.0, unit="seconds")
+    timeout_s: float = free(600.0, unit="seconds")
     """Deadline for sampling, in seconds."""
-    max_failures: float = running(0.5, unit="share")
+    max_failures: float = free(0.5, unit="share")
     """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from temper.envs.core.setting import identity, scheduled
+from temper.envs.core.setting import immutable, scheduled
 from temper.envs.core.task import Message
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Mode, ThinkingMix, up_to
 from temper.envs.data.config import OnError
@@ -27,14 +27,14 @@ class SftDataConfig:
     """Shares of samples: the thought cut at a budget with the answer kept, with little effort, without a thought.
     Without `budgets` or `budget_range` a thought is cut anywhere. Null: 0.03 of the demonstrations are cut and 0.1 have no
     thought (none where the chat template can't leave it out), while the rows of `sft.data` stay as they are."""
-    train_closing: bool = identity(False)
+    train_closing: bool = immutable(False)
     """Whether the closing of a thought that was cut is trained too: the model then learns to stop early by itself."""
-    cut_to_answer: bool = identity(False)
+    cut_to_answer: bool = immutable(False)
     """Whether thoughts under a budget stop short by themselves instead, and the dialogue's last answer follows: a habit of
     answering too soon, for reinforcement to unlearn."""
-    low_effort_keep: float = identity(0.5, unit="share")
+    low_effort_keep: float = immutable(0.5, unit="share")
     """Share of a thought's words that a sample with little effort keeps."""
-    rounds: int = identity(1)
+    rounds: int = immutable(1)
     """How often a thought goes over its steps, one line each: from 2 on it checks itself, as reasoning models do."""
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import TypeVar
 
 from temper.envs.core.bounds import fraction
-from temper.envs.core.setting import running, scheduled
+from temper.envs.core.setting import free, scheduled
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
 from temper.envs.source import GeneratedSource, distinct, open_source
@@ -46,9 +46,9 @@ class EvalConfig:
     """Answers to each task, the k of avg@k and pass@k."""
     sampling: Sampling = field(default_factory=Sampling)
     """How the answers are drawn."""
-    timeout_s: float = running(3600.0, unit="seconds")
+    timeout_s: float = free(3600.0, unit="seconds")
     """Longest wait for the next task to be answered, in seconds; a process that hangs is found long before."""
-    max_failures: float = running(0.5, unit="share")
+    max_failures: float = free(0.5, unit="share")
     """Highest share of failed episodes of one environment over its last 64, or over all; above it the stage ends."""
     budgets: list[int] = scheduled([], unit="tokens")
     """Thinking budgets in tokens under which the same tasks are answered once more each; `temper report --compare

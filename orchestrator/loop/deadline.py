@@ -11,7 +11,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from temper.envs.core.bounds import positive
 from temper.envs.core.clock import loop_time
-from temper.envs.core.setting import running
+from temper.envs.core.setting import free
 
 Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
@@ -45,16 +45,16 @@ class Deadline:
 class DeadlineConfig:
     """Deadlines of what all stages do. Those of sampling stand with each stage, as `timeout_s`."""
 
-    start_s: float = running(300.0, unit="seconds")
+    start_s: float = free(300.0, unit="seconds")
     """Placing and starting the engines, the learner's ranks or the sandboxes, in seconds."""
-    step_s: float = running(600.0, unit="seconds")
+    step_s: float = free(600.0, unit="seconds")
     """One step on a batch that was not sampled, or the building of the batch, in seconds."""
-    files_s: float = running(300.0, unit="seconds")
+    files_s: float = free(300.0, unit="seconds")
     """Reading or writing a model or a checkpoint, in seconds, beside the time that its bytes take."""
-    phase_s: float = running(120.0, unit="seconds")
+    phase_s: float = free(120.0, unit="seconds")
     """One phase change of one process with placement=colocated: an engine sleeps or wakes, or the learner moves its weights and
     states, in seconds."""
-    megabytes_per_s: float = running(50.0, unit="MB/s")
+    megabytes_per_s: float = free(50.0, unit="MB/s")
     """Megabytes a second at which a model or a checkpoint is read or written, at the least: its bytes add to the deadlines of
     files and starts."""
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
 from temper.envs.core.bounds import not_negative
-from temper.envs.core.setting import identity
+from temper.envs.core.setting import immutable
 from temper.envs.core.thinking_mode import Mode
 from temper.rewards.length_shaping import effort_reward, length_rewards, overlong_penalty
 from temper.rewards.score import CORRECT, correctness
@@ -25,22 +25,22 @@ EARNED_DIGITS = 9
 class ShapingConfig:
     """What lengths are worth; everything is off where it is not set."""
 
-    thought_length: float = identity(0.0)
+    thought_length: float = immutable(0.0)
     """Weight of a thought's brevity relative to the other answers of its group, no gain for a wrong one; 0 is off."""
-    answer_length: float = identity(0.0)
+    answer_length: float = immutable(0.0)
     """The same for the answer's length."""
-    shortest_bonus: float = identity(0.0)
+    shortest_bonus: float = immutable(0.0)
     """Added for the shortest thought, and for the shortest answer, where it is right and of the best fifth of its group
     (with a weight above 0)."""
-    effort_slope: float = identity(0.0, unit="share")
+    effort_slope: float = immutable(0.0, unit="share")
     """How much a short answer to a prompt of little effort gains, at most, as a share of its reward; 0 is off."""
-    effort_penalty: float = identity(1.0)
+    effort_penalty: float = immutable(1.0)
     """What an answer to such a prompt loses for each `effort_tokens / effort_slope` tokens too many."""
-    effort_tokens: int = identity(3000, unit="tokens")
+    effort_tokens: int = immutable(3000, unit="tokens")
     """From this length on, in tokens, an answer to such a prompt loses instead of gaining."""
-    overlong_buffer: int = identity(0, unit="tokens")
+    overlong_buffer: int = immutable(0, unit="tokens")
     """Over this many tokens before rollout.limits.turn_tokens the longest turn of an answer loses more and more; 0 is off."""
-    overlong_factor: float = identity(1.0)
+    overlong_factor: float = immutable(1.0)
     """What it loses at the limit. Tasks with a thinking budget are left alone: their turns have limits of their own."""
 
     def __post_init__(self) -> None:

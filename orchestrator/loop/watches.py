@@ -8,7 +8,7 @@ from typing import Any
 
 from temper.envs.core.bounds import not_negative
 from temper.envs.core.errors import Failure, FailureKind
-from temper.envs.core.setting import running
+from temper.envs.core.setting import free
 from temper.rollout.trajectory import Group
 from temper.rollout.trajectory_json import failure_from_json, failure_to_json
 
@@ -17,13 +17,13 @@ from temper.rollout.trajectory_json import failure_from_json, failure_to_json
 class Band:
     """Where a number should be. Without low and high it is not watched."""
 
-    low: float | None = running(None)
+    low: float | None = free(None)
     """Lowest value without an alarm."""
-    high: float | None = running(None)
+    high: float | None = free(None)
     """Highest value without an alarm."""
-    alarm_after: int = running(1, unit="steps")
+    alarm_after: int = free(1, unit="steps")
     """Steps outside one after the other at which there is an alarm; none is later than the end of the stage."""
-    stop_after: int = running(0, unit="steps")
+    stop_after: int = free(0, unit="steps")
     """Steps outside one after the other at which the stage ends, with what it learnt saved; 0: alarms alone."""
 
     def problem(self, value: float) -> str:

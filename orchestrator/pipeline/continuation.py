@@ -59,7 +59,7 @@ def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> di
         return {kind: {} for kind in Kind}
     trained = folder.begun()
     found = changes(config, state.fingerprint, fingerprint_now(config, folder, reads=reads))
-    other = found[Kind.IDENTITY]
+    other = found[Kind.IMMUTABLE]
     fixed = {key: change for key, change in other.items() if _is_fixed(key, change, config, state, trained)}
     if fixed:
         raise ValueError(
@@ -106,14 +106,14 @@ def recorded(found: dict[Kind, Changes], config: Config, state: RunState) -> dic
     """Return what an event says of changes: all but the free ones, and of an instance that came or went its name alone."""
     return {
         key: list(change)
-        for key, change in (found[Kind.IDENTITY] | found[Kind.SCHEDULE]).items()
+        for key, change in (found[Kind.IMMUTABLE] | found[Kind.SCHEDULE]).items()
         if not (None in change and _of_a_stage(key, config, state))
     }
 
 
 def _begins_anew(found: dict[Kind, Changes], config: Config, state: RunState, trained: Iterable[str]) -> bool:
     """Return whether all progress is void: a setting of no stage changed, and nothing was trained."""
-    return not trained and any(not _of_a_stage(key, config, state) for key in found[Kind.IDENTITY])
+    return not trained and any(not _of_a_stage(key, config, state) for key in found[Kind.IMMUTABLE])
 
 
 def _of_a_stage(key: str, config: Config, state: RunState) -> bool:
@@ -132,7 +132,7 @@ def _forget_answers(found: dict[Kind, Changes], folder: RunDir, trained: Iterabl
 def samples_anew(name: str, found: dict[Kind, Changes]) -> bool:
     """Return whether an instance of a stage would sample other answers with what changed."""
     settings = ("envs.", "rollout.", *(f"{name}.{setting}" for setting in SAMPLED_BY))
-    return any(key.startswith(settings) for key in (*found[Kind.IDENTITY], *found[Kind.SCHEDULE]))
+    return any(key.startswith(settings) for key in (*found[Kind.IMMUTABLE], *found[Kind.SCHEDULE]))
 
 
 def _is_fixed(

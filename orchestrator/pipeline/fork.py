@@ -147,7 +147,7 @@ def _instance(config: Config, checkpoint: Path, state: RunState) -> StageInstanc
 def _check_changes(config: Config, instance: StageInstance, step: int, found: dict[Kind, Changes]) -> None:
     goes_on = config.steps(instance) > step
     optimiser = tuple(f"{instance.name}.{name}" if name.startswith("optim") else name for name in OF_THE_OPTIMISER)
-    for key, (before, now) in found[Kind.IDENTITY].items():
+    for key, (before, now) in found[Kind.IMMUTABLE].items():
         if key.startswith(OF_THE_MODEL):
             raise ValueError(f"{key}: {before} -> {now} does not go with the checkpoint's model; leave it as it was")
         if goes_on and key.startswith(optimiser):

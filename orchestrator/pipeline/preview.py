@@ -155,7 +155,7 @@ def _notes(config: Config, ready: Prepared, *, here: bool, settled: bool) -> lis
 
 
 def _listed(found: dict[Kind, Changes]) -> Changes:
-    return found[Kind.IDENTITY] | found[Kind.SCHEDULE] | found[Kind.RUNNING]
+    return found[Kind.IMMUTABLE] | found[Kind.SCHEDULE] | found[Kind.FREE]
 
 
 def _stage(one: StageInstance, would: Would, config: Config, after: Mapping[str, int]) -> StagePreview:

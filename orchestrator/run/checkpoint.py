@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from temper.envs.core.bounds import not_negative
-from temper.envs.core.setting import running, scheduled
+from temper.envs.core.setting import free, scheduled
 
 Best = Literal["max", "min"]
 TRAJECTORIES_EVERY = 10
@@ -28,14 +28,14 @@ TRAJECTORIES_EVERY = 10
 class CheckpointConfig:
     """Which checkpoints and answers of each stage are kept. A checkpoint that is damaged does not count."""
 
-    keep: int = running(2)
+    keep: int = free(2)
     """The newest so many; with 1 there is none to fall back on where that is damaged."""
-    best: str | None = running(None)
+    best: str | None = free(None)
     """A metric: the checkpoint that is best by it is kept beside the newest. One of the stage's steps, such as env/math/reward,
     counts as its mean over the last 10; one of the evaluations between them, eval/avg_at_k or eval/math/avg_at_k, as it is."""
-    best_is: Best = running("max")
+    best_is: Best = free("max")
     """Which value is best: max or min."""
-    batches: int = running(25)
+    batches: int = free(25)
     """The steps after each kept checkpoint whose batches are kept too, so that `temper debug replay` can train them
     again: about 20
     bytes for each sampled token, and with `learner.router_replay` one for each expert chosen for an id, those of prompts too

@@ -10,7 +10,7 @@ from typing import ClassVar
 import transformers
 from transformers import PreTrainedTokenizerBase
 
-from temper.envs.core.setting import identity
+from temper.envs.core.setting import immutable
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import padded_size
 from temper.learner.models.shape import require_shareable
@@ -31,7 +31,7 @@ class DistillConfig(LoopConfig):
 
     stage: ClassVar[str] = "distill"
 
-    teacher: ModelSource | None = identity(None)
+    teacher: ModelSource | None = immutable(None)
     """A model with the same tokenizer vocabulary, a directory or a name on the hub; it lies frozen beside the model."""
     loss: LossConfig = field(default_factory=lambda: LossConfig(objective="distill", kl="k1"))
     """As for rl; `kl` is the estimate in the metric train/kl, whose unit is nats a token."""

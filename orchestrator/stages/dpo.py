@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from temper.envs.core.setting import identity
+from temper.envs.core.setting import immutable
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
 from temper.learner.config import OptimConfig
@@ -40,12 +40,12 @@ class DpoConfig(OwnAnswersConfig):
 
     stage: ClassVar[str] = "dpo"
 
-    data: DataConfig | None = identity(None)
+    data: DataConfig | None = immutable(None)
     """Rows with `messages`, `chosen` and `rejected`, the answers texts or dialogues that begin alike; null pairs the
     model's own right and wrong answers, each in one pair at most."""
-    on_error: OnError = identity("raise")
+    on_error: OnError = immutable("raise")
     """What a malformed or too long row does: raise, or skip (counted and reported)."""
-    beta: float = identity(0.1)
+    beta: float = immutable(0.1)
     """How dearly an answer pays for leaving the model that the stage began with; the smaller, the further it may go."""
     optim: OptimConfig = field(default_factory=lambda: OptimConfig(learning_rate=1e-6))
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from temper.envs.core.setting import identity
+from temper.envs.core.setting import immutable
 from temper.envs.core.thinking_mode import ThinkingMix
 from temper.learner.models.shape import longest_sequence
 from temper.orchestrator.config.fitting import fit_own_answers
@@ -34,7 +34,7 @@ class SelfSftConfig(OwnAnswersConfig):
 
     stage: ClassVar[str] = "self_sft"
 
-    samples: int = identity(4)
+    samples: int = immutable(4)
     """Answers to each task."""
     thinking: ThinkingMix = field(default_factory=lambda: ThinkingMix(budget=0.12))
     """Share of the answers whose thoughts are cut; without `budgets` or `budget_range` anywhere."""

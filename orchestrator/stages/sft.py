@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from temper.envs.core.setting import identity, scheduled
+from temper.envs.core.setting import immutable, scheduled
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.models.shape import longest_sequence
 from temper.orchestrator.config.fitting import fit_supervised
@@ -30,11 +30,11 @@ class SftConfig(SupervisedConfig):
 
     steps: int = scheduled(300, unit="steps")
     """Optimiser steps."""
-    batch_size: int = identity(64)
+    batch_size: int = immutable(64)
     """Samples in a step."""
-    data: DataConfig | None = identity(None)
+    data: DataConfig | None = immutable(None)
     """Rows with `messages`; null takes the environments' own demonstrations."""
-    on_error: OnError = identity("raise")
+    on_error: OnError = immutable("raise")
     """What a malformed or too long row does, and a too long demonstration: raise, or skip (counted and reported)."""
     thoughts: SftDataConfig = field(default_factory=SftDataConfig)
     """What is done to the thoughts."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from temper.envs.core.setting import identity, scheduled
+from temper.envs.core.setting import immutable, scheduled
 from temper.envs.core.thinking_mode import Mode, Thinking
 
 Scope = Literal["turn", "episode"]
@@ -17,15 +17,15 @@ class ThoughtConfig:
     """Tokens after the budget in which the model may finish its line; 0 closes the thought at the budget."""
     answer_tokens: int | None = scheduled(None, unit="tokens")
     """Most tokens of the answer after a thought with a budget; null is the limit of a turn."""
-    scope: Scope = identity("turn")
+    scope: Scope = immutable("turn")
     """What has a budget: each turn, or the episode, whose turns share it."""
-    closing: str | None = identity(None)
+    closing: str | None = immutable(None)
     """The text that closes a thought; null takes it from the chat template."""
-    announce: bool = identity(False)
+    announce: bool = immutable(False)
     """Whether the prompt tells the budget to the model."""
-    budget_notice: str = identity("{thinking token budget: %d}")
+    budget_notice: str = immutable("{thinking token budget: %d}")
     """How it is told, at the end of the last user message; %d is the number of tokens."""
-    low_effort_marker: str = identity("{low effort}")
+    low_effort_marker: str = immutable("{low effort}")
     """What asks for little thought, at the same place."""
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from temper.envs.core.setting import identity, running
+from temper.envs.core.setting import free, immutable
 
 Dtype = Literal["float32", "bfloat16", "float16", "auto"]
 """Precision of an engine's weights; auto is that of the model's files."""
@@ -50,41 +50,41 @@ OURS = frozenset(
 class EngineConfig:
     """How a rollout engine runs."""
 
-    dtype: Dtype = identity("float32")
+    dtype: Dtype = immutable("float32")
     """Precision of the weights: float32, which makes trainer and engine agree to 1e-6, bfloat16, float16 or auto."""
-    max_model_len: int = running(1024, unit="tokens")
+    max_model_len: int = free(1024, unit="tokens")
     """Longest sequence, prompt included, in tokens."""
-    max_sequences: int = running(256)
+    max_sequences: int = free(256)
     """How many sequences are generated at once."""
-    batched_tokens: int = running(4096, unit="tokens")
+    batched_tokens: int = free(4096, unit="tokens")
     """Most tokens in one forward pass, prompts included; on a CPU, where a prompt is one pass, at least `max_model_len`."""
-    prefix_caching: PrefixCaching = running("auto")
+    prefix_caching: PrefixCaching = free("auto")
     """Whether what prompts begin with alike is computed once while the weights are the same: the prompt of a group, the
     turns before in an episode. auto is on, but for what can't: hybrid models and router replay on a CPU."""
-    runner: Runner = running("auto")
+    runner: Runner = free("auto")
     """vLLM's model runner: auto is its second, v2, and the first, v1, where that can't: on CPUs."""
-    speculation: Speculation = running("off")
+    speculation: Speculation = free("off")
     """How tokens are guessed ahead, to be checked many in a pass: from what the sequence has said before (ngram), or by the
     model's own heads for it (mtp; on GPUs). The same tokens are sampled on a CPU, on a GPU those of the same distribution."""
-    draft_tokens: int = running(3, unit="tokens")
+    draft_tokens: int = free(3, unit="tokens")
     """How many tokens are guessed ahead."""
-    draft_heads: str | None = running(None)
+    draft_heads: str | None = free(None)
     """Folder of the model whose heads guess (mtp): models that a run has saved have none. null is the engine's own model."""
-    tensor_parallel: int = running(1)
+    tensor_parallel: int = free(1)
     """Processes that share each layer of one engine, each with a GPU, or with `threads` CPU threads."""
-    pipeline_parallel: int = running(1)
+    pipeline_parallel: int = free(1)
     """Processes, times those of `tensor_parallel`, that have a part of the layers each."""
-    expert_parallel: bool = running(False)
+    expert_parallel: bool = free(False)
     """Whether the processes have whole experts each, in place of a part of every expert."""
-    threads: int = running(1)
+    threads: int = free(1)
     """CPU threads of each of the engine's processes; ignored on a GPU."""
-    memory_gib: int = running(1, unit="GiB")
+    memory_gib: int = free(1, unit="GiB")
     """Size of the key-value cache on a CPU, in GiB; ignored on a GPU."""
-    gpu_memory_utilization: float = running(0.5, unit="share")
+    gpu_memory_utilization: float = free(0.5, unit="share")
     """Share of a GPU's memory that the engine may take; ignored on a CPU."""
-    push_timeout_s: float = running(120.0, unit="seconds")
+    push_timeout_s: float = free(120.0, unit="seconds")
     """Deadline of one delivery of a weight push, in seconds, beside the time of its bytes at 100 megabytes a second."""
-    extra: dict[str, Any] = identity({})
+    extra: dict[str, Any] = immutable({})
     """More settings of vLLM, by their names in its `AsyncEngineArgs`: `{quantization: fp8, kv_cache_dtype: fp8}`."""
 
     def __post_init__(self) -> None:

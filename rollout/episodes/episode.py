@@ -24,7 +24,7 @@ from temper.envs.core.errors import (
     failure_of,
 )
 from temper.envs.core.process import WorkerDied
-from temper.envs.core.setting import running, scheduled
+from temper.envs.core.setting import free, scheduled
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn, calls_are_valid
@@ -148,7 +148,7 @@ class EpisodeLimits:
     """Longest sequence of an episode, prompt and observations included, in tokens."""
     turns: int | None = scheduled(None)
     """Most turns in an episode of any environment; null leaves them to the environments (`envs.NAME.max_turns`)."""
-    timeout_s: float = running(120.0, unit="seconds")
+    timeout_s: float = free(120.0, unit="seconds")
     """Deadline of an episode, in seconds; what it waits for the engine, threads and graders does not count."""
 
     def __post_init__(self) -> None:

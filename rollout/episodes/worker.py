@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter, WorkerDied
-from temper.envs.core.setting import running
+from temper.envs.core.setting import free
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
@@ -31,11 +31,11 @@ DRAIN_LOOK_S = 0.5
 class RolloutConfig:
     """How trajectories are made."""
 
-    workers: int = running(1)
+    workers: int = free(1)
     """Rollout workers, each with an engine of its own."""
-    retries: int = running(1)
+    retries: int = free(1)
     """How often an episode is tried again after a failure outside the model, on another worker where there is one."""
-    programs: int = running(4)
+    programs: int = free(4)
     """Programs of the model that a worker runs at once; the others wait, off the clocks of their episodes."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)

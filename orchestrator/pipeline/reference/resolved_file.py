@@ -102,8 +102,8 @@ def differences(first: ResolvedFile, second: ResolvedFile) -> list[str]:
     table = [("setting", str(first.path), str(second.path), "change"), *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
-    other = [key for key, _, _, kind in rows if kind == Kind.IDENTITY.value]
-    end = f"another run: {len(other)} of {len(rows)} are identity" if other else "no other run: none is identity"
+    other = [key for key, _, _, kind in rows if kind == Kind.IMMUTABLE.value]
+    end = f"another run: {len(other)} of {len(rows)} are immutable" if other else "no other run: none is identity"
     return [*lines, end]
 
 
@@ -134,9 +134,9 @@ def _comparable(file: ResolvedFile, other: ResolvedFile) -> dict[str, str]:
 
 
 CHANGES = {
-    Kind.IDENTITY: "another run: a run that has trained refuses it; fork the run, or choose another name",
+    Kind.IMMUTABLE: "another run: a run that has trained refuses it; fork the run, or choose another name",
     Kind.SCHEDULE: "the same run goes on, and records the change",
-    Kind.RUNNING: "the same run goes on; it says how the work is done, not what comes of it",
+    Kind.FREE: "the same run goes on; it says how the work is done, not what comes of it",
 }
 """What a change of a setting means to a run that goes on."""
 WIDTH = 120

@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from temper.envs.core.setting import running
+from temper.envs.core.setting import free
 
 SINKS = ("wandb", "trackio")
 """What a run can report to beside MLflow; each is the name of its package too."""
@@ -17,11 +17,11 @@ SETUP = "`make setup` installs it, as `pip install --no-deps -r requirements/sin
 class WandbConfig:
     """Weights & Biases, for `tracking.also: [wandb]`."""
 
-    project: str = running("temper")
+    project: str = free("temper")
     """Name of the project."""
-    entity: str | None = running(None)
+    entity: str | None = free(None)
     """User or team that the project is of; null is the default of whoever uploads it."""
-    mode: Literal["auto", "offline", "online"] = running("auto")
+    mode: Literal["auto", "offline", "online"] = free("auto")
     """offline records in the run's folder, and `wandb sync` uploads it; online uploads at once; auto is online where
     WANDB_API_KEY is set, else offline."""
 
@@ -35,9 +35,9 @@ class WandbConfig:
 class TrackioConfig:
     """Trackio, for `tracking.also: [trackio]`: a store in files, from which nothing is sent."""
 
-    project: str = running("temper")
+    project: str = free("temper")
     """Name of the project."""
-    dir: str | None = running(None)
+    dir: str | None = free(None)
     """Folder of the store; null takes TRACKIO_DIR, else `trackio` beside the runs."""
 
 

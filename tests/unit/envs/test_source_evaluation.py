@@ -84,8 +84,8 @@ def test_generated_tasks_may_have_evaluation_data(tmp_path: Path) -> None:
         asked(env, "train")
     config = load_config(DEMO, ["envs.math.eval_data=test.jsonl"])
     assert config.envs["math"].eval_data == DataConfig(path="test.jsonl")  # a text alone is the path
-    assert kind_of(KINDS, "envs.math.eval_data.streaming") is Kind.RUNNING
-    assert {kind_of(KINDS, f"envs.math.eval_data{part}") for part in ("", ".path", ".filter.n")} == {Kind.IDENTITY}
+    assert kind_of(KINDS, "envs.math.eval_data.streaming") is Kind.FREE
+    assert {kind_of(KINDS, f"envs.math.eval_data{part}") for part in ("", ".path", ".filter.n")} == {Kind.IMMUTABLE}
 
 
 def test_a_column_says_which_rows_are_held_out(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from support.tiny_shop import write_shop
 
 from temper.envs.binding import EnvConfig
 from temper.envs.core.bounds import SettingError
-from temper.envs.core.setting import Kind, identity, kind_of, kinds, running, scheduled
+from temper.envs.core.setting import Kind, free, immutable, kind_of, kinds, scheduled
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config
 from temper.orchestrator.pipeline.continuation import check_continuation, reached
 from temper.orchestrator.pipeline.data_files import content
@@ -25,15 +25,15 @@ DEMO = Path("configs/demo.yaml")
 class Inner:
     steps: int = scheduled(3)
     shares: dict[str, float] = scheduled({})
-    seed: int = identity(1)
+    seed: int = immutable(1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
     inner: Inner = field(default_factory=Inner)
     parts: dict[str, Inner] = field(default_factory=dict)
-    whole: Inner = identity(Inner())
-    timeout_s: float = running(1.0)
+    whole: Inner = immutable(Inner())
+    timeout_s: float = free(1.0)
 
 
 def test_kinds_are_found_in_nested_configurations_and_below_settings_that_are_dicts() -> None:
@@ -41,19 +41,19 @@ def test_kinds_are_found_in_nested_configurations_and_below_settings_that_are_di
     assert known == {
         "inner.steps": Kind.SCHEDULE,
         "inner.shares": Kind.SCHEDULE,
-        "inner.seed": Kind.IDENTITY,
+        "inner.seed": Kind.IMMUTABLE,
         "parts.*.steps": Kind.SCHEDULE,
         "parts.*.shares": Kind.SCHEDULE,
-        "parts.*.seed": Kind.IDENTITY,
-        "whole.steps": Kind.IDENTITY,
-        "whole.shares": Kind.IDENTITY,
-        "whole.seed": Kind.IDENTITY,
-        "timeout_s": Kind.RUNNING,
+        "parts.*.seed": Kind.IMMUTABLE,
+        "whole.steps": Kind.IMMUTABLE,
+        "whole.shares": Kind.IMMUTABLE,
+        "whole.seed": Kind.IMMUTABLE,
+        "timeout_s": Kind.FREE,
     }
     assert kind_of(known, "inner.shares.math") is Kind.SCHEDULE
-    assert kind_of(known, "parts.math.seed") is Kind.IDENTITY
+    assert kind_of(known, "parts.math.seed") is Kind.IMMUTABLE
     assert kind_of(known, "parts.math.shares.code") is Kind.SCHEDULE
-    assert kind_of(known, "unheard.of") is Kind.IDENTITY
+    assert kind_of(known, "unheard.of") is Kind.IMMUTABLE
 
 
 def test_a_list_or_dict_that_is_a_default_is_not_shared() -> None:
@@ -66,9 +66,7 @@ def test_a_setting_without_a_kind_is_refused_by_its_name() -> None:
     class Forgotten:
         steps: int = 3
 
-    with pytest.raises(
-        ValueError, match=r"steps declares no kind: write identity\(3\), scheduled\(3\) or running\(3\)"
-    ):
+    with pytest.raises(ValueError, match=r"steps declares no kind: write immutable\(3\), scheduled\(3\) or free\(3\)"):
         kinds(Forgotten)
 
 
@@ -76,20 +74,20 @@ def test_every_setting_of_a_run_declares_its_kind() -> None:
     flat = flat_config(load_config(DEMO, []))
     assert {kind_of(KINDS, key) for key in flat} == set(Kind)
     for key, kind in {
-        "seed": Kind.IDENTITY,
-        "model.fresh.hidden_size": Kind.IDENTITY,
-        "envs.math.data": Kind.IDENTITY,
-        "rl.loss.surrogate": Kind.IDENTITY,
+        "seed": Kind.IMMUTABLE,
+        "model.fresh.hidden_size": Kind.IMMUTABLE,
+        "envs.math.data": Kind.IMMUTABLE,
+        "rl.loss.surrogate": Kind.IMMUTABLE,
         "rl.optim.learning_rate": Kind.SCHEDULE,
         "rl.steps": Kind.SCHEDULE,
         "envs.math.share": Kind.SCHEDULE,
-        "rl.timeout_s": Kind.RUNNING,
-        "rl.checkpoint_every": Kind.RUNNING,
-        "rl.max_failures": Kind.RUNNING,
-        "rollout.limits.timeout_s": Kind.RUNNING,
-        "rollout.engine.memory_gib": Kind.RUNNING,
-        "learner.threads": Kind.RUNNING,
-        "tracking.uri": Kind.RUNNING,
+        "rl.timeout_s": Kind.FREE,
+        "rl.checkpoint_every": Kind.FREE,
+        "rl.max_failures": Kind.FREE,
+        "rollout.limits.timeout_s": Kind.FREE,
+        "rollout.engine.memory_gib": Kind.FREE,
+        "learner.threads": Kind.FREE,
+        "tracking.uri": Kind.FREE,
     }.items():
         assert kind_of(KINDS, key) is kind, key
 

@@ -15,7 +15,7 @@ ECHO = '''"""`echo`: trains on what was said before."""
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from temper.envs.core.setting import identity, scheduled
+from temper.envs.core.setting import immutable, scheduled
 from temper.envs.data.config import DataConfig
 from temper.learner.config import OptimConfig
 from temper.orchestrator.config.fitting import fit_training
@@ -26,7 +26,7 @@ from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 @dataclass(frozen=True, kw_only=True)
 class EchoConfig:
     steps: int = scheduled(7)
-    said: str = identity("said.txt")
+    said: str = immutable("said.txt")
     shares: dict[str, float] = scheduled({})
     optim: OptimConfig = field(default_factory=OptimConfig)
 
@@ -110,7 +110,7 @@ def test_a_stage_is_one_file_and_one_line(tmp_path: Path) -> None:
     found = json.loads(said.stdout.splitlines()[-1])
     assert "echo" in found["stages"]
     assert (found["steps"], found["flat"]) == ({"echo": 7, "loud": 3}, "3")
-    assert found["kinds"] == ["schedule", "identity", "identity"]
+    assert found["kinds"] == ["schedule", "immutable", "immutable"]
     assert found["files"] == ["echo.data.path", "loud.data.path"]
     missing, no_env, unknown = found["refused"]
     assert missing == "echo.said=said.txt is missing"

@@ -109,14 +109,14 @@ def test_what_differs_is_told_with_what_it_means(tmp_path: Path) -> None:
     two = ["profile=cpu", "stages=[init,rl,rl]", "rl.steps=9", "rl-2.max_lag=0", "envs.code.drop_overlap=exact"]
     lines = differences(resolve(DEMO, one), resolve(DEMO, [*two, "envs.again={kind: math}", "rl.shares.again=2"]))
     assert [line.split() for line in lines[1:-1]] == [
-        ["envs.code.drop_overlap", "none", "exact", "identity"],
+        ["envs.code.drop_overlap", "none", "exact", "immutable"],
         ["rl.steps", "44", "9", "schedule"],
-        ["rl.loss.kl_coefficient", "0.1", "0.0", "identity"],
+        ["rl.loss.kl_coefficient", "0.1", "0.0", "immutable"],
         ["rl-2.max_lag", "1", "0", "schedule"],
-        ["envs.again", "-", "there", "identity"],
+        ["envs.again", "-", "there", "immutable"],
         ["rl.shares.again", "-", "2.0", "schedule"],
     ]
-    assert lines[-1] == "another run: 3 of 6 are identity"
+    assert lines[-1] == "another run: 3 of 6 are immutable"
     save_config(load_config(DEMO, ["rl.max_lag=0", "profile=cpu"]), tmp_path / "config.yaml")
     rows = [line.split() for line in differences(resolve(DEMO, ["profile=cpu"]), resolve(tmp_path, []))[1:-1]]
     assert ["rl.max_lag", "1", "0", "schedule"] in rows

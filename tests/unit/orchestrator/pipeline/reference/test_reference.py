@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from temper.envs.core.setting import identity, running, scheduled
+from temper.envs.core.setting import free, immutable, scheduled
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import KINDS, load_config, save_config
 from temper.orchestrator.pipeline.profiles.asked import CHOSEN
@@ -29,7 +29,7 @@ class Inner:
     More of it.
     """
 
-    size: float = running(1.5, unit="share")
+    size: float = free(1.5, unit="share")
     """Share of a house,
     in two lines."""
 
@@ -50,14 +50,14 @@ class Outer(Base):
 
     told_anew: int = scheduled(5)
     """What the outside says."""
-    way: Literal["long", "short"] | None = identity(None)
+    way: Literal["long", "short"] | None = immutable(None)
     """How."""
     inner: Inner = field(default_factory=lambda: Inner(size=2.5))
-    perhaps: Inner | None = identity(None)
+    perhaps: Inner | None = immutable(None)
     """One, or none."""
     each: dict[str, Inner] = field(default_factory=dict)
     """One for each name."""
-    counts: dict[str, list[int]] = running({}, unit="tokens")
+    counts: dict[str, list[int]] = free({}, unit="tokens")
     """Counts in tokens."""
 
 
@@ -70,19 +70,19 @@ def test_everything_that_is_told_of_a_setting_is_read_from_its_class() -> None:
     assert {one.key: facts(one) for one in settings_in(Outer)} == {
         "kept": ("int", "3", "tokens", "schedule", "Tokens that are kept."),
         "told_anew": ("int", "5", "", "schedule", "What the outside says."),
-        "way": ("long, short or null", "null", "", "identity", "How."),
+        "way": ("long, short or null", "null", "", "immutable", "How."),
         "inner": ("settings", "", "", None, "What stands inside."),
-        "inner.size": ("float", "2.5", "share", "running", "Share of a house, in two lines."),
-        "perhaps": ("settings or null", "null", "", "identity", "One, or none."),
-        "perhaps.size": ("float", "1.5", "share", "running", "Share of a house, in two lines."),
+        "inner.size": ("float", "2.5", "share", "free", "Share of a house, in two lines."),
+        "perhaps": ("settings or null", "null", "", "immutable", "One, or none."),
+        "perhaps.size": ("float", "1.5", "share", "free", "Share of a house, in two lines."),
         "each": ("dict[str, settings]", "", "", None, "One for each name."),
-        "each.*.size": ("float", "1.5", "share", "running", "Share of a house, in two lines."),
-        "counts": ("dict[str, list[int]]", "{}", "tokens", "running", "Counts in tokens."),
+        "each.*.size": ("float", "1.5", "share", "free", "Share of a house, in two lines."),
+        "counts": ("dict[str, list[int]]", "{}", "tokens", "free", "Counts in tokens."),
     }
 
 
 def test_a_class_that_no_source_declares_has_the_texts_of_those_it_inherits_from() -> None:
-    made = make_dataclass("Made", [("more", int, running(1))], bases=(Base,), frozen=True, kw_only=True)
+    made = make_dataclass("Made", [("more", int, free(1))], bases=(Base,), frozen=True, kw_only=True)
     assert field_texts(made) == {"kept": "Tokens that are kept.", "told_anew": "What the base says."}
     assert class_text(made) == ""
 
@@ -126,7 +126,7 @@ def test_a_setting_is_explained() -> None:
         "  type      float",
         "  default   2.0",
         "  meaning   Sequences whose exp(mean |log pi - log mu|) is above this carry no loss; 0 turns it off.",
-        "  change    identity: another run: a run that has trained refuses it; fork the run, or choose another name",
+        "  change    immutable: another run: a run that has trained refuses it; fork the run, or choose another name",
     ]
 
 
