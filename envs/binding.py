@@ -4,17 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from temper.envs.catalog import configured
-from temper.envs.core.bounds import not_negative, one_of, only_known, positive
+from temper.envs.catalog import ENVIRONMENTS, configured
+from temper.envs.core.bounds import not_negative, only_known, positive
 from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.functions import named_function
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.envs.core.task import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.envs.data.overlap import DropOverlap
 from temper.envs.data.split import ReadRows, SplitConfig
-from temper.envs.tools.shared_tools import RUN_PROGRAMS, SHARED_TOOLS, shared_tools
+from temper.envs.questions import rows
+from temper.envs.tools.shared_tools import RUN_PROGRAMS, TIMEOUT_S, shared_tools
 from temper.envs.tools.text_tool import schemas
+
+ROWS = rows.ENVIRONMENT.id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +53,14 @@ class EnvConfig:
     credit: Credit = immutable("all")
     """Code: what a program is worth that passes some tests: all (nothing) or fraction (their share)."""
     tools: list[str] = immutable([])
-    """Shared tools that it has: calculator, python."""
+    """Tools that it has: calculator, python, or your typed functions as module.function or file.py:function."""
+    tool_timeout_s: float = free(TIMEOUT_S, unit="seconds")
+    """Seconds after which a call of your function returns an error to the model."""
+    reward: str | None = immutable(None)
+    """Your function that judges answers, (answer, row) -> number or numbers by name, as module.function or
+    file.py:function; null leaves it to the environment. An environment of another name has the kind `rows` then."""
     weights: dict[str, float] = immutable({})
-    """Weight of each reward part; empty is correctness alone."""
+    """Weight of each reward part; empty is correctness alone, of your function the sum of its parts."""
     length_limit: int | None = immutable(None, unit="characters")
     """Characters of an episode from which the part `length` falls; null gives no part."""
     threads: int = free(THREADS)
@@ -99,12 +108,31 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
     key = f"envs.{name}"
     _check(key, config)
     try:
-        definition = configured(config.kind or name, config.options)
-        only_known(config.weights, definition.parts, "weights")
+        definition = configured(_kind(name, config), config.options)
+        if config.reward is None:
+            only_known(config.weights, definition.parts, "weights")
+        _check_reward(config, definition)
+        shared_tools(config.tools)
     except ValueError as error:
         raise ValueError(f"{key}: {error}") from error
     _check_level(key, config, definition)
     return BoundEnv(name=name, config=config, definition=definition)
+
+
+def _kind(name: str, config: EnvConfig) -> str:
+    return config.kind or (name if config.reward is None or name in ENVIRONMENTS else ROWS)
+
+
+def _check_reward(config: EnvConfig, definition: EnvDefinition) -> None:
+    if config.reward is not None:
+        named_function(config.reward)
+        if definition.max_turns != 1:
+            raise ValueError(
+                f"reward={config.reward}: {definition.id} judges its episodes itself; your function judges answers of one "
+                f"turn: give kind={ROWS} with data, or a kind of one turn, such as math"
+            )
+    elif definition.id == ROWS:
+        raise ValueError(f"{ROWS} needs reward, the name of your function, such as mine.reward")
 
 
 def bind_all(envs: Mapping[str, EnvConfig]) -> dict[str, BoundEnv]:
@@ -115,7 +143,7 @@ def _check(key: str, config: EnvConfig) -> None:
     not_negative(f"{key}.share", config.share)
     if config.preset is not None and (config.kind is None or config.eval_data is None):
         raise ValueError(f"{key}.preset={config.preset} is not spelled out; see envs/presets/catalog.py, with_preset")
-    numbers = {"level": config.level, "threads": config.threads}
+    numbers = {"level": config.level, "threads": config.threads, "tool_timeout_s": config.tool_timeout_s}
     given = {"max_turns": config.max_turns, "length_limit": config.length_limit}
     for name, value in (numbers | {name: value for name, value in given.items() if value is not None}).items():
         positive(f"{key}.{name}", value)
@@ -124,8 +152,6 @@ def _check(key: str, config: EnvConfig) -> None:
         raise ValueError(f"{key}.eval_data.streaming: rows of evaluation are all read, each once; leave it out")
     if config.drop_overlap != "none":
         _check_overlap(key, config)
-    for tool in config.tools:
-        one_of(f"{key}.tools", tool, tuple(SHARED_TOOLS))
 
 
 def _check_level(key: str, config: EnvConfig, definition: EnvDefinition) -> None:
@@ -152,6 +178,8 @@ def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:
         weights=config.weights,
         length_limit=config.length_limit,
         tools=tuple(config.tools),
+        tool_timeout_s=config.tool_timeout_s,
+        reward=config.reward,
         threads=config.threads,
         credit=config.credit,
     )

@@ -4,6 +4,7 @@ Unless the configuration says otherwise, the division is a hash of the prompt, s
 whatever the seed, count or order of rows.
 """
 
+import json
 import logging
 import random
 from collections import Counter
@@ -21,6 +22,7 @@ from temper.envs.data.config import DataConfig
 from temper.envs.data.overlap import OverlapIndex, prompt_text
 from temper.envs.data.rows import Tally, data_files, usable_rows
 from temper.envs.data.split import SPLITS, ReadRows, SplitTask, digest, split_of
+from temper.envs.own_reward import ROW
 
 
 def content_key(task: Task) -> str:
@@ -64,6 +66,8 @@ def _read(env: BoundEnv, data: DataConfig, tally: Tally) -> Iterator[SplitTask]:
             nonlocal met
             met = met or column is None or column in row
             made = load_row(env.definition.formats, row, name=data.format or config.format)
+            if config.reward is not None:
+                made = replace(made, spec=made.spec | {ROW: json.loads(json.dumps(row, default=str))})
             own = own_id(row)
             task = env.task(made, content_key(made) if own is None else str(own))
             return SplitTask(task=task, heldout=_heldout(row, task, env, data))

@@ -3,7 +3,7 @@
 import inspect
 import random
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 from typing import Any
@@ -14,8 +14,9 @@ from gymnasium import spaces
 from temper.envs.core.step_result import GymStep, StepResult, to_gymnasium
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, parse_turn
+from temper.envs.own_reward import judge
 from temper.envs.tools.shared_tools import MAX_RESULT_CHARACTERS, shared_tools
-from temper.envs.tools.text_tool import answer_call
+from temper.envs.tools.text_tool import EnvTool, answer_call
 from temper.rewards.score import (
     CORRECT,
     FORMAT,
@@ -120,12 +121,20 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters += len(parsed.text)
         if not parsed.readable:
             detail = "the thought was not closed" if task.thinks else "a thought where thinking is off"
-            return self.end(malformed_score(self.score_so_far(task), detail))
+            return self.end(malformed_score(self._score_without_answer(task), detail))
         self.observe(parsed)
-        names = task.env.settings.tools
-        if any(isinstance(call, Call) and call.name in names for call in parsed.calls):
-            return self.use_shared_tools(task, parsed, names)
-        return self.turn(task, parsed)
+        settings = task.env.settings
+        tools = shared_tools(settings.tools, timeout_s=settings.tool_timeout_s)
+        if any(isinstance(call, Call) and call.name in tools for call in parsed.calls):
+            return self.use_shared_tools(task, parsed, tools)
+        if settings.reward is None:
+            return self.turn(task, parsed)
+        if tools and parsed.calls and self.turns < settings.tool_turns:  # none of them can be carried out
+            return self.use_shared_tools(task, parsed, tools)
+        return self.end(judge(task, parsed.answer))
+
+    def _score_without_answer(self, task: Task) -> Score:
+        return self.score_so_far(task) if task.env.settings.reward is None else judge(task, "")
 
     @property
     def _opened(self) -> Task:
@@ -133,10 +142,10 @@ class TaskEnv(gymnasium.Env[str, str]):
             raise RuntimeError("call reset before step; an episode that has ended needs a new reset")
         return self.task
 
-    def use_shared_tools(self, task: Task, parsed: ParsedTurn, names: Sequence[str]) -> StepResult:
+    def use_shared_tools(self, task: Task, parsed: ParsedTurn, tools: Mapping[str, EnvTool]) -> StepResult:
         """Answer a turn that calls shared tools: each call by its owner, in order. The episode's last turn may not."""
-        owned = any(tool["function"]["name"] not in names for tool in task.tools)
-        is_own = [owned and not (isinstance(call, Call) and call.name in names) for call in parsed.calls]
+        owned = any(tool["function"]["name"] not in tools for tool in task.tools)
+        is_own = [owned and not (isinstance(call, Call) and call.name in tools) for call in parsed.calls]
         own = tuple(compress(parsed.calls, is_own))
         result = self.turn(task, replace(parsed, calls=own)) if own else self.continue_with(())
         if result.done:
@@ -144,7 +153,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         if self.turns >= task.env.settings.tool_turns:
             return self.truncate(f"after {self.turns} turns without an answer")
         shared = [call for call, mine in zip(parsed.calls, is_own, strict=True) if not mine]
-        answers = iter(answer_each(shared, lambda call: answer_call(call, shared_tools(names))))
+        answers = iter(answer_each(shared, lambda call: answer_call(call, tools)))
         told = (message for message in result.messages if message["role"] == "tool")
         unanswered: Message = {"role": "tool", "content": UNANSWERED}
         messages = [
@@ -159,13 +168,15 @@ class TaskEnv(gymnasium.Env[str, str]):
             raise RuntimeError("there is no episode to be cut off")
         self.turns += bool(text)
         self.characters += len(text)
-        judged = self.score_so_far(self.task)
+        judged = self._score_without_answer(self.task)
         parts = judged.parts | ({FORMAT: 0.0} if text else {})
         detail = ": ".join(part for part in (f"cut off {limit}", judged.detail) if part)
         return self.end(replace(judged, parts=parts, detail=detail), truncated=True)
 
     def end(self, judged: Score, *, truncated: bool = False) -> StepResult:
-        """End the episode: the reward is the weighted sum of the parts; `truncated` where a limit ends it."""
+        """End the episode: the reward is the weighted sum of the parts. If no weights are set, it is the part `correct`, and
+        with a user's function the sum of its parts. `truncated` says that a limit ends it.
+        """
         if not isinstance(judged, Score):
             raise ValueError(
                 f"end takes a Score, such as binary_score(True) of temper.rewards.score, not {judged!r:.100}"
@@ -177,7 +188,8 @@ class TaskEnv(gymnasium.Env[str, str]):
             judged = replace(judged, parts=judged.parts | length)
         if truncated:
             judged = replace(judged, outcome=Outcome.TRUNCATED)
-        reward = weighted_reward(judged.parts, settings.weights or WEIGHTS)
+        usual = WEIGHTS if settings.reward is None else dict.fromkeys(judged.parts.keys() - {LENGTH}, 1.0)
+        reward = weighted_reward(judged.parts, settings.weights or usual)
         return StepResult(reward=reward, done=True, truncated=truncated, score=judged)
 
     def continue_with(self, messages: Sequence[Message]) -> StepResult:

@@ -27,7 +27,11 @@ class EnvSettings:
     length_limit: int | None = None
     """Characters of an episode from which the part `length` falls; None gives no part."""
     tools: tuple[str, ...] = ()
-    """Names of the shared tools."""
+    """The shared tools, and functions of the user as `module.function`."""
+    tool_timeout_s: float = 30.0
+    """Most seconds of a call of a user's function."""
+    reward: str | None = None
+    """The user's function that judges answers, as `module.function`; None leaves it to the environment."""
     threads: int = THREADS
     """Steps of it that a rollout worker runs at once."""
     credit: Credit = "all"

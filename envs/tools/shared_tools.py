@@ -1,11 +1,12 @@
-"""Tools of a run that any of its environments may have: `envs.NAME.tools: [calculator, python]`."""
+"""Tools of a run that any of its environments may have: `envs.NAME.tools: [calculator, python, mine.lookup]`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from temper.envs.sandbox.sandbox import shared_sandbox
 from temper.envs.sandbox.sealed_process import Limits, ReplyKind
 from temper.envs.tools.calculator import calculate
-from temper.envs.tools.text_tool import TextTool
+from temper.envs.tools.function_tool import function_tool
+from temper.envs.tools.text_tool import EnvTool, TextTool
 
 LIMITS = Limits(wall_s=5.0, cpu_s=2, memory_mb=512)
 MAX_RESULT_CHARACTERS = 4000
@@ -19,7 +20,7 @@ def run_python(source: str) -> str:
     raise ValueError(f"{reply.kind.value}: {reply.detail}")
 
 
-SHARED_TOOLS = {
+SHARED_TOOLS: dict[str, TextTool] = {
     "calculator": TextTool(
         argument="expression", description="Value of an expression of numbers, + - * / // % and ( ).", run=calculate
     ),
@@ -32,5 +33,28 @@ SHARED_TOOLS = {
 RUN_PROGRAMS = frozenset({"python"})
 
 
-def shared_tools(names: Iterable[str]) -> dict[str, TextTool]:
-    return {name: SHARED_TOOLS[name] for name in names}
+TIMEOUT_S = 30.0
+"""Most seconds of a call of a user's function."""
+
+
+def shared_tools(names: Iterable[str], *, timeout_s: float = TIMEOUT_S) -> Mapping[str, EnvTool]:
+    """Return tools by the names under which the model calls them. `names` has shared tools and functions of the user.
+
+    Raise `ValueError` for a function that can't be imported or has no schema, and for two tools of one name.
+    """
+    found: dict[str, EnvTool] = {}
+    tool: EnvTool
+    for name in names:
+        if name in SHARED_TOOLS:
+            called, tool = name, SHARED_TOOLS[name]
+        elif "." in name:
+            function = function_tool(name, timeout_s=timeout_s)
+            called, tool = function.declared["function"]["name"], function
+        else:
+            raise ValueError(
+                f"unknown tool {name!r}; there are {', '.join(SHARED_TOOLS)}, or name your function: module.f"
+            )
+        if called in found:
+            raise ValueError(f"two tools are called {called}; rename one of the functions")
+        found[called] = tool
+    return found

@@ -1,11 +1,22 @@
-"""A tool that takes one text and answers by one."""
+"""Tools of an environment, and one that takes one text and answers by one."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from temper.envs.core.step_result import tool_span
 from temper.envs.core.task import Tool
 from temper.envs.core.turn_text import BadCall, Call
+
+
+class EnvTool(Protocol):
+    """A tool that an environment answers itself."""
+
+    def schema(self, name: str) -> Tool: ...
+
+    def answer(self, name: str, arguments: dict[str, Any]) -> str:
+        """Return the result of a call. Raise `ValueError` with the model's mistake."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,32 +27,36 @@ class TextTool:
     run: Callable[[str], str]
     description: str = ""
 
+    def schema(self, name: str) -> Tool:
+        parameters = {"type": "object", "properties": {self.argument: {"type": "string"}}, "required": [self.argument]}
+        return {
+            "type": "function",
+            "function": {"name": name, "description": self.description, "parameters": parameters},
+        }
 
-def schemas(tools: Mapping[str, TextTool]) -> tuple[Tool, ...]:
-    return tuple(_schema(name, tool) for name, tool in tools.items())
+    def answer(self, name: str, arguments: dict[str, Any]) -> str:
+        text = arguments.get(self.argument)
+        if set(arguments) != {self.argument} or not isinstance(text, str):
+            raise ValueError(f"{name} takes one string, {self.argument}")
+        return self.run(text)
 
 
-def _schema(name: str, tool: TextTool) -> Tool:
-    parameters = {"type": "object", "properties": {tool.argument: {"type": "string"}}, "required": [tool.argument]}
-    return {"type": "function", "function": {"name": name, "description": tool.description, "parameters": parameters}}
+def schemas(tools: Mapping[str, EnvTool]) -> tuple[Tool, ...]:
+    return tuple(tool.schema(name) for name, tool in tools.items())
 
 
-def answer_call(call: Call | BadCall, tools: Mapping[str, TextTool]) -> str:
+def answer_call(call: Call | BadCall, tools: Mapping[str, EnvTool]) -> str:
     """Return what a tool answers; a mistake of the model is answered by a line that starts with `error:`."""
     with tool_span(call):
         return _answer(call, tools)
 
 
-def _answer(call: Call | BadCall, tools: Mapping[str, TextTool]) -> str:
+def _answer(call: Call | BadCall, tools: Mapping[str, EnvTool]) -> str:
     if isinstance(call, BadCall):
         return call.error
     if call.name not in tools:
         return f"error: unknown tool; there are {', '.join(tools)}"
-    tool = tools[call.name]
-    text = call.arguments.get(tool.argument)
-    if set(call.arguments) != {tool.argument} or not isinstance(text, str):
-        return f"error: {call.name} takes one string, {tool.argument}"
     try:
-        return tool.run(text)
+        return tools[call.name].answer(call.name, call.arguments)
     except ValueError as error:
         return f"error: {error}"

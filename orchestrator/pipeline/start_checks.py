@@ -15,8 +15,10 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.binding import BoundEnv
 from temper.envs.catalog import env_class
+from temper.envs.core.errors import GraderError
 from temper.envs.core.task import Task
 from temper.envs.data.blocks import BLOCK
+from temper.envs.own_reward import judge
 from temper.envs.source import data_of, open_source, row_tasks
 from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
@@ -85,6 +87,8 @@ def check_before(
     assert start.parameters
     if start.model is not None:
         check_model(start.model, config)
+    if start.plays:
+        check_rewards(start)
     found = list(check_format(start))
     if settled:
         found += [*check_turns(start), *check_prompts(start), *check_hangs(start)]
@@ -157,6 +161,18 @@ def _some_tasks(env: BoundEnv, seed: int) -> Iterable[Task]:
         return [] if env.definition.generate is None else [open_source(env, split="train", seed=seed).task(0)]
     read = [islice(row_tasks(env, one), BLOCK if one.streaming else None) for one in data]
     return [each.task for rows in read for each in rows]
+
+
+def check_rewards(start: Start) -> None:
+    """Raise `ValueError` if a user's reward fails on an empty answer to the first task, which every model may give."""
+    for name, env in start.config.environments.items():
+        task = next(iter(_some_tasks(env, start.config.seed)), None)
+        if env.config.reward is None or task is None:
+            continue
+        try:
+            judge(task, "")
+        except GraderError as error:
+            raise ValueError(f"envs.{name}.reward, of an empty answer: {error}") from error
 
 
 def check_turns(start: Start) -> Iterator[Finding]:

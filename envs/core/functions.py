@@ -1,0 +1,50 @@
+"""Functions of the user that settings name: `module.function`, or `file.py:function`."""
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+@cache
+def named_function(name: str) -> Callable[..., Any]:
+    """Return the function of this name. Raise `ValueError` if it can't be imported or is not callable."""
+    place, mark, function = name.rpartition(":")
+    if not mark:
+        place, _, function = name.rpartition(".")
+    if not (place and function):
+        raise ValueError(f"{name!r} names no function; give module.function or file.py:function")
+    try:
+        found = getattr(_from_file(Path(place).expanduser()) if mark else importlib.import_module(place), function)
+    except Exception as error:  # whatever a user's module raises
+        raise ValueError(f"{name} can't be imported ({type(error).__name__}: {error})") from error
+    if not callable(found):
+        raise ValueError(f"{name} is {found!r:.80}, not a function")
+    return found
+
+
+def _from_file(path: Path) -> ModuleType:
+    name = f"temper_file_{sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise FileNotFoundError(f"no Python file {path}")
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_function(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return the result of a function, sync or async, in a thread without a running event loop."""
+    result = function(*args, **kwargs)
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(result: Any) -> Any:
+    return await result

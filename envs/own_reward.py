@@ -1,0 +1,42 @@
+"""A reward function of the user: `(answer, row) -> float | dict[str, float]`, sync or async."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from temper.envs.core.errors import GraderError, describe_error
+from temper.envs.core.functions import named_function, run_function
+from temper.envs.core.task import Task
+from temper.rewards.score import Score
+
+REWARD = "reward"
+"""The part of a function that returns a number."""
+ROW = "row"
+"""Part of a spec: the row of data from which the task was made."""
+
+
+def judge(task: Task, answer: str) -> Score:
+    """Return the score of an answer, the text behind the reasoning. An answer that a limit ended is the empty text.
+
+    The function gets the row of data, or the spec of a generated task. Raise `GraderError` if it raises or returns no
+    finite numbers.
+    """
+    name = task.env.settings.reward
+    assert name is not None
+    try:
+        returned = run_function(named_function(name), answer, dict(task.spec.get(ROW, task.spec)))
+    except Exception as error:
+        raise GraderError(f"{name} raised {describe_error(error)}") from error
+    given = returned if isinstance(returned, Mapping) else {REWARD: returned}
+    parts = {str(part): _number(value, name) for part, value in given.items()}
+    return Score(parts=parts, detail=f"answered {answer[:80]}")
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise GraderError(f"{name} returned {value!r:.100}; return a finite number, or a dict of them by name")
+    return number

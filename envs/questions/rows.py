@@ -1,0 +1,59 @@
+"""Rows of any data as prompts. The function of `envs.NAME.reward` judges the answers."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from temper.envs.core.bounds import only_known
+from temper.envs.core.definition import EnvDefinition
+from temper.envs.core.prompts import NAMES, QUESTION, USUAL, Prompts, read_prompts
+from temper.envs.core.row_format import Row, RowFormat
+from temper.envs.core.task import Message, Task
+from temper.envs.task_env import TaskEnv
+
+TEXTS = (QUESTION, "prompt", "problem", "instruction", "messages")
+"""Fields that may hold the prompt, the first one that a row has: a text, or chat messages that end with the user's."""
+ROLES = ("system", "user", "assistant")
+
+
+class RowsEnv(TaskEnv):
+    """Single turn, beside the turns that call tools. `envs.NAME.reward` judges the answer in place of `turn`."""
+
+
+def load(row: Row, prompts: Prompts = USUAL) -> Task:
+    """Make a task of a row. Raise `ValueError` if its prompt is no text and no list of messages."""
+    asked = next(row[name] for name in TEXTS if name in row)
+    if isinstance(asked, str) and asked.strip():
+        return Task(messages=prompts.messages(QUESTION, asked, {QUESTION: asked}), spec={})
+    if not isinstance(asked, list) or not asked or not all(map(_is_message, asked)) or asked[-1]["role"] != "user":
+        raise ValueError(f"the prompt must be a text, or messages of which the user's is the last, not {asked!r:.80}")
+    return Task(messages=tuple(_message(each) for each in asked), spec={})
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, Mapping) and value.get("role") in ROLES and isinstance(value.get("content"), str)
+
+
+def _message(given: Mapping[str, Any]) -> Message:
+    return {"role": given["role"], "content": given["content"]}
+
+
+def configure(options: Mapping[str, Any]) -> EnvDefinition:
+    only_known(options, NAMES, "options")
+    return _definition(read_prompts(options, {QUESTION: (QUESTION,)}))
+
+
+def _definition(prompts: Prompts) -> EnvDefinition:
+    texts = RowFormat(
+        name="prompt", matches=lambda row: any(name in row for name in TEXTS), load=partial(load, prompts=prompts)
+    )
+    return EnvDefinition(
+        id="rows",
+        entry_point="temper.envs.questions.rows:RowsEnv",
+        formats=(texts,),
+        configure=configure,
+        max_turns=1,
+    )
+
+
+ENVIRONMENT = _definition(USUAL)

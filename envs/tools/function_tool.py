@@ -1,0 +1,82 @@
+"""A typed Python function as a tool: its annotations and docstring give the schema, a call has a time-out."""
+
+import json
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+from temper.envs.core.functions import named_function, run_function
+from temper.envs.core.task import Tool
+from temper.rewards.json_schemas import first_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionTool:
+    """A function, sync or async, with its schema. A call longer than `timeout_s` is abandoned in its thread."""
+
+    function: Callable[..., Any]
+    declared: Tool
+    timeout_s: float
+
+    def schema(self, name: str) -> Tool:
+        return self.declared
+
+    def answer(self, name: str, arguments: dict[str, Any]) -> str:
+        """Return the result, JSON unless it is a text. Raise `ValueError` for the model's mistake and for a time-out."""
+        self._check(arguments)
+        settled: list[Callable[[], Any]] = []
+        work = partial(_settle, settled, partial(run_function, self.function, **arguments))
+        thread = threading.Thread(target=copy_context().run, args=(work,), name=f"tool {name}", daemon=True)
+        thread.start()
+        thread.join(self.timeout_s)
+        if not settled:
+            raise ValueError(f"{name} gave no result in {self.timeout_s:g} s")
+        result = settled[0]()
+        return result if isinstance(result, str) else json.dumps(result, default=str)
+
+    def _check(self, arguments: dict[str, Any]) -> None:
+        parameters = self.declared["function"]["parameters"]
+        known = parameters["properties"]
+        given = {
+            key: value
+            for key, value in arguments.items()
+            if value is not None or not known.get(key, {}).get("nullable")
+        }
+        if (error := first_error(given, parameters | {"additionalProperties": False})) is not None:
+            raise ValueError(error)
+
+
+def _settle(settled: list[Callable[[], Any]], work: Callable[[], Any]) -> None:
+    try:
+        result = work()
+    except BaseException as error:
+        settled.append(partial(_raise, error))
+    else:
+        settled.append(lambda: result)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+@cache
+def function_schema(name: str) -> Tool:
+    """Return the schema of the function of this name. Raise `ValueError` if it has no annotations or no docstring."""
+    from transformers.utils import get_json_schema
+
+    function = named_function(name)
+    try:
+        schema = get_json_schema(function)["function"]
+    except Exception as error:  # of transformers, without a common base
+        raise ValueError(
+            f"{name} is no tool: {error}; annotate every argument, and describe the function and each argument under "
+            f"`Args:` in its docstring"
+        ) from error
+    return {"type": "function", "function": {key: schema[key] for key in ("name", "description", "parameters")}}
+
+
+def function_tool(name: str, *, timeout_s: float) -> FunctionTool:
+    return FunctionTool(function=named_function(name), declared=function_schema(name), timeout_s=timeout_s)
