@@ -93,7 +93,7 @@ def add_run_commands(commands: "Commands") -> None:
 
 
 def _execute(given: argparse.Namespace) -> int:
-    from temper.orchestrator.pipeline.config import given_text, settled_config
+    from temper.orchestrator.pipeline.config import load_resolved_config, read_run_settings
     from temper.orchestrator.pipeline.fork import fork
     from temper.orchestrator.pipeline.preview import preview_of, preview_of_fork
     from temper.orchestrator.pipeline.runner import run_pipeline
@@ -106,12 +106,12 @@ def _execute(given: argparse.Namespace) -> int:
     if given.dry_run and forks:
         return show_dry_run(*preview_of_fork(given.source, given.at, given.overrides), given)
     if given.dry_run:
-        return show_dry_run(*preview_of(given_text(given.config, given.overrides), only=given.stage), given)
+        return show_dry_run(*preview_of(read_run_settings(given.config, given.overrides), only=given.stage), given)
     if forks:
         config = fork(given.source, given.at, given.overrides)
         print(f"{config.runs_dir}/{config.name}: begins at {given.at} of {given.source}", file=sys.stderr)
     else:
-        config = settled_config(given.config, given.overrides)
+        config = load_resolved_config(given.config, given.overrides)
     return asyncio.run(run_pipeline(config, only=given.stage, quiet=given.quiet, notes=start_notes(config)))
 
 
@@ -130,7 +130,7 @@ def show_dry_run(preview: "Preview", config: "Config | None", given: argparse.Na
 
 def _submit(given: argparse.Namespace) -> int:
     from temper.orchestrator.cli.submit import submit
-    from temper.orchestrator.pipeline.config import unsettled_config
+    from temper.orchestrator.pipeline.config import load_unresolved_config
 
-    unsettled_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
+    load_unresolved_config(given.config, given.overrides)  # says what is wrong with it; the job asks its cluster
     return submit(given.config, given.overrides, given.address)

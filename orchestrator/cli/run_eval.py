@@ -15,18 +15,18 @@ from temper.orchestrator.evaluation.scores import result_lines
 from temper.orchestrator.pipeline.config import Config, make_config
 from temper.orchestrator.pipeline.eval_config import (
     PATIENT,
-    Asked,
-    Given,
-    answer_limit,
-    asked_for,
+    EvalRequest,
+    RawConfig,
     fresh_name,
     label_of,
     of_model,
     of_run,
+    preset_answer_limit,
     slug,
+    with_evaluation,
 )
 from temper.orchestrator.pipeline.preview import preview_of
-from temper.orchestrator.pipeline.profiles.settled import settled
+from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
 from temper.orchestrator.pipeline.runner import run_pipeline
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.preflight.doctor.checks import start_notes
@@ -51,20 +51,20 @@ def run_eval(given: argparse.Namespace) -> int:
             f"itself for others, or its model"
         )
     named = {} if given.name is None else {"name": given.name}
-    found = merged(read_text(file, []), asked.told) | named
+    found = merged(read_text(file, []), asked.overrides) | named
     return _through_pipeline(overridden(found, given.overrides), given, only="eval")
 
 
 def config_of(given: argparse.Namespace) -> Config:
     """Return the configuration of an evaluation of a model or a run."""
-    return make_config(settled(_of_model_or_run(given, _asked(given))))
+    return make_config(resolve_profile(_of_model_or_run(given, _asked(given))))
 
 
-def _asked(given: argparse.Namespace) -> Asked:
-    return Asked(told=told(given), envs=environments(given), presets=presets(given))
+def _asked(given: argparse.Namespace) -> EvalRequest:
+    return EvalRequest(overrides=told(given), envs=environments(given), presets=presets(given))
 
 
-def _of_model_or_run(given: argparse.Namespace, asked: Asked) -> Given:
+def _of_model_or_run(given: argparse.Namespace, asked: EvalRequest) -> RawConfig:
     runs_dir = given.runs_dir or RUNS
     if (folder := run_folder(given.what, runs_dir)) is not None:
         base, label = of_run(folder, newest_model(folder).resolve()), label_of(folder)
@@ -73,17 +73,17 @@ def _of_model_or_run(given: argparse.Namespace, asked: Asked) -> Given:
         source = model_source(given.what, kinds=kinds)
         base, label = of_model(source), slug(given.what if source.on_hub else source.folder.name)
         longest, own = base["rollout"]["limits"]["turn_tokens"], overridden({}, given.overrides)
-        base = merged(base, answer_limit(asked, given=own, longest=longest))
-    found = asked_for(base, asked, label=label)
+        base = merged(base, preset_answer_limit(asked, given=own, longest=longest))
+    found = with_evaluation(base, asked, label=label)
     found |= {"name": given.name or fresh_name(label), "runs_dir": runs_dir}
     return overridden(found, given.overrides)
 
 
-def _through_pipeline(wanted: Given, given: argparse.Namespace, *, only: str | None = None) -> int:
+def _through_pipeline(wanted: RawConfig, given: argparse.Namespace, *, only: str | None = None) -> int:
     """Run the stages of a configuration, and show the newest result as it was asked for; or show what would run."""
     if given.dry_run:
         return show_dry_run(*preview_of(wanted, only=only), given)
-    config = make_config(settled(wanted))
+    config = make_config(resolve_profile(wanted))
     notes = start_notes(config)
     status = asyncio.run(run_pipeline(config, only=only, quiet=given.quiet or given.json, notes=notes))
     results = RunDir(Path(config.runs_dir) / config.name).evals.glob("*.json")
@@ -92,12 +92,14 @@ def _through_pipeline(wanted: Given, given: argparse.Namespace, *, only: str | N
     return status
 
 
-def _of_server(given: argparse.Namespace, base: Given, asked: Asked) -> int:
+def _of_server(given: argparse.Namespace, base: RawConfig, asked: EvalRequest) -> int:
     """Evaluate a model behind a server with the environments and settings of the configuration `base`."""
     label = slug(given.model or given.url.split("://")[-1].split("/")[0])
-    limit = answer_limit(asked, given=overridden(base, given.overrides))
+    limit = preset_answer_limit(asked, given=overridden(base, given.overrides))
     places = {} if given.runs_dir is None else {"runs_dir": given.runs_dir}
-    found = asked_for(merged(base, limit), asked, label=label) | {"name": given.name or fresh_name(label)} | places
+    found = (
+        with_evaluation(merged(base, limit), asked, label=label) | {"name": given.name or fresh_name(label)} | places
+    )
     options = {"concurrency": given.concurrency, "timeout_s": given.timeout, "retries": given.request_retries}
     server = ChatServer(
         url=given.url,

@@ -15,8 +15,8 @@ from temper.orchestrator.cli.arguments import RUNS, model_source, newest_model, 
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.text import merged, overridden
 from temper.orchestrator.pipeline.config import Config, make_config
-from temper.orchestrator.pipeline.eval_config import Asked, of_model, of_run, with_envs
-from temper.orchestrator.pipeline.profiles.settled import settled
+from temper.orchestrator.pipeline.eval_config import EvalRequest, of_model, of_run, with_envs
+from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
 from temper.orchestrator.run.driver import noise_to
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.progress import Progress
@@ -87,9 +87,9 @@ def config_of(given: argparse.Namespace) -> Config:
         base = merged(of_model(source), {"envs": {"math": {}}, "stages": ["init", "rl"]})
     if given.env is not None:
         name, _, data = given.env.partition("=")
-        base = with_envs(base, Asked(told={}, envs={name: data or None}, presets={}))
+        base = with_envs(base, EvalRequest(overrides={}, envs={name: data or None}, presets={}))
     found: dict[str, Any] = {"name": "parity-of-a-model"} | base
-    return make_config(settled(overridden(found, given.overrides)))
+    return make_config(resolve_profile(overridden(found, given.overrides)))
 
 
 def sampling_of(config: Config) -> Sampling:

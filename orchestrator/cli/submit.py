@@ -17,7 +17,7 @@ from temper.orchestrator.cluster.ray_jobs import STOP_S, STOP_WAIT, Job, local_h
 from temper.orchestrator.cluster.this_machine import ROOT
 from temper.orchestrator.config.text import is_file
 from temper.orchestrator.loop.deadline import STOPPED
-from temper.orchestrator.pipeline.config import unsettled_config
+from temper.orchestrator.pipeline.config import load_unresolved_config
 from temper.orchestrator.pipeline.data_files import named_paths
 from temper.orchestrator.pipeline.tracking import stores_by_path
 from temper.orchestrator.run.redaction import blanked, is_secret
@@ -68,7 +68,7 @@ def run_job(address: str, command: str, runtime_env: dict[str, Any]) -> int:
 
 def remote_command(config: Path, overrides: list[str]) -> list[str]:
     """Return the command of a run in a copy of this checkout. Raise `ValueError` for a file that would not be there."""
-    made = unsettled_config(config, overrides)
+    made = load_unresolved_config(config, overrides)
     if not Path(made.runs_dir).is_absolute():
         raise ValueError(
             f"runs_dir={made.runs_dir} must be absolute, on storage that all machines of the cluster share"

@@ -29,7 +29,7 @@ Placement = Literal["dedicated", "colocated"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChosenConfig:
+class ResolvedProfile:
     """What a profile set. A run writes it into its `config.yaml`, and goes on with it; nobody has to give it."""
 
     profile: ProfileName = free("auto")
@@ -182,7 +182,7 @@ class RunConfig:
     profile: ProfileName = free("auto")
     """What the settings that depend on the hardware are chosen for, where they are not given: auto asks the cluster, cpu and
     gpu80 (GPUs of 80 GiB) say what it has."""
-    chosen: ChosenConfig = field(default_factory=ChosenConfig)
+    resolved: ResolvedProfile = field(default_factory=ResolvedProfile)
     """What the profile set, as the run recorded it."""
     seed: int = immutable(1)
     """Everything random derives from it."""

@@ -26,6 +26,7 @@ UNSET = "???"
 REMOVED = ("learner.sparse_push",)
 """Settings of earlier versions without which a run does the same: they are dropped, so that a run begun with one continues."""
 OLD_KEYS = {
+    "chosen": "resolved",
     "deadlines.shift_s": "deadlines.phase_s",
     "rl.max_drops": "rl.max_replaced_groups",
     "rl.bands.logprob_gap": "rl.bands.mismatch_abs",
@@ -211,12 +212,17 @@ def _explained(found: ValidationError, config: type, under: str) -> ValueError:
 
 
 def new_key(key: str) -> str | None:
-    """Return the new name of a setting of `OLD_KEYS`, also under the name of a stage's instance; None for any other key."""
-    if key in OLD_KEYS:
-        return OLD_KEYS[key]
+    """Return the present name of a setting of `OLD_KEYS`, or of one below it; None for any other key.
+
+    The name of a stage's instance may replace the name of the stage.
+    """
     owner, _, rest = key.partition(".")
-    renamed = {old.partition(".")[2]: new.partition(".")[2] for old, new in OLD_KEYS.items()}
-    return f"{owner}.{renamed[rest]}" if renamed.get(rest) else None
+    for old, new in OLD_KEYS.items():
+        if key == old or key.startswith(f"{old}."):
+            return new + key.removeprefix(old)
+        if rest and rest == old.partition(".")[2]:
+            return f"{owner}.{new.partition('.')[2]}"
+    return None
 
 
 def _section(config: type, place: list[str]) -> type:

@@ -17,8 +17,8 @@ from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
 from temper.orchestrator.config.schema import complete, typed
 from temper.orchestrator.config.text import flat_text, layered, read_text, yaml_text
 from temper.orchestrator.pipeline.plan import instances, with_settings
-from temper.orchestrator.pipeline.profiles.asked import found, placed
-from temper.orchestrator.pipeline.profiles.settled import settled
+from temper.orchestrator.pipeline.profiles.inputs import get_value, with_value
+from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
 from temper.orchestrator.stages.stage import Stage, StageInstance, all_stages
 from temper.orchestrator.tracking.metric_names import SYSTEM
 
@@ -57,12 +57,12 @@ class Config(RunConfig):
     def settings(self, instance: StageInstance) -> Any:
         """Return the settings of an instance: those of its stage, over them its entry's; None for a stage without any."""
         section = self.sections.get(instance.stage.name)
-        if section is None and instance.given:
+        if section is None and instance.overrides:
             raise ValueError(
-                f"stages: the stage {instance.stage.name} takes no settings of its own, not {dict(instance.given)}"
+                f"stages: the stage {instance.stage.name} takes no settings of its own, not {dict(instance.overrides)}"
             )
         try:
-            return typed(section, instance.given, under=f"{instance.name}.") if instance.given else section
+            return typed(section, instance.overrides, under=f"{instance.name}.") if instance.overrides else section
         except ValueError as error:
             raise ValueError(f"stages, {instance.name}: {error}") from error
 
@@ -77,7 +77,7 @@ class Config(RunConfig):
     def require_stage(self, instance: StageInstance) -> None:
         """Raise `ValueError` where a stage could not run with its settings, which matters only where it is to run."""
         settings = self.settings(instance)
-        instance.stage.fits(settings, self, instance.name if instance.given else instance.stage.name)
+        instance.stage.fits(settings, self, instance.name if instance.overrides else instance.stage.name)
         instance.stage.requires(settings)
         if not self.envs and instance.stage.takes_tasks(settings):
             raise ValueError(f"envs is empty, and the stage {instance.name} {_without_envs(instance, settings)}")
@@ -113,32 +113,32 @@ def load_config(path: Path, overrides: list[str]) -> Config:
     return make_config(read_text(path, overrides))
 
 
-def settled_config(path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = ask_hardware) -> Config:
+def load_resolved_config(path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = ask_hardware) -> Config:
     """Return the same with the choices of its profile for the hardware and the model: the configuration of a run."""
-    return make_config(settled(given_text(path, overrides), ask=ask))
+    return make_config(resolve_profile(read_run_settings(path, overrides), ask=ask))
 
 
-def unsettled_config(path: Path, overrides: list[str]) -> Config:
+def load_unresolved_config(path: Path, overrides: list[str]) -> Config:
     """Return the same without the profile's choices, which need the cluster. Raise as `load_config`."""
-    return unsettled(given_text(path, overrides))
+    return make_unresolved_config(read_run_settings(path, overrides))
 
 
-def unsettled(given: dict[str, Any]) -> Config:
+def make_unresolved_config(given: dict[str, Any]) -> Config:
     """Return the same of plain data. The longest sequence is as long as the given limits."""
     longest = "rollout.engine.max_model_len"
-    limit = found(given, "rollout.limits.total_tokens")
-    if limit is not None and found(given, longest) is None:
-        given = placed(given, longest, limit)
+    limit = get_value(given, "rollout.limits.total_tokens")
+    if limit is not None and get_value(given, longest) is None:
+        given = with_value(given, longest, limit)
     return make_config(given)
 
 
-def given_text(path: Path, overrides: list[str]) -> dict[str, Any]:
+def read_run_settings(path: Path, overrides: list[str]) -> dict[str, Any]:
     """Return the settings of a YAML file with overrides on top, unchecked, those of an instance in its entry of `stages`."""
     given: dict[str, Any] = _by_instance(read_text(path, overrides))
     return given
 
 
-def shown_text(path: Path, overrides: list[str]) -> dict[str, Any]:
+def read_shown_settings(path: Path, overrides: list[str]) -> dict[str, Any]:
     """Return the same of a file whose secrets may be blanked. Raise as `layered`."""
     given: dict[str, Any] = _by_instance(layered(path, overrides))
     return given
@@ -160,7 +160,7 @@ def flat_config(config: Config) -> dict[str, str]:
     """Return the configuration as `dotted.key: value` without its secrets; instances of stages have their names."""
     flat = flat_text(as_file(config)) | {"stages": ", ".join(instance.name for instance in config.instances)}
     for instance in config.instances:
-        if instance.given or (instance.stage.trains and instance.name != instance.stage.name):
+        if instance.overrides or (instance.stage.trains and instance.name != instance.stage.name):
             flat |= flat_text(config.settings(instance), under=instance.name)
     return flat
 

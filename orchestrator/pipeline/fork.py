@@ -8,7 +8,7 @@ from pathlib import Path
 
 from temper.envs.core.setting import Kind
 from temper.learner.training_state import CheckpointFacts
-from temper.orchestrator.pipeline.config import Config, save_config, settled_config
+from temper.orchestrator.pipeline.config import Config, load_resolved_config, save_config
 from temper.orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
 from temper.orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
 from temper.orchestrator.run.folder import RunDir, RunState
@@ -104,7 +104,7 @@ def checked_fork(source: Path, at: str, overrides: list[str]) -> Fork:
     if not any(override.startswith("name=") for override in overrides):
         raise ValueError("a fork is a run of its own: give it a name=")
     beside = [] if any(one.startswith("runs_dir=") for one in overrides) else [f"runs_dir={source.resolve().parent}"]
-    config = settled_config(source / "config.yaml", [*beside, *overrides])
+    config = load_resolved_config(source / "config.yaml", [*beside, *overrides])
     given, target = RunDir(source.resolve()), RunDir(Path(config.runs_dir).resolve() / config.name)
     if target.root.exists():
         raise ValueError(f"{target.root} is there already; choose another name=")

@@ -41,13 +41,13 @@ def instances(stages: list[Any]) -> list[StageInstance]:
         _check_name(name, stage.name, named=[one.name for one in made], own=own is not None, number=number)
         taken.add(name)
         settings = {key: value for key, value in given.items() if key != "name"}
-        made.append(StageInstance(stage=stage, name=name, given=settings, about=about))
+        made.append(StageInstance(stage=stage, name=name, overrides=settings, about=about))
         model = name if stage.makes else model
     return made
 
 
 def single_instance(stage: Stage[Any], *, about: str | None = None) -> StageInstance:
-    return StageInstance(stage=stage, name=_usual_name(stage, about), given={}, about=about)
+    return StageInstance(stage=stage, name=_usual_name(stage, about), overrides={}, about=about)
 
 
 def _usual_name(stage: Stage[Any], about: str | None) -> str:

@@ -9,15 +9,15 @@ from typing import Literal
 from temper.envs.core.setting import Kind
 from temper.envs.data.hub import cache_alone
 from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
-from temper.orchestrator.pipeline.config import Config, make_config, unsettled
+from temper.orchestrator.pipeline.config import Config, make_config, make_unresolved_config
 from temper.orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
 from temper.orchestrator.pipeline.data_files import to_download
 from temper.orchestrator.pipeline.fork import checked_fork
 from temper.orchestrator.pipeline.overlap_check import known_overlaps
 from temper.orchestrator.pipeline.plan import plan
-from temper.orchestrator.pipeline.profiles.asked import Given
-from temper.orchestrator.pipeline.profiles.settled import settled, told
-from temper.orchestrator.pipeline.runner import Prepared, placed, prepared
+from temper.orchestrator.pipeline.profiles.inputs import RawConfig
+from temper.orchestrator.pipeline.profiles.resolve import profile_notes, resolve_profile
+from temper.orchestrator.pipeline.runner import Prepared, prepare_run, wanted_processes
 from temper.orchestrator.pipeline.start_checks import check_before, check_stages
 from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.redaction import blanked
@@ -66,13 +66,13 @@ class NotKnownHereError(Exception):
     """What the profile chooses by can't be looked at."""
 
 
-def preview_of(given: Given, *, only: str | None = None) -> tuple[Preview, Config | None]:
+def preview_of(given: RawConfig, *, only: str | None = None) -> tuple[Preview, Config | None]:
     """Return the effect of a run of plain data, and its whole configuration if it is known here. Raise as its start would."""
     with cache_alone():
-        plain = unsettled(given)
+        plain = make_unresolved_config(given)
         downloads = to_download(plain)
         try:
-            config = make_config(settled(given, ask=lambda: _hardware_here(plain, downloads)))
+            config = make_config(resolve_profile(given, ask=lambda: _hardware_here(plain, downloads)))
         except NotKnownHereError as error:
             return preview(plain, only=only, downloads=downloads, unknown=str(error)), None
         return preview(config, only=only, downloads=downloads), config
@@ -102,7 +102,7 @@ def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:
 
 def preview(config: Config, *, only: str | None = None, downloads: Sequence[str] = (), unknown: str = "") -> Preview:
     """Return the effect of a run of all stages, or of the one of this name. Raise as its start would."""
-    ready = prepared(config, only=only, here=not downloads)
+    ready = prepare_run(config, only=only, here=not downloads)
     done = ready.folder.state().done if only is None else ()
     trained = [one.name for one in config.instances if one.stage.trains]
     after = {name: max(steps_in(ready.folder.checkpoints(name)), default=0) for name in trained}
@@ -125,7 +125,7 @@ def _preview(
     past = [one for one in config.instances if one.name not in names and one.name in done]
     stages = [_stage(one, "is done", config, after) for one in past]
     stages += [_stage(one, "begins", config, after) for one in ready.ahead]
-    wanted = placed(config, ready.ahead)
+    wanted = wanted_processes(config, ready.ahead)
     return Preview(
         run=ready.folder.root,
         exists=ready.folder.config.is_file(),
@@ -136,18 +136,18 @@ def _preview(
         changed={},
         downloads=tuple(downloads),
         unknown=tuple(text for text in (unknown, UNREAD if downloads else "") if text),
-        notes=tuple(map(blanked, _notes(config, ready, here=not downloads, settled=not unknown))),
+        notes=tuple(map(blanked, _notes(config, ready, here=not downloads, profile_resolved=not unknown))),
     )
 
 
-def _notes(config: Config, ready: Prepared, *, here: bool, settled: bool) -> list[str]:
+def _notes(config: Config, ready: Prepared, *, here: bool, profile_resolved: bool) -> list[str]:
     """Return the notes of the start, as far as they are known here. Raise as the start would."""
     folder = ready.folder
-    notes = told(config, {one.stage.name for one in ready.ahead})
+    notes = profile_notes(config, {one.stage.name for one in ready.ahead})
     if not here:
         check_stages(config, ready.ahead)
         return [*notes, *ready.planned.notes]
-    notes += check_before(config, ready.ahead, folder.root, ready.model, settled=settled)
+    notes += check_before(config, ready.ahead, folder.root, ready.model, profile_resolved=profile_resolved)
     if ready.reads:
         now = fingerprint_now(config, folder)
         notes += [one.note for one in known_overlaps(config, folder, now)]

@@ -17,7 +17,7 @@ from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.continuation import check_continuation, reached
 from temper.orchestrator.pipeline.overlap_check import overlaps_of
 from temper.orchestrator.pipeline.plan import Plan, plan, single
-from temper.orchestrator.pipeline.profiles.settled import told
+from temper.orchestrator.pipeline.profiles.resolve import profile_notes
 from temper.orchestrator.pipeline.start_checks import check_before, check_model
 from temper.orchestrator.pipeline.tracking import tell_model, tell_note, tell_stage, tell_tracker, tracker_of
 from temper.orchestrator.run.checkpoint import steps as steps_in
@@ -48,7 +48,7 @@ class Prepared:
         return self.planned.ahead
 
 
-def prepared(config: Config, *, only: str | None = None, here: bool = True) -> Prepared:
+def prepare_run(config: Config, *, only: str | None = None, here: bool = True) -> Prepared:
     """Return the plan of all stages or the one of this name; `here` are data and models that can be looked at.
 
     Raise `ValueError` if the run can't continue so.
@@ -71,11 +71,11 @@ async def run_pipeline(
     written. `notes` are shown first. The output of libraries goes into the run's log, `quiet` progress too.
     """
     keep_driver_small()
-    ready = prepared(config, only=only)
+    ready = prepare_run(config, only=only)
     folder, ahead = ready.folder, ready.ahead
     said = [
         *notes,
-        *told(config, {one.stage.name for one in ahead}),
+        *profile_notes(config, {one.stage.name for one in ahead}),
         *check_before(config, ahead, folder.root, ready.model),
     ]
     folder.open()
@@ -147,7 +147,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
 
 async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -> None:
     """Start Ray if a stage needs it, and reserve what its processes take. Raise `NoRoomError` if it is too small."""
-    if wanted := placed(config, ahead):
+    if wanted := wanted_processes(config, ahead):
         logs = start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
         if logs is not None:
             run.printed = logs
@@ -162,7 +162,7 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
         await within(config.deadlines.start(), seen, stage="the start", waiting_for="all machines to look for runs_dir")
 
 
-def placed(config: Config, ahead: list[StageInstance]) -> Wanted:
+def wanted_processes(config: Config, ahead: list[StageInstance]) -> Wanted:
     trains, plays = any(one.stage.trains for one in ahead), any(config.plays(one) for one in ahead)
     return wanted_by(config, trains=trains, plays=plays)
 
@@ -240,7 +240,7 @@ def _stop_on_signals(stop: StopFlag, progress: Progress) -> None:
     """Make the first SIGINT or SIGTERM ask the run to stop, and a second one stop it at once."""
     loop = asyncio.get_running_loop()
 
-    def asked(number: signal.Signals) -> None:
+    def request_stop(number: signal.Signals) -> None:
         progress.note(f"{number.name}: stopping at the next safe point; once more stops at once")
         stop.set()
         for one in STOPS:  # whichever comes next, and by the end of all that was started
@@ -248,4 +248,4 @@ def _stop_on_signals(stop: StopFlag, progress: Progress) -> None:
             signal.signal(one, signal.default_int_handler)
 
     for number in STOPS:
-        loop.add_signal_handler(number, asked, number)
+        loop.add_signal_handler(number, request_stop, number)

@@ -70,12 +70,12 @@ class Start:
 
 
 def check_before(
-    config: Config, ahead: list[StageInstance], root: Path, reached: str | None = None, *, settled: bool = True
+    config: Config, ahead: list[StageInstance], root: Path, reached: str | None = None, *, profile_resolved: bool = True
 ) -> list[str]:
     """Make all checks, and return their warnings as lines for people.
 
     `reached` is the newest whole model of the run in the folder `root`. Limits and deadlines are checked if the profile has
-    `settled` them. Raise `FileNotFoundError`, `ValueError`, and `OSError` if the disk is too small.
+    `profile_resolved` them. Raise `FileNotFoundError`, `ValueError`, and `OSError` if the disk is too small.
     """
     check_stages(config, ahead)
     require_usable(config.tracking.also, config.tracking.wandb)
@@ -90,7 +90,7 @@ def check_before(
     if start.plays:
         check_rewards(start)
     found = list(check_format(start))
-    if settled:
+    if profile_resolved:
         found += [*check_turns(start), *check_prompts(start), *check_hangs(start)]
     found += check_data(start)
     if any(one.stage.trains for one in ahead):

@@ -171,7 +171,7 @@ def _digest(*parts: object) -> str:
 SHOWN = (
     ("model.path", "model"),
     ("seed", "seed"),
-    ("chosen.hardware", "hardware"),
+    ("resolved.hardware", "hardware"),
     ("profile", "profile"),
     ("placement", "placement"),
     ("rollout.workers", "rollout workers"),
@@ -206,8 +206,8 @@ def _results(evaluations: list[Evaluation]) -> str:
         change = [_number(values[-1] - values[0], sign="+")] if several else []
         lines.append(_line([env, *map(_number, values), *change]))
     last = evaluations[-1]
-    asked = max((result.tasks_asked for result in last.envs.values()), default=0)
-    return "\n".join([f"Accuracy (avg@{last.k} over {asked} held-out tasks an environment):", "", *lines])
+    requested = max((result.tasks_asked for result in last.envs.values()), default=0)
+    return "\n".join([f"Accuracy (avg@{last.k} over {requested} held-out tasks an environment):", "", *lines])
 
 
 def _stages(state: RunState) -> str:

@@ -106,7 +106,7 @@ class StageInstance:
     stage: Stage[Any]
     name: str
     """What its files and metrics are called."""
-    given: Mapping[str, Any]
+    overrides: Mapping[str, Any]
     """The settings that its entry gives, over those of its stage."""
     about: str | None = None
     """Of an evaluation that has no name of its own: the instance whose model it evaluates."""

@@ -27,7 +27,7 @@ from temper.learner.models.fresh import make_model
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
-from temper.orchestrator.pipeline.config import Config, settled_config
+from temper.orchestrator.pipeline.config import Config, load_resolved_config
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
@@ -108,6 +108,6 @@ def print_bench(figures: dict[str, float]) -> None:
 
 if __name__ == "__main__":
     path, *overrides = sys.argv[1:]
-    settled = settled_config(Path(path), overrides)
+    settled = load_resolved_config(Path(path), overrides)
     drawn = open_mixture(settled.environments, {}, split="train", seed=settled.seed)
     print_bench(asyncio.run(bench(settled, drawn)))

@@ -28,7 +28,7 @@ from temper.orchestrator.loop.interfaces import Hooks, Rollouts
 from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
 from temper.orchestrator.loop.step import StepReport
-from temper.orchestrator.pipeline.config import Config, settled_config
+from temper.orchestrator.pipeline.config import Config, load_resolved_config
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import Group, WeightVersion
@@ -178,4 +178,4 @@ async def bench_fresh(config: Config) -> dict[str, float]:
 
 if __name__ == "__main__":
     path, *overrides = sys.argv[1:]
-    print(json.dumps(asyncio.run(bench_fresh(settled_config(Path(path), overrides))), indent=1))
+    print(json.dumps(asyncio.run(bench_fresh(load_resolved_config(Path(path), overrides))), indent=1))

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from temper.orchestrator.cluster.ray_jobs import STOP_S, STOP_WAIT
-from temper.orchestrator.pipeline.config import unsettled_config
+from temper.orchestrator.pipeline.config import load_unresolved_config
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / "docs" / "clusters"
@@ -93,7 +93,7 @@ def test_the_job_of_kuberay_runs_a_recipe_on_pods_of_one_image() -> None:
     assert not {"&&", ";", "|", ">"} & {path, *overrides}
     assert path.startswith("/temper/")
     recipe = path.removeprefix("/temper/")
-    config = unsettled_config(ROOT / recipe, overrides)
+    config = load_unresolved_config(ROOT / recipe, overrides)
     pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
     containers = [container for pod in pods for container in pod["spec"]["containers"]]
     assert len({container["image"] for container in containers}) == 1
@@ -129,7 +129,7 @@ def test_the_script_of_slurm_is_a_shell_script_that_starts_ray_and_a_run() -> No
     asked = re.findall(r"sbatch (?:--nodes=(\d+) )?docs/clusters/run.sbatch (\S+)", text)
     assert len(asked) == 2
     for nodes, recipe in asked:
-        unsettled_config(ROOT / recipe, [])
+        load_unresolved_config(ROOT / recipe, [])
         assert int(nodes or options["nodes"]) * int(options["gpus-per-node"]) == gpus_of(recipe)
     assert 0 < text.index("RAY_AUTH_MODE=token RAY_AUTH_TOKEN\n") < text.index("ray start --head")
     assert text.index("ray start --head") < text.index("ray start --address") < text.index("temper run")

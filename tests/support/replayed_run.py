@@ -118,7 +118,7 @@ def train(root: Path, model: Path, *overrides: str, stage: str = "rl") -> RunDir
     folder.open()
     if folder.state().model is None:
         folder.store(RunState(model=str(model), began={stage: str(model)}, stages={stage: stage}))
-    instance = AskingStage(stage=kind.stage, name=kind.name, given=kind.given)
+    instance = AskingStage(stage=kind.stage, name=kind.name, overrides=kind.overrides)
 
     async def work() -> None:
         with Progress(stream=io.StringIO()) as progress:

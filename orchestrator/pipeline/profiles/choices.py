@@ -7,13 +7,13 @@ attention's scores, which fused kernels don't keep).
 """
 
 from temper.learner.config import Offload
-from temper.orchestrator.pipeline.profiles.asked import (
-    Place,
+from temper.orchestrator.pipeline.profiles.inputs import (
     ProfiledSettings,
-    found,
+    ProfileInputs,
+    default_value,
+    get_value,
     power_of_two,
     stages_with,
-    usual_value,
 )
 
 ENGINE_FILL = 0.6
@@ -23,72 +23,76 @@ TOY_THREADS = 2
 MOST_THREADS = 16
 
 
-def choose_processes(asked: ProfiledSettings, place: Place) -> None:
+def choose_processes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose ranks, engines and how many GPUs each of these has; on a CPU their threads and the engine's cache."""
-    if place.gpu:
-        _on_gpus(asked, place)
+    if inputs.gpu:
+        _on_gpus(settings, inputs)
     else:
-        _on_cpus(asked, place)
+        _on_cpus(settings, inputs)
 
 
-def _on_gpus(asked: ProfiledSettings, place: Place) -> None:
+def _on_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Share the GPUs: half of them learn and the others sample, each with its own. Ranks are a power of two.
 
     If ranks and engines share GPUs, there are as many of both.
     """
-    total, weights = place.hardware.gpus, 2 * place.shape.parameters
-    most = 1 if place.colocated else place.hardware.gpus_together
+    total, weights = inputs.hardware.gpus, 2 * inputs.shape.parameters
+    most = 1 if inputs.colocated else inputs.hardware.gpus_together
     tensor = 1
-    while 2 * tensor <= most and weights > ENGINE_FILL * place.gpu_bytes * tensor:
+    while 2 * tensor <= most and weights > ENGINE_FILL * inputs.gpu_bytes * tensor:
         tensor *= 2
-    both = place.trains and place.plays and total > 1 and not place.colocated
-    ranks = total // 2 if both else total if place.trains else 1
-    ranks = asked.take("learner.ranks", _sharing(asked, power_of_two(ranks, least=1, most=total)))
-    left = total - ranks if both else ranks if place.colocated and place.trains else total
-    tensor = asked.take("rollout.engine.tensor_parallel", power_of_two(min(tensor, left), least=1, most=total))
-    processes = tensor * int(asked.value("rollout.engine.pipeline_parallel"))
-    if place.plays:
-        asked.take("rollout.workers", max(1, left // processes))
-    _threads_of_ranks(asked, place, together=min(ranks, place.hardware.gpus_together))
+    both = inputs.trains and inputs.plays and total > 1 and not inputs.colocated
+    ranks = total // 2 if both else total if inputs.trains else 1
+    ranks = settings.choose("learner.ranks", _sharing(settings, power_of_two(ranks, least=1, most=total)))
+    left = total - ranks if both else ranks if inputs.colocated and inputs.trains else total
+    tensor = settings.choose("rollout.engine.tensor_parallel", power_of_two(min(tensor, left), least=1, most=total))
+    processes = tensor * int(settings.value("rollout.engine.pipeline_parallel"))
+    if inputs.plays:
+        settings.choose("rollout.workers", max(1, left // processes))
+    _threads_of_ranks(settings, inputs, together=min(ranks, inputs.hardware.gpus_together))
 
 
-def idle_gpus(asked: ProfiledSettings, place: Place) -> int:
+def idle_gpus(settings: ProfiledSettings, inputs: ProfileInputs) -> int:
     """Return how many GPUs get neither a rank nor an engine."""
-    parallel = int(asked.value("rollout.engine.tensor_parallel")) * int(asked.value("rollout.engine.pipeline_parallel"))
-    ranks = int(asked.value("learner.ranks")) * place.trains
-    engines = int(asked.value("rollout.workers")) * parallel * place.plays
-    used = max(ranks, engines) if place.colocated or place.halves else ranks + engines
-    return max(0, place.hardware.gpus - used)
+    parallel = int(settings.value("rollout.engine.tensor_parallel")) * int(
+        settings.value("rollout.engine.pipeline_parallel")
+    )
+    ranks = int(settings.value("learner.ranks")) * inputs.trains
+    engines = int(settings.value("rollout.workers")) * parallel * inputs.plays
+    used = max(ranks, engines) if inputs.colocated or inputs.halves else ranks + engines
+    return max(0, inputs.hardware.gpus - used)
 
 
-def _sharing(asked: ProfiledSettings, ranks: int) -> int:
+def _sharing(settings: ProfiledSettings, ranks: int) -> int:
     """Return as many ranks, or so few that every supervised stage that is listed can share its batch among them."""
-    batches = [found(own, "batch_size") or asked.value(f"{stage.name}.batch_size") for stage, own in asked.stages()]
+    batches = [
+        get_value(own, "batch_size") or settings.value(f"{stage.name}.batch_size") for stage, own in settings.stages()
+    ]
     while any(isinstance(batch, int) and batch % ranks for batch in batches):
         ranks //= 2
     return ranks
 
 
-def _on_cpus(asked: ProfiledSettings, place: Place) -> None:
+def _on_cpus(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Share the cores: half of them learn while engines sample, else all of them."""
-    cores = place.hardware.cpus
-    ranks, workers = asked.take("learner.ranks", 1), asked.take("rollout.workers", 1)
-    processes = workers * int(asked.value("rollout.engine.tensor_parallel"))
-    beside = _threads_of_ranks(asked, place, together=ranks)
-    left = cores - beside * ranks if place.trains else cores
-    asked.take("rollout.engine.threads", _threads(left // processes, place))
-    asked.take("rollout.engine.memory_gib", max(1, min(16, int(place.hardware.memory_gib / 16 / workers))))
+    cores = inputs.hardware.cpus
+    ranks, workers = settings.choose("learner.ranks", 1), settings.choose("rollout.workers", 1)
+    processes = workers * int(settings.value("rollout.engine.tensor_parallel"))
+    beside = _threads_of_ranks(settings, inputs, together=ranks)
+    left = cores - beside * ranks if inputs.trains else cores
+    settings.choose("rollout.engine.threads", _threads(left // processes, inputs))
+    settings.choose("rollout.engine.memory_gib", max(1, min(16, int(inputs.hardware.memory_gib / 16 / workers))))
 
 
-def _threads_of_ranks(asked: ProfiledSettings, place: Place, *, together: int) -> int:
+def _threads_of_ranks(settings: ProfiledSettings, inputs: ProfileInputs, *, together: int) -> int:
     """Choose the threads of each rank of a machine: all cores, or half of them while engines generate. Return the latter."""
-    cores = place.hardware.cpus
-    asked.take("learner.threads", _threads(cores // together, place))
-    return asked.take("learner.threads_beside", _threads(cores // 2 // together, place))
+    cores = inputs.hardware.cpus
+    settings.choose("learner.threads", _threads(cores // together, inputs))
+    return settings.choose("learner.threads_beside", _threads(cores // 2 // together, inputs))
 
 
-def _threads(cores: int, place: Place) -> int:
-    return max(1, min(cores, TOY_THREADS if place.toy else MOST_THREADS))
+def _threads(cores: int, inputs: ProfileInputs) -> int:
+    return max(1, min(cores, TOY_THREADS if inputs.toy else MOST_THREADS))
 
 
 STATES_FILL = 0.6
@@ -113,74 +117,74 @@ ADAPTERS = 10
 """Times the learning rate of full training that adapters take (Schulman et al., "LoRA Without Regret", 2025)."""
 
 
-def choose_learning(asked: ProfiledSettings, place: Place) -> None:
-    _precision(asked, place)
-    if place.gpu:
-        _partitioning(asked, place)
-        _passes(asked, place)
+def choose_learning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
+    _precision(settings, inputs)
+    if inputs.gpu:
+        _partitioning(settings, inputs)
+        _passes(settings, inputs)
     else:
-        asked.take("learner.micro_batch_tokens", CPU_PASS)
-    _rates(asked, place)
+        settings.choose("learner.micro_batch_tokens", CPU_PASS)
+    _rates(settings, inputs)
 
 
-def _precision(asked: ProfiledSettings, place: Place) -> None:
+def _precision(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose bfloat16 for learner, engines and pushes on GPUs, float32 for small models and where Muon, at stage 0, asks it."""
-    plain = not place.gpu or place.toy or asked.any_stage("optim.kind", "muon")
-    stage = asked.value("learner.zero_stage") if asked.gives("learner.zero_stage") else None
-    bf16 = asked.take("learner.bf16", not plain and stage != 0)
-    asked.take("rollout.engine.dtype", "bfloat16" if bf16 else "float32")
-    asked.take("learner.wire_dtype", "bfloat16" if bf16 else "float32")
+    plain = not inputs.gpu or inputs.toy or settings.any_stage("optim.kind", "muon")
+    stage = settings.value("learner.zero_stage") if settings.is_set("learner.zero_stage") else None
+    bf16 = settings.choose("learner.bf16", not plain and stage != 0)
+    settings.choose("rollout.engine.dtype", "bfloat16" if bf16 else "float32")
+    settings.choose("learner.wire_dtype", "bfloat16" if bf16 else "float32")
 
 
-def _partitioning(asked: ProfiledSettings, place: Place) -> None:
+def _partitioning(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose the lowest ZeRO stage whose states fit. If none does, move the optimiser's state to main memory."""
-    if not asked.value("learner.bf16"):
+    if not settings.value("learner.bf16"):
         return
-    ranks, room = int(asked.value("learner.ranks")), STATES_FILL * place.gpu_bytes
-    fitting = [stage for stage in (1, 2, 3) if state_bytes(asked, place, stage=stage) <= room]
-    stage = asked.take("learner.zero_stage", fitting[0] if fitting else 3)
-    moments = MOMENTS * place.shape.parameters
-    spare = place.hardware.memory_gib * 2**30 * 0.6 * min(1.0, place.hardware.gpus_together / ranks)
+    ranks, room = int(settings.value("learner.ranks")), STATES_FILL * inputs.gpu_bytes
+    fitting = [stage for stage in (1, 2, 3) if state_bytes(settings, inputs, stage=stage) <= room]
+    stage = settings.choose("learner.zero_stage", fitting[0] if fitting else 3)
+    moments = MOMENTS * inputs.shape.parameters
+    spare = inputs.hardware.memory_gib * 2**30 * 0.6 * min(1.0, inputs.hardware.gpus_together / ranks)
     wanted: Offload = "cpu" if not fitting and stage and moments <= spare else "none"
-    asked.take("learner.offload", wanted)
+    settings.choose("learner.offload", wanted)
 
 
-def state_bytes(asked: ProfiledSettings, place: Place, *, stage: int) -> float:
+def state_bytes(settings: ProfiledSettings, inputs: ProfileInputs, *, stage: int) -> float:
     """Return a rank's bytes of weights, gradients and optimiser state. With adapters only the frozen weights count."""
-    count, ranks = place.shape.parameters, int(asked.value("learner.ranks"))
-    if asked.value("learner.lora.rank"):
+    count, ranks = inputs.shape.parameters, int(settings.value("learner.ranks"))
+    if settings.value("learner.lora.rank"):
         return WEIGHTS * count / (ranks if stage == 3 else 1)
-    moments = 0 if asked.value("learner.offload") == "cpu" else MOMENTS
+    moments = 0 if settings.value("learner.offload") == "cpu" else MOMENTS
     whole = {0: WEIGHTS + GRADIENTS + moments, 1: WEIGHTS + GRADIENTS, 2: WEIGHTS, 3: 0}[stage]
     colocated = WEIGHTS + GRADIENTS + moments - whole
     return count * (whole + colocated / ranks)
 
 
-def _passes(asked: ProfiledSettings, place: Place) -> None:
+def _passes(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose the tokens of a pass, and whole layers computed again where the longest sequence would not fit otherwise."""
-    shape, longest = place.shape, int(asked.value("rollout.limits.total_tokens"))
-    logits = LOGITS_SHARE * place.gpu_bytes
-    asked.take("learner.logit_tokens", power_of_two(logits / (4 * shape.vocabulary), least=256, most=4096))
-    states = state_bytes(asked, place, stage=int(asked.value("learner.zero_stage")))
-    left = max(0.0, place.gpu_bytes - states - 2 * logits)
+    shape, longest = inputs.shape, int(settings.value("rollout.limits.total_tokens"))
+    logits = LOGITS_SHARE * inputs.gpu_bytes
+    settings.choose("learner.logit_tokens", power_of_two(logits / (4 * shape.vocabulary), least=256, most=4096))
+    states = state_bytes(settings, inputs, stage=int(settings.value("learner.zero_stage")))
+    left = max(0.0, inputs.gpu_bytes - states - 2 * logits)
     plain = left / (KEPT * shape.hidden * shape.blocks)
     again = left / ((KEPT_RECOMPUTED * shape.blocks + KEPT) * shape.hidden)
-    kind = asked.take("learner.recompute", "none" if plain >= longest else "full")
+    kind = settings.choose("learner.recompute", "none" if plain >= longest else "full")
     if kind == "full":
-        asked.take("learner.shared_prompts", False)
+        settings.choose("learner.shared_prompts", False)
     fitting = again if kind == "full" else plain
-    asked.take("learner.micro_batch_tokens", power_of_two(fitting, least=1024, most=32768))
+    settings.choose("learner.micro_batch_tokens", power_of_two(fitting, least=1024, most=32768))
 
 
-def _rates(asked: ProfiledSettings, place: Place) -> None:
+def _rates(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose the learning rate of every stage by the size of the model, ten times that for adapters; small ones keep theirs."""
-    if place.toy:
+    if inputs.toy:
         return
-    rates = next(rates for most, rates in RATES if place.shape.parameters < most)
-    factor = ADAPTERS if asked.value("learner.lora.rank") else 1
+    rates = next(rates for most, rates in RATES if inputs.shape.parameters < most)
+    factor = ADAPTERS if settings.value("learner.lora.rank") else 1
     for stage in stages_with("optim.learning_rate"):
         rate = rates.get(stage, rates["supervised"])
-        asked.take(f"{stage}.optim.learning_rate", float(f"{rate * factor:.3g}"))
+        settings.choose(f"{stage}.optim.learning_rate", float(f"{rate * factor:.3g}"))
 
 
 ENGINE_SHARE = 0.9
@@ -199,47 +203,47 @@ GPU_EPISODE_S, GPU_START_S = 300.0, 1200.0
 """The least for an episode on GPUs, and for a start there: engines capture graphs and compile."""
 
 
-def choose_limits(asked: ProfiledSettings, place: Place) -> None:
+def choose_limits(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
     """Choose the tokens of a turn and of an episode. The engine's longest sequence is an episode."""
-    total = int(usual_value("rollout.limits.total_tokens"))
-    if place.gpu:
-        room = SHORTER if place.hardware.gpu_gib < LARGE_GIB else LONGER
-        total = min(room, place.shape.positions or room)
-    total = asked.take("rollout.limits.total_tokens", total)
-    if place.gpu:
-        asked.take("rollout.limits.turn_tokens", max(1, total * 3 // 4))
-    asked.take("rollout.engine.max_model_len", total)
+    total = int(default_value("rollout.limits.total_tokens"))
+    if inputs.gpu:
+        room = SHORTER if inputs.hardware.gpu_gib < LARGE_GIB else LONGER
+        total = min(room, inputs.shape.positions or room)
+    total = settings.choose("rollout.limits.total_tokens", total)
+    if inputs.gpu:
+        settings.choose("rollout.limits.turn_tokens", max(1, total * 3 // 4))
+    settings.choose("rollout.engine.max_model_len", total)
 
 
-def choose_sampling(asked: ProfiledSettings, place: Place) -> None:
-    total = int(asked.value("rollout.limits.total_tokens"))
-    _deadlines(asked, place, total=total)
-    if place.gpu:
-        _engine(asked, place, total=total)
-        asked.take("rl.groups_per_step", power_of_two(8 * place.hardware.gpus, least=16, most=128))
-        asked.take("rl.group_size", 16 if place.hardware.gpus > 1 else 8)
+def choose_sampling(settings: ProfiledSettings, inputs: ProfileInputs) -> None:
+    total = int(settings.value("rollout.limits.total_tokens"))
+    _deadlines(settings, inputs, total=total)
+    if inputs.gpu:
+        _engine(settings, inputs, total=total)
+        settings.choose("rl.groups_per_step", power_of_two(8 * inputs.hardware.gpus, least=16, most=128))
+        settings.choose("rl.group_size", 16 if inputs.hardware.gpus > 1 else 8)
 
 
-def _engine(asked: ProfiledSettings, place: Place, *, total: int) -> None:
+def _engine(settings: ProfiledSettings, inputs: ProfileInputs, *, total: int) -> None:
     """Choose an engine's share of its GPUs, and how many sequences have room there, each a quarter as long as may be."""
-    share = SHARED_SHARE if place.colocated else ENGINE_SHARE / 2 if place.halves else ENGINE_SHARE
-    share = asked.take("rollout.engine.gpu_memory_utilization", share)
-    asked.take("rollout.engine.batched_tokens", 8192 if place.hardware.gpu_gib < 75 else 16384)
-    shape, tensor = place.shape, int(asked.value("rollout.engine.tensor_parallel"))
-    width = 4 if asked.value("rollout.engine.dtype") == "float32" else 2
-    room = share * place.hardware.gpu_gib * 2**30 * tensor - width * shape.parameters - OVERHEAD * tensor
+    share = SHARED_SHARE if inputs.colocated else ENGINE_SHARE / 2 if inputs.halves else ENGINE_SHARE
+    share = settings.choose("rollout.engine.gpu_memory_utilization", share)
+    settings.choose("rollout.engine.batched_tokens", 8192 if inputs.hardware.gpu_gib < 75 else 16384)
+    shape, tensor = inputs.shape, int(settings.value("rollout.engine.tensor_parallel"))
+    width = 4 if settings.value("rollout.engine.dtype") == "float32" else 2
+    room = share * inputs.hardware.gpu_gib * 2**30 * tensor - width * shape.parameters - OVERHEAD * tensor
     each = shape.state_bytes + shape.cache_bytes * (width / 2) * total / 4
-    asked.take("rollout.engine.max_sequences", power_of_two(room / max(each, 1), least=8, most=256))
+    settings.choose("rollout.engine.max_sequences", power_of_two(room / max(each, 1), least=8, most=256))
 
 
-def _deadlines(asked: ProfiledSettings, place: Place, *, total: int) -> None:
+def _deadlines(settings: ProfiledSettings, inputs: ProfileInputs, *, total: int) -> None:
     """Choose deadlines: an episode's by its length, and longer ones for those that wait for it."""
-    least = float(usual_value("rollout.limits.timeout_s")) if not place.gpu else GPU_EPISODE_S
-    episode = asked.take("rollout.limits.timeout_s", max(least, float(round(total / SLOW))))
-    stalled = float(usual_value("supervision.stalled_s"))
-    stalled = asked.take("supervision.stalled_s", max(stalled, float(round(1.3 * episode))))
+    least = float(default_value("rollout.limits.timeout_s")) if not inputs.gpu else GPU_EPISODE_S
+    episode = settings.choose("rollout.limits.timeout_s", max(least, float(round(total / SLOW))))
+    stalled = float(default_value("supervision.stalled_s"))
+    stalled = settings.choose("supervision.stalled_s", max(stalled, float(round(1.3 * episode))))
     for stage in stages_with("timeout_s"):
-        waits = float(usual_value(f"{stage}.timeout_s"))
-        asked.take(f"{stage}.timeout_s", max(waits, float(round(1.5 * stalled))))
-    if place.gpu:
-        asked.take("deadlines.start_s", GPU_START_S)
+        waits = float(default_value(f"{stage}.timeout_s"))
+        settings.choose(f"{stage}.timeout_s", max(waits, float(round(1.5 * stalled))))
+    if inputs.gpu:
+        settings.choose("deadlines.start_s", GPU_START_S)

@@ -9,7 +9,7 @@ from typing import Any
 
 from temper.orchestrator.config.schema import adapter
 from temper.orchestrator.pipeline.config import SCHEMA
-from temper.orchestrator.pipeline.profiles.asked import CHOSEN
+from temper.orchestrator.pipeline.profiles.inputs import PROFILED
 from temper.orchestrator.pipeline.reference.resolved_file import CHANGES
 from temper.orchestrator.pipeline.reference.settings import REQUIRED, Setting, all_settings, class_text
 from temper.orchestrator.stages.stage import all_stages
@@ -66,7 +66,7 @@ def _row(places: list[Setting]) -> str:
 
 
 def _default(setting: Setting) -> str:
-    mark = " or by profile" if setting.key in CHOSEN else ""
+    mark = " or by profile" if setting.key in PROFILED else ""
     return f"`{setting.default_text}`{mark}" if setting.default_text else ""
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from temper.envs.core.setting import Kind, kind_of
-from temper.orchestrator.config.run_config import USUAL_STAGES, ChosenConfig
+from temper.orchestrator.config.run_config import USUAL_STAGES, ResolvedProfile
 from temper.orchestrator.config.schema import values
 from temper.orchestrator.config.text import flattened, is_file, merged, overridden, require_secrets, resolved, yaml_text
-from temper.orchestrator.pipeline.config import KINDS, SCHEMA, as_file, make_config, shown_text, with_presets
+from temper.orchestrator.pipeline.config import KINDS, SCHEMA, as_file, make_config, read_shown_settings, with_presets
 from temper.orchestrator.pipeline.plan import instances
-from temper.orchestrator.pipeline.profiles.asked import CHOSEN, Given, found
-from temper.orchestrator.pipeline.profiles.settled import chosen_in, model_in, settled
+from temper.orchestrator.pipeline.profiles.inputs import PROFILED, RawConfig, get_value
+from temper.orchestrator.pipeline.profiles.resolve import model_config, read_resolved, resolve_profile
 from temper.orchestrator.pipeline.reference.settings import Setting, below, named_setting, value_text
 from temper.orchestrator.stages.stage import StageInstance
 
@@ -29,10 +29,10 @@ class ResolvedFile:
     """A configuration file, with further files and settings on top of it."""
 
     path: Path
-    layers: tuple[tuple[str, Given], ...]
+    layers: tuple[tuple[str, RawConfig], ...]
     """The values of each override, with the name of its file or of the command line. Later ones win."""
-    given: Given
-    whole: Given
+    given: RawConfig
+    whole: RawConfig
     """The same with what the profile chooses, and with the settings of standard sets."""
     note: str
     """A note on values that only a run would add, or ""."""
@@ -41,7 +41,7 @@ class ResolvedFile:
     def values(self) -> dict[str, Any]:
         """All values by key, without secrets; those of an instance of a stage are under its name too."""
         shared = values(SCHEMA, self.whole)
-        own = {one.name: merged(shared.get(one.stage.name, {}), one.given) for one in self.instances}
+        own = {one.name: merged(shared.get(one.stage.name, {}), one.overrides) for one in self.instances}
         return {**shared, **own}
 
     @cached_property
@@ -49,8 +49,8 @@ class ResolvedFile:
         return instances(self.given.get("stages") or USUAL_STAGES)
 
     @cached_property
-    def chosen(self) -> ChosenConfig:
-        return chosen_in(self.whole)
+    def resolved(self) -> ResolvedProfile:
+        return read_resolved(self.whole)
 
 
 def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> ResolvedFile:
@@ -60,15 +60,15 @@ def resolve(path: Path, overrides: list[str], *, settles: bool = True) -> Resolv
     stay. Raise `FileNotFoundError` or `ValueError` for a wrong file, key or type.
     """
     file = path / "config.yaml" if path.is_dir() else path
-    given = shown_text(file, overrides)
-    missing = "" if "chosen" in given else _model_to_download(given)
+    given = read_shown_settings(file, overrides)
+    missing = "" if "resolved" in given else _model_to_download(given)
     note = ""
     if missing:
         note = (
             f"what the profile chooses goes by the model and is not in it: {missing} is not on this machine "
             f"(`hf download {missing}`)"
         )
-    whole = with_presets(given if missing or not settles else settled(given))
+    whole = with_presets(given if missing or not settles else resolve_profile(given))
     layers = tuple((one if is_file(one) else COMMAND_LINE, overridden({}, [one])) for one in overrides)
     return ResolvedFile(path=file, layers=layers, given=given, whole=whole, note=note)
 
@@ -81,9 +81,9 @@ def resolved_yaml(file: ResolvedFile) -> str:
     return yaml_text(as_file(make_config(file.whole)))
 
 
-def _model_to_download(given: Given) -> str:
+def _model_to_download(given: RawConfig) -> str:
     model = resolved(given).get("model")
-    config = model_in({"model": model} if isinstance(model, Mapping) else {})
+    config = model_config({"model": model} if isinstance(model, Mapping) else {})
     return "" if config.source is None or config.source.is_here else config.source.path
 
 
@@ -127,7 +127,7 @@ def difference_rows(first: ResolvedFile, second: ResolvedFile) -> list[Row]:
 
 def _comparable(file: ResolvedFile, other: ResolvedFile) -> dict[str, str]:
     """Return the values of a file by dotted key: of `stages` the names, of an environment that only it has that it is there."""
-    kept = {name: value for name, value in file.values.items() if name in other.values and name != "chosen"}
+    kept = {name: value for name, value in file.values.items() if name in other.values and name != "resolved"}
     envs = {name: env if name in other.values["envs"] else THERE for name, env in file.values["envs"].items()}
     pairs = flattened({**kept, "stages": ", ".join(one.name for one in file.instances), "envs": envs})
     return {key: value_text(value) for key, value in pairs}
@@ -153,19 +153,19 @@ def explain(key: str, path: Path | None, overrides: list[str]) -> list[str]:
 def _may_be_chosen(key: str) -> bool:
     """Return whether a profile may choose a setting, or one in a section, of any instance of a stage."""
     first, *rest = key.split(".")
-    return not rest or first == "chosen" or any(one.split(".")[1 : len(rest) + 1] == rest for one in CHOSEN)
+    return not rest or first == "resolved" or any(one.split(".")[1 : len(rest) + 1] == rest for one in PROFILED)
 
 
 def explained(key: str, file: ResolvedFile | None) -> list[str]:
     setting = named_setting(key, {} if file is None else {one.name: one.stage.name for one in file.instances})
     if setting.is_section:
         return [key, *_laid_out("section", setting.meaning), *_inside(key, setting, file)]
-    chosen = f"{setting.default_text}, or what the profile chooses by hardware and model (docs/hardware.md)"
-    default = chosen if setting.key in CHOSEN else setting.default_text
+    resolved = f"{setting.default_text}, or what the profile chooses by hardware and model (docs/hardware.md)"
+    default = resolved if setting.key in PROFILED else setting.default_text
     said = {"type": setting.type, "default": default, "unit": setting.unit}
     lines = [line for name, text in said.items() if text for line in _laid_out(name, text)]
     lines += [line for text in _values(key, file) for line in _laid_out("value", text)]
-    if file is not None and setting.key in CHOSEN and not stands(file.given, key):
+    if file is not None and setting.key in PROFILED and not stands(file.given, key):
         lines += _laid_out("note", file.note)
     lines += _laid_out("meaning", setting.meaning)
     if setting.kind is not None:
@@ -182,7 +182,7 @@ def _values(key: str, file: ResolvedFile | None) -> list[str]:
     for key in keys:
         shown = f"{key}: " if len(keys) > 1 else ""
         if stands(file.values, key):
-            lines.append(f"{shown}{value_text(found(file.values, key))} ({origin(key, file)})")
+            lines.append(f"{shown}{value_text(get_value(file.values, key))} ({origin(key, file)})")
         else:
             lines.append(f"{shown}none ({key.rpartition('.')[0]} has no such entry)")
     return lines
@@ -207,7 +207,7 @@ def _value_inside(setting: Setting, key: str, file: ResolvedFile | None) -> str:
     if setting.is_section:
         return "section"
     given = file is not None and stands(file.values, key)
-    return _cut(value_text(found(file.values, key)) if file and given else setting.default_text, width=30)
+    return _cut(value_text(get_value(file.values, key)) if file and given else setting.default_text, width=30)
 
 
 def _cut(text: str, width: int = WIDTH) -> str:
@@ -226,7 +226,7 @@ def origin(key: str, file: ResolvedFile) -> str:
     instance = next((one for one in file.instances if one.name == first), None)
     if instance is None:
         return _shared_origin(key, file)
-    if stands(instance.given, rest):
+    if stands(instance.overrides, rest):
         return f"{_layer('stages', file) or file.path}, in its entry of `stages`"
     general = f"{instance.stage.name}.{rest}"
     return _shared_origin(key, file) if general == key else f"as {general}: {origin(general, file)}"
@@ -237,12 +237,12 @@ def _layer(key: str, file: ResolvedFile) -> str:
 
 
 def _shared_origin(key: str, file: ResolvedFile) -> str:
-    chosen = file.chosen
-    by_profile = f"profile {chosen.profile} ({chosen.hardware})"
+    resolved = file.resolved
+    by_profile = f"profile {resolved.profile} ({resolved.hardware})"
     if stands(file.given, key):
-        recorded = "chosen" in file.given and key in chosen.settings
+        recorded = "resolved" in file.given and key in resolved.settings
         return f"{by_profile}, recorded in {file.path}" if recorded else str(file.path)
-    if key in chosen.settings:
+    if key in resolved.settings:
         return by_profile
     if stands(file.whole, key) and key.startswith("envs."):
         env = key.split(".")[1]

@@ -79,7 +79,7 @@ class TrackioSink(Place):
 
     def store(self, path: Path) -> None:
         """Keep a file as a version of an artifact of the run; one that did not change is no new version."""
-        place = self.run.place_of(path)
+        place = self.run.make_inputs(path)
         run = self._library.Run(None, self.run.project, None, name=self.run.name, run_id=self._id)
         try:
             run.log_artifact(path, name="-".join((self.run.name, *place.parts)), type="file")

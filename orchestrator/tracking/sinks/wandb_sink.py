@@ -104,7 +104,7 @@ class WandbSink(Place):
 
     def store(self, path: Path) -> None:
         """Copy a file into the record, at the place where it lies in the run's folder; of an evaluation its table too."""
-        place = self.run.place_of(path)
+        place = self.run.make_inputs(path)
         copy = Path(self._run.dir) / place
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)

@@ -12,7 +12,7 @@ from temper.learner.models.kernels import Device, require_kernels
 from temper.orchestrator.cluster.hardware import ASK_S, Hardware, chosen_of
 from temper.orchestrator.cluster.placement import Node, Wanted, lacking
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
-from temper.orchestrator.pipeline.runner import placed
+from temper.orchestrator.pipeline.runner import wanted_processes
 from temper.orchestrator.tools.preflight.doctor.check import NOT_ASKED
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 
@@ -104,7 +104,7 @@ def look_at_devices(subject: Subject) -> Iterator[Finding]:
     if subject.given is None:
         yield ok(subject.hardware.describe_error())
     else:
-        yield check_devices(placed(subject.given, subject.given.instances), subject.hardware)
+        yield check_devices(wanted_processes(subject.given, subject.given.instances), subject.hardware)
 
 
 def check_devices(wanted: Wanted, hardware: Hardware) -> Finding:

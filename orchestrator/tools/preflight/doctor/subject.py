@@ -14,7 +14,7 @@ from temper.envs.source import data_of
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config
 from temper.learner.models.shape import ModelShape, read_shape
 from temper.orchestrator.cluster.hardware import Hardware, this_machine
-from temper.orchestrator.pipeline.config import Config, settled_config, unsettled_config
+from temper.orchestrator.pipeline.config import Config, load_resolved_config, load_unresolved_config
 from temper.orchestrator.pipeline.data_files import has_files, is_whole
 from temper.orchestrator.pipeline.start_checks import Start
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
@@ -116,9 +116,11 @@ def read_subject(path: Path | None, overrides: list[str]) -> Subject:
         raise FileNotFoundError(f"no configuration file {path}; give a YAML file or a run's folder")
     try:
         with cache_alone():
-            unsettled = unsettled_config(file, overrides)
+            unsettled = load_unresolved_config(file, overrides)
             try:
-                return Subject(given=settled_config(file, overrides, ask=lambda: Hardware(machines=(this_machine(),))))
+                return Subject(
+                    given=load_resolved_config(file, overrides, ask=lambda: Hardware(machines=(this_machine(),)))
+                )
             except (ValueError, OSError):
                 return Subject(given=unsettled)
     except (ValueError, OSError) as error:

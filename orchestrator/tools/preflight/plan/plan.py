@@ -11,14 +11,14 @@ from temper.orchestrator.cluster.placement import Node
 from temper.orchestrator.cluster.transport_choice import Choice, Ground, choose
 from temper.orchestrator.config.loop import LoopConfig, RlConfig
 from temper.orchestrator.config.text import resolved
-from temper.orchestrator.pipeline.config import Config, given_text, make_config
-from temper.orchestrator.pipeline.profiles.settled import (
-    choice,
-    chosen_in,
-    completed,
-    model_in,
-    settled,
-    without_chosen,
+from temper.orchestrator.pipeline.config import Config, make_config, read_run_settings
+from temper.orchestrator.pipeline.profiles.resolve import (
+    choose_settings,
+    model_config,
+    read_resolved,
+    resolve_profile,
+    with_choices,
+    without_resolved,
 )
 from temper.orchestrator.stages.distill import DistillConfig
 from temper.orchestrator.stages.stage import StageInstance
@@ -291,12 +291,12 @@ def planned_config(path: Path, overrides: Sequence[str], site: Site) -> tuple[Co
 
     On named hardware the profile chooses anew and ignores its choice for an earlier run.
     """
-    given = given_text(path, list(overrides))
-    shape = planned_model(model_in(resolved(given)), LearnerConfig()).shape
+    given = read_run_settings(path, list(overrides))
+    shape = planned_model(model_config(resolved(given)), LearnerConfig()).shape
     if site.named:
-        plain = without_chosen(given, chosen_in(given))
-        whole = completed(plain, choice(resolved(plain), "auto", site.hardware, shape))
+        plain = without_resolved(given, read_resolved(given))
+        whole = with_choices(plain, choose_settings(resolved(plain), "auto", site.hardware, shape))
     else:
-        whole = settled(given, ask=lambda: site.hardware, shape=lambda seen: shape)
+        whole = resolve_profile(given, ask=lambda: site.hardware, shape=lambda seen: shape)
     config = make_config(whole)
     return config, planned_model(config.model, config.learner)

@@ -290,7 +290,7 @@ def lived(root: Path, life: Life, case: Case) -> bool:
     if folder.state().model is None:
         folder.store(RunState(model=str(root)))
     kind = single_instance(rl.STAGE)
-    instance = NumberedStage(stage=kind.stage, name=kind.name, given=kind.given)
+    instance = NumberedStage(stage=kind.stage, name=kind.name, overrides=kind.overrides)
 
     async def work() -> None:
         rl = config.section(RlConfig)

@@ -10,7 +10,7 @@ from support.run_folders import with_checkpoint
 
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.cluster.ray_cluster import ray
-from temper.orchestrator.pipeline.config import given_text, load_config, settled_config
+from temper.orchestrator.pipeline.config import load_config, load_resolved_config, read_run_settings
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.preview import lines, preview, preview_of
 from temper.orchestrator.run.folder import RunDir
@@ -72,7 +72,7 @@ def test_a_run_that_goes_on_is_told_with_what_is_done_and_what_changed(tmp_path:
 
 def test_no_cluster_is_joined_and_what_it_would_decide_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    found, config = preview_of(given_text(DEMO, [f"runs_dir={tmp_path}"]))
+    found, config = preview_of(read_run_settings(DEMO, [f"runs_dir={tmp_path}"]))
     assert config is None
     assert found.unknown == ("what the profile chooses goes by the cluster of RAY_ADDRESS, which is not joined",)
     assert (found.ranks, found.engines, found.gpus_each) == (None, None, None)
@@ -84,7 +84,7 @@ def test_what_the_start_would_say_of_the_machine_is_told(tmp_path: Path, capsys:
     given += ["rollout.workers=8", "sft.batch_size=32"]
     assert main(["run", str(DEMO), *given, "--dry-run", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    notes = start_notes(settled_config(DEMO, given))
+    notes = start_notes(load_resolved_config(DEMO, given))
     assert any(note.startswith("failure: memory: main memory of a machine") for note in notes)
     assert any(note.startswith("warning: devices") for note in notes)
     assert found["notes"][: len(notes)] == notes

@@ -20,7 +20,7 @@ from temper.orchestrator.data.sft import SftDataConfig
 from temper.orchestrator.pipeline.config import Config, load_config, usual_sections
 from temper.orchestrator.pipeline.continuation import check_continuation
 from temper.orchestrator.pipeline.finding import Finding, Level
-from temper.orchestrator.pipeline.runner import placed
+from temper.orchestrator.pipeline.runner import wanted_processes
 from temper.orchestrator.pipeline.start_checks import (
     Start,
     check_before,
@@ -171,10 +171,10 @@ def test_engines_are_counted_for_each_stage_that_plays_episodes() -> None:
         own, sections={**own.sections, "dpo": replace(own.section(DpoConfig), data=DataConfig(path="pairs.jsonl"))}
     )
     _, dpo, evaluation, report = own.instances
-    assert placed(own, [dpo]).gpus == 2 + 4  # it pairs the model's own answers
-    assert placed(rows, [dpo]).gpus == 4
-    assert placed(own, [evaluation, report]).gpus == 2
-    assert placed(own, [report]).gpus == 0
+    assert wanted_processes(own, [dpo]).gpus == 2 + 4  # it pairs the model's own answers
+    assert wanted_processes(rows, [dpo]).gpus == 4
+    assert wanted_processes(own, [evaluation, report]).gpus == 2
+    assert wanted_processes(own, [report]).gpus == 0
 
 
 def test_a_limit_of_turns_that_cuts_an_environment_short_is_said() -> None:

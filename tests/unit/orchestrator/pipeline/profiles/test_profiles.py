@@ -17,8 +17,8 @@ from temper.orchestrator.config.run_config import ProfileName
 from temper.orchestrator.config.text import overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
 from temper.orchestrator.pipeline.continuation import check_continuation
-from temper.orchestrator.pipeline.profiles.asked import CHOSEN, as_named, name_of, usual_value
-from temper.orchestrator.pipeline.profiles.settled import choice, completed, settled, told
+from temper.orchestrator.pipeline.profiles.inputs import PROFILED, default_value, profile_name, with_profile_gpus
+from temper.orchestrator.pipeline.profiles.resolve import choose_settings, profile_notes, resolve_profile, with_choices
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
 from temper.rollout.weights.weight_files import require_whole
@@ -55,7 +55,7 @@ def chosen(
     hardware: Hardware, shape: ModelShape, *overrides: str, name: ProfileName = "auto", **given: object
 ) -> Config:
     plain = overridden(ENVS | given, list(overrides))
-    return make_config(completed(plain, choice(plain, name, hardware, shape)))
+    return make_config(with_choices(plain, choose_settings(plain, name, hardware, shape)))
 
 
 def test_eight_large_gpus_are_shared_between_a_learner_and_engines_in_bfloat16() -> None:
@@ -69,7 +69,7 @@ def test_eight_large_gpus_are_shared_between_a_learner_and_engines_in_bfloat16()
     limits = config.rollout.limits
     assert (limits.turn_tokens, limits.total_tokens, engine.max_model_len) == (12288, 16384, 16384)
     assert config.sections["rl"].optim.learning_rate == 1e-6
-    assert config.chosen.profile == config.profile == "gpu80"
+    assert config.resolved.profile == config.profile == "gpu80"
     assert config.supervision.stalled_s > limits.timeout_s > 1000
     assert config.sections["rl"].timeout_s > config.supervision.stalled_s
 
@@ -129,16 +129,16 @@ def test_what_a_stage_samples_depends_on_its_settings() -> None:
 
 def test_gpus_off_powers_of_two_are_shared_out_and_those_left_idle_are_told_of() -> None:
     def shares(config: Config) -> tuple[int, int, int]:
-        return config.learner.ranks, config.rollout.workers, config.chosen.idle_gpus
+        return config.learner.ranks, config.rollout.workers, config.resolved.idle_gpus
 
     six = gpus(6, 80.0)
     assert shares(chosen(six, QWEN)) == (2, 4, 0)
     alone = chosen(six, QWEN, stages=["init", "sft"])
     assert shares(alone) == (4, 1, 2)
-    assert told(alone, {"sft"})[-1] == "  idle GPUs: 2, with learner.ranks=4 and rollout.workers=1"
+    assert profile_notes(alone, {"sft"})[-1] == "  idle GPUs: 2, with learner.ranks=4 and rollout.workers=1"
     assert shares(chosen(six, QWEN, "placement=colocated", "rl.max_lag=0", "distill.max_lag=0")) == (4, 4, 2)
     assert shares(chosen(gpus(1, 80.0), QWEN)) == (1, 1, 0)
-    assert chosen(CPUS, QWEN).chosen.idle_gpus == 0
+    assert chosen(CPUS, QWEN).resolved.idle_gpus == 0
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ def test_every_stage_that_learns_or_waits_for_answers_is_chosen_for() -> None:
     config = chosen(gpus(8, 80.0), NANO)
     for name in all_stages():
         keys = {key for key in KINDS if key in (f"{name}.optim.learning_rate", f"{name}.timeout_s")}
-        assert keys <= set(config.chosen.settings)
-        assert all(config.chosen.settings[key] != usual_value(key) for key in keys - {"eval.timeout_s"}), name
+        assert keys <= set(config.resolved.settings)
+        assert all(config.resolved.settings[key] != default_value(key) for key in keys - {"eval.timeout_s"}), name
 
 
 OTHERS = {
@@ -179,12 +179,12 @@ OTHERS = {
 
 
 def test_every_setting_that_a_profile_chooses_may_be_given_in_its_place() -> None:
-    assert set(CHOSEN) <= set(KINDS)
-    given = {key: OTHERS.get(key, "3") for key in CHOSEN}
+    assert set(PROFILED) <= set(KINDS)
+    given = {key: OTHERS.get(key, "3") for key in PROFILED}
     config = chosen(gpus(1, 80.0), NANO, *(f"{key}={text}" for key, text in given.items()))
-    assert config.chosen.settings == {}
+    assert config.resolved.settings == {}
     flat = flat_config(config)
-    assert {key: flat[key].lower().removesuffix(".0") for key in CHOSEN} == given
+    assert {key: flat[key].lower().removesuffix(".0") for key in PROFILED} == given
 
 
 def test_a_setting_may_be_that_of_another_section() -> None:
@@ -192,7 +192,7 @@ def test_a_setting_may_be_that_of_another_section() -> None:
     given |= {
         "rollout": {"limits": {"total_tokens": 640}, "engine": {"max_model_len": "${rollout.limits.total_tokens}"}}
     }
-    done = settled(given, ask=lambda: gpus(2, 79.6))
+    done = resolve_profile(given, ask=lambda: gpus(2, 79.6))
     assert done["dpo"]["steps"] == "${sft.steps}", "what is given stays as it is given"
     config = make_config(done)
     assert (config.sections["dpo"].steps, config.rollout.engine.max_model_len) == (7, 640)
@@ -210,9 +210,9 @@ def test_choices_follow_what_is_given() -> None:
 
 
 def test_two_cpu_cores_run_the_demo_with_the_settings_that_it_was_made_with() -> None:
-    config = make_config(settled(read_text(DEMO, ["name=nobody-has-run-this"]), ask=lambda: CPUS))
+    config = make_config(resolve_profile(read_text(DEMO, ["name=nobody-has-run-this"]), ask=lambda: CPUS))
     usual = load_config(DEMO, ["name=nobody-has-run-this"])
-    changed = {key: value for key, value in config.chosen.settings.items() if value != usual_value(key)}
+    changed = {key: value for key, value in config.resolved.settings.items() if value != default_value(key)}
     assert changed == {
         "learner.threads": 2,
         "learner.micro_batch_tokens": 2048,
@@ -220,7 +220,7 @@ def test_two_cpu_cores_run_the_demo_with_the_settings_that_it_was_made_with() ->
     }
     learner = replace(usual.learner, threads=2, micro_batch_tokens=2048)
     assert config.learner == learner
-    assert told(config, {"sft", "rl"}) == [
+    assert profile_notes(config, {"sft", "rl"}) == [
         "profile cpu (2 CPU cores and 24 GiB of memory) sets",
         "  rollout.engine: max_model_len=512",
         "  learner: micro_batch_tokens=2048 threads=2",
@@ -232,7 +232,7 @@ def begun_run(root: Path, hardware: Hardware) -> list[str]:
     overrides = ["name=mine", f"runs_dir={root}"]
     folder = RunDir(root / "mine")
     folder.open()
-    check_continuation(make_config(settled(read_text(DEMO, overrides), ask=lambda: hardware)), folder)
+    check_continuation(make_config(resolve_profile(read_text(DEMO, overrides), ask=lambda: hardware)), folder)
     with_checkpoint(folder, "rl")
     folder.close()
     return overrides
@@ -244,27 +244,29 @@ def nobody() -> Hardware:
 
 def test_a_run_that_has_trained_goes_on_with_what_was_chosen_then(tmp_path: Path) -> None:
     overrides = begun_run(tmp_path, gpus(1, 24.0))
-    config = make_config(settled(read_text(DEMO, overrides), ask=nobody))
-    assert (config.profile, config.chosen.hardware) == ("gpu24", "1 GPU of 24 GiB")
+    config = make_config(resolve_profile(read_text(DEMO, overrides), ask=nobody))
+    assert (config.profile, config.resolved.hardware) == ("gpu24", "1 GPU of 24 GiB")
     assert config.rollout.engine.gpu_memory_utilization == 0.45
-    saved = make_config(settled(read_text(tmp_path / "mine" / "config.yaml", []), ask=nobody))
+    saved = make_config(resolve_profile(read_text(tmp_path / "mine" / "config.yaml", []), ask=nobody))
     assert saved == config
-    other = make_config(settled(read_text(DEMO, [*overrides, "profile=cpu"]), ask=lambda: CPUS))
+    other = make_config(resolve_profile(read_text(DEMO, [*overrides, "profile=cpu"]), ask=lambda: CPUS))
     assert (other.profile, other.rollout.engine.gpu_memory_utilization) == ("cpu", 0.5)
-    given = make_config(settled(read_text(DEMO, [*overrides, "rollout.engine.gpu_memory_utilization=0.3"]), ask=nobody))
+    given = make_config(
+        resolve_profile(read_text(DEMO, [*overrides, "rollout.engine.gpu_memory_utilization=0.3"]), ask=nobody)
+    )
     assert given.rollout.engine.gpu_memory_utilization == 0.3
-    assert "rollout.engine.gpu_memory_utilization" not in given.chosen.settings
+    assert "rollout.engine.gpu_memory_utilization" not in given.resolved.settings
 
 
 def test_a_fork_has_what_was_chosen_unless_it_names_another_profile(tmp_path: Path) -> None:
     begun_run(tmp_path, CPUS)
     file = tmp_path / "mine" / "config.yaml"
-    same = make_config(settled(read_text(file, ["name=other"]), ask=nobody))
+    same = make_config(resolve_profile(read_text(file, ["name=other"]), ask=nobody))
     assert (same.profile, same.learner.threads) == ("cpu", 2)
-    moved = make_config(settled(read_text(file, ["name=other", "profile=gpu48"]), ask=lambda: CPUS))
+    moved = make_config(resolve_profile(read_text(file, ["name=other", "profile=gpu48"]), ask=lambda: CPUS))
     assert (moved.profile, moved.rollout.engine.batched_tokens) == ("gpu48", 8192)
     assert moved.rollout.limits == replace(same.rollout.limits, timeout_s=300.0)  # the demo gives the others itself
-    kept = make_config(settled(read_text(file, ["name=other", "learner.threads=1"]), ask=nobody))
+    kept = make_config(resolve_profile(read_text(file, ["name=other", "learner.threads=1"]), ask=nobody))
     assert kept.learner.threads == 1
 
 
@@ -272,37 +274,37 @@ def test_what_was_chosen_for_another_placement_is_chosen_anew(tmp_path: Path) ->
     overrides = begun_run(tmp_path, gpus(4, 80.0))
     moved = ["placement=colocated", "rl.max_lag=0", "distill.max_lag=0"]
     for file, words in ((DEMO, overrides), (tmp_path / "mine" / "config.yaml", ["name=other"])):
-        kept = make_config(settled(read_text(file, words), ask=nobody))
-        assert (kept.learner.ranks, kept.chosen.placement) == (2, "dedicated")
-        shared = make_config(settled(read_text(file, [*words, *moved]), ask=lambda: gpus(4, 80.0)))
-        assert (shared.learner.ranks, shared.rollout.workers, shared.chosen.placement) == (4, 4, "colocated")
+        kept = make_config(resolve_profile(read_text(file, words), ask=nobody))
+        assert (kept.learner.ranks, kept.resolved.placement) == (2, "dedicated")
+        shared = make_config(resolve_profile(read_text(file, [*words, *moved]), ask=lambda: gpus(4, 80.0)))
+        assert (shared.learner.ranks, shared.rollout.workers, shared.resolved.placement) == (4, 4, "colocated")
 
 
 def test_a_run_that_has_trained_nothing_is_chosen_for_anew(tmp_path: Path) -> None:
     overrides = ["name=mine", f"runs_dir={tmp_path}"]
     folder = RunDir(tmp_path / "mine")
     folder.open()
-    save_config(make_config(settled(read_text(DEMO, overrides), ask=lambda: CPUS)), folder.config)
+    save_config(make_config(resolve_profile(read_text(DEMO, overrides), ask=lambda: CPUS)), folder.config)
     folder.close()
-    assert settled(read_text(DEMO, overrides), ask=lambda: gpus(1, 80.0))["profile"] == "gpu80"
+    assert resolve_profile(read_text(DEMO, overrides), ask=lambda: gpus(1, 80.0))["profile"] == "gpu80"
 
 
 def test_a_profile_that_is_none_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ValueError, match="profile=gpu81 is none; there are auto, cpu, gpu16"):
-        settled(read_text(DEMO, ["profile=gpu81"]), ask=lambda: CPUS)
+        resolve_profile(read_text(DEMO, ["profile=gpu81"]), ask=lambda: CPUS)
 
 
 def test_records_are_no_change_of_a_run() -> None:
-    assert kind_of(KINDS, "profile") is kind_of(KINDS, "chosen.settings.learner.bf16") is Kind.FREE
+    assert kind_of(KINDS, "profile") is kind_of(KINDS, "resolved.settings.learner.bf16") is Kind.FREE
 
 
 def test_gpus_are_named_by_the_memory_that_they_are_sold_with() -> None:
     sizes = {23028: "gpu24", 40960: "gpu40", 46068: "gpu48", 81559: "gpu80", 143771: "gpu141", 183359: "gpu180"}
-    assert {mib: name_of(gpus(1, mib / 1024)) for mib in sizes} == sizes
-    assert (name_of(gpus(1, 8.0)), name_of(CPUS)) == ("gpu16", "cpu")
-    assert as_named(CPUS, "gpu80").gpus == 1
-    assert as_named(gpus(8, 24.0), "gpu80").gpu_gib == 80.0
-    assert as_named(gpus(8, 24.0), "cpu").gpus == 0
+    assert {mib: profile_name(gpus(1, mib / 1024)) for mib in sizes} == sizes
+    assert (profile_name(gpus(1, 8.0)), profile_name(CPUS)) == ("gpu16", "cpu")
+    assert with_profile_gpus(CPUS, "gpu80").gpus == 1
+    assert with_profile_gpus(gpus(8, 24.0), "gpu80").gpu_gib == 80.0
+    assert with_profile_gpus(gpus(8, 24.0), "cpu").gpus == 0
 
 
 def test_what_nvidia_smi_says_counts_where_the_process_may_use_it() -> None:

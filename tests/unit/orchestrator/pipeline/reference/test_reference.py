@@ -11,7 +11,7 @@ import pytest
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import KINDS, load_config, save_config
-from temper.orchestrator.pipeline.profiles.asked import CHOSEN
+from temper.orchestrator.pipeline.profiles.inputs import PROFILED
 from temper.orchestrator.pipeline.reference.pages import settings_page
 from temper.orchestrator.pipeline.reference.resolved_file import ResolvedFile, explain, explained, resolve
 from temper.orchestrator.pipeline.reference.settings import Setting, all_settings, class_text, field_texts, settings_in
@@ -175,7 +175,7 @@ VALUES = {
 
 
 def test_what_a_run_recorded_of_its_profile_is_told_as_such(tmp_path: Path) -> None:
-    chosen = "chosen={profile: cpu, hardware: a few cores, settings: {learner.threads: 1}}"
+    chosen = "resolved={profile: cpu, hardware: a few cores, settings: {learner.threads: 1}}"
     save_config(load_config(DEMO, [chosen]), tmp_path / "config.yaml")
     file = resolve(tmp_path, [])
     recorded = f"1 (profile cpu (a few cores), recorded in {tmp_path}/config.yaml)"
@@ -194,7 +194,7 @@ def test_where_the_model_would_have_to_be_downloaded_nothing_is_and_it_is_said()
 def test_what_the_profile_may_choose_is_marked() -> None:
     assert explain("learner.threads", None, [])[2].startswith("  default   1, or what the profile chooses")
     marked = {line.split("`")[1] for line in settings_page().splitlines() if "` or by profile" in line}
-    assert marked == {key.rpartition(".")[2] for key in CHOSEN}
+    assert marked == {key.rpartition(".")[2] for key in PROFILED}
 
 
 def test_a_section_lists_its_settings() -> None:

@@ -19,12 +19,12 @@ from temper.orchestrator.stages.stage import Stage, all_stages
 from temper.rollout.episodes.worker import RolloutConfig
 
 T = TypeVar("T", bool, int, float, str)
-Given = dict[str, Any]
+RawConfig = dict[str, Any]
 """A configuration as a YAML file would have it."""
 
 
 @cache
-def usual() -> Given:
+def default_settings() -> RawConfig:
     """Return the defaults of the settings that a profile may choose."""
     parts: dict[str, Any] = {
         "rollout": RolloutConfig(),
@@ -36,7 +36,7 @@ def usual() -> Given:
     return {name: asdict(part) for name, part in (parts | stages).items()}
 
 
-def found(given: Mapping[str, Any], key: str) -> Any:
+def get_value(given: Mapping[str, Any], key: str) -> Any:
     """Return the value under a dotted key; None if there is none."""
     value: Any = given
     for word in key.split("."):
@@ -44,13 +44,13 @@ def found(given: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def usual_value(key: str) -> Any:
+def default_value(key: str) -> Any:
     """Return the default of a setting; None for one that no profile uses."""
-    return found(usual(), key)
+    return get_value(default_settings(), key)
 
 
 def stages_with(setting: str) -> tuple[str, ...]:
-    return tuple(name for name in all_stages() if usual_value(f"{name}.{setting}") is not None)
+    return tuple(name for name in all_stages() if default_value(f"{name}.{setting}") is not None)
 
 
 BY_PROFILE = """
@@ -60,7 +60,7 @@ BY_PROFILE = """
     learner.ranks learner.zero_stage learner.bf16 learner.offload learner.micro_batch_tokens learner.logit_tokens
     learner.recompute learner.threads learner.threads_beside learner.shared_prompts learner.wire_dtype
 """
-CHOSEN = (
+PROFILED = (
     *BY_PROFILE.split(),
     *(f"{stage}.optim.learning_rate" for stage in stages_with("optim.learning_rate")),
     *("rl.groups_per_step", "rl.group_size"),
@@ -73,40 +73,40 @@ class ProfiledSettings:
     """A configuration that is given, and what is chosen on top of it. A choice goes by what others came to."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = given
-        self._taken: dict[str, Any] = {}
+        self._user_set = given
+        self._chosen: dict[str, Any] = {}
 
     @property
-    def chosen(self) -> dict[str, Any]:
-        return {key: self.value(key) for key in CHOSEN if not self.gives(key)}
+    def resolved(self) -> dict[str, Any]:
+        return {key: self.value(key) for key in PROFILED if not self.is_set(key)}
 
-    def take(self, key: str, value: T) -> T:
+    def choose(self, key: str, value: T) -> T:
         """Choose a value for a setting, unless it is given; return its value now. A given value of a wrong type is ignored."""
-        assert key in CHOSEN, f"{key} is not among the settings that a profile chooses"
-        given = found(self._given, key)
+        assert key in PROFILED, f"{key} is not among the settings that a profile chooses"
+        given = get_value(self._user_set, key)
         if given is not None:
-            return type(value)(given) if _alike(given, value) else value
-        self._taken[key] = value
+            return type(value)(given) if has_type_of(given, value) else value
+        self._chosen[key] = value
         return value
 
     def value(self, key: str) -> Any:
         """Return the value of a setting: given, else chosen, else the default."""
-        given, usual = found(self._given, key), usual_value(key)
-        return given if given is not None and _alike(given, usual) else self._taken.get(key, usual)
+        given, usual = get_value(self._user_set, key), default_value(key)
+        return given if given is not None and has_type_of(given, usual) else self._chosen.get(key, usual)
 
-    def gives(self, key: str) -> bool:
-        return found(self._given, key) is not None
+    def is_set(self, key: str) -> bool:
+        return get_value(self._user_set, key) is not None
 
-    def gives_all(self) -> bool:
+    def is_complete(self) -> bool:
         """Return whether nothing is left to choose for the stages that are listed."""
         unlisted = all_stages().keys() - {stage.name for stage, _ in self.stages()}
-        return all(self.gives(key) for key in CHOSEN if key.partition(".")[0] not in unlisted)
+        return all(self.is_set(key) for key in PROFILED if key.partition(".")[0] not in unlisted)
 
     def stages(self) -> list[tuple[Stage[Any], Mapping[str, Any]]]:
-        listed, known = self._given.get("stages"), all_stages()
+        listed, known = self._user_set.get("stages"), all_stages()
         if not isinstance(listed, list):
-            return [(known[name], {}) for name in usual() if name in known]
-        return [(one.stage, one.given) for one in instances(listed)]
+            return [(known[name], {}) for name in default_settings() if name in known]
+        return [(one.stage, one.overrides) for one in instances(listed)]
 
     def plays(self) -> bool:
         """Return whether a listed stage plays episodes, which needs engines. Raise `ValueError` for wrong settings."""
@@ -115,32 +115,32 @@ class ProfiledSettings:
     def _settings(self, stage: Stage[Any], own: Mapping[str, Any]) -> Any:
         if stage.settings is None:
             return None
-        given = self._given.get(stage.name)
+        given = self._user_set.get(stage.name)
         section = typed(stage.settings, given if isinstance(given, Mapping) else {}, under=f"{stage.name}.")
         return typed(section, own, under=f"{stage.name}.")
 
     def any_stage(self, key: str, value: object) -> bool:
         """Return whether a setting of the stages has this value in any that is listed, such as `optim.kind`."""
         return any(
-            found(given, key) == value or found(self._given, f"{stage.name}.{key}") == value
+            get_value(given, key) == value or get_value(self._user_set, f"{stage.name}.{key}") == value
             for stage, given in self.stages()
         )
 
 
-def placed(given: Mapping[str, Any], key: str, value: object) -> Given:
+def with_value(given: Mapping[str, Any], key: str, value: object) -> RawConfig:
     word, _, rest = key.partition(".")
     below = given.get(word)
-    return {**given, word: placed(below if isinstance(below, Mapping) else {}, rest, value) if rest else value}
+    return {**given, word: with_value(below if isinstance(below, Mapping) else {}, rest, value) if rest else value}
 
 
-def without(given: Mapping[str, Any], key: str) -> Given:
+def without_key(given: Mapping[str, Any], key: str) -> RawConfig:
     word, _, rest = key.partition(".")
     below = given.get(word)
     kept = {name: value for name, value in given.items() if name != word}
-    return {**kept, word: without(below, rest)} if rest and isinstance(below, Mapping) else kept
+    return {**kept, word: without_key(below, rest)} if rest and isinstance(below, Mapping) else kept
 
 
-def _alike(given: object, value: object) -> bool:
+def has_type_of(given: object, value: object) -> bool:
     """Return whether what is given is of the type of a value, if there is one; a whole number is one with a fraction too."""
     if value is None:
         return True
@@ -159,7 +159,7 @@ TOY = 30_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ProfileInputs:
     """Hardware and model of a run."""
 
     hardware: Hardware
@@ -188,8 +188,8 @@ class Place:
         return 0.9 * self.hardware.gpu_gib * 2**30 * (0.5 if self.halves else 1.0)
 
 
-def place_of(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) -> Place:
-    return Place(
+def make_inputs(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) -> ProfileInputs:
+    return ProfileInputs(
         hardware=hardware,
         shape=shape,
         trains=any(stage.trains for stage, _ in asked.stages()),
@@ -198,7 +198,7 @@ def place_of(hardware: Hardware, shape: ModelShape, asked: ProfiledSettings) -> 
     )
 
 
-def name_of(hardware: Hardware) -> ProfileName:
+def profile_name(hardware: Hardware) -> ProfileName:
     """Return the profile of a cluster by its smallest GPU, or cpu if it has none."""
     if not hardware.gpus:
         return "cpu"
@@ -206,7 +206,7 @@ def name_of(hardware: Hardware) -> ProfileName:
     return fitting[-1] if fitting else "gpu16"
 
 
-def as_named(hardware: Hardware, profile: ProfileName) -> Hardware:
+def with_profile_gpus(hardware: Hardware, profile: ProfileName) -> Hardware:
     """Return the hardware as a profile says it is: as many GPUs as there are, at least one, of so much memory."""
     if profile == "cpu":
         return Hardware(machines=tuple(replace(machine, gpus=0, gpu_gib=0.0) for machine in hardware.machines))

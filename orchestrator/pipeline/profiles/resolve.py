@@ -15,26 +15,26 @@ from typing import Any, get_args
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
 from temper.learner.models.shape import ModelShape, read_shape, shape_of
 from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
-from temper.orchestrator.config.run_config import ChosenConfig, ModelConfig, ProfileName, RunConfig
+from temper.orchestrator.config.run_config import ModelConfig, ProfileName, ResolvedProfile, RunConfig
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.config.text import resolved, written
-from temper.orchestrator.pipeline.profiles.asked import (
-    Given,
-    ProfiledSettings,
-    as_named,
-    found,
-    name_of,
-    place_of,
-    placed,
-    usual_value,
-    without,
-)
 from temper.orchestrator.pipeline.profiles.choices import (
     choose_learning,
     choose_limits,
     choose_processes,
     choose_sampling,
     idle_gpus,
+)
+from temper.orchestrator.pipeline.profiles.inputs import (
+    ProfiledSettings,
+    RawConfig,
+    default_value,
+    get_value,
+    make_inputs,
+    profile_name,
+    with_profile_gpus,
+    with_value,
+    without_key,
 )
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.stage import all_stages
@@ -45,12 +45,12 @@ CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)
 """In this order: each goes by what those before it came to."""
 
 
-def settled(
-    given: Given,
+def resolve_profile(
+    given: RawConfig,
     *,
     ask: Callable[[], Hardware] = ask_hardware,
-    shape: Callable[[Given], ModelShape] | None = None,
-) -> Given:
+    shape: Callable[[RawConfig], ModelShape] | None = None,
+) -> RawConfig:
     """Return a configuration with the choices of its profile, and with the record of them.
 
     The model's shape is that of its files unless `shape` returns it. Raise `ValueError` or `FileNotFoundError` for a wrong
@@ -59,53 +59,53 @@ def settled(
     name = given.get("profile") or "auto"
     if name not in NAMES:
         raise ValueError(f"profile={name} is none; there are {', '.join(NAMES)}")
-    own = chosen_in(given)
-    plain = without_chosen(given, own)
-    recorded = recorded_choice(given) if own.profile == "auto" else own
-    placement = found(plain, "placement") or "dedicated"
+    own = read_resolved(given)
+    plain = without_resolved(given, own)
+    recorded = recorded_profile(given) if own.profile == "auto" else own
+    placement = get_value(plain, "placement") or "dedicated"
     if recorded is not None and name in ("auto", recorded.profile) and placement == recorded.placement:
-        return completed(plain, recorded)
+        return with_choices(plain, recorded)
     seen = resolved(plain)
-    if ProfiledSettings(seen).gives_all():
+    if ProfiledSettings(seen).is_complete():
         return given
-    return completed(plain, choice(seen, name, ask(), (shape or model_shape)(seen)))
+    return with_choices(plain, choose_settings(seen, name, ask(), (shape or model_shape)(seen)))
 
 
-def choice(given: Given, name: ProfileName, hardware: Hardware, shape: ModelShape) -> ChosenConfig:
-    """Return the choices of a profile on this hardware; auto is that of the hardware."""
-    asked = ProfiledSettings(given)
-    has = hardware if name in ("auto", name_of(hardware)) else as_named(hardware, name)
-    place = place_of(has, shape, asked)
+def choose_settings(given: RawConfig, name: ProfileName, hardware: Hardware, shape: ModelShape) -> ResolvedProfile:
+    """Return the choices of a profile on this hardware. auto takes the profile of the hardware."""
+    settings = ProfiledSettings(given)
+    has = hardware if name in ("auto", profile_name(hardware)) else with_profile_gpus(hardware, name)
+    inputs = make_inputs(has, shape, settings)
     for choose in CHOICES:
-        choose(asked, place)
-    return ChosenConfig(
-        profile=name_of(has),
+        choose(settings, inputs)
+    return ResolvedProfile(
+        profile=profile_name(has),
         hardware=has.describe_error(),
-        placement="colocated" if place.colocated else "dedicated",
-        idle_gpus=idle_gpus(asked, place),
-        settings=asked.chosen,
+        placement="colocated" if inputs.colocated else "dedicated",
+        idle_gpus=idle_gpus(settings, inputs),
+        settings=settings.resolved,
     )
 
 
-def without_chosen(given: Given, own: ChosenConfig) -> Given:
+def without_resolved(given: RawConfig, own: ResolvedProfile) -> RawConfig:
     """Return a configuration without earlier choices; what differs from them by now was given."""
-    plain = {key: value for key, value in given.items() if key not in ("profile", "chosen")}
+    plain = {key: value for key, value in given.items() if key not in ("profile", "resolved")}
     for key, value in own.settings.items():
-        if found(plain, key) == value:
-            plain = without(plain, key)
+        if get_value(plain, key) == value:
+            plain = without_key(plain, key)
     return plain
 
 
-def completed(plain: Given, chosen: ChosenConfig) -> Given:
+def with_choices(plain: RawConfig, resolved: ResolvedProfile) -> RawConfig:
     """Return a configuration with the choices for what it does not give, and with the record of them."""
-    settings = {key: value for key, value in chosen.settings.items() if found(plain, key) is None}
+    settings = {key: value for key, value in resolved.settings.items() if get_value(plain, key) is None}
     whole = plain
     for key, value in settings.items():
-        whole = placed(whole, key, value)
-    return {**whole, "profile": chosen.profile, "chosen": asdict(replace(chosen, settings=settings))}
+        whole = with_value(whole, key, value)
+    return {**whole, "profile": resolved.profile, "resolved": asdict(replace(resolved, settings=settings))}
 
 
-def recorded_choice(given: Mapping[str, Any]) -> ChosenConfig | None:
+def recorded_profile(given: Mapping[str, Any]) -> ResolvedProfile | None:
     """Return the choices for the run of this name; None before it has trained, as they may still change."""
     name, runs_dir = given.get("name"), given.get("runs_dir", "runs")
     if not isinstance(name, str) or not isinstance(runs_dir, str):
@@ -113,23 +113,23 @@ def recorded_choice(given: Mapping[str, Any]) -> ChosenConfig | None:
     folder = RunDir(Path(runs_dir) / name)
     if not folder.config.is_file() or not folder.begun():
         return None
-    recorded = written(folder.config, "chosen")
-    return None if recorded is None else chosen_in({"chosen": recorded})
+    recorded = written(folder.config, "resolved")
+    return None if recorded is None else read_resolved({"resolved": recorded})
 
 
-def chosen_in(given: Mapping[str, Any]) -> ChosenConfig:
-    chosen: ChosenConfig = typed(ChosenConfig, given.get("chosen") or {}, under="chosen.")
-    return chosen
+def read_resolved(given: Mapping[str, Any]) -> ResolvedProfile:
+    resolved: ResolvedProfile = typed(ResolvedProfile, given.get("resolved") or {}, under="resolved.")
+    return resolved
 
 
-def model_in(given: Mapping[str, Any]) -> ModelConfig:
+def model_config(given: Mapping[str, Any]) -> ModelConfig:
     model: ModelConfig = typed(ModelConfig, given.get("model") or {}, under="model.")
     return model
 
 
 def model_shape(given: Mapping[str, Any]) -> ModelShape:
     """Return how large the model of a configuration is. Raise `ValueError` or `FileNotFoundError` where it can't be had."""
-    model = model_in(given)
+    model = model_config(given)
     if model.source is None:
         config = hybrid_config(model.fresh, byte_tokenizer())
         return read_shape(config, parameters=parameter_count(model.fresh))
@@ -137,24 +137,24 @@ def model_shape(given: Mapping[str, Any]) -> ModelShape:
     return shape_of(folder, parameters=require_whole(folder))
 
 
-def told(config: RunConfig, stages: Collection[str]) -> list[str]:
+def profile_notes(config: RunConfig, stages: Collection[str]) -> list[str]:
     """Return lines for people: the profile, and by section the settings of `stages` and of the run that it changed."""
-    chosen = config.chosen
-    if chosen.profile == "auto":
+    resolved = config.resolved
+    if resolved.profile == "auto":
         return []
     sections: dict[str, list[str]] = {}
-    for key, value in chosen.settings.items():
+    for key, value in resolved.settings.items():
         section, _, name = key.rpartition(".")
         top = key.partition(".")[0]
-        if value != usual_value(key) and (top in stages or top not in all_stages()):
+        if value != default_value(key) and (top in stages or top not in all_stages()):
             sections.setdefault(section, []).append(
                 f"{name}={str(value).lower() if isinstance(value, bool) else value}"
             )
     lines = [f"  {section}: {' '.join(pairs)}" for section, pairs in sections.items()]
     sets = "sets" if lines else "changes nothing"
-    if chosen.idle_gpus:
+    if resolved.idle_gpus:
         lines.append(
-            f"  idle GPUs: {chosen.idle_gpus}, with learner.ranks={config.learner.ranks} and "
+            f"  idle GPUs: {resolved.idle_gpus}, with learner.ranks={config.learner.ranks} and "
             f"rollout.workers={config.rollout.workers}"
         )
-    return [f"profile {chosen.profile} ({chosen.hardware}) {sets}", *lines]
+    return [f"profile {resolved.profile} ({resolved.hardware}) {sets}", *lines]
