@@ -1,6 +1,7 @@
 """The report of a run: `report.json` for programs, `report.html` for people, both made from the run's files alone."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,8 +15,16 @@ from temper.orchestrator.pipeline.overlaps import read_overlaps
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.progress import clock_text
 from temper.orchestrator.tools.inspect.report.figures import draw_budget_figures, draw_figures
+from temper.orchestrator.tools.inspect.report.overview import accuracy_changes, describe_run
 from temper.orchestrator.tools.inspect.report.pairs import all_pairs, p_text
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts
+
+ROW, CELL, TAG = (
+    re.compile(r"<tr.*?</tr>", re.DOTALL),
+    re.compile(r"<t[hd]\b.*?</t[hd]>", re.DOTALL),
+    re.compile(r"<[^>]*>"),
+)
+EMPTY = ("", "-", "0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,7 @@ def write_report(run_dir: Path) -> ReportPaths:
     """
     record = read_run(run_dir)
     figures, budget_figures = draw_figures(record), draw_budget_figures(record)
+    results = [one for one in figures[:1] if one.file is not None]
     kept = {run_dir / one.file: one.document for one in (*figures, *budget_figures) if one.file is not None}
     paths = ReportPaths(html=run_dir / "report.html", json=run_dir / "report.json", pictures=tuple(kept))
     pairs = all_pairs(record.evaluations)
@@ -46,7 +56,10 @@ def write_report(run_dir: Path) -> ReportPaths:
         "pairs": pairs,
         "overlaps": overlaps,
         "total_seconds": sum(record.stage_seconds.values()),
-        "figures": figures,
+        "facts": describe_run(record, run_dir),
+        "changes": accuracy_changes(record),
+        "results": results,
+        "curves": figures[len(results) :],
         "budget_figures": budget_figures,
         "transcripts": pick_transcripts(run_dir / "trajectories"),
         "config": yaml.safe_dump(record.config, sort_keys=False),
@@ -103,8 +116,18 @@ def render(template: str, values: Mapping[str, Any]) -> str:
     )
     environment.filters["clock"] = clock_text
     environment.filters["number"] = _number
+    environment.filters["filled_columns"] = filled_columns
     environment.filters["p_text"] = p_text
     return environment.get_template(template).render(values)
+
+
+def filled_columns(table: str) -> str:
+    """Return an HTML table without the columns whose cells are all empty, "-" or "0"."""
+    rows = [CELL.findall(row) for row in ROW.findall(table)]
+    texts = [[TAG.sub("", cell) for cell in row] for row in rows]
+    filled = [any(text not in EMPTY for text in column[1:]) for column in zip(*texts, strict=True)]
+    kept = (iter([cell for cell, keep in zip(row, filled, strict=True) if keep]) for row in rows)
+    return ROW.sub(lambda row: f"{row[0][: row[0].index('>') + 1]}{''.join(next(kept))}</tr>", table)
 
 
 def _number(value: float | None, digits: int = 2) -> str:

@@ -14,6 +14,8 @@ class Curve:
     metrics: dict[str, str]
     """Metric name to label."""
     smooth: bool = True
+    stacked_to: str | None = None
+    """The metric of the total, if the metrics are parts that add up to it: they are drawn as a stacked area."""
 
 
 CURVES: dict[str, tuple[Curve, ...]] = {
@@ -76,6 +78,7 @@ CURVES: dict[str, tuple[Curve, ...]] = {
                     StepPart.SAVE,
                 )
             },
+            stacked_to="time/step_s",
         ),
     ),
     "distill": (

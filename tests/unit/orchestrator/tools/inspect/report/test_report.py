@@ -10,7 +10,8 @@ import pytest
 from temper.orchestrator.evaluation.record import read_run
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tools.inspect.report.figures import accuracy_panels, draw_figures, smoothed
-from temper.orchestrator.tools.inspect.report.report import write_report
+from temper.orchestrator.tools.inspect.report.overview import accuracy_changes, describe_run
+from temper.orchestrator.tools.inspect.report.report import filled_columns, write_report
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts, to_transcript
 
 
@@ -257,7 +258,7 @@ def test_any_two_evaluations_stand_against_each_other(tmp_path: Path) -> None:
     assert (pair["first"], pair["second"]) == ("sft", "rl")
     assert (pair["envs"]["math"]["difference"], pair["envs"]["math"]["tasks"]) == (0.5, 10)
     html = paths.html.read_text()
-    assert "Models against each other" in html
+    assert "Model comparison" in html
     assert "<td>after sft</td><td>after rl</td>" in html
     assert "<td>0.0020</td>" in html
 
@@ -268,3 +269,22 @@ def test_the_picture_of_evaluations_with_other_environments_has_what_each_has(tm
     (tmp_path / "run" / "eval" / "rl.json").write_text(json.dumps(later))
     drawn = draw_figures(read_run(tmp_path / "run"))[0].document
     assert [drawn.count(f">{value}</text>") for value in ("0.88", "0.61")] == [1, 1]
+
+
+def test_the_report_begins_with_facts_and_accuracy_before_and_after(tmp_path: Path) -> None:
+    write_run(tmp_path, [])
+    (tmp_path / "config.yaml").write_text(
+        "name: tiny\nmodel: {path: own/model}\nenvs: {math: {preset: gsm8k}, code: {}}\n"
+    )
+    record = read_run(tmp_path)
+    facts = describe_run(record, tmp_path)
+    assert (facts["model"], facts["data"]) == ("own/model", "math (gsm8k), code")
+    assert facts["command"] == f"temper run {tmp_path / 'config.yaml'}"
+    assert [str(change) for change in accuracy_changes(record)] == ["0.00 -> 0.88"]
+    html = write_report(tmp_path).html.read_text()
+    assert html.index("own/model") < html.index("0.00 -&gt; 0.88") < html.index("<svg ") < html.index("<table>")
+
+
+def test_columns_of_a_table_without_values_are_hidden() -> None:
+    table = '<table>\n<tr><th>a</th><th>b</th></tr>\n<tr class="x"><td><b>1</b></td><td>-</td></tr>\n</table>'
+    assert filled_columns(table) == '<table>\n<tr><th>a</th></tr>\n<tr class="x"><td><b>1</b></td></tr>\n</table>'
