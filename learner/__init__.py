@@ -11,6 +11,6 @@ From the bottom up; each room imports itself and those above it in this list:
     training_state, saving      what a checkpoint has beside the model; how it is copied and written
     weight_sender a rank's part in a weight push, in a segment or in buckets
     update        one update of a model
-    imports_kept  what a process has imported is no garbage
+    gc_freeze     what a process has imported is no garbage
     worker        one rank of the trainer, a plain class; `trainer_group` is all of them as one
 """

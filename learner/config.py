@@ -102,7 +102,7 @@ class LearnerConfig:
     attention keeps none) or full (whole layers; needs shared_prompts=false)."""
     threads: int = free(1)
     """CPU threads of a rank that has the machine to itself."""
-    threads_beside: int = free(1)
+    threads_during_generation: int = free(1)
     """CPU threads of a rank while engines generate beside it; threads that fight for a core cost ten times their work."""
     shared_prompts: bool = free(True)
     """Whether the answers to a prompt share one pass over it, forward and backward, where that is faster."""
@@ -133,7 +133,7 @@ class LearnerConfig:
             ("micro_batch_tokens", self.micro_batch_tokens),
             ("logit_tokens", self.logit_tokens),
             ("threads", self.threads),
-            ("threads_beside", self.threads_beside),
+            ("threads_during_generation", self.threads_during_generation),
         ):
             positive(f"learner.{name}", value)
         self._check_partitioning()

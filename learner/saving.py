@@ -18,13 +18,13 @@ HEADERS_BYTES = 2**20
 """Of a checkpoint's files, and its small ones, at the most."""
 
 
-class Unwritten:
+class PendingCheckpoint:
     """What a rank has copied and not written yet."""
 
     def __init__(self) -> None:
         self._pieces: deque[tuple[Piece, Path]] = deque()
 
-    def take(self, pieces: Iterable[tuple[Piece, Path]], *, hold: bool) -> bool:
+    def add(self, pieces: Iterable[tuple[Piece, Path]], *, hold: bool) -> bool:
         """Take the pieces of a checkpoint, each with its directory: to `hold` them, else each is written as it comes.
 
         Returns whether any is held. What is left of a checkpoint that was given up is forgotten.
@@ -38,7 +38,7 @@ class Unwritten:
         return bool(self._pieces)
 
     def write(self) -> None:
-        """Write what is held, which frees its memory piece by piece. May be called in another thread than `take`."""
+        """Write what is held, which frees its memory piece by piece. May be called in another thread than `add`."""
         pieces, self._pieces = self._pieces, deque()
         while pieces:
             piece, directory = pieces.popleft()

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from temper.learner.batches.micro_batches import MicroBatch
-from temper.learner.losses.corrections import LeftOut
+from temper.learner.losses.corrections import MaskReason
 from temper.learner.losses.policy import TokenTerms
 from temper.rollout.token_arrays import Floats
 
@@ -28,55 +28,55 @@ class TokenRecord:
     """The tokens of one answer in the first update of a step that it had a part in. `place`: see `TrainingSample`.
 
     `logprobs_T` are the trainer's before the step's first update, at the temperature of sampling; `factors_T` what a
-    token's loss was multiplied by, 0 where it was left out, and `left_out_T` the `LeftOut` that says why.
+    token's loss was multiplied by, 0 where it was left out, and `mask_reasons_T` the `MaskReason` that says why.
     """
 
     place: int
     logprobs_T: Floats
     advantages_T: Floats
     factors_T: Floats
-    left_out_T: NDArray[np.int8]
+    mask_reasons_T: NDArray[np.int8]
 
     def as_json(self) -> dict[str, Any]:
         """Return the record as plain JSON data. Values that are all the same are one; reasons are runs of [first, count]."""
         runs: dict[str, list[list[int]]] = {}
         first = 0
-        for reason, members in groupby(self.left_out_T.tolist()):
+        for reason, members in groupby(self.mask_reasons_T.tolist()):
             count = len(list(members))
-            if reason != LeftOut.NO:
-                runs.setdefault(LeftOut(reason).name.lower(), []).append([first, count])
+            if reason != MaskReason.NONE:
+                runs.setdefault(MaskReason(reason).name.lower(), []).append([first, count])
             first += count
         return {
-            "logprobs": _rounded(self.logprobs_T),
-            "advantage": _one_or_all(_rounded(self.advantages_T)),
-            "factor": _one_or_all(_rounded(self.factors_T, FACTOR_DIGITS)),
+            "logprobs": _round(self.logprobs_T),
+            "advantage": _collapse(_round(self.advantages_T)),
+            "factor": _collapse(_round(self.factors_T, FACTOR_DIGITS)),
             "left_out": runs,
         }
 
 
-def records_of(micro_batch: MicroBatch, terms: TokenTerms) -> list[TokenRecord]:
+def build_records(micro_batch: MicroBatch, terms: TokenTerms) -> list[TokenRecord]:
     """Return the records of the rows of a micro-batch that are trajectories."""
     if micro_batch.places_B is None:
         return []
     trained_BT = micro_batch.weights_BT > 0
     values = torch.stack([terms.old_BT, terms.advantages_BT, terms.factors_BT]).float().cpu().numpy()
-    reasons_BT = terms.left_out_BT.cpu().numpy()
+    reasons_BT = terms.mask_reasons_BT.cpu().numpy()
     return [
         TokenRecord(
             place=place,
             logprobs_T=values[0, row, trained_T],
             advantages_T=values[1, row, trained_T],
             factors_T=values[2, row, trained_T],
-            left_out_T=reasons_BT[row, trained_T],
+            mask_reasons_T=reasons_BT[row, trained_T],
         )
         for row, (place, trained_T) in enumerate(zip(micro_batch.places_B.tolist(), trained_BT, strict=True))
         if place >= 0
     ]
 
 
-def _rounded(values_T: Floats, digits: int = DIGITS) -> list[float | None]:
+def _round(values_T: Floats, digits: int = DIGITS) -> list[float | None]:
     return [round(value, digits) if math.isfinite(value) else None for value in values_T.tolist()]
 
 
-def _one_or_all(values: list[float | None]) -> float | list[float | None] | None:
+def _collapse(values: list[float | None]) -> float | list[float | None] | None:
     return values[0] if len(set(values)) == 1 else values

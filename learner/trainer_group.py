@@ -25,7 +25,7 @@ from temper.rollout.weights.delivery import Delivery, Offered, Push
 from temper.rollout.weights.transports import Receivers
 
 T = TypeVar("T")
-DEATH_S = 20.0
+FAILURE_S = 20.0
 """How long the death of a rank may take to be known after the others noticed that it no longer answers them, in seconds."""
 
 
@@ -66,12 +66,12 @@ class TrainerGroup:
         """Whether a rank may be in the middle of a call for ever: it was given up, or has failed in another rank alone."""
         self._loss = LossConfig()
         self._delivery = Delivery(self, processes=engine_processes)
-        self._here = True
-        self._shares = False  # whether the ranks' devices are others' too, between steps
+        self._on_device = True
+        self._shares_devices = False  # whether the ranks' devices are others' too, between steps
 
     def processes(self, *, restarts: int = 0) -> list[ProcessInfo]:
         """Return what each rank does, of a group that was made again so often."""
-        state: ProcessState = "serving" if self._here else "asleep"
+        state: ProcessState = "serving" if self._on_device else "asleep"
         return [ProcessInfo(name=rank.name, state=state, process=rank, restarts=restarts) for rank in self.ranks]
 
     async def ready(self) -> None:
@@ -95,8 +95,8 @@ class TrainerGroup:
     async def occupy(self, *, weights: bool, states: bool) -> None:
         """Have the weights, and all else that training needs, on the ranks' devices from now on, or in main memory."""
         await self._call_all("occupy", named={"weights": weights, "states": states})
-        self._here = weights
-        self._shares = self._shares or not (weights and states)
+        self._on_device = weights
+        self._shares_devices = self._shares_devices or not (weights and states)
 
     async def memory_usage(self) -> dict[str, MemoryUsage]:
         held = await self._call_all("memory_usage")
@@ -123,9 +123,9 @@ class TrainerGroup:
         assert manifest is not None, "rank 0 returns it"
         return Push(manifest=manifest, delivery=self._delivery)
 
-    async def why_merged(self) -> str:
+    async def merge_reason(self) -> str:
         """Return why pushes carry adapters merged into the weights; empty where adapters travel alone."""
-        return await self.ranks[0].process.call("why_merged")
+        return await self.ranks[0].process.call("merge_reason")
 
     async def host(self) -> str:
         return await self.ranks[0].process.host()
@@ -146,10 +146,10 @@ class TrainerGroup:
         Returns whether there is something left to write: rank 0, which holds all but the random states, writes at once
         where main memory has no room for the copy, beside what is put aside next where devices are shared.
         """
-        spare = await self._next_aside() if self._shares else 0
+        spare = await self._offload_bytes() if self._shares_devices else 0
         return (await self._call_all("save", str(directory), named={"beside": True, "spare": spare}))[0]
 
-    async def _next_aside(self) -> int:
+    async def _offload_bytes(self) -> int:
         """Return the bytes of main memory that the ranks on the machine of rank 0 need to leave their devices.
 
         On a CPU that is none: what they put aside they free.
@@ -192,7 +192,7 @@ class TrainerGroup:
             raise
         except Exception as error:
             before, self.stuck = self.stuck, self.stuck or not ends  # for whoever gives up waiting meanwhile
-            if (death := await _death(answers)) is not None:
+            if (death := await _find_failure(answers)) is not None:
                 self.stuck = True
                 raise death from error
             if not ends:
@@ -207,12 +207,12 @@ def _node(rank: RankHandle) -> str | None:
     return None if rank.place is None else rank.place.node
 
 
-async def _death(answers: Sequence[asyncio.Future[T]]) -> LearnerDied | None:
+async def _find_failure(answers: Sequence[asyncio.Future[T]]) -> LearnerDied | None:
     """Return the death of a rank among the answers of all, of which one has failed; None where no rank has died.
 
     The others notice that a connection broke, mostly before it is known that the process at its end has died.
     """
-    deadline = monotonic() + DEATH_S
+    deadline = monotonic() + FAILURE_S
     while True:
         failed = [answer.exception() for answer in answers if answer.done() and not answer.cancelled()]
         pending = [answer for answer in answers if not answer.done()]

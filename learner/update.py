@@ -26,7 +26,7 @@ from temper.learner.models.scorer import Scorer, Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class FixedValues:
     """Log-probabilities of the old policy and of the reference, and the advantages; None where they are not fixed.
 
     They are fixed before the first update of a batch, because an update changes the model that they are computed with.
@@ -37,20 +37,20 @@ class Fixed:
     advantages_BT: torch.Tensor | None = None
 
 
-NOTHING_FIXED = Fixed()
-LARGEST_GAP, LARGEST_GAP_ON_CPU = 0.05, 0.001
+NO_FIXED_VALUES = FixedValues()
+MAX_LOGPROB_DIFF, MAX_LOGPROB_DIFF_ON_CPU = 0.05, 0.001
 """Most nats a token by which kernels may differ between equal weights, as a mean. On a GPU all rounding of bfloat16 together
 makes 0.01 to 0.02; on a CPU a layer that runs a single token makes 1e-6 in float32."""
 
 
-def micro_batch_loss(
+def compute_loss(
     engine: DeepSpeedEngine,
     replay: ExpertReplay,
     micro_batch: MicroBatch,
     *,
     config: LossConfig,
     reference: Reference | None = None,
-    fixed: Fixed = NOTHING_FIXED,
+    fixed: FixedValues = NO_FIXED_VALUES,
     starts: bool = False,
 ) -> Loss:
     """Run the model on a micro-batch and return the loss; `reference` is what the model is held against, if anything.
@@ -61,13 +61,13 @@ def micro_batch_loss(
     """
     ids_BT, weights_BT = _ids_and_weights(micro_batch, engine.device)
     trained_BT = weights_BT > 0
-    scored = partial(_scored, micro_batch=micro_batch, ids_BT=ids_BT, wanted_BT=trained_BT)
+    scored = partial(_score, micro_batch=micro_batch, ids_BT=ids_BT, wanted_BT=trained_BT)
     ref_BT = fixed.ref_BT
     if ref_BT is None and reference is not None:
-        reference.follow(micro_batch.experts)
+        reference.queue_passes(micro_batch.experts)
         with torch.no_grad():
             ref_BT = scored(reference.scorer).logprobs_BT
-    replay.follow(micro_batch.experts)
+    replay.queue_passes(micro_batch.experts)
     scores = scored(engine.scorer, entropy=config.entropy_bonus > 0)
     if config.objective == "nll":
         return nll_loss(scores.logprobs_BT, weights_BT)
@@ -96,7 +96,7 @@ def micro_batch_loss(
     )
 
 
-def fixed_before_updates(
+def compute_fixed_values(
     engine: DeepSpeedEngine,
     replay: ExpertReplay,
     shares: Sequence[Sequence[MicroBatch]],
@@ -104,7 +104,7 @@ def fixed_before_updates(
     loss: LossConfig,
     reference: Reference | None,
     on_progress: Callable[[], None],
-) -> list[list[Fixed]]:
+) -> list[list[FixedValues]]:
     """Compute what is fixed for each micro-batch of each mini-batch's share of this rank, and call `on_progress` after each.
 
     A collective.
@@ -113,27 +113,27 @@ def fixed_before_updates(
     micro_batches = [micro_batch for share in shares for micro_batch in share]
     known = []
     for micro_batch in micro_batches:
-        replay.follow([experts.without_count() for experts in micro_batch.experts])
-        known.append(current_logprobs(engine.scorer, micro_batch, reference=reference, device=engine.device))
+        replay.queue_passes([experts.without_count() for experts in micro_batch.experts])
+        known.append(compute_logprobs(engine.scorer, micro_batch, reference=reference, device=engine.device))
         on_progress()
     if loss.normalises_divergence and micro_batches:
-        known = with_divergence(known, micro_batches, loss=loss)
+        known = subtract_divergence(known, micro_batches, loss=loss)
     rest = iter(known)
     return [[next(rest) for _ in share] for share in shares]
 
 
-def current_logprobs(
+def compute_logprobs(
     policy: Scorer, micro_batch: MicroBatch, *, reference: Reference | None, device: torch.device
-) -> Fixed:
+) -> FixedValues:
     """Compute the log-probabilities that the policy, and the reference if any, give to the trained tokens now."""
     ids_BT, weights_BT = _ids_and_weights(micro_batch, device)
-    scored = partial(_scored, micro_batch=micro_batch, ids_BT=ids_BT, wanted_BT=weights_BT > 0)
+    scored = partial(_score, micro_batch=micro_batch, ids_BT=ids_BT, wanted_BT=weights_BT > 0)
     with torch.no_grad():
         old_BT = scored(policy).logprobs_BT
         if reference is None:
-            return Fixed(old_BT=old_BT)
-        reference.follow(micro_batch.experts)
-        return Fixed(old_BT=old_BT, ref_BT=scored(reference.scorer).logprobs_BT)
+            return FixedValues(old_BT=old_BT)
+        reference.queue_passes(micro_batch.experts)
+        return FixedValues(old_BT=old_BT, ref_BT=scored(reference.scorer).logprobs_BT)
 
 
 def _require_equal(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor, trained_BT: torch.Tensor) -> None:
@@ -145,7 +145,9 @@ def _require_equal(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor, trained_BT: 
     gap = ((logprobs_BT - ref_BT).abs() * trained_BT).sum()
     sums = sum_over_ranks({"gap": gap.double().cpu(), "tokens": trained_BT.sum().double().cpu()})
     mean = sums["gap"] / max(sums["tokens"], 1.0)
-    if mean > (LARGEST_GAP if logprobs_BT.is_cuda else LARGEST_GAP_ON_CPU):  # not a number: the step is skipped
+    if mean > (
+        MAX_LOGPROB_DIFF if logprobs_BT.is_cuda else MAX_LOGPROB_DIFF_ON_CPU
+    ):  # not a number: the step is skipped
         raise ValueError(
             f"the model and its reference have the same weights before the first update, but their log-probabilities differ "
             f"by {mean:.2g} nats a token: a divergence would count this error. Set learner.bf16=false, or train "
@@ -162,13 +164,13 @@ def sum_over_ranks(totals: dict[str, torch.Tensor]) -> dict[str, float]:
     return dict(zip(totals, values.tolist(), strict=True))
 
 
-def with_divergence(
-    fixed: Sequence[Fixed],
+def subtract_divergence(
+    fixed: Sequence[FixedValues],
     micro_batches: Sequence[MicroBatch],
     *,
     loss: LossConfig,
     summed: Callable[[dict[str, torch.Tensor]], dict[str, float]] = sum_over_ranks,
-) -> list[Fixed]:
+) -> list[FixedValues]:
     """Add advantages that have paid for the divergence still to come and are normalised after that, over all tokens.
 
     A_t = R - beta sum over i >= t of KL(i), less its mean over the trained tokens of the batch, divided by its (population)
@@ -194,25 +196,25 @@ def with_divergence(
     ]
 
 
-def means(sums: dict[str, float], *, denominator: float) -> dict[str, float]:
+def normalise_sums(sums: dict[str, float], *, denominator: float) -> dict[str, float]:
     """Divide the loss by the batch's denominator, everything else by the weight of its tokens."""
     weight = sums.pop("weight")
     return {name: value / (denominator if name == "loss" else weight) for name, value in sums.items()}
 
 
-def over_updates(updates: Sequence[dict[str, float]]) -> dict[str, float]:
+def average_updates(updates: Sequence[dict[str, float]]) -> dict[str, float]:
     """Return the mean of each metric over the updates that have it, and as `updates` how many changed the weights.
 
     The learning rate is the last one.
     """
     names = dict.fromkeys(name for update in updates for name in update)
-    means = {name: fmean(update[name] for update in updates if name in update) for name in names}
+    normalise_sums = {name: fmean(update[name] for update in updates if name in update) for name in names}
     rates = [update["learning_rate"] for update in updates if "learning_rate" in update]
     applied = sum(not update["skipped"] for update in updates)
-    return means | ({"learning_rate": rates[-1]} if rates else {}) | {"updates": float(applied)}
+    return normalise_sums | ({"learning_rate": rates[-1]} if rates else {}) | {"updates": float(applied)}
 
 
-def _scored(
+def _score(
     scorer: Callable[..., Scores],
     *,
     micro_batch: MicroBatch,
@@ -234,7 +236,7 @@ def _ids_and_weights(micro_batch: MicroBatch, device: torch.device) -> tuple[tor
     return torch.tensor(micro_batch.ids_BT, device=device), torch.tensor(micro_batch.weights_BT, device=device)
 
 
-def token_logprobs_of(
+def compute_token_logprobs(
     engine: DeepSpeedEngine, replay: ExpertReplay, samples: Sequence[TrainingSample]
 ) -> list[list[float]]:
     """Compute the log-probability of each token of each sample (0 for the first), one sample at a time."""
@@ -243,7 +245,7 @@ def token_logprobs_of(
     with torch.no_grad():
         for sample in samples:
             ids_BT = torch.tensor(sample.ids, dtype=torch.int64, device=engine.device)[None]
-            replay.follow([PassExperts.uncounted(sample.experts, length=len(sample.ids))])
+            replay.queue_passes([PassExperts.from_uncounted(sample.experts, length=len(sample.ids))])
             temperatures_B = torch.tensor([sample.temperature], device=ids_BT.device)
             scores = engine.scorer(ids_BT, torch.ones_like(ids_BT).bool(), temperatures_B=temperatures_B)
             values.append(scores.logprobs_BT[0].tolist())

@@ -100,7 +100,7 @@ class WeightSender:
             self._has_base = True
             return written if self._rank == 0 else None
 
-    def why_merged(self, engine: TrainedModel) -> str:
+    def merge_reason(self, engine: TrainedModel) -> str:
         """Return why pushes carry adapters merged into the weights; empty if they carry the adapters alone."""
         config = self._config
         if not is_non_blocking(config.transport):
@@ -154,7 +154,7 @@ class WeightSender:
                     device=engine.device,
                     timeout_s=config.collective_timeout_s,
                 )
-            elif engine.has_adapters and not self.why_merged(engine):
+            elif engine.has_adapters and not self.merge_reason(engine):
                 self._sender = SegmentSender(
                     self._transport,
                     shapes=engine.adapter_shapes(),
@@ -313,7 +313,7 @@ class BucketSender:
         self._receivers: Receivers | None = None
         self._bucket_group: BucketGroup | None = None
         self._store: object = None
-        self._met: tuple[BucketGroup, ProcessGroup] | None = None
+        self._joined: tuple[BucketGroup, ProcessGroup] | None = None
 
     def push(self, version: int) -> WeightManifest:
         """Describe the weights as they are now, which are sent as this version. To be called on every rank."""
@@ -350,7 +350,7 @@ class BucketSender:
             if self._last is None:  # else the offer is that of a later version
                 self.close()  # engines that have the offer notice it there
             raise
-        bucket_group, left = self._agreed(), iter(gathered)
+        bucket_group, left = self._broadcast_group(), iter(gathered)
         try:
             number = sender_of(self._rank, ranks=self._ranks, senders=bucket_group.senders)
             if number is not None:
@@ -366,20 +366,22 @@ class BucketSender:
             raise
 
     def _group(self, bucket_group: BucketGroup, number: int) -> ProcessGroup:
-        if self._met is None or self._met[0] != bucket_group:
+        if self._joined is None or self._joined[0] != bucket_group:
             store = self._store if self._rank == 0 else connected(bucket_group.rendezvous)
-            self._met = bucket_group, bucket_group.join(store, sender=number, member=0, device=self._device)
-        return self._met[1]
+            self._joined = bucket_group, bucket_group.join(store, sender=number, member=0, device=self._device)
+        return self._joined[1]
 
-    def _agreed(self) -> BucketGroup:
-        told: list[BucketGroup | None] = [self._bucket_group]
+    def _broadcast_group(self) -> BucketGroup:
+        shared: list[BucketGroup | None] = [self._bucket_group]
         if self._ranks > 1:
-            dist.broadcast_object_list(told, src=0, device=torch.device("cpu") if self._device.type == "cpu" else None)
-        assert told[0] is not None, "it was offered before"
-        return told[0]
+            dist.broadcast_object_list(
+                shared, src=0, device=torch.device("cpu") if self._device.type == "cpu" else None
+            )
+        assert shared[0] is not None, "it was offered before"
+        return shared[0]
 
     def close(self) -> None:
-        self._met, self._bucket_group, self._store = None, None, None
+        self._joined, self._bucket_group, self._store = None, None, None
 
 
 def sender_of(rank: int, *, ranks: int, senders: int) -> int | None:

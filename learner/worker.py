@@ -20,31 +20,31 @@ from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE, DeepSpeedEngin
 from temper.learner.engine.device_memory import device_bytes
 from temper.learner.engine.frozen_model import FrozenModel, Reference, UnadaptedModel
 from temper.learner.engine.optimizer import freeze, learning_rate
-from temper.learner.imports_kept import keep_imports
+from temper.learner.gc_freeze import freeze_gc
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.adapters import add_adapters, load_adapters
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.experts import prepare_routers
 from temper.learner.models.loading import read_model, read_tokenizer, recompute
 from temper.learner.saving import (
-    Unwritten,
+    PendingCheckpoint,
     checkpoint_bytes,
     checkpoint_pieces,
     has_room,
     random_file,
     read_random_states,
 )
-from temper.learner.token_records import TokenRecord, records_of
+from temper.learner.token_records import TokenRecord, build_records
 from temper.learner.training_state import STATE_FOLDER, CheckpointFacts
 from temper.learner.update import (
-    NOTHING_FIXED,
-    Fixed,
-    fixed_before_updates,
-    means,
-    micro_batch_loss,
-    over_updates,
+    NO_FIXED_VALUES,
+    FixedValues,
+    average_updates,
+    compute_fixed_values,
+    compute_loss,
+    compute_token_logprobs,
+    normalise_sums,
     sum_over_ranks,
-    token_logprobs_of,
 )
 from temper.learner.weight_sender import WeightSender
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
@@ -64,7 +64,7 @@ class TrainerWorker:
             MASTER_ADDR=master_addr,
             MASTER_PORT=str(master_port),
         )
-        keep_imports()  # an engine of DeepSpeed that begins or ends asks for three collections
+        freeze_gc()  # an engine of DeepSpeed that begins or ends asks for three collections
         torch.set_num_threads(config.threads)
         transformers_logging.set_verbosity_error()  # on a CPU it warns that GPU kernels are absent
         transformers_logging.disable_progress_bar()
@@ -74,7 +74,7 @@ class TrainerWorker:
         self.config = config
         self.steps = 0  # updates done, which is what the schedule counts
         self.needed_bytes = 0
-        self._unwritten = Unwritten()
+        self._pending = PendingCheckpoint()
         self._records: list[TokenRecord] = []
         self.engine: DeepSpeedEngine | None = None
         self.replay: ExpertReplay | None = None
@@ -94,9 +94,9 @@ class TrainerWorker:
         self.steps = 0
         self.teacher_dir = None if teacher_dir is None else Path(teacher_dir)
         self.tokenizer_files = read_tokenizer(Path(model_dir))
-        self._begin(Path(model_dir))
+        self._build_engine(Path(model_dir))
 
-    def _begin(self, model_dir: Path, adapters: Path | None = None) -> None:
+    def _build_engine(self, model_dir: Path, adapters: Path | None = None) -> None:
         """Make the engine of a model, with adapters as a checkpoint holds them, or new ones, where they are trained."""
         self.close()
         model = read_model(model_dir)
@@ -122,7 +122,7 @@ class TrainerWorker:
         torch.set_num_threads(threads)
 
     def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
-        """Make an update from this rank's share of each mini-batch. For metrics see `over_updates`.
+        """Make an update from this rank's share of each mini-batch. For metrics see `average_updates`.
 
         They cover so many `epochs`, the first of which is recorded. If there are several, the old policy's
         log-probabilities are taken before the first one.
@@ -131,13 +131,13 @@ class TrainerWorker:
             start = time.monotonic()
             self._records = []
             several = len(shares) > 1
-            fixed: list[list[Fixed]] | list[None] = [None] * len(shares)
+            fixed: list[list[FixedValues]] | list[None] = [None] * len(shares)
             if loss.normalises_divergence or (several and loss.is_sampled):
                 distinct = {id(share.micro_batches): share.micro_batches for share in shares}
                 reference = self._reference() if loss.needs_reference else None
                 model = self._engine(), self._replay()
                 advance = self.progress_counter.advance
-                found = fixed_before_updates(
+                found = compute_fixed_values(
                     *model, [*distinct.values()], loss=loss, reference=reference, on_progress=advance
                 )
                 known = dict(zip(distinct, found, strict=True))  # a batch that is alone comes again in each epoch
@@ -148,10 +148,10 @@ class TrainerWorker:
             ]
             seconds = time.monotonic() - start
             tokens = sum(share.tokens for share in shares)
-            return over_updates(updates) | {"step_seconds": seconds, "tokens_per_s": tokens / seconds}
+            return average_updates(updates) | {"step_seconds": seconds, "tokens_per_s": tokens / seconds}
 
     def train_step(
-        self, share: BatchShare, *, loss: LossConfig, fixed: Sequence[Fixed] | None = None, record: bool = False
+        self, share: BatchShare, *, loss: LossConfig, fixed: Sequence[FixedValues] | None = None, record: bool = False
     ) -> dict[str, float]:
         """Make one update from this rank's share of a batch; returns metrics of the whole batch, the same on every rank.
 
@@ -167,19 +167,19 @@ class TrainerWorker:
         starts = self.steps == 0 and self.teacher_dir is None and reference is not None
         totals: dict[str, torch.Tensor] = {}
         own = share.micro_batches
-        for micro_batch, known in zip(own, fixed or [NOTHING_FIXED] * len(own), strict=True):
+        for micro_batch, known in zip(own, fixed or [NO_FIXED_VALUES] * len(own), strict=True):
             model = engine, replay
-            result = micro_batch_loss(*model, micro_batch, config=loss, reference=reference, fixed=known, starts=starts)
+            result = compute_loss(*model, micro_batch, config=loss, reference=reference, fixed=known, starts=starts)
             engine.backward(result.total / share.denominator)
             if record and result.terms is not None:
-                self._records += records_of(micro_batch, result.terms)
+                self._records += build_records(micro_batch, result.terms)
             for name, value in result.sums.items():
                 totals[name] = totals.get(name, torch.zeros((), dtype=torch.float64)) + value.double().cpu()
             self.progress_counter.advance()
         rate = learning_rate(self.steps, optim=self.optim, total_steps=self.total_steps)
         applied, norm = engine.step(learning_rate=rate)
         self.steps += applied
-        metrics = means(sum_over_ranks(totals), denominator=share.denominator) | replay.metrics()
+        metrics = normalise_sums(sum_over_ranks(totals), denominator=share.denominator) | replay.metrics()
         return metrics | {"grad_norm": norm, "learning_rate": rate, "skipped": float(not applied)}
 
     def token_records(self) -> list[TokenRecord]:
@@ -188,7 +188,7 @@ class TrainerWorker:
 
     def logprobs(self, samples: list[TrainingSample]) -> list[list[float]]:
         """Compute the trainer's log-probability of each token of each sample (0 for the first), one sample at a time."""
-        return token_logprobs_of(self._engine(), self._replay(), samples)
+        return compute_token_logprobs(self._engine(), self._replay(), samples)
 
     def occupy(self, *, weights: bool, states: bool) -> None:
         """Have the weights, and all else that it trains with, on the device from now on, or in main memory."""
@@ -220,11 +220,11 @@ class TrainerWorker:
         start = os.path.relpath(self.start_dir, target.parent)
         facts = CheckpointFacts(steps=self.steps, bf16=self.config.bf16, start=start)
         pieces = checkpoint_pieces(self._engine(), target, rank=self.rank, facts=facts, tokenizer=self.tokenizer_files)
-        return self._unwritten.take(pieces, hold=beside and has_room(self.needed_bytes + spare))
+        return self._pending.add(pieces, hold=beside and has_room(self.needed_bytes + spare))
 
     def write(self) -> None:
         """Write what `save` has copied. May be called from another thread while the model is trained on."""
-        self._unwritten.write()
+        self._pending.write()
 
     def restore(self, directory: str) -> int:
         """Continue from a checkpoint of this model; returns the number of updates done. Call `load` before.
@@ -238,7 +238,7 @@ class TrainerWorker:
             raise ValueError(f"{directory} was written with learner.bf16={str(facts.bf16).lower()}; use that")
         start = (Path(directory).parent / facts.start).resolve()
         if self.config.lora.rank:  # the checkpoint's model is the sum of weights and adapters
-            self._begin(start, state / ADAPTERS_FILE)
+            self._build_engine(start, state / ADAPTERS_FILE)
         self.start_dir = start
         self._engine().load_state(state)
         read_random_states(state / random_file(self.rank))
@@ -249,8 +249,8 @@ class TrainerWorker:
         """Have the weights ready for a push; rank 0 returns what was published, the others None."""
         return self.pushes.publish(version, self._loaded())
 
-    def why_merged(self) -> str:
-        return self.pushes.why_merged(self._loaded())
+    def merge_reason(self) -> str:
+        return self.pushes.merge_reason(self._loaded())
 
     def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
         return self.pushes.offer(version, whole=whole, receivers=receivers)

@@ -113,7 +113,7 @@ class Turn:
     `context_ids` are the ids that the engine saw *for the first time* in this turn: the prompt in the first turn, the
     rendered observation in later ones. Of a trajectory of two turns the engine saw `context_1` and then
     `context_1 + sampled_1 + context_2`; its training sequence is `context_1 + sampled_1 + context_2 + sampled_2`.
-    `forced_T` marks tokens that were inserted, not sampled: their log-probability is NaN and carries no loss.
+    `injected_T` marks tokens that were inserted, not sampled: their log-probability is NaN and carries no loss.
     All of these are read-only arrays (`rollout/token_arrays.py`).
     `text` is all that was sampled, `thought_text` and `answer` are what was read of it, in the format of the model's family.
     `thought` says how long thought and answer are and how the thought was closed, `faults` what is wrong with the form.
@@ -126,7 +126,7 @@ class Turn:
     sampled_ids: Ids
     logprobs_T: Floats
     versions_T: Ids
-    forced_T: Marks
+    injected_T: Marks
     text: str
     thought_text: str | None = None
     answer: str = ""
@@ -142,7 +142,7 @@ class Turn:
         for name, values in (
             ("logprobs_T", self.logprobs_T),
             ("versions_T", self.versions_T),
-            ("forced_T", self.forced_T),
+            ("injected_T", self.injected_T),
         ):
             if len(values) != count:
                 raise ValueError(f"{name} has {len(values)} entries for {count} sampled tokens")
@@ -185,7 +185,7 @@ class Trajectory:
     @property
     def unforced_tokens(self) -> int:
         """Tokens that the model sampled itself."""
-        return sum(len(turn.forced_T) - int(turn.forced_T.sum()) for turn in self.turns)
+        return sum(len(turn.injected_T) - int(turn.injected_T.sum()) for turn in self.turns)
 
     @property
     def thought_tokens(self) -> int:

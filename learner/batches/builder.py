@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from temper.learner.batches.micro_batches import TrainBatch, make_batch
-from temper.learner.batches.pairs import Pair, make_pair_batch
+from temper.learner.batches.micro_batches import TrainBatch, build_batch
+from temper.learner.batches.pairs import Pair, build_pair_batch
 from temper.learner.batches.samples import TrainingSample, mini_batches, samples_from_groups
 from temper.learner.config import LearnerConfig
 from temper.learner.losses.config import Aggregation, LossConfig
 from temper.rollout.trajectory import Group
 
 
-def samples_by(loss: LossConfig, groups: Sequence[Group]) -> list[TrainingSample]:
+def build_samples(loss: LossConfig, groups: Sequence[Group]) -> list[TrainingSample]:
     """Return the samples of sampled answers as a loss trains them; see `samples_from_groups`."""
     return samples_from_groups(
         groups,
@@ -30,10 +30,10 @@ class BatchBuilder:
     config: LearnerConfig
     pad_id: int
 
-    def of_samples(
+    def build_from_samples(
         self, samples: Sequence[TrainingSample], *, aggregation: Aggregation = "token", constant_length: int = 0
     ) -> TrainBatch:
-        return make_batch(
+        return build_batch(
             samples,
             ranks=self.config.ranks,
             micro_batch_tokens=self.config.micro_batch_tokens,
@@ -43,21 +43,21 @@ class BatchBuilder:
             shared_prompts=self.config.shared_prompts,
         )
 
-    def of_groups(
+    def build_from_groups(
         self, groups: Sequence[Group], loss: LossConfig, *, updates: int, epochs: int = 1
     ) -> list[TrainBatch]:
         """Return the batches of a step on sampled answers, `updates` for each of its epochs, each epoch split anew."""
-        samples = samples_by(loss, groups)
+        samples = build_samples(loss, groups)
         splits = epochs if updates > 1 else 1  # a single batch is the same in each epoch
         batches = [
-            self.of_samples(part, aggregation=loss.aggregation, constant_length=loss.constant_length)
+            self.build_from_samples(part, aggregation=loss.aggregation, constant_length=loss.constant_length)
             for epoch in range(splits)
             for part in mini_batches(samples, count=updates, epoch=epoch)
         ]
         return batches * (epochs // splits)
 
-    def of_pairs(self, pairs: Sequence[Pair]) -> TrainBatch:
-        return make_pair_batch(
+    def build_from_pairs(self, pairs: Sequence[Pair]) -> TrainBatch:
+        return build_pair_batch(
             pairs,
             ranks=self.config.ranks,
             micro_batch_tokens=self.config.micro_batch_tokens,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from temper.learner.batches.packing import BatchPlan, MicroBatchPlan, cheapest_plan
-from temper.learner.batches.pass_experts import PassExperts, pass_experts
+from temper.learner.batches.pass_experts import PassExperts, build_passes
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.batches.shared_prefixes import Prompts, shared_prefixes
 from temper.learner.losses.config import Aggregation
@@ -83,7 +83,7 @@ class TrainBatch:
         )
 
 
-def make_batch(
+def build_batch(
     samples: Sequence[TrainingSample],
     *,
     ranks: int,
@@ -116,12 +116,12 @@ def make_batch(
         "sequence": len(trained),
         "constant": len(samples) * constant_length,
     }
-    return planned_batch(
+    return build_planned_batch(
         plan, trained, denominator=denominators[aggregation], pad_id=pad_id, by_sample=aggregation == "sequence"
     )
 
 
-def planned_batch(
+def build_planned_batch(
     plan: BatchPlan,
     samples: Sequence[TrainingSample],
     *,
@@ -177,7 +177,7 @@ def micro_batch(
         temperatures_B=None if (temperatures_B == 1).all() else temperatures_B,
         places_B=np.array([-1 if sample.place is None else sample.place for sample, _ in rows], dtype=np.int32),
         prompts=prompts,
-        experts=pass_experts(
+        experts=build_passes(
             plan, {row: len(own.ids) for row, own in used.items()}, {row: own.experts for row, own in used.items()}
         ),
     )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from temper.learner.batches.micro_batches import TrainBatch, planned_batch
+from temper.learner.batches.micro_batches import TrainBatch, build_planned_batch
 from temper.learner.batches.packing import cheapest_pair_plan
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.batches.shared_prefixes import shared_length
@@ -28,7 +28,7 @@ class Pair:
         return shared_length([answer.ids for answer in answers], [answer.first_trained for answer in answers])
 
 
-def make_pair_batch(
+def build_pair_batch(
     pairs: Sequence[Pair], *, ranks: int, micro_batch_tokens: int, pad_id: int, shared_prompts: bool = False
 ) -> TrainBatch:
     """Make one step's batch of pairs; its denominator is the number of pairs.
@@ -43,4 +43,4 @@ def make_pair_batch(
     answers = [answer for pair in used for answer in (pair.chosen, pair.rejected)]
     prompts = [pair.shared_prompt if shared_prompts else 0 for pair in used]
     plan = cheapest_pair_plan([len(answer.ids) for answer in answers], prompts, ranks=ranks, budget=micro_batch_tokens)
-    return planned_batch(plan, answers, denominator=len(used), pad_id=pad_id, dummy_rows=2)
+    return build_planned_batch(plan, answers, denominator=len(used), pad_id=pad_id, dummy_rows=2)

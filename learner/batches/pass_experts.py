@@ -45,7 +45,7 @@ class PassExperts:
         samples_BT = np.zeros((len(rows), longest), dtype=np.int32)
         for row, (place, given) in enumerate(zip(places, rows, strict=True)):
             samples_BT[row, place] = given.samples
-        shape_LK = recorded_shape([row.experts_TLK for row in rows])
+        shape_LK = find_choices_shape([row.experts_TLK for row in rows])
         if shape_LK is None:
             return cls(samples_BT=samples_BT)
         experts_BTLK = np.full((len(rows), longest, *shape_LK), UNRECORDED, dtype=np.int16)
@@ -58,12 +58,12 @@ class PassExperts:
         return PassExperts(samples_BT=np.zeros_like(self.samples_BT), experts_BTLK=self.experts_BTLK)
 
     @classmethod
-    def uncounted(cls, experts_TLK: Choices | None, *, length: int) -> "PassExperts":
+    def from_uncounted(cls, experts_TLK: Choices | None, *, length: int) -> "PassExperts":
         """Make the pass of a single sample whose tokens are not counted."""
         return cls.padded([PassRow(length=length, samples=0, experts_TLK=experts_TLK)])
 
 
-def pass_experts(
+def build_passes(
     plan: MicroBatchPlan, lengths: Mapping[int, int], experts: Mapping[int, Choices | None]
 ) -> tuple[PassExperts, ...]:
     """Return the passes of a micro-batch, given each sample's length and choices: of the prompts, if any, then of the rows.
@@ -82,9 +82,9 @@ def pass_experts(
     return PassExperts.padded(prompts, left=True), PassExperts.padded(rows)
 
 
-def joined_choices(parts: Sequence[tuple[int, Choices | None]]) -> Choices | None:
+def join_choices(parts: Sequence[tuple[int, Choices | None]]) -> Choices | None:
     """Join the choices of parts that follow each other, each with its number of tokens; None where no part has any."""
-    shape_LK = recorded_shape([choices for _, choices in parts])
+    shape_LK = find_choices_shape([choices for _, choices in parts])
     if shape_LK is None:
         return None
     return np.concatenate(
@@ -92,7 +92,7 @@ def joined_choices(parts: Sequence[tuple[int, Choices | None]]) -> Choices | Non
     )
 
 
-def recorded_shape(choices: Sequence[Choices | None]) -> tuple[int, int] | None:
+def find_choices_shape(choices: Sequence[Choices | None]) -> tuple[int, int] | None:
     """Return the expert layers, and the experts of a token, of some choices; None where there are none.
 
     Raises `ValueError` where they differ.

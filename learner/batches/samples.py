@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from temper.learner.batches.pass_experts import joined_choices
+from temper.learner.batches.pass_experts import join_choices
 from temper.learner.losses.advantages import batch_advantages
 from temper.rollout.expert_choices import Choices
 from temper.rollout.token_arrays import (
@@ -137,7 +137,7 @@ def _sample(
         context, sampled = len(turn.context_ids), len(turn.sampled_ids)
         own = min((overrides[fault] for fault in turn.faults if fault in overrides), default=advantage)
         ids += [turn.context_ids, turn.sampled_ids]
-        trained += [every(context, UNTRAINED), every(sampled, UNTRAINED) if masked else ~turn.forced_T]
+        trained += [every(context, UNTRAINED), every(sampled, UNTRAINED) if masked else ~turn.injected_T]
         behaviour += [every(context, UNKNOWN), turn.logprobs_T]
         advantages += [every(context, np.float32(advantage)), every(sampled, np.float32(own))]
     versions_T = joined((turn.versions_T for turn in trajectory.turns), np.int32)
@@ -150,7 +150,7 @@ def _sample(
         newest=WeightVersion(step=int(versions_T.max())) if len(versions_T) else None,
         group=ticket.number,
         temperature=ticket.sampling.temperature,
-        experts=joined_choices([(len(t.context_ids) + len(t.sampled_ids), t.experts) for t in trajectory.turns]),
+        experts=join_choices([(len(t.context_ids) + len(t.sampled_ids), t.experts) for t in trajectory.turns]),
     )
 
 

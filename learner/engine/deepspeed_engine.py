@@ -34,8 +34,15 @@ from temper.learner.config import LearnerConfig, OptimConfig, require_together
 from temper.learner.engine.device_memory import DeviceMemory
 from temper.learner.engine.optimizer import GuardedAdamW, muon_groups, parameter_groups
 from temper.learner.engine.optimizer_state import OptimizerState
-from temper.learner.engine.piece import Piece, copied, file_piece
-from temper.learner.models.adapters import adapter_names, adapter_shapes, is_adapter, merged, merged_names, unmerged
+from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
+from temper.learner.models.adapters import (
+    adapter_names,
+    adapter_shapes,
+    is_adapter,
+    merge_adapters,
+    merged_names,
+    strip_adapters,
+)
 from temper.learner.models.loading import cast, train_without_noise
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.shape import require_shareable
@@ -142,7 +149,7 @@ class DeepSpeedEngine:
         """
         for bucket in self._gathered(dict(self.model.named_parameters())):
             with torch.no_grad():
-                yield merged(self.model, bucket) if self.has_adapters else bucket
+                yield merge_adapters(self.model, bucket) if self.has_adapters else bucket
 
     def _gathered(self, parameters: dict[str, Any]) -> Iterator[dict[str, torch.Tensor]]:
         for bucket in self._buckets(parameters) if self.zero_stage == 3 else [parameters]:
@@ -172,7 +179,7 @@ class DeepSpeedEngine:
     def base_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
         """Gather what adapters stand beside, and all else that is none, like `checkpoint_parameters`."""
         for bucket in self._gathered({n: p for n, p in self.model.named_parameters() if not is_adapter(n)}):
-            yield revert_weight_conversion(self.model, unmerged(bucket))
+            yield revert_weight_conversion(self.model, strip_adapters(bucket))
 
     def adapter_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
         """Gather the adapters, by the names of `adapter_names`."""
@@ -194,17 +201,17 @@ class DeepSpeedEngine:
 
     def model_piece(self, *, keep: bool) -> Piece:
         """Copy the model, to be written in Hugging Face format (safetensors), where `keep` is set: on one rank."""
-        weights = _copied(self.parameters(), keep=keep)
+        weights = _collect(self.parameters(), keep=keep)
         if not keep:
             return lambda directory: None
-        buffers = {name: copied(buffer) for name, buffer in saved_buffers(self.model).items()}
+        buffers = {name: copy_to_cpu(buffer) for name, buffer in saved_buffers(self.model).items()}
         return partial(self.model.save_pretrained, state_dict=weights | buffers)
 
     def state_pieces(self, *, keep: bool) -> Iterator[Piece]:
         """Yield the optimiser's state and, where training computes in bfloat16, the float32 weights, on one rank."""
         yield from self._state.pieces(keep=keep)
         adapters = {name: p for name, p in self.model.named_parameters() if is_adapter(name)}
-        whole = _copied(self._gathered(adapters) if adapters else (), keep=keep)
+        whole = _collect(self._gathered(adapters) if adapters else (), keep=keep)
         if whole:
             yield file_piece(ADAPTERS_FILE, whole)
 
@@ -237,12 +244,12 @@ def saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {name: buffers[name] for name in model.state_dict() if name in buffers}
 
 
-def _copied(buckets: Iterable[dict[str, torch.Tensor]], *, keep: bool) -> dict[str, torch.Tensor]:
+def _collect(buckets: Iterable[dict[str, torch.Tensor]], *, keep: bool) -> dict[str, torch.Tensor]:
     """Copy what the buckets hold to main memory where `keep` is set. Every rank walks through them, for it is collective."""
     whole: dict[str, torch.Tensor] = {}
     for bucket in buckets:
         if keep:
-            whole |= {name: copied(tensor) for name, tensor in bucket.items()}
+            whole |= {name: copy_to_cpu(tensor) for name, tensor in bucket.items()}
     return whole
 
 
@@ -281,16 +288,16 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
             "overlap_comm": learner.zero_stage == 3 and learner.ranks > 1,
             "reduce_bucket_size": min(count, 500_000_000),  # allocated in full beforehand
             "stage3_param_persistence_threshold": min(count // 100, 100_000),  # smaller ones stay whole on every rank
-            **_offload(learner),
+            **_offload_config(learner),
         },
     }
 
 
-def _offload(learner: LearnerConfig) -> dict[str, Any]:
-    return ({} if learner.offload == "none" else {"offload_optimizer": _place(learner)}) | offload_param(learner)
+def _offload_config(learner: LearnerConfig) -> dict[str, Any]:
+    return ({} if learner.offload == "none" else {"offload_optimizer": _place(learner)}) | offload_param_config(learner)
 
 
-def offload_param(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
+def offload_param_config(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
     """Set the place of stage 3 parameters between their uses. Files are in this subfolder of the common folder."""
     if learner.offload == "none" or learner.zero_stage < 3:
         return {}

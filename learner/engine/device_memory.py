@@ -14,13 +14,13 @@ import torch
 from temper.rollout.weights.host_memory import available_bytes
 
 
-class Aside:
+class OffloadedStorage:
     """Takes storages off a device and puts them back. Whoever computes with them meanwhile crashes."""
 
     def __init__(self) -> None:
-        self._taken: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
+        self._copies: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
 
-    def take(self, memory: Iterable[torch.UntypedStorage]) -> None:
+    def offload(self, memory: Iterable[torch.UntypedStorage]) -> None:
         """Copy this memory to main memory, and free it. Does nothing to what is aside.
 
         What others own, such as a file that is mapped, stays: on a CPU there may be some. Raises `MemoryError` where main
@@ -28,25 +28,25 @@ class Aside:
         """
         for storage in memory:
             if storage.nbytes() and storage.resizable():
-                _require_room(storage.nbytes())
+                _require_memory(storage.nbytes())
                 copy = torch.UntypedStorage(storage.nbytes())
                 copy.copy_(storage)
                 storage.resize_(0)
-                self._taken.append((storage, copy))
+                self._copies.append((storage, copy))
 
-    def put_back(self) -> None:
+    def reload(self) -> None:
         """Bring all back that was taken. What the device has no room for stays aside, and its error is raised."""
-        while self._taken:
-            storage, copy = self._taken[-1]
+        while self._copies:
+            storage, copy = self._copies[-1]
             storage.resize_(copy.nbytes())
             storage.copy_(copy)
-            self._taken.pop()
+            self._copies.pop()
 
     def __bool__(self) -> bool:
-        return bool(self._taken)
+        return bool(self._copies)
 
 
-def _require_room(size: int) -> None:
+def _require_memory(size: int) -> None:
     available, _ = available_bytes()
     if size > available:  # the kernel would kill a process to make room
         raise MemoryError(
@@ -55,7 +55,7 @@ def _require_room(size: int) -> None:
         )
 
 
-def memory_of(tensors: Iterable[torch.Tensor], *, device: torch.device) -> dict[int, torch.UntypedStorage]:
+def find_storages(tensors: Iterable[torch.Tensor], *, device: torch.device) -> dict[int, torch.UntypedStorage]:
     """Return the memory of those tensors that are on a device, each piece once, by a number that stays the same."""
     here = (tensor.untyped_storage() for tensor in tensors if tensor.device.type == device.type)
     return {storage._cdata: storage for storage in here}
@@ -74,7 +74,7 @@ def device_bytes() -> int | None:
     return total - free
 
 
-def reachable(*roots: object) -> Iterator[torch.Tensor]:
+def find_tensors(*roots: object) -> Iterator[torch.Tensor]:
     """Yield the tensors that are reached from these objects through containers, objects of DeepSpeed and optimisers.
 
     Modules are not entered, but their parameters may be roots: with a parameter come its gradient and its partition.
@@ -113,41 +113,41 @@ class DeviceMemory:
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._device: torch.device = engine.device
-        self._weights_aside, self._states_aside = Aside(), Aside()
+        self._offloaded_weights, self._offloaded_states = OffloadedStorage(), OffloadedStorage()
 
     @property
     def is_whole(self) -> bool:
         """Whether all is on the device, as training needs it."""
-        return not (self._weights_aside or self._states_aside)
+        return not (self._offloaded_weights or self._offloaded_states)
 
     def occupy(self, *, weights: bool, states: bool) -> None:
         """Have the weights, and the states of optimiser and gradients, on the device from now on, or in main memory."""
         if weights:
-            self._weights_aside.put_back()
+            self._offloaded_weights.reload()
         if states:
-            self._states_aside.put_back()
+            self._offloaded_states.reload()
         if weights and states:
             return
         if self._engine.zero_optimization_partition_weights():
             self._engine.empty_partition_cache()  # stage 3: whole parameters that it has gathered
-        of_weights, of_states = self._memory()
+        weight_storages, state_storages = self._memory()
         if not states:
-            self._states_aside.take(of_states.values())
+            self._offloaded_states.offload(state_storages.values())
         if not weights:
-            self._weights_aside.take(of_weights.values())
+            self._offloaded_weights.offload(weight_storages.values())
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def nbytes(self) -> tuple[int, int]:
         """Return how many bytes weights and states have on the device."""
-        of_weights, of_states = self._memory()
-        return nbytes(of_weights.values()), nbytes(of_states.values())
+        weight_storages, state_storages = self._memory()
+        return nbytes(weight_storages.values()), nbytes(state_storages.values())
 
     def _memory(self) -> tuple[dict[int, torch.UntypedStorage], dict[int, torch.UntypedStorage]]:
         model, device = self._engine.module, self._device
         parameters = list(model.parameters())
         partitions = [vars(parameter)["ds_tensor"] for parameter in parameters if "ds_tensor" in vars(parameter)]
-        of_weights = memory_of([*parameters, *partitions, *model.buffers()], device=device)
-        tensors = reachable(self._engine.optimizer, self._engine.basic_optimizer, parameters)
-        of_states = memory_of(tensors, device=device)
-        return of_weights, {number: one for number, one in of_states.items() if number not in of_weights}
+        weight_storages = find_storages([*parameters, *partitions, *model.buffers()], device=device)
+        tensors = find_tensors(self._engine.optimizer, self._engine.basic_optimizer, parameters)
+        state_storages = find_storages(tensors, device=device)
+        return weight_storages, {number: one for number, one in state_storages.items() if number not in weight_storages}

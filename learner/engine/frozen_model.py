@@ -12,11 +12,11 @@ from temper.learner.config import LearnerConfig
 from temper.learner.engine.deepspeed_engine import (
     DeepSpeedEngine,
     free_partitions,
-    offload_param,
+    offload_param_config,
     register_convolutions,
 )
-from temper.learner.engine.device_memory import Aside, memory_of, nbytes, reachable
-from temper.learner.models.adapters import without_adapters
+from temper.learner.engine.device_memory import OffloadedStorage, find_storages, find_tensors, nbytes
+from temper.learner.models.adapters import disabled_adapters
 from temper.learner.models.expert_replay import ExpertReplay
 from temper.learner.models.loading import cast, train_without_noise
 from temper.learner.models.scorer import Scorer
@@ -30,10 +30,10 @@ class UnadaptedModel:
 
     def __init__(self, engine: DeepSpeedEngine, *, replay: ExpertReplay) -> None:
         self._replay = replay
-        self.scorer = without_adapters(engine.model)(engine.scorer.__call__)
+        self.scorer = disabled_adapters(engine.model)(engine.scorer.__call__)
 
-    def follow(self, passes: Sequence[PassExperts]) -> None:
-        self._replay.follow([experts.without_count() for experts in passes])
+    def queue_passes(self, passes: Sequence[PassExperts]) -> None:
+        self._replay.queue_passes([experts.without_count() for experts in passes])
 
     def occupy(self, *, weights: bool) -> None:
         """Do nothing: the policy's weights are moved with the policy."""
@@ -54,7 +54,7 @@ class FrozenModel:
         """With `replay` its expert layers use the experts that a pass names, as the policy's do."""
         self._model = model.requires_grad_(False)
         self._engine: Any = None
-        self._device, self._aside = device, Aside()
+        self._device, self._offloaded = device, OffloadedStorage()
         cast(model, bf16=learner.bf16)
         if learner.zero_stage == 3:
             self._engine, *_ = deepspeed.initialize(model=model, config=_config(learner), dist_init_required=False)
@@ -67,26 +67,26 @@ class FrozenModel:
         )
         self._replay = ExpertReplay(model, replay=True, device=device) if replay else None
 
-    def follow(self, passes: Sequence[PassExperts]) -> None:
+    def queue_passes(self, passes: Sequence[PassExperts]) -> None:
         """Name the experts of the next passes. Without a replay the routers decide."""
         if self._replay is not None:
-            self._replay.follow([experts.without_count() for experts in passes])
+            self._replay.queue_passes([experts.without_count() for experts in passes])
 
     def occupy(self, *, weights: bool) -> None:
         if weights:
-            self._aside.put_back()
+            self._offloaded.reload()
             return
         if self._engine is not None:
             self._engine.empty_partition_cache()
-        self._aside.take(self._memory())
+        self._offloaded.offload(self._memory())
 
     def nbytes(self) -> int:
         """Return how many bytes it has on its device; on a CPU without those that are mapped from a file."""
         return nbytes(storage for storage in self._memory() if storage.resizable())
 
     def _memory(self) -> Iterable[torch.UntypedStorage]:
-        tensors = reachable(list(self._model.parameters()), list(self._model.buffers()))
-        return memory_of(tensors, device=self._device).values()
+        tensors = find_tensors(list(self._model.parameters()), list(self._model.buffers()))
+        return find_storages(tensors, device=self._device).values()
 
     def close(self) -> None:
         if self._engine is not None:
@@ -105,7 +105,7 @@ def _config(learner: LearnerConfig) -> dict[str, Any]:
             "stage": 3,
             "overlap_comm": False,
             "stage3_param_persistence_threshold": 0,
-            **offload_param(learner, folder=FOLDER),
+            **offload_param_config(learner, folder=FOLDER),
         },
     }
 

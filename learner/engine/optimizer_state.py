@@ -20,7 +20,7 @@ from deepspeed.utils import (
 )
 from safetensors import safe_open
 
-from temper.learner.engine.piece import Piece, copied, file_piece
+from temper.learner.engine.piece import Piece, copy_to_cpu, file_piece
 
 SHARD_BYTES = 2**30
 SHARDS = "optimizer-*.safetensors"
@@ -49,7 +49,7 @@ class OptimizerState:
             if size + tensor.nbytes > SHARD_BYTES and size:
                 yield file_piece(_shard(number), shard)
                 shard, number, size = {}, number + 1, 0
-            shard[name] = copied(tensor)
+            shard[name] = copy_to_cpu(tensor)
             size += tensor.nbytes
         if keep:
             yield file_piece(_shard(number), shard)

@@ -10,7 +10,7 @@ Piece = Callable[[Path], None]
 """Writes a part of a checkpoint, from a copy that nothing changes, into the directory that it is given."""
 
 
-def copied(tensor: torch.Tensor) -> torch.Tensor:
+def copy_to_cpu(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from temper.learner.losses.own_functions import imported, is_own, tried
+from temper.learner.losses.custom_functions import call_on_trial, import_function, is_custom
 
-WithinGroup = Callable[[list[float]], list[float]]
+GroupAdvantage = Callable[[list[float]], list[float]]
 """What is done to the rewards of one group."""
 EPSILON = 1e-6
 """Added to a deviation of rewards before it divides."""
@@ -52,7 +52,7 @@ def grpo(rewards_G: list[float]) -> list[float]:
     return [x / (deviation + EPSILON) for x in centred_G]
 
 
-def batch_normalised(values_NG: list[list[float]], tokens_NG: list[list[int]]) -> list[list[float]]:
+def normalise_over_batch(values_NG: list[list[float]], tokens_NG: list[list[int]]) -> list[list[float]]:
     """Return values minus their mean over the batch's trained tokens, divided by their (population) deviation plus 1e-6.
 
     Every token has its answer's value; `tokens_NG` says how many each answer has. REINFORCE++: Hu et al., "REINFORCE++",
@@ -75,7 +75,7 @@ def _unchanged(rewards_G: list[float]) -> list[float]:
     return rewards_G
 
 
-ADVANTAGES: dict[str, WithinGroup] = {
+ADVANTAGES: dict[str, GroupAdvantage] = {
     "rloo": rloo,
     "dr_grpo": dr_grpo,
     "grpo": grpo,
@@ -83,7 +83,7 @@ ADVANTAGES: dict[str, WithinGroup] = {
     "reinforce_pp_baseline": dr_grpo,
 }
 """What is done within each group, by the names of the configuration."""
-OVER_THE_BATCH = ("reinforce_pp", "reinforce_pp_baseline")
+NORMALISED_OVER_BATCH = ("reinforce_pp", "reinforce_pp_baseline")
 """Those that are normalised over the whole batch after that: groups of equal rewards teach there too."""
 
 
@@ -96,21 +96,21 @@ def batch_advantages(
     such a rule normalises is left as it is, neither normalised nor clipped: it is done where more is known.
     """
     values_NG = [advantage_function(kind)(rewards_G) for rewards_G in rewards_NG]
-    if kind in OVER_THE_BATCH:
+    if kind in NORMALISED_OVER_BATCH:
         if not normalise:
             return values_NG
-        values_NG = batch_normalised(values_NG, tokens_NG)
+        values_NG = normalise_over_batch(values_NG, tokens_NG)
     return [[max(-clip, min(clip, value)) for value in values_G] for values_G in values_NG]
 
 
-def has_signal(rewards_G: list[float], *, kind: str) -> bool:
+def has_nonzero_advantage(rewards_G: list[float], *, kind: str) -> bool:
     """Say whether a group with these rewards teaches anything by the rule named `kind`.
 
     Where the batch is the measure, one of equal rewards does; a rule of one's own is asked.
     """
-    if is_own(kind):
+    if is_custom(kind):
         return any(advantage_function(kind)(rewards_G))
-    return kind in OVER_THE_BATCH or differ(rewards_G)
+    return kind in NORMALISED_OVER_BATCH or differ(rewards_G)
 
 
 def differ(rewards_G: list[float]) -> bool:
@@ -118,17 +118,19 @@ def differ(rewards_G: list[float]) -> bool:
     return len(set(rewards_G)) > 1
 
 
-def advantage_function(name: str) -> WithinGroup:
+def advantage_function(name: str) -> GroupAdvantage:
     """Return what the advantage of this name does within a group. One of a user's own is checked at every call."""
-    if not is_own(name):
+    if not is_custom(name):
         return ADVANTAGES[name]
-    function = imported("loss.advantage", name)
+    function = import_function("loss.advantage", name)
     return lambda rewards_G: _checked(name, function(list(rewards_G)), rewards_G)
 
 
-def require_advantage(name: str) -> None:
+def check_advantage(name: str) -> None:
     """Raise `ValueError` where an advantage of one's own can't be imported or does not fit."""
-    result = tried("loss.advantage", name, "function(rewards_G)", lambda function: function(list(TRIAL_REWARDS)))
+    result = call_on_trial(
+        "loss.advantage", name, "function(rewards_G)", lambda function: function(list(TRIAL_REWARDS))
+    )
     _checked(name, result, TRIAL_REWARDS)
 
 

@@ -5,10 +5,10 @@ from typing import Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import immutable
-from temper.learner.losses.advantages import ADVANTAGES, OVER_THE_BATCH, require_advantage
+from temper.learner.losses.advantages import ADVANTAGES, NORMALISED_OVER_BATCH, check_advantage
+from temper.learner.losses.custom_functions import CUSTOM, is_custom
 from temper.learner.losses.kl import KlEstimate
-from temper.learner.losses.own_functions import OWN, is_own
-from temper.learner.losses.surrogates import SURROGATES, require_surrogate, usual_clip
+from temper.learner.losses.surrogates import SURROGATES, check_surrogate, usual_clip
 from temper.rollout.trajectory import TurnFault
 
 Objective = Literal["policy", "nll", "distill", "dpo"]
@@ -39,7 +39,7 @@ class LossConfig:
     kl_in reward takes), or module.function of one's own, from a group's rewards to their advantages."""
     advantage_clip: float = immutable(20.0)
     """Largest absolute advantage."""
-    malformed_thought: float | None = immutable(None)
+    malformed_thinking: float | None = immutable(None)
     """Advantage of a turn whose thought is malformed, in place of its own; null keeps its own."""
     invalid_call: float | None = immutable(None)
     """Advantage of a turn with an invalid tool call, in place of its own; null keeps its own."""
@@ -90,26 +90,26 @@ class LossConfig:
     """Coefficient of the policy's entropy, in nats, which is added to the objective; 0 is off."""
 
     def __post_init__(self) -> None:
-        if is_own(self.advantage):
-            require_advantage(self.advantage)
+        if is_custom(self.advantage):
+            check_advantage(self.advantage)
         else:
-            one_of("loss.advantage", self.advantage, (*ADVANTAGES, OWN))
-        if is_own(self.surrogate):
-            require_surrogate(self.surrogate)
+            one_of("loss.advantage", self.advantage, (*ADVANTAGES, CUSTOM))
+        if is_custom(self.surrogate):
+            check_surrogate(self.surrogate)
         else:
-            one_of("loss.surrogate", self.surrogate, (*SURROGATES, OWN))
+            one_of("loss.surrogate", self.surrogate, (*SURROGATES, CUSTOM))
         positive("loss.beta", self.beta)
         positive("loss.advantage_clip", self.advantage_clip)
         not_negative("loss.importance_cap", self.cap)
         not_negative("loss.negative_guard", self.negative_guard)
         not_negative("loss.kl_coefficient", self.kl_coefficient)
         not_negative("loss.entropy_bonus", self.entropy_bonus)
-        for name, value in (("malformed_thought", self.malformed_thought), ("invalid_call", self.invalid_call)):
+        for name, value in (("malformed_thinking", self.malformed_thinking), ("invalid_call", self.invalid_call)):
             if value is not None and not value < 0:
                 raise ValueError(f"loss.{name}={value}: must be below 0, or null to keep the advantage")
         self._check_bounds()
         self._check_combinations()
-        self._refuse_what_has_no_effect()
+        self._check_unused()
 
     def _check_bounds(self) -> None:
         if not 0 <= self.clip[0] <= 1:
@@ -148,7 +148,7 @@ class LossConfig:
                 "whose gradient there is that of the divergence, or loss.kl_in=reward"
             )
 
-    def _refuse_what_has_no_effect(self) -> None:
+    def _check_unused(self) -> None:
         if self.dual_clip and self.surrogate in ("gspo", "cispo", "reinforce"):
             raise ValueError(
                 f"loss.dual_clip={self.dual_clip} with loss.surrogate={self.surrogate}, which has none: leave it out"
@@ -160,7 +160,7 @@ class LossConfig:
             )
         if self.normalises_divergence and self.overrides:
             raise ValueError(
-                f"loss.malformed_thought={self.malformed_thought} and loss.invalid_call={self.invalid_call} with "
+                f"loss.malformed_thinking={self.malformed_thinking} and loss.invalid_call={self.invalid_call} with "
                 f"loss.advantage={self.advantage} and loss.kl_in=reward, which normalises the advantages of all tokens: "
                 f"leave them out, or set loss.kl_in=loss"
             )
@@ -183,7 +183,7 @@ class LossConfig:
     @property
     def normalises_divergence(self) -> bool:
         """Whether advantages are normalised after the divergence was taken from them, which the learner does."""
-        return self.advantage in OVER_THE_BATCH and self.kl_in == "reward" and self.kl_coefficient > 0
+        return self.advantage in NORMALISED_OVER_BATCH and self.kl_in == "reward" and self.kl_coefficient > 0
 
     @property
     def decoupled(self) -> bool:
@@ -227,5 +227,5 @@ class LossConfig:
     @property
     def overrides(self) -> dict[TurnFault, float]:
         """The advantages that turns with a fault get in place of their own."""
-        values = {TurnFault.THOUGHT: self.malformed_thought, TurnFault.TOOL_CALL: self.invalid_call}
+        values = {TurnFault.THOUGHT: self.malformed_thinking, TurnFault.TOOL_CALL: self.invalid_call}
         return {fault: value for fault, value in values.items() if value is not None}

@@ -13,10 +13,10 @@ import torch
 from temper.learner.losses.surrogates import bounded_exp, sequence_means
 
 
-class LeftOut(IntEnum):
+class MaskReason(IntEnum):
     """Why a trained token carries no loss; of several reasons the first."""
 
-    NO = 0  # it does
+    NONE = 0  # the token carries loss
     ERROR_GUARD = 1  # its sequence is further from what the engine computed than the guard allows
     SEQUENCE_RANGE = 2  # the geometric mean of w over its sequence lies outside of the range
     NEGATIVE_GUARD = 3  # its advantage is negative, and its sequence has become too unlikely
@@ -61,18 +61,18 @@ def _outside(w_BT: torch.Tensor, bounds: tuple[float, float]) -> torch.Tensor:
     return (w_BT < bounds[0]) | (w_BT > bounds[1])
 
 
-def kept_weights(
+def masked_weights(
     weights_BT: torch.Tensor,
-    gap_BT: torch.Tensor,
+    log_w_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     correction: Correction,
     *,
-    drift_BT: torch.Tensor | None = None,
+    current_log_w_BT: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return `weights_BT`, with 0 for the sequences that are left out, as judged by their `gap_BT` = log w of trained tokens.
+    """Return `weights_BT`, with 0 for the sequences that are left out, as judged by their `log_w_BT` = log w of trained tokens.
 
-    `drift_BT` is the log w of the current policy, which differs from pi_old's after the first update of a batch.
-    None takes `gap_BT`.
+    `current_log_w_BT` is the log w of the current policy, which differs from pi_old's after the first update of a batch.
+    None takes `log_w_BT`.
 
     `error_guard`: those whose exp(mean |log w|) is above it.
     `sequence_range`: those whose exp(mean log w), the geometric mean of w, lies outside of it; masks by a sequence's
@@ -80,25 +80,27 @@ def kept_weights(
     `negative_guard`: those with A < 0 whose mean of log mu - log pi, of the current pi, is above it. If advantages differ
     within a sequence, its tokens with A < 0. DeepSeek-AI, "DeepSeek-V3.2", section 3.1 (off-policy sequence masking), 2025.
     """
-    kept_BT = weights_BT
-    for _, masked_BT in _sequence_masks(weights_BT > 0, gap_BT, advantages_BT, correction, drift_BT=drift_BT):
-        kept_BT = torch.where(masked_BT, 0.0, kept_BT)
-    return kept_BT
+    masked_weights_BT = weights_BT
+    for _, masked_BT in _sequence_masks(
+        weights_BT > 0, log_w_BT, advantages_BT, correction, current_log_w_BT=current_log_w_BT
+    ):
+        masked_weights_BT = torch.where(masked_BT, 0.0, masked_weights_BT)
+    return masked_weights_BT
 
 
-def left_out(
+def mask_reasons(
     trained_BT: torch.Tensor,
-    gap_BT: torch.Tensor,
+    log_w_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     correction: Correction,
     *,
-    drift_BT: torch.Tensor | None = None,
+    current_log_w_BT: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return for each trained token the `LeftOut` that `kept_weights` or the `token_range` makes of it, as int8."""
-    masks = list(_sequence_masks(trained_BT, gap_BT, advantages_BT, correction, drift_BT=drift_BT))
+    """Return for each trained token the `MaskReason` that `masked_weights` or the `token_range` makes of it, as int8."""
+    masks = list(_sequence_masks(trained_BT, log_w_BT, advantages_BT, correction, current_log_w_BT=current_log_w_BT))
     if correction.token_range is not None:
-        masks.append((LeftOut.TOKEN_RANGE, _outside(bounded_exp(gap_BT), correction.token_range)))
-    reasons_BT = torch.zeros_like(gap_BT, dtype=torch.int8)
+        masks.append((MaskReason.TOKEN_RANGE, _outside(bounded_exp(log_w_BT), correction.token_range)))
+    reasons_BT = torch.zeros_like(log_w_BT, dtype=torch.int8)
     for reason, masked_BT in reversed(masks):
         reasons_BT = torch.where(masked_BT & trained_BT, int(reason), reasons_BT)
     return reasons_BT
@@ -106,19 +108,19 @@ def left_out(
 
 def _sequence_masks(
     trained_BT: torch.Tensor,
-    gap_BT: torch.Tensor,
+    log_w_BT: torch.Tensor,
     advantages_BT: torch.Tensor,
     correction: Correction,
     *,
-    drift_BT: torch.Tensor | None,
-) -> Iterator[tuple[LeftOut, torch.Tensor]]:
-    """Yield each rule of `kept_weights` that is on, with what it leaves out."""
+    current_log_w_BT: torch.Tensor | None,
+) -> Iterator[tuple[MaskReason, torch.Tensor]]:
+    """Yield each rule of `masked_weights` that is on, with what it leaves out."""
     if correction.error_guard:
-        error_B1 = bounded_exp(sequence_means(gap_BT.abs(), trained_BT))
-        yield LeftOut.ERROR_GUARD, error_B1 > correction.error_guard
+        error_B1 = bounded_exp(sequence_means(log_w_BT.abs(), trained_BT))
+        yield MaskReason.ERROR_GUARD, error_B1 > correction.error_guard
     if correction.sequence_range is not None:
-        mean_B1 = sequence_means(gap_BT, trained_BT)
-        yield LeftOut.SEQUENCE_RANGE, _outside(bounded_exp(mean_B1), correction.sequence_range)
+        mean_B1 = sequence_means(log_w_BT, trained_BT)
+        yield MaskReason.SEQUENCE_RANGE, _outside(bounded_exp(mean_B1), correction.sequence_range)
     if correction.negative_guard:
-        moved_B1 = -sequence_means(gap_BT if drift_BT is None else drift_BT, trained_BT)
-        yield LeftOut.NEGATIVE_GUARD, (advantages_BT < 0) & (moved_B1 > correction.negative_guard)
+        moved_B1 = -sequence_means(log_w_BT if current_log_w_BT is None else current_log_w_BT, trained_BT)
+        yield MaskReason.NEGATIVE_GUARD, (advantages_BT < 0) & (moved_B1 > correction.negative_guard)

@@ -13,20 +13,20 @@ from temper.learner.losses.surrogates import MAX_LOG_RATIO
 
 def k1(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
     """Return -d: unbiased for KL(pi, pi_ref), of either sign. Schulman, "Approximating KL Divergence", 2020."""
-    return -_gap(logprobs_BT, ref_BT)
+    return -_log_ratio(logprobs_BT, ref_BT)
 
 
 def k2(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
     """Return d^2 / 2: biased, never negative. Schulman, "Approximating KL Divergence", 2020."""
-    return _gap(logprobs_BT, ref_BT).square() / 2
+    return _log_ratio(logprobs_BT, ref_BT).square() / 2
 
 
 def k3(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
     """Return exp(d) - d - 1: unbiased and never negative. Schulman, "Approximating KL Divergence", 2020; as a term of the loss:
     Shao et al., "DeepSeekMath", eq. 4, 2024.
     """
-    gap_BT = _gap(logprobs_BT, ref_BT)
-    return gap_BT.exp() - gap_BT - 1
+    d_BT = _log_ratio(logprobs_BT, ref_BT)
+    return d_BT.exp() - d_BT - 1
 
 
 KlEstimate = Literal["k1", "k2", "k3"]
@@ -57,5 +57,5 @@ def distillation_advantages(
     return (teacher_BT - logprobs_BT).detach().clamp(-clip, clip)
 
 
-def _gap(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
+def _log_ratio(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
     return (ref_BT - logprobs_BT).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)

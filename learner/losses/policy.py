@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from temper.learner.losses.config import LossConfig
-from temper.learner.losses.corrections import Correction, kept_weights, left_out, token_factors
+from temper.learner.losses.corrections import Correction, mask_reasons, masked_weights, token_factors
 from temper.learner.losses.kl import ESTIMATES, KlEstimate, penalised_advantages
 from temper.learner.losses.surrogates import Clip, Tokens, bounded_exp, surrogate_function
 
@@ -18,12 +18,12 @@ from temper.learner.losses.surrogates import Clip, Tokens, bounded_exp, surrogat
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTerms:
     """What the loss made of each token: pi_old, A, what its loss was multiplied by (0 where it is left out), and which
-    `LeftOut` it is. Nothing of them carries a gradient; those of untrained tokens mean nothing."""
+    `MaskReason` it is. Nothing of them carries a gradient; those of untrained tokens mean nothing."""
 
     old_BT: torch.Tensor
     advantages_BT: torch.Tensor
     factors_BT: torch.Tensor
-    left_out_BT: torch.Tensor
+    mask_reasons_BT: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +139,12 @@ def _corrected_surrogate(
     tokens: Tokens, weights_BT: torch.Tensor, behaviour_BT: torch.Tensor, terms: PolicyTerms
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], TokenTerms]:
     """Return the sum of the surrogate over tokens with its corrections, sums of what is worth watching, and the terms."""
-    gap_BT = tokens.old_BT - behaviour_BT
-    drift_BT = tokens.logprobs_BT.detach() - behaviour_BT
-    w_BT = bounded_exp(gap_BT)
-    kept_BT = kept_weights(weights_BT, gap_BT, tokens.advantages_BT, terms.correction, drift_BT=drift_BT)
+    log_w_BT = tokens.old_BT - behaviour_BT
+    current_log_w_BT = tokens.logprobs_BT.detach() - behaviour_BT
+    w_BT = bounded_exp(log_w_BT)
+    masked_weights_BT = masked_weights(
+        weights_BT, log_w_BT, tokens.advantages_BT, terms.correction, current_log_w_BT=current_log_w_BT
+    )
     factors_BT, truncated_BT = token_factors(w_BT, terms.correction, in_ratio=terms.against_rollout)
     compared = replace(tokens, old_BT=behaviour_BT) if terms.against_rollout else tokens
     surrogate = surrogate_function(terms.surrogate)(compared, clip=terms.clip)
@@ -151,15 +153,17 @@ def _corrected_surrogate(
         "ratio": (weights_BT * surrogate.ratio_BT).sum(),
         "is_weight": (weights_BT * w_BT).sum(),
         "is_weight_truncated": (weights_BT * truncated_BT).sum(),
-        "mismatch_abs": (weights_BT * gap_BT.abs()).sum(),
+        "mismatch_abs": (weights_BT * log_w_BT.abs()).sum(),
         "clipped": (weights_BT * surrogate.clipped_BT).sum(),
-        "guarded": (weights_BT - kept_BT).sum(),
+        "guarded": (weights_BT - masked_weights_BT).sum(),
         "advantage_abs": (weights_BT * tokens.advantages_BT.abs()).sum(),
     }
     each = TokenTerms(
         old_BT=tokens.old_BT,
         advantages_BT=tokens.advantages_BT,
-        factors_BT=torch.where(kept_BT > 0, factors_BT, 0.0),
-        left_out_BT=left_out(tokens.trained_BT, gap_BT, tokens.advantages_BT, terms.correction, drift_BT=drift_BT),
+        factors_BT=torch.where(masked_weights_BT > 0, factors_BT, 0.0),
+        mask_reasons_BT=mask_reasons(
+            tokens.trained_BT, log_w_BT, tokens.advantages_BT, terms.correction, current_log_w_BT=current_log_w_BT
+        ),
     )
-    return (kept_BT * factors_BT * surrogate.loss_BT).sum(), sums, each
+    return (masked_weights_BT * factors_BT * surrogate.loss_BT).sum(), sums, each

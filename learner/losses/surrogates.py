@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from temper.learner.losses.own_functions import imported, is_own, tried
+from temper.learner.losses.custom_functions import call_on_trial, import_function, is_custom
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to +- this before they are exponentiated."""
@@ -142,10 +142,10 @@ def usual_clip(name: str) -> tuple[float, float]:
 
 def surrogate_function(name: str) -> SurrogateFunction:
     """Return the surrogate of this name."""
-    return imported("loss.surrogate", name) if is_own(name) else SURROGATES[name].function
+    return import_function("loss.surrogate", name) if is_custom(name) else SURROGATES[name].function
 
 
-def require_surrogate(name: str) -> None:
+def check_surrogate(name: str) -> None:
     """Raise `ValueError` where a surrogate of one's own can't be imported, called or differentiated."""
     logprobs_BT = torch.tensor([[-1.0, -2.0, -0.5], [-0.3, -1.5, -2.5]]).requires_grad_()
     tokens = Tokens(
@@ -154,7 +154,7 @@ def require_surrogate(name: str) -> None:
         advantages_BT=torch.tensor([[1.0] * 3, [-1.0] * 3]),
         trained_BT=torch.ones(2, 3, dtype=torch.bool),
     )
-    result = tried(
+    result = call_on_trial(
         "loss.surrogate", name, "function(tokens, clip=clip)", lambda f: f(tokens, clip=Clip(low=0.2, high=0.2))
     )
     wanted = (

@@ -50,7 +50,7 @@ def _takes_adapter(model: PreTrainedModel, name: str, module: torch.nn.Module) -
 
 
 @contextmanager
-def without_adapters(model: PreTrainedModel) -> Iterator[None]:
+def disabled_adapters(model: PreTrainedModel) -> Iterator[None]:
     """Run a model as if it had no adapters. peft's own switch also changes which weights are trained."""
     layers = [layer for _, layer in _adapters(model)]
     for layer in layers:
@@ -62,13 +62,13 @@ def without_adapters(model: PreTrainedModel) -> Iterator[None]:
             layer._disable_adapters = False
 
 
-def merged(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def merge_adapters(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the parameters by the names of a model without adapters, these added to the weights that they adapt.
 
     A weight is given together with its adapter. Both are whole in the model while this is called. A sum is computed in
     float32 and rounded once, to the weight's type.
     """
-    whole = unmerged(parameters)
+    whole = strip_adapters(parameters)
     for name, layer in _adapters(model):
         weight = f"{name}.weight"
         if weight in whole:
@@ -78,11 +78,11 @@ def merged(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[
 
 
 def merged_names(model: PreTrainedModel) -> list[tuple[str, Any]]:
-    """Return the parameters but for adapters, by the names that `merged` gives them."""
+    """Return the parameters but for adapters, by the names that `merge_adapters` gives them."""
     return [(name.replace(BASE, ""), p) for name, p in model.named_parameters() if not is_adapter(name)]
 
 
-def unmerged(parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def strip_adapters(parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return the parameters that are no adapters, by the names of a model without them."""
     return {name.replace(BASE, ""): tensor for name, tensor in parameters.items() if not is_adapter(name)}
 

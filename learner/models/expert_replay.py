@@ -27,7 +27,7 @@ class ExpertReplay:
         self._routers = find_routers(model)
         self._replay = replay
         self._device = device
-        self._coming: list[PassExperts] = []
+        self._queued_passes: list[PassExperts] = []
         self._pass: _Pass | None = None
         self._experts = self._routers[0].experts if self._routers else 0
         self._totals = self._nothing()  # how often each expert was chosen, then choices that moved, and those replayed
@@ -36,9 +36,9 @@ class ExpertReplay:
         for layer, router in enumerate(self._routers):
             router.module.register_forward_hook(self._hook(layer, router))
 
-    def follow(self, passes: Sequence[PassExperts]) -> None:
+    def queue_passes(self, passes: Sequence[PassExperts]) -> None:
         """Say what the next forward passes of the model run, in order. In those after them the routers decide, uncounted."""
-        self._coming = list(passes)
+        self._queued_passes = list(passes)
 
     def metrics(self) -> dict[str, float]:
         """Return the load since the last call, over all ranks, which call this together; empty without expert layers.
@@ -62,7 +62,7 @@ class ExpertReplay:
         return torch.zeros(len(self._routers) * self._experts + 2, dtype=torch.float64, device=self._device)
 
     def _next_pass(self) -> None:
-        coming = self._coming.pop(0) if self._coming else None
+        coming = self._queued_passes.pop(0) if self._queued_passes else None
         self._pass = None if coming is None else _Pass.of(coming, replay=self._replay, device=self._device)
         if self._pass is not None and self._pass.experts_NLK is not None:
             layers = self._pass.experts_NLK.shape[1]

@@ -46,10 +46,10 @@ def types_of_tensors(names: Iterable[str]) -> dict[str, str]:
     A layer of a hybrid calls all of them its mixer: what kind it is follows from what else stands beside a tensor.
     """
     listed = list(names)
-    beside: dict[str, list[str]] = {}
+    siblings: dict[str, list[str]] = {}
     for name in listed:
-        beside.setdefault(_block(name), []).append(name)
-    return {name: _type(name, beside) for name in listed}
+        siblings.setdefault(_block(name), []).append(name)
+    return {name: _type(name, siblings) for name in listed}
 
 
 def type_of_modules(modules: Sequence[torch.nn.Module]) -> str:
@@ -69,7 +69,7 @@ def _block(name: str) -> str:
     return name[:end] + name[end:].split(".", 1)[0]
 
 
-def _type(name: str, beside: Mapping[str, list[str]]) -> str:
+def _type(name: str, siblings: Mapping[str, list[str]]) -> str:
     last = name.rsplit(".", 2)[-2] if "." in name else name
     if "lora_" in name:
         return "adapter"
@@ -78,7 +78,7 @@ def _type(name: str, beside: Mapping[str, list[str]]) -> str:
     block = _block(name)
     if block == name:
         return "embedding" if any(end in name for end in ENDS) else "other"
-    members = [member[len(block) :] for member in beside[block]]
+    members = [member[len(block) :] for member in siblings[block]]
     for one in LAYER_TYPES:
         if any(mark in member for mark in one.tensors for member in members):
             return one.name

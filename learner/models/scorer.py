@@ -82,7 +82,7 @@ class Scorer:
             ids_BT,
             prompts,
             whole_graph=self._whole_graph,
-            reading=self._answering(request),
+            reading=self._serve(request),
         )
         if self._layer is None:
             if temperatures_B is not None:
@@ -94,7 +94,7 @@ class Scorer:
         return Scores(logprobs_BT=logprobs_BT, entropies_BT=entropies_BT)
 
     @contextmanager
-    def _answering(self, request: "_Request") -> Iterator[None]:
+    def _serve(self, request: "_Request") -> Iterator[None]:
         self._request = request
         try:
             yield

@@ -7,9 +7,9 @@ from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.envs.core.thinking_mode import ThinkingMix
 from temper.learner.config import OptimConfig
-from temper.learner.losses.advantages import OVER_THE_BATCH
+from temper.learner.losses.advantages import NORMALISED_OVER_BATCH
 from temper.learner.losses.config import LossConfig
-from temper.learner.losses.own_functions import is_own
+from temper.learner.losses.custom_functions import is_custom
 from temper.orchestrator.loop.shaping import ShapingConfig
 from temper.orchestrator.loop.watches import Band, BandsConfig
 from temper.rollout.sampling import Sampling
@@ -110,7 +110,7 @@ class LoopConfig:
     def watched_bands(self) -> BandsConfig:
         """The bands; where groups of equal rewards teach too, that of the signal has no bound unless one is given."""
         advantage, usual = self.loss.advantage, BandsConfig().nonzero_advantage
-        equal_teach = advantage in OVER_THE_BATCH or is_own(advantage)
+        equal_teach = advantage in NORMALISED_OVER_BATCH or is_custom(advantage)
         return (
             replace(self.bands, nonzero_advantage=Band())
             if equal_teach and self.bands.nonzero_advantage == usual
@@ -124,7 +124,7 @@ class LoopConfig:
         chosen = [f"{stage}.loss.{name}={value}" for name, value in clips.items() if value is not None]
         if loss.surrogate in ("gspo", "cispo", "decoupled"):
             chosen.append(f"{stage}.loss.surrogate={loss.surrogate}")
-        if self.updates > 1 or loss.against_rollout or is_own(loss.surrogate) or not (chosen and loss.is_sampled):
+        if self.updates > 1 or loss.against_rollout or is_custom(loss.surrogate) or not (chosen and loss.is_sampled):
             return
         rollout = "" if loss.decoupled else f"or {stage}.loss.old_policy=rollout (the ratio to the sampling policy), "
         raise ValueError(

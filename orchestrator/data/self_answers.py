@@ -85,7 +85,7 @@ def read_pairs(path: Path, *, max_tokens: int | None) -> tuple[list[Pair], dict[
 def sample_of(turns: Sequence[Turn]) -> TrainingSample:
     """Return an answer as the engine saw and sampled it; trained are the tokens that the model sampled itself."""
     ids = joined((own for turn in turns for own in (turn.context_ids, turn.sampled_ids)), np.int32)
-    trained = (own for turn in turns for own in (np.zeros(len(turn.context_ids), dtype=np.bool_), ~turn.forced_T))
+    trained = (own for turn in turns for own in (np.zeros(len(turn.context_ids), dtype=np.bool_), ~turn.injected_T))
     return TrainingSample.supervised(ids=ids, trained_T=joined(trained, np.bool_))
 
 
@@ -166,7 +166,7 @@ class RejectionSampledData:
         left = budget
         for number, turn in enumerate(answer.turns):
             context = tokens_of(turn.context_ids) if number else prompt
-            own = (~turn.forced_T).tolist()
+            own = (~turn.injected_T).tolist()
             kept, own, thought = self._cut(turn.sampled_ids.tolist(), own, budget=left, context=context)
             left = max(0, left - thought) if self._thought.scope == "episode" else left
             ids += [*context, *kept]

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from temper.learner.imports_kept import keep_imports
+from temper.learner.gc_freeze import freeze_gc
 
 OURS = "temper"
 VLLM_LEVEL = "VLLM_LOGGING_LEVEL"
@@ -78,6 +78,6 @@ HEAPS = 2
 def keep_driver_small() -> None:
     """Take what lives now out of later collections, and bound glibc's heaps; once, before threads are started."""
     gc.collect()
-    keep_imports()
+    freeze_gc()
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(M_ARENA_MAX, HEAPS)

@@ -77,7 +77,7 @@ class TrainedWith:
 
     @property
     def threads(self) -> int:
-        return self.learner.threads_beside if self.beside_engines else self.learner.threads
+        return self.learner.threads_during_generation if self.beside_engines else self.learner.threads
 
     @property
     def total_updates(self) -> int:
@@ -279,8 +279,8 @@ def _turn_head(turn: Turn, arrays: Arrays) -> dict[str, Any]:
         "sampled": len(turn.sampled_ids),
         "versions": _runs(turn.versions_T.tolist()),
     }
-    if turn.forced_T.any():
-        head["forced"] = _runs(turn.forced_T.tolist())
+    if turn.injected_T.any():
+        head["forced"] = _runs(turn.injected_T.tolist())
     if turn.faults:
         head["faults"] = [fault.value for fault in turn.faults]
     if turn.experts is not None:
@@ -294,7 +294,7 @@ def _record_head(record: TokenRecord, arrays: Arrays) -> dict[str, Any]:
     head: dict[str, Any] = {
         "place": record.place,
         "tokens": len(record.logprobs_T),
-        "left_out": _runs(record.left_out_T.tolist()),
+        "left_out": _runs(record.mask_reasons_T.tolist()),
     }
     for name, values_T in (("advantages", record.advantages_T), ("factors", record.factors_T)):
         if len(set(values_T.tolist())) == 1:
@@ -329,7 +329,7 @@ def _turn(head: dict[str, Any], parts: _Parts) -> Turn:
         sampled_ids=as_ids(parts.next("ids", sampled)),
         logprobs_T=as_floats(parts.next("behaviour", sampled)),
         versions_T=as_ids(list(_spread(head["versions"]))),
-        forced_T=as_marks(list(_spread(head.get("forced", [[False, sampled]])))),
+        injected_T=as_marks(list(_spread(head.get("forced", [[False, sampled]])))),
         text="",
         faults=tuple(TurnFault(fault) for fault in head.get("faults", ())),
         experts=None if shape is None else parts.next("experts", int(np.prod(shape))).reshape(shape),
@@ -347,7 +347,7 @@ def _record(head: dict[str, Any], parts: _Parts) -> TokenRecord:
         logprobs_T=as_floats(parts.next("logprobs", count)),
         advantages_T=advantages,
         factors_T=factors,
-        left_out_T=np.array(list(_spread(head["left_out"])), dtype=np.int8),
+        mask_reasons_T=np.array(list(_spread(head["left_out"])), dtype=np.int8),
     )
 
 

@@ -237,7 +237,7 @@ class Trainer:
         learner, config = await self.start(name), self._run.config.learner
         await self.written()
         await self._phases.begin(LEARNING)
-        threads = config.threads_beside if beside_engines else config.threads
+        threads = config.threads_during_generation if beside_engines else config.threads
         await self._answer(learner.use_threads(threads), name)
         checkpoint = await in_thread(latest, self._run.folder.checkpoints(name))
         base = checkpoint or self._run.model_dir
@@ -257,7 +257,7 @@ class Trainer:
         return learner, 0 if checkpoint is None else step_of(checkpoint)
 
     async def _say_adapters(self, learner: TrainerGroup, name: str) -> None:
-        why = await self._answer(learner.why_merged(), name)
+        why = await self._answer(learner.merge_reason(), name)
         news = (
             f"pushes carry adapters merged into the weights: {why}"
             if why

@@ -47,7 +47,7 @@ class DistillConfig(LoopConfig):
         loss, usual = self.loss, LossConfig()
         for name, value, without in (
             ("advantage", loss.advantage, usual.advantage),
-            ("malformed_thought", loss.malformed_thought, usual.malformed_thought),
+            ("malformed_thinking", loss.malformed_thinking, usual.malformed_thinking),
             ("invalid_call", loss.invalid_call, usual.invalid_call),
             ("kl_coefficient", loss.kl_coefficient, usual.kl_coefficient),
         ):

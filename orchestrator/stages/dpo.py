@@ -73,7 +73,7 @@ async def run_dpo(run: Run, config: DpoConfig, instance: StageInstance) -> Path:
         run,
         instance.name,
         config,
-        lambda step: builder.of_pairs(pairs(step)),
+        lambda step: builder.build_from_pairs(pairs(step)),
         sequences=2 * config.batch_size,
         loss=config.loss,
     )

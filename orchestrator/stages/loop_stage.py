@@ -186,7 +186,9 @@ class LoopStage:
 
     def _batches(self, groups: list[Group]) -> list[TrainBatch]:
         config = self._config
-        return self._builder.of_groups(groups, config.loss, updates=config.updates_per_step, epochs=config.epochs)
+        return self._builder.build_from_groups(
+            groups, config.loss, updates=config.updates_per_step, epochs=config.epochs
+        )
 
     async def _log(self, report: StepReport) -> None:
         metrics = step_metrics(report)

@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from temper.learner.losses.advantages import has_signal
+from temper.learner.losses.advantages import has_nonzero_advantage
 from temper.orchestrator.config.fitting import fit_loop
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.config.run_config import RunConfig
@@ -27,7 +27,7 @@ def teaches(group: Group, *, kind: str) -> bool:
 
     Groups are filtered before the penalty for length: Yu et al., "DAPO", section 3.2, 2025.
     """
-    return has_signal(earned_rewards(group), kind=kind)
+    return has_nonzero_advantage(earned_rewards(group), kind=kind)
 
 
 def _fits(config: RlConfig, run: RunConfig, name: str) -> None:

@@ -140,7 +140,7 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "thought_tokens": fmean(t.thought_tokens for t in scored),
             "answer_tokens": fmean(t.answer_tokens for t in scored),
             "well_formed": well_formed_share(scored),
-            "forced_ends": fmean(any(turn.forced_T.any() for turn in t.turns) for t in scored),
+            "forced_ends": fmean(any(turn.injected_T.any() for turn in t.turns) for t in scored),
         }
     for name in sorted({name for t in scored for name in t.score.parts}):
         values = [t.score.parts[name] for t in scored if name in t.score.parts]

@@ -35,7 +35,7 @@ LEFT_OUT = "data/left_out"
 
 def sequence_batches(run: Run, sequences: Callable[[int], list[TrainingSample]]) -> Callable[[int], TrainBatch]:
     builder = run.trainer.batch_builder()
-    return lambda step: builder.of_samples(sequences(step))
+    return lambda step: builder.build_from_samples(sequences(step))
 
 
 async def train_supervised(

@@ -39,7 +39,7 @@ class LimitTables:
     """The rule over tokens. `_S`: one entry per state; `_V`: one per token; `_F`: one per token of a closing.
 
     `opening_SV` tracks how much of the opening of a thought a turn has; `opened` is the state behind it. `closing_SV` tracks
-    how much of a closing ends the turn; each closing begins at its state in `roots`. `forced_SF` are the first `forced_S`
+    how much of a closing ends the turn; each closing begins at its state in `roots`. `injected_SF` are the first `injected_S`
     tokens of the text that is then inserted.
     """
 
@@ -49,8 +49,8 @@ class LimitTables:
     closing_SV: Steps
     roots: tuple[int, ...]
     line_end_V: NDArray[np.bool_]
-    forced_SF: NDArray[np.int64]
-    forced_S: NDArray[np.int64]
+    injected_SF: NDArray[np.int64]
+    injected_S: NDArray[np.int64]
 
 
 def limit_tables(tokenizer: PreTrainedTokenizerBase, tags: Sequence[ThoughtTags], *, size: int) -> LimitTables:
@@ -76,10 +76,10 @@ def limit_tables(tokenizer: PreTrainedTokenizerBase, tags: Sequence[ThoughtTags]
         closing_SV=np.concatenate(closings),
         roots=tuple(roots),
         line_end_V=np.array([b"\n" in piece for piece in pieces]),
-        forced_SF=np.array([[*ids, *[0] * (longest - len(ids))] for ids in forced], dtype=np.int64).reshape(
+        injected_SF=np.array([[*ids, *[0] * (longest - len(ids))] for ids in forced], dtype=np.int64).reshape(
             -1, longest
         ),
-        forced_S=np.array([len(ids) for ids in forced], dtype=np.int64),
+        injected_S=np.array([len(ids) for ids in forced], dtype=np.int64),
     )
 
 
@@ -209,14 +209,14 @@ class LimitedTurns:
         """`tags` differ in their closing alone; a turn is given the number of those that are its own."""
         self._tags = tuple(tags)
         self._tables = limit_tables(tokenizer, tags, size=vocabulary)
-        self._opening_SV, self._closing_SV, self._line_end_V, self._forced_SF, self._forced_S = (
+        self._opening_SV, self._closing_SV, self._line_end_V, self._injected_SF, self._injected_S = (
             torch.from_numpy(table).to(device)
             for table in (
                 self._tables.opening_SV,
                 self._tables.closing_SV,
                 self._tables.line_end_V,
-                self._tables.forced_SF,
-                self._tables.forced_S,
+                self._tables.injected_SF,
+                self._tables.injected_S,
             )
         )
         self._turns = torch.stack(FREE).repeat(slots, 1).to(device)
@@ -262,8 +262,8 @@ class LimitedTurns:
     def close(self, logits_RV: Tensor, turns: Turns) -> None:
         """Make the next token of these turns, which have a row of logits each, certain where the rule inserts one."""
         place = turns.size - turns.start
-        inserts = (turns.start >= 0) & (place < self._forced_S[turns.at_start])
-        token = self._forced_SF[turns.at_start, place.clamp(0, self._forced_SF.shape[1] - 1)]
+        inserts = (turns.start >= 0) & (place < self._injected_S[turns.at_start])
+        token = self._injected_SF[turns.at_start, place.clamp(0, self._injected_SF.shape[1] - 1)]
         token = torch.where(inserts, token, 0)[:, None]
         value = logits_RV.gather(1, token)
         logits_RV.scatter_(1, token, torch.where(inserts[:, None], value.new_tensor(CERTAIN), value))

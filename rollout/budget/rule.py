@@ -177,9 +177,9 @@ class ThoughtTags:
         return self._rest_of_closing(thought)
 
     def measure(
-        self, ids: Sequence[int], *, thinks: bool, forced_T: Sequence[bool] = (), opened: bool | None = None
+        self, ids: Sequence[int], *, thinks: bool, injected_T: Sequence[bool] = (), opened: bool | None = None
     ) -> Thought:
-        """Return lengths and closing of a whole turn, its opening left out; `forced_T` marks what the engine inserted.
+        """Return lengths and closing of a whole turn, its opening left out; `injected_T` marks what the engine inserted.
 
         `opened` is as in `thought_start`.
         """
@@ -187,10 +187,10 @@ class ThoughtTags:
             return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
         begin = self.thought_start(ids, opened=opened)
         at = begin or 0
-        if any(forced_T):
-            start = list(forced_T).index(True)
+        if any(injected_T):
+            start = list(injected_T).index(True)
             closed = Closed.LINE_END if self._line_ends(ids[at:start]) else Closed.ABRUPT
-            return Thought(tokens=start - at, answer_tokens=len(ids) - start - sum(forced_T), closed=closed)
+            return Thought(tokens=start - at, answer_tokens=len(ids) - start - sum(injected_T), closed=closed)
         place = self.close_of(ids)
         if place is None and begin is None and not self._begins_opening(ids):  # it answered at once
             return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)

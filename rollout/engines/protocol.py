@@ -18,7 +18,7 @@ from temper.rollout.weights.manifest import WeightManifest
 class Completion:
     """What the engine generated for one prompt. `_T`: one entry per token.
 
-    `finished` is true where the model ended its turn, false where the token limit cut it off. `forced_T` marks the
+    `finished` is true where the model ended its turn, false where the token limit cut it off. `injected_T` marks the
     tokens that closed a thought at its limit: they were not sampled, and their log-probability is NaN. `experts` are the
     choices of an engine that records them (`rollout/expert_choices.py`), a row for each id of prompt and completion.
     """
@@ -27,17 +27,17 @@ class Completion:
     logprobs_T: tuple[float, ...]
     versions_T: tuple[int, ...]
     finished: bool
-    forced_T: tuple[bool, ...] = ()
+    injected_T: tuple[bool, ...] = ()
     experts: Choices | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         count = len(self.token_ids)
-        if not self.forced_T:
-            object.__setattr__(self, "forced_T", (False,) * count)
-        if not len(self.logprobs_T) == len(self.versions_T) == len(self.forced_T) == count:
+        if not self.injected_T:
+            object.__setattr__(self, "injected_T", (False,) * count)
+        if not len(self.logprobs_T) == len(self.versions_T) == len(self.injected_T) == count:
             raise ValueError(
                 f"{count} tokens, {len(self.logprobs_T)} log-probabilities, {len(self.versions_T)} versions, "
-                f"{len(self.forced_T)} marks"
+                f"{len(self.injected_T)} marks"
             )
 
     def then(self, rest: "Completion") -> "Completion":
@@ -46,7 +46,7 @@ class Completion:
             token_ids=(*self.token_ids, *rest.token_ids),
             logprobs_T=(*self.logprobs_T, *rest.logprobs_T),
             versions_T=(*self.versions_T, *rest.versions_T),
-            forced_T=(*self.forced_T, *rest.forced_T),
+            injected_T=(*self.injected_T, *rest.injected_T),
             experts=rest.experts,  # of prompt and completion, and the tokens before were a part of its prompt
             finished=rest.finished,
         )
@@ -64,7 +64,7 @@ class Completion:
             token_ids=self.token_ids[:count],
             logprobs_T=self.logprobs_T[:count],
             versions_T=self.versions_T[:count],
-            forced_T=self.forced_T[:count],
+            injected_T=self.injected_T[:count],
             experts=None if self.experts is None else self.experts[:-cut],
             finished=False,
         )

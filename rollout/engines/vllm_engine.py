@@ -72,7 +72,7 @@ def completion(
     logprobs: FlatLogprobs,
     versions: Sequence[tuple[str, int]],
     *,
-    forced_T: tuple[bool, ...],
+    injected_T: tuple[bool, ...],
     finished: bool,
     experts: Choices | None = None,
 ) -> Completion:
@@ -82,13 +82,13 @@ def completion(
     ends = [*(start for _, start in versions[1:]), len(ids)]
     return Completion(
         token_ids=ids,
-        logprobs_T=tuple(nan if forced else value for (_, value), forced in zip(sampled, forced_T, strict=True)),
+        logprobs_T=tuple(nan if forced else value for (_, value), forced in zip(sampled, injected_T, strict=True)),
         versions_T=tuple(
             int(version)
             for (version, start), end in zip(versions, ends[: len(versions)], strict=True)
             for _ in range(start, end)
         ),
-        forced_T=forced_T,
+        injected_T=injected_T,
         finished=finished,
         experts=experts,
     )
@@ -235,7 +235,7 @@ class VllmEngine:
             with self._stats.at_work(), self._clocks.of(name, request.clock):
                 sampled = await self._output(prompt, request_params(request, ends=self._ends), name)
             ids = tuple(sampled.token_ids)
-            forced_T = self._forced_marks(name, ids)
+            injected_T = self._forced_marks(name, ids)
         finally:
             self._limited.pop(name, None)
         assert isinstance(sampled.logprobs, FlatLogprobs)
@@ -244,7 +244,7 @@ class VllmEngine:
             ids,
             sampled.logprobs,
             [(span.version, span.start) for span in sampled.weight_versions],
-            forced_T=forced_T,
+            injected_T=injected_T,
             finished=sampled.finish_reason == "stop",
             experts=await self._experts(name, sampled, ids=len(prompt) + len(ids)) if self._record_experts else None,
         )
@@ -277,7 +277,7 @@ class VllmEngine:
             ids,
             state.logprobs_processor.logprobs,
             state.weight_version_starts,
-            forced_T=self._forced_marks(request, ids),
+            injected_T=self._forced_marks(request, ids),
             finished=False,
         )
 

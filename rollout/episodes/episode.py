@@ -429,7 +429,7 @@ def kept_turn(
         sampled_ids=as_ids(completion.token_ids),
         logprobs_T=as_floats(completion.logprobs_T),
         versions_T=as_ids(completion.versions_T),
-        forced_T=as_marks(completion.forced_T),
+        injected_T=as_marks(completion.injected_T),
         text=parsed.text,
         thought_text=parsed.thought,
         answer=parsed.answer,

@@ -83,7 +83,7 @@ class TurnSampler:
             thought = self._tags.measure(
                 completion.token_ids,
                 thinks=thinking.on,
-                forced_T=completion.forced_T,
+                injected_T=completion.injected_T,
                 opened=thinking.on and self._tags.opened_by(ids),
             )
         return SampledTurn(completion=completion, thought=thought)

@@ -158,7 +158,7 @@ def _turn(task: Task, said: ChatTurn, result: StepResult, *, times: Times) -> Tu
         sampled_ids=as_ids(()),
         logprobs_T=as_floats(()),
         versions_T=as_ids(()),
-        forced_T=as_marks(()),
+        injected_T=as_marks(()),
         text=said.parsed.text,
         thought_text=said.parsed.thought,
         answer=said.parsed.answer,

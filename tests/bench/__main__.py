@@ -56,7 +56,7 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
             figures |= sampling | bench_training(model, sequences, config.learner, pad_id=pad)
             figures |= await _pushing(pool, learner)
             await learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
-            await learner.use_threads(config.learner.threads_beside)
+            await learner.use_threads(config.learner.threads_during_generation)
             figures |= await bench_loop(pool, learner, mixture, config, pad_id=pad, version=REPEATS)
         cores = (time.monotonic() - began) * (os.cpu_count() or 1)
         return figures | {"machine/stolen_share": (_stolen_s() - stolen) / cores}

@@ -107,7 +107,7 @@ class LoopSide:
         )
         learner = LearnerConfig(
             threads=threads,
-            threads_beside=max(1, threads - 1),
+            threads_during_generation=max(1, threads - 1),
             micro_batch_tokens=8192,
             transport="shared_memory",
         )
@@ -126,7 +126,7 @@ class LoopSide:
     async def steps(self, lag: int) -> Part:
         """Make the steps of a part, and those before it while the pipeline fills."""
         config = self._builder.config
-        await self._learner.use_threads(config.threads_beside if lag else config.threads)
+        await self._learner.use_threads(config.threads_during_generation if lag else config.threads)
         marks: list[tuple[float, float]] = []
         groups: list[Group] = []
 

@@ -29,7 +29,7 @@ SETTINGS = {
         "limits": {"turn_tokens": 64, "total_tokens": 1024, "turns": 1},
         "engine": {"max_model_len": 1024},
     },
-    "learner": {"threads": 2, "threads_beside": 1, "micro_batch_tokens": 8192},
+    "learner": {"threads": 2, "threads_during_generation": 1, "micro_batch_tokens": 8192},
     "rl": {"groups_per_step": 8, "group_size": 8, "max_replaced_groups": 0, "max_lag": 1},
 }
 PARTS = {"ray::TrainerWorker": "learner", "ray::RolloutWorker": "rollout worker", "VLLM::EngineCore": "engine"}

@@ -20,7 +20,7 @@ from rich.table import Table
 from transformers import PreTrainedModel
 from transformers import logging as transformers_logging
 
-from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
+from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models import mamba_scan
 from temper.learner.models.fresh import FreshModelConfig, make_model
@@ -58,7 +58,7 @@ def bench_sharing(model: PreTrainedModel, shapes: Iterable[tuple[int, int, int]]
     for answers, prompt, answer in shapes:
         group = group_of_answers(answers=answers, prompt=prompt, answer=answer)
         plain, shared = (
-            make_batch(group, ranks=1, micro_batch_tokens=MICRO_BATCH_TOKENS, pad_id=0, shared_prompts=sharing)
+            build_batch(group, ranks=1, micro_batch_tokens=MICRO_BATCH_TOKENS, pad_id=0, shared_prompts=sharing)
             for sharing in (False, True)
         )
         best: tuple[float, float] | None = None

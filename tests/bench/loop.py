@@ -137,7 +137,7 @@ async def run_steps(
 
 def batch_of(groups: Sequence[Group], rl: LoopConfig, builder: BatchBuilder) -> TrainBatch:
     """Return the batch of a step's groups."""
-    return builder.of_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
+    return builder.build_from_samples(samples_from_groups(groups, advantage=rl.loss.advantage))
 
 
 async def _alone(
@@ -171,7 +171,7 @@ async def bench_fresh(config: Config) -> dict[str, float]:
         make_model(model, config.model.fresh, seed=config.seed)
         async with started(config, model) as made:
             await made.learner.load(model, optim=rl.optim, loss=rl.loss, total_steps=100)
-            await made.learner.use_threads(config.learner.threads_beside)
+            await made.learner.use_threads(config.learner.threads_during_generation)
             pad = pad_id(load_tokenizer(model))
             return await bench_loop(made.pool, made.learner, mixture, config, pad_id=pad, version=0)
 

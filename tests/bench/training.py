@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.nemotron_h import modeling_nemotron_h
 
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -40,7 +40,7 @@ def bench_training(
     plain = PlainLoop(model_dir, micro_batch_tokens=config.micro_batch_tokens, pad_id=pad_id)
     ways: dict[str, Callable[[], object]] = {"plain_loop": lambda: plain.step(sequences)}
     for name, shared in (("in_full", False), ("shared", True)):
-        built = make_batch(
+        built = build_batch(
             sequences,
             ranks=1,
             micro_batch_tokens=config.micro_batch_tokens,

@@ -22,7 +22,7 @@ envs:
   lake: {kind: gym, thinking: false, max_turns: 6}
   math: {thinking: true}
 model: {fresh: {pattern: M-*-, hidden_size: 64, intermediate_size: 128, attention_heads: 2, key_value_heads: 1}}
-learner: {threads: 1, threads_beside: 1, micro_batch_tokens: 4096}
+learner: {threads: 1, threads_during_generation: 1, micro_batch_tokens: 4096}
 rl:
   {groups_per_step: 2, group_size: 4, max_replaced_groups: 0, checkpoint_every: 2, steps: 8,
    thinking: {budget: 0.5, budgets: [24]}, loss: {token_range: [0.5, 5]}}

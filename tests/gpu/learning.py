@@ -8,7 +8,7 @@ import torch
 from gpu.machine import LARGE, SMALL, fresh, on_gpu, peak_flops, peak_gib, seconds
 from gpu.measure import Report
 
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -25,7 +25,7 @@ def run(report: Report, *, small: bool) -> None:
         rank.load(str(folder), optim=OptimConfig(learning_rate=1e-3, warmup_steps=0), total_steps=100)
     ids_BT = torch.randint(0, 256, (rows, length), generator=torch.Generator().manual_seed(0)).tolist()
     samples = [TrainingSample.supervised(ids=tuple(ids), trained_T=[False, *[True] * (length - 1)]) for ids in ids_BT]
-    share = make_batch(samples, ranks=1, micro_batch_tokens=config.micro_batch_tokens, pad_id=0).share(0)
+    share = build_batch(samples, ranks=1, micro_batch_tokens=config.micro_batch_tokens, pad_id=0).share(0)
     loss = LossConfig(objective="nll")
     first = rank.train_step(share, loss=loss)
     taken = seconds(lambda: rank.train_step(share, loss=loss), repeats=3)

@@ -85,7 +85,7 @@ async def _sampled(folder: Path, config: EngineConfig, asked: list[TurnRequest],
 
 def _closed_by_rule(tags: ThoughtTags, request: TurnRequest, said: Completion) -> bool:
     """Return whether the tokens that are marked as inserted are those that the rule inserts."""
-    marked = [place for place, forced in enumerate(said.forced_T) if forced]
+    marked = [place for place, forced in enumerate(said.injected_T) if forced]
     if request.limit is None:
         return not marked
     close = tags.forced_close(said.token_ids, request.limit, opened=tags.opened_by(request.prompt_ids))
@@ -106,7 +106,7 @@ def _gaps(folder: Path, asked: list[TurnRequest], sampled: list[Completion], dty
         for request, completion in zip(asked, sampled, strict=True):
             ids_BT = torch.tensor([[*request.prompt_ids, *completion.token_ids]], device=device())
             scores = scorer(ids_BT, torch.ones_like(ids_BT).bool()).logprobs_BT[0, len(request.prompt_ids) :]
-            free = ~torch.tensor(completion.forced_T)
+            free = ~torch.tensor(completion.injected_T)
             gaps.append((scores.cpu().float() - torch.tensor(completion.logprobs_T))[free].abs())
     return torch.cat(gaps)
 

@@ -9,7 +9,7 @@ from gpu.machine import MIDDLE, SMALL, attention_only, device, fresh, on_gpu, pe
 from gpu.measure import Report
 from transformers import PreTrainedModel
 
-from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.micro_batches import TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models import mamba_scan
 from temper.learner.models.loading import cast, read_model, recompute
@@ -42,7 +42,7 @@ def _ways(report: Report, folder: Path, what: str, group: list[TrainingSample], 
         model.to(device()).train()
         if again:
             recompute(model, "full")
-        batch = make_batch(group, ranks=1, micro_batch_tokens=16384, pad_id=0, shared_prompts=shared)
+        batch = build_batch(group, ranks=1, micro_batch_tokens=16384, pad_id=0, shared_prompts=shared)
         assert any(one.prompts is not None for one in batch.micro_batches[0]) == shared
         work = partial(_passes, model, batch)
         gradient = work()

@@ -21,7 +21,7 @@ SETTINGS = (
         "rl.max_replaced_groups=0",
     ),
     *("rl.groups_per_step=4", "rl.group_size=4", "rl.optim.warmup_steps=0", "rl.loss.advantage=reinforce_pp"),
-    "rl.loss.malformed_thought=-1.0",
+    "rl.loss.malformed_thinking=-1.0",
 )
 """A fresh model's rewards are mostly equal: it learns from its malformed thoughts."""
 

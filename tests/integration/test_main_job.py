@@ -93,7 +93,7 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
         "dpo={tasks: 24, samples: 4, steps: 3, batch_size: 4, optim: {learning_rate: 1.0e-3, warmup_steps: 0}}",
         "dpo.shares={math: 0, code: 0, tool_use: 0, spelling: 0, easy: 0}",
         "rl.thinking={budget: 0.9, budgets: [4, 8], no_thought: 0.1}",
-        "rl.loss.malformed_thought=-1.0",
+        "rl.loss.malformed_thinking=-1.0",
         "eval.budgets=[4]",
         "eval.no_thought=true",
     ]

@@ -20,7 +20,7 @@ def answer(*ids: int, reward: float = 1.0, logprob: float = -1.0) -> Trajectory:
         sampled_ids=as_ids(ids),
         logprobs_T=as_floats((logprob,) * len(ids)),
         versions_T=as_ids((0,) * len(ids)),
-        forced_T=as_marks((False,) * len(ids)),
+        injected_T=as_marks((False,) * len(ids)),
         text=str(ids),
     )
     return Trajectory(task=TASK, turns=(turn,), stop=Stop.ENV, reward=reward)

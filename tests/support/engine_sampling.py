@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from temper.envs.core.task import EnvRef, Task
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import samples_from_groups
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -63,7 +63,9 @@ def check(model: torch.nn.Module, prompt: tuple[int, ...], sampling: Sampling, s
     with torch.no_grad():
         logits_TV = model(torch.tensor([[*prompt, *said.token_ids]])).logits[0, len(prompt) - 1 : -1].double()
     logs_TV = distribution(logits_TV, sampling)
-    for place, (token, logprob, forced) in enumerate(zip(said.token_ids, said.logprobs_T, said.forced_T, strict=True)):
+    for place, (token, logprob, forced) in enumerate(
+        zip(said.token_ids, said.logprobs_T, said.injected_T, strict=True)
+    ):
         assert math.isnan(logprob) == forced
         if not forced:
             assert abs(logprob - logs_TV[place, token].item()) < TOLERANCE, (sampling, place)
@@ -86,9 +88,9 @@ async def sampling_is_exact(engine: VllmEngine, model_dir: Path) -> None:
     for (sampling, limit), one in zip(asked, said, strict=True):
         check(model, prompt, sampling, one)
         close = None if limit is None else tags.forced_close(one.token_ids, limit)
-        marked = [place for place, forced in enumerate(one.forced_T) if forced]
+        marked = [place for place, forced in enumerate(one.injected_T) if forced]
         assert marked == ([] if close is None else list(range(close.start, close.end)))
-    assert sum(any(one.forced_T) for one in said) >= len(SAMPLINGS)
+    assert sum(any(one.injected_T) for one in said) >= len(SAMPLINGS)
     await stops(engine, tokenizer.decode, prompt)
     learn(model_dir, prompt, [(sampling, one) for (sampling, _), one in zip(asked, said, strict=True)])
 
@@ -109,7 +111,7 @@ def learn(model_dir: Path, prompt: tuple[int, ...], said: list[tuple[Sampling, C
             groups.append(Group(ticket=ticket, trajectories=tuple(answers)))
         samples = samples_from_groups(groups, advantage="rloo")
         for shared in (False, True):
-            batch = make_batch(samples, ranks=1, micro_batch_tokens=512, pad_id=0, shared_prompts=shared)
+            batch = build_batch(samples, ranks=1, micro_batch_tokens=512, pad_id=0, shared_prompts=shared)
             metrics = rank.train_step(batch.share(0), loss=LossConfig(entropy_bonus=0.1))
             assert metrics["mismatch_abs"] < TOLERANCE
             assert abs(metrics["is_weight"] - 1) < TOLERANCE
@@ -124,7 +126,7 @@ def turn_of(prompt: tuple[int, ...], said: Completion) -> Turn:
         sampled_ids=as_ids(said.token_ids),
         logprobs_T=as_floats(said.logprobs_T),
         versions_T=as_ids(said.versions_T),
-        forced_T=as_marks(said.forced_T),
+        injected_T=as_marks(said.injected_T),
         text="",
     )
 

@@ -23,7 +23,7 @@ seed: 7
 envs:
   coin: {kind: support.faulty_env, thinking: false}
 model: {fresh: {pattern: M-*-, hidden_size: 64, intermediate_size: 128, attention_heads: 2, key_value_heads: 1}}
-learner: {threads: 1, threads_beside: 1, micro_batch_tokens: 2048}
+learner: {threads: 1, threads_during_generation: 1, micro_batch_tokens: 2048}
 sft: {steps: 6, batch_size: 16, checkpoint_every: 2}
 rl: {groups_per_step: 4, group_size: 4, max_replaced_groups: 0, checkpoint_every: 2}
 eval: {tasks: 4, samples: 2}

@@ -24,7 +24,7 @@ def said_in(trajectory: Trajectory) -> Said:
             token_ids=tokens_of(turn.sampled_ids),
             logprobs_T=tuple(turn.logprobs_T.tolist()),
             versions_T=tuple(turn.versions_T.tolist()),
-            forced_T=tuple(turn.forced_T.tolist()),
+            injected_T=tuple(turn.injected_T.tolist()),
             finished=True,
             experts=turn.experts,
         )
@@ -62,7 +62,7 @@ class HeldEngine(ReplayEngine):
             token_ids=whole.token_ids[len(prefix_ids) :],
             logprobs_T=whole.logprobs_T[len(prefix_ids) :],
             versions_T=(self._version_number,) * (len(whole.token_ids) - len(prefix_ids)),
-            forced_T=whole.forced_T[len(prefix_ids) :],
+            injected_T=whole.injected_T[len(prefix_ids) :],
         )
         if number == self._hold_at:
             assert request.name is not None

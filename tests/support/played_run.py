@@ -102,7 +102,7 @@ def _turn(before: Sequence[Message], text: str, result: StepResult, *, version: 
         sampled_ids=as_ids(sampled),
         logprobs_T=as_floats([-place / 100 for place in range(len(sampled))]),
         versions_T=as_ids([version] * len(sampled)),
-        forced_T=as_marks([False] * len(sampled)),
+        injected_T=as_marks([False] * len(sampled)),
         text=text,
         answer=text,
         observation=result.messages,

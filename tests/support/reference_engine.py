@@ -54,12 +54,12 @@ class ReferenceEngine(ReplayEngine):
         if close is not None:
             assert tags is not None
             ids = (*ids[: close.start], *close.ids, *ids[tags.answer_start(ids) :])
-        forced_T = tuple(close is not None and close.start <= place < close.end for place in range(len(ids)))
+        injected_T = tuple(close is not None and close.start <= place < close.end for place in range(len(ids)))
         kept = ids[: request.max_tokens]
         return Completion(
             token_ids=kept,
-            logprobs_T=tuple(float("nan") if one else -0.5 for one in forced_T[: len(kept)]),
+            logprobs_T=tuple(float("nan") if one else -0.5 for one in injected_T[: len(kept)]),
             versions_T=(0,) * len(kept),
-            forced_T=forced_T[: len(kept)],
+            injected_T=injected_T[: len(kept)],
             finished=len(kept) == len(ids),
         )

@@ -117,7 +117,7 @@ def read_recording(path: Path) -> Recording:
                 token_ids=tokens_of(turn.sampled_ids),
                 logprobs_T=tuple(turn.logprobs_T.tolist()),
                 versions_T=tokens_of(turn.versions_T),
-                forced_T=tuple(turn.forced_T.tolist()),
+                injected_T=tuple(turn.injected_T.tolist()),
                 finished=not cut or turn is not turns[-1],
                 experts=np.concatenate(chosen) if chosen else None,
             )

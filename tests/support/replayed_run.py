@@ -32,7 +32,7 @@ DEMO = Path("configs/demo.yaml")
 SETTINGS = [
     *("groups_per_step=3", "group_size=3", "checkpoint_every=2", "max_lag=0", "max_failures=1.0"),
     *("optim.learning_rate=3e-4", "optim.warmup_steps=0", "optim.grad_clip=0", "sampling.temperature=0.8"),
-    *("loss.malformed_thought=-1.5", "loss.mask_truncated=true", "loss.error_guard=0"),
+    *("loss.malformed_thinking=-1.5", "loss.mask_truncated=true", "loss.error_guard=0"),
 ]
 USUAL = -5.7
 """About what a model that knows nothing gives any of 288 ids, in nats."""
@@ -76,7 +76,7 @@ class Rollouts:
             sampled_ids=as_ids([rng.randrange(32, 127) for _ in range(count)]),
             logprobs_T=as_floats(values),
             versions_T=as_ids([ticket.admitted.step] * count),
-            forced_T=as_marks(forced),
+            injected_T=as_marks(forced),
             text="an answer",
             faults=(TurnFault.THOUGHT,) if rng.random() < 0.2 else (),
         )

@@ -26,7 +26,7 @@ def turn_of(
         sampled_ids=as_ids(tuple(sampled)),
         logprobs_T=as_floats((logprob,) * len(sampled)),
         versions_T=as_ids((0,) * len(sampled) if versions is None else tuple(versions)),
-        forced_T=as_marks((False,) * len(sampled)),
+        injected_T=as_marks((False,) * len(sampled)),
         text=text,
         faults=faults,
     )

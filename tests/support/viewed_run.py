@@ -46,7 +46,7 @@ def turn(prompt: str, text: str, **changes: Any) -> Turn:
         sampled_ids=as_ids(sampled),
         logprobs_T=as_floats([-place / 100 for place in range(count)]),
         versions_T=as_ids([3 if place < 2 else 4 for place in range(count)]),
-        forced_T=as_marks([False] * count),
+        injected_T=as_marks([False] * count),
         text=text,
         answer=text,
         thought=Thought(tokens=0, answer_tokens=count, closed=Closed.NONE),
@@ -99,7 +99,7 @@ def step_groups() -> tuple[list[Group], list[dict[str, Any] | None]]:
     calls = turn(
         "get h",
         "get(h)",
-        forced_T=as_marks(forced),
+        injected_T=as_marks(forced),
         logprobs_T=as_floats(logprobs),
         observation=({"role": "tool", "content": TOOL_SAYS},),
     )
@@ -139,7 +139,7 @@ def write_large_run(folder: Path, *, megabytes: float) -> RunDir:
                 sampled_ids=as_ids(letters),
                 logprobs_T=as_floats(logprobs),
                 versions_T=as_ids([4] * count),
-                forced_T=as_marks([False] * count),
+                injected_T=as_marks([False] * count),
                 text="".join(map(chr, letters)),
             )
             answers.append(answer(asked, [sampled], float(place % 2)))

@@ -88,7 +88,7 @@ def _threads_of_ranks(settings: ProfiledSettings, inputs: ProfileInputs, *, toge
     """Choose the threads of each rank of a machine: all cores, or half of them while engines generate. Return the latter."""
     cores = inputs.hardware.cpus
     settings.choose("learner.threads", _threads(cores // together, inputs))
-    return settings.choose("learner.threads_beside", _threads(cores // 2 // together, inputs))
+    return settings.choose("learner.threads_during_generation", _threads(cores // 2 // together, inputs))
 
 
 def _threads(cores: int, inputs: ProfileInputs) -> int:

@@ -18,7 +18,7 @@ from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvError, FailureKind, failure_of
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.source import GeneratedSource
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import samples_from_groups
 from temper.orchestrator.loop.buffer import Dropped, Occupancy
 from temper.orchestrator.loop.step import StepPart, StepReport, StepTimes
@@ -173,7 +173,7 @@ def test_a_batch_is_made_of_the_answers_beside_a_prompt_that_is_too_long() -> No
     lost = replace(group, trajectories=(), failed=group.failed * 2)
     assert step_metrics(report([group, lost]))["env/own/failures/prompt_too_long"] == 3.0
     sequences = samples_from_groups([group, lost], advantage="dr_grpo")
-    assert make_batch(sequences, ranks=1, micro_batch_tokens=512, pad_id=0).samples == 2
+    assert build_batch(sequences, ranks=1, micro_batch_tokens=512, pad_id=0).samples == 2
 
 
 class Generator:

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from temper.envs.core.task import EnvRef, Task
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import samples_from_groups
 from temper.learner.losses.corrections import Correction
 from temper.learner.losses.policy import PolicyTerms, policy_loss
 from temper.learner.losses.surrogates import Clip
-from temper.learner.token_records import TokenRecord, records_of
+from temper.learner.token_records import TokenRecord, build_records
 from temper.orchestrator.stages.step_metrics import training_rows
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, WeightVersion
@@ -29,7 +29,7 @@ def turn(context: list[int], sampled: list[int], forced: list[bool]) -> Turn:
         sampled_ids=as_ids(sampled),
         logprobs_T=as_floats([float("nan") if is_forced else MU for is_forced in forced]),
         versions_T=as_ids([3] * len(sampled)),
-        forced_T=as_marks(forced),
+        injected_T=as_marks(forced),
         text="",
     )
 
@@ -54,7 +54,7 @@ def answered() -> list[Group]:
 def records(*, shared_prompts: bool) -> list[TokenRecord]:
     """The records of a step in which log pi of a token is minus its id over 100."""
     samples = samples_from_groups(answered(), advantage="rloo", mask_truncated=True)
-    batch = make_batch(samples, ranks=1, micro_batch_tokens=12, pad_id=0, shared_prompts=shared_prompts)
+    batch = build_batch(samples, ranks=1, micro_batch_tokens=12, pad_id=0, shared_prompts=shared_prompts)
     found = []
     for micro_batch in batch.micro_batches[0]:
         loss = policy_loss(
@@ -65,7 +65,7 @@ def records(*, shared_prompts: bool) -> list[TokenRecord]:
             terms=GUARDED,
         )
         assert loss.terms is not None
-        found += records_of(micro_batch, loss.terms)
+        found += build_records(micro_batch, loss.terms)
     return found
 
 
@@ -96,7 +96,7 @@ def test_a_token_outside_of_its_range_says_so_beside_others_that_are_trained() -
         logprobs_T=as_floats([-1.0, float("nan"), -0.25, -0.25]),
         advantages_T=as_floats([0.5, 0.5, 0.5, -2.0]),
         factors_T=as_floats([1.0, 0.0, 0.0, 1.0]),
-        left_out_T=np.array([0, 4, 4, 0], dtype=np.int8),
+        mask_reasons_T=np.array([0, 4, 4, 0], dtype=np.int8),
     ).as_json()
     assert made == {
         "logprobs": [-1.0, None, -0.25, -0.25],

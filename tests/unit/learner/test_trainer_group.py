@@ -10,7 +10,7 @@ from support.in_loop import in_loop
 from support.plain_process import PlainProcess
 
 from temper.envs.core.process import LearnerDied, MemoryUsage, Place
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -205,7 +205,7 @@ def test_ranks_that_nobody_waits_for_while_they_send_are_not_stuck_as_that_ends_
 
 def test_each_rank_is_given_its_own_share_of_a_batch_and_the_numbers_of_the_whole() -> None:
     samples = [TrainingSample.supervised(ids=range(n), trained_T=[False] + [True] * (n - 1)) for n in (9, 8, 5, 4)]
-    batches = [make_batch(samples, ranks=2, micro_batch_tokens=9, pad_id=0) for _ in range(2)]
+    batches = [build_batch(samples, ranks=2, micro_batch_tokens=9, pad_id=0) for _ in range(2)]
 
     async def step() -> list[Rank]:
         meeting = asyncio.Barrier(2)

@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from temper.envs.core.process import MemoryUsage
-from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.micro_batches import TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig, ZeroStage
 from temper.learner.losses.config import LossConfig
@@ -91,7 +91,7 @@ def policy_sequences(*, seed: int) -> list[TrainingSample]:
 
 
 def batch(*, ranks: int, seed: int = 0, micro_batch_tokens: int = 70) -> TrainBatch:
-    return make_batch(policy_sequences(seed=seed), ranks=ranks, micro_batch_tokens=micro_batch_tokens, pad_id=0)
+    return build_batch(policy_sequences(seed=seed), ranks=ranks, micro_batch_tokens=micro_batch_tokens, pad_id=0)
 
 
 def broken_batch(*, ranks: int) -> TrainBatch:
@@ -103,14 +103,14 @@ def broken_batch(*, ranks: int) -> TrainBatch:
         advantages_T=last.advantages_T,
         behaviour_T=as_floats((math.nan,) * len(last.ids)),
     )
-    return make_batch([*whole, lost], ranks=ranks, micro_batch_tokens=70, pad_id=0)
+    return build_batch([*whole, lost], ranks=ranks, micro_batch_tokens=70, pad_id=0)
 
 
 def infinite_batch() -> TrainBatch:
     """A batch whose loss is not finite either."""
     *whole, last = policy_sequences(seed=9)
     boundless = replace(last, advantages_T=as_floats((math.inf,) * len(last.ids)))
-    return make_batch([*whole, boundless], ranks=1, micro_batch_tokens=70, pad_id=0)
+    return build_batch([*whole, boundless], ranks=1, micro_batch_tokens=70, pad_id=0)
 
 
 def few_sequences() -> list[list[TrainingSample]]:
@@ -199,7 +199,7 @@ def training(rank: int, port: int, folder: str, config: LearnerConfig) -> dict[s
     resumed = weights_of(learner)
     logprobs = learner.logprobs(policy_sequences(seed=5))
     learner.save(f"{checkpoint}-final")
-    lonely = [make_batch(rows, ranks=config.ranks, micro_batch_tokens=70, pad_id=0) for rows in few_sequences()]
+    lonely = [build_batch(rows, ranks=config.ranks, micro_batch_tokens=70, pad_id=0) for rows in few_sequences()]
     few = [learner.train_step(rows.share(learner.rank), loss=POLICY) for rows in lonely]
     learner.close()
     return {
@@ -331,7 +331,7 @@ def first_gradient(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> 
     learner = TrainerWorker(rank, 1, "127.0.0.1", port, LearnerConfig(zero_stage=zero_stage, bf16=True))
     learner.load(f"{folder}/llama", optim=OptimConfig(beta1=0.9, grad_clip=0.0), total_steps=1)
     learner.train_step(
-        make_batch(many_sequences(), ranks=1, micro_batch_tokens=12, pad_id=0).share(learner.rank), loss=NLL
+        build_batch(many_sequences(), ranks=1, micro_batch_tokens=12, pad_id=0).share(learner.rank), loss=NLL
     )
     learner.save(f"{folder}/gradient-{zero_stage}")
     learner.close()
@@ -355,7 +355,7 @@ def tied_gradient(rank: int, port: int, folder: str, zero_stage: ZeroStage) -> d
 
 
 def batch_of_many() -> TrainBatch:
-    return make_batch(many_sequences(), ranks=1, micro_batch_tokens=10**6, pad_id=0)
+    return build_batch(many_sequences(), ranks=1, micro_batch_tokens=10**6, pad_id=0)
 
 
 def with_broken_batches(rank: int, port: int, folder: str) -> dict[str, Any]:

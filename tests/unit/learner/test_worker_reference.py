@@ -12,7 +12,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHTopkRouter
 from unit.learner.test_worker import in_processes, tensor_bytes
 
-from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.micro_batches import TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig, ZeroStage
 from temper.learner.losses.config import LossConfig
@@ -40,7 +40,7 @@ def batch(*, ranks: int = 1) -> TrainBatch:
         )
         for length in (21, 16, 13, 8)
     ]
-    return make_batch(rows, ranks=ranks, micro_batch_tokens=40, pad_id=0)
+    return build_batch(rows, ranks=ranks, micro_batch_tokens=40, pad_id=0)
 
 
 def story(folder: Path) -> Runs:
@@ -126,7 +126,7 @@ def first_step_of_a_token(rank: int, port: int, model: str) -> float:
         advantages_T=as_floats((1.0,) * 10),
         behaviour_T=as_floats(tuple(-5.6 if own else math.nan for own in last)),
     )
-    one = make_batch([row], ranks=1, micro_batch_tokens=40, pad_id=0)
+    one = build_batch([row], ranks=1, micro_batch_tokens=40, pad_id=0)
     divergence = learner.train_step(one.share(0), loss=NEAR)["kl"]
     learner.close()
     return divergence

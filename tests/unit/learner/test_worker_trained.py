@@ -15,7 +15,7 @@ from unit.learner.test_worker import POLICY, STEPS, batch, in_processes, policy_
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.engine.optimizer import freeze
 from temper.learner.losses.config import LossConfig
-from temper.learner.models.adapters import ADAPTER, add_adapters, merged
+from temper.learner.models.adapters import ADAPTER, add_adapters, merge_adapters
 from temper.learner.models.logprobs import token_logprobs
 from temper.learner.models.mamba_scan import match_engine
 from temper.learner.saving import HEADERS_BYTES
@@ -240,5 +240,5 @@ def test_adapters_are_added_to_weights_in_bfloat16_with_one_rounding(folder: Pat
     torch.nn.init.normal_(layer.lora_B[ADAPTER].weight, std=0.01)
     up, down = (side[ADAPTER].weight.double() for side in (layer.lora_B, layer.lora_A))
     exact = layer.weight.double() + 2.0 * (up @ down)
-    found = merged(model, dict(model.named_parameters()))[f"{name}.weight"]
+    found = merge_adapters(model, dict(model.named_parameters()))[f"{name}.weight"]
     assert torch.equal(found, exact.float().bfloat16())

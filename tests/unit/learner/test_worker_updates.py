@@ -12,11 +12,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from unit.learner.test_worker import batch, broken_batch, in_processes, policy_sequences, weights_of
 
-from temper.learner.batches.micro_batches import BatchShare, MicroBatch, TrainBatch, make_batch
+from temper.learner.batches.micro_batches import BatchShare, MicroBatch, TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample, mini_batches
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
-from temper.learner.update import Fixed, over_updates, with_divergence
+from temper.learner.update import FixedValues, average_updates, subtract_divergence
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.pipeline.config import load_config
@@ -52,7 +52,7 @@ def parts(seed: int) -> list[list[TrainingSample]]:
 
 def halves(*, ranks: int, seed: int) -> list[TrainBatch]:
     return [
-        make_batch(part, ranks=ranks, micro_batch_tokens=400, pad_id=0, shared_prompts=True) for part in parts(seed)
+        build_batch(part, ranks=ranks, micro_batch_tokens=400, pad_id=0, shared_prompts=True) for part in parts(seed)
     ]
 
 
@@ -65,7 +65,7 @@ def epoch_parts(seed: int) -> list[list[TrainingSample]]:
 
 def in_epochs(*, seed: int) -> list[TrainBatch]:
     split = epoch_parts(seed)
-    return [make_batch(part, ranks=2, micro_batch_tokens=400, pad_id=0, shared_prompts=True) for part in split]
+    return [build_batch(part, ranks=2, micro_batch_tokens=400, pad_id=0, shared_prompts=True) for part in split]
 
 
 def own(learner: TrainerWorker, batches: list[TrainBatch]) -> list[BatchShare]:
@@ -168,7 +168,7 @@ def test_the_ranks_keep_what_the_model_thought_of_each_token_before_the_first_up
         weights = (known - of_trained(sequence.behaviour_T, sequence)).exp().clamp(max=2.0)
         assert record.factors_T.tolist() == pytest.approx(weights.tolist(), abs=1e-4)
         assert record.advantages_T.tolist() == of_trained(sequence.advantages_T, sequence).tolist()
-        assert not record.left_out_T.any()
+        assert not record.mask_reasons_T.any()
 
 
 def test_updates_from_mini_batches_over_epochs_are_those_of_a_plain_loop_of_ppo(trained, folder):
@@ -258,7 +258,7 @@ def test_metrics_of_updates_are_means_and_the_last_learning_rate():
         {"loss": 3.0, "skipped": 1.0, "learning_rate": 0.1},
         {"skipped": 1.0},  # nothing to train
     ]
-    assert over_updates(done) == {"loss": 2.0, "skipped": pytest.approx(2 / 3), "learning_rate": 0.1, "updates": 1.0}
+    assert average_updates(done) == {"loss": 2.0, "skipped": pytest.approx(2 / 3), "learning_rate": 0.1, "updates": 1.0}
 
 
 def paid_by_hand(rewards: list[float], kl: list[list[float]], beta: float) -> list[list[float]]:
@@ -285,26 +285,26 @@ def test_reinforce_pp_takes_the_divergence_from_the_reward_and_normalises_over_t
     ]
     micro_batches, fixed = [], []
     for rows in ([0, 1], [2]):
-        (made,) = make_batch([sequences[row] for row in rows], ranks=1, micro_batch_tokens=99, pad_id=0).micro_batches[
+        (made,) = build_batch([sequences[row] for row in rows], ranks=1, micro_batch_tokens=99, pad_id=0).micro_batches[
             0
         ]
         longest = made.ids_BT.shape[1]
         ref = [[0.0, *[-1.0 - x for x in kl[row]], *[0.0] * (longest - 1 - len(kl[row]))] for row in rows]
         old_BT = torch.where(torch.from_numpy(made.weights_BT) > 0, -1.0, 0.0)
         micro_batches.append(made)
-        fixed.append(Fixed(old_BT=old_BT, ref_BT=torch.tensor(ref)))
+        fixed.append(FixedValues(old_BT=old_BT, ref_BT=torch.tensor(ref)))
     loss = LossConfig(advantage="reinforce_pp", kl="k1", kl_in="reward", kl_coefficient=0.5)
 
     def alone(totals: dict[str, torch.Tensor]) -> dict[str, float]:
         return {name: float(total) for name, total in totals.items()}
 
-    done = with_divergence(fixed, micro_batches, loss=loss, summed=alone)
+    done = subtract_divergence(fixed, micro_batches, loss=loss, summed=alone)
     expected = iter(paid_by_hand(rewards, kl, 0.5))
     for own in rows_of(done, micro_batches):
         assert own == pytest.approx(next(expected), abs=1e-5)
 
 
-def rows_of(done: list[Fixed], micro_batches: list[MicroBatch]) -> Iterator[list[float]]:
+def rows_of(done: list[FixedValues], micro_batches: list[MicroBatch]) -> Iterator[list[float]]:
     """The advantages of each sequence's trained tokens."""
     for known, micro_batch in zip(done, micro_batches, strict=True):
         assert known.advantages_BT is not None

@@ -8,7 +8,7 @@ import pytest
 from support.replay_engine import Recording, read_recording
 from unit.rollout.episodes.test_episode import demonstration, play
 
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import samples_from_groups
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.expert_choices import Choices, first_recorded, from_json, padded, to_json
@@ -92,7 +92,7 @@ def test_choices_reach_the_micro_batch_of_their_sequence():
         behaviour_T=as_floats((*sequence.behaviour_T, -1.0)),
         experts=None,
     )
-    (only,) = make_batch([sequence, longer], ranks=1, micro_batch_tokens=10**6, pad_id=0).micro_batches[0]
+    (only,) = build_batch([sequence, longer], ranks=1, micro_batch_tokens=10**6, pad_id=0).micro_batches[0]
     (experts,) = only.experts
     assert sequence.experts is not None
     count = len(sequence.ids)

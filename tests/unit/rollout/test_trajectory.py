@@ -29,7 +29,7 @@ def test_a_turn_is_read_back_as_it_was_written_times_included() -> None:
         sampled_ids=as_ids((3,)),
         logprobs_T=as_floats((-0.5,)),
         versions_T=as_ids((4,)),
-        forced_T=as_marks((False,)),
+        injected_T=as_marks((False,)),
         text="a",
         thought=Thought(tokens=0, answer_tokens=1, closed=Closed.NONE),
         times=Times(queue_s=0.1, generate_s=0.25, step_s=1.5),
@@ -54,7 +54,7 @@ def test_a_group_is_read_back_as_it_was_written_with_its_task_made_again() -> No
         sampled_ids=as_ids((2, 3)),
         logprobs_T=as_floats((-0.1, -1 / 3)),
         versions_T=as_ids((4, 5)),
-        forced_T=as_marks((False,) * 2),
+        injected_T=as_marks((False,) * 2),
         text="2",
     )
     score = Score(outcome=Outcome.OK, parts={"correct": 1.0, "length": 0.1}, detail="d", evidence={"by": "sympy"})
@@ -77,7 +77,7 @@ def test_the_tokens_of_a_group_travel_beside_its_pickle_and_are_read_where_they_
         sampled_ids=every(count, np.int32(8)),
         logprobs_T=every(count, np.float32(np.nan)),
         versions_T=every(count, np.int32(3)),
-        forced_T=every(count, np.bool_(True)),
+        injected_T=every(count, np.bool_(True)),
         text="",
     )
     task = Task(env=EnvRef(name="math"), key="7", messages=({"role": "user", "content": "?"},), spec={})

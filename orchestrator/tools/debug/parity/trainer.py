@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig
@@ -22,7 +22,7 @@ from temper.learner.models.kernels import training_device
 from temper.learner.models.loading import cast, read_model, recompute, train_without_noise
 from temper.learner.models.logprobs import token_logprobs
 from temper.learner.models.scorer import Scorer
-from temper.learner.update import current_logprobs
+from temper.learner.update import compute_logprobs
 from temper.orchestrator.tools.debug.parity.answers import ScoredAnswer, Stream
 from temper.rollout.engines.runners.layer_recorder import EMBEDDING, after_layer, inside_layer, layers_of
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
@@ -61,7 +61,7 @@ class Trainer:
     def scores(self, answers: Sequence[ScoredAnswer], learner: LearnerConfig) -> list[NDArray[np.float32]]:
         """Return the log-probabilities of the sampled tokens of each answer, in nats, as a step of the learner has them."""
         model = self.model(bf16=learner.bf16)
-        batch = make_batch(
+        batch = build_batch(
             [_sample(answer, place) for place, answer in enumerate(answers)],
             ranks=1,
             micro_batch_tokens=learner.micro_batch_tokens,
@@ -72,7 +72,7 @@ class Trainer:
         with _scorer(model, learner) as scorer:
             for micro_batch in batch.micro_batches[0]:
                 self._follow([experts.without_count() for experts in micro_batch.experts])
-                scored = current_logprobs(scorer, micro_batch, reference=None, device=self._device).old_BT
+                scored = compute_logprobs(scorer, micro_batch, reference=None, device=self._device).old_BT
                 assert scored is not None
                 assert micro_batch.places_B is not None
                 trained_BT = micro_batch.weights_BT > 0
@@ -86,7 +86,7 @@ class Trainer:
         """
         model = self.model(bf16=bf16)
         ids_1P = torch.tensor([list(answer.ids)], device=self._device)
-        self._follow([PassExperts.uncounted(answer.experts, length=len(answer.ids))])
+        self._follow([PassExperts.from_uncounted(answer.experts, length=len(answer.ids))])
         with torch.no_grad(), hooked(model, at, points=points):
             logits_1PV = model(input_ids=ids_1P, use_cache=False).logits
             scores: NDArray[np.float32] = token_logprobs(logits_1PV, ids_1P)[0, 1:].cpu().numpy()
@@ -104,7 +104,7 @@ class Trainer:
 
     def _follow(self, passes: Sequence[PassExperts]) -> None:
         assert self._replay is not None
-        self._replay.follow(passes)
+        self._replay.queue_passes(passes)
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from temper.learner.batches.builder import samples_by
+from temper.learner.batches.builder import build_samples
 from temper.learner.losses.config import LossConfig
-from temper.learner.losses.corrections import LeftOut
+from temper.learner.losses.corrections import MaskReason
 from temper.learner.token_records import TokenRecord
 from temper.orchestrator.session.recording import StepBatch
 from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes
@@ -102,7 +102,7 @@ def compared(
 
 def _by_place(batch: StepBatch, records: Sequence[TokenRecord], loss: LossConfig) -> dict[int, Values]:
     """Return by answer the values of a record at the tokens that a loss trains."""
-    samples = samples_by(loss, batch.groups)
+    samples = build_samples(loss, batch.groups)
     found = {}
     for record in records:
         trained_T = samples[record.place].trained_T
@@ -113,7 +113,7 @@ def _by_place(batch: StepBatch, records: Sequence[TokenRecord], loss: LossConfig
             )
         values_MT = np.full((len(MEASURES) + 1, len(trained_T)), np.nan, dtype=np.float32)
         numbers = (record.logprobs_T, record.advantages_T, record.factors_T)
-        values_MT[:, trained_T] = np.stack([*numbers, record.left_out_T.astype(np.float32)])
+        values_MT[:, trained_T] = np.stack([*numbers, record.mask_reasons_T.astype(np.float32)])
         found[record.place] = values_MT
     return found
 
@@ -123,7 +123,7 @@ def _pairs(left_M: Values, right_M: Values) -> dict[str, Pair]:
     pairs: dict[str, Pair] = {}
     for name, *values in zip((*MEASURES, LEFT_OUT), left_M.tolist(), right_M.tolist(), strict=True):
         one, other = (
-            None if math.isnan(value) else LeftOut(int(value)).name.lower() if name == LEFT_OUT else value
+            None if math.isnan(value) else MaskReason(int(value)).name.lower() if name == LEFT_OUT else value
             for value in values
         )
         if one != other:

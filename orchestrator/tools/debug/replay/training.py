@@ -122,7 +122,7 @@ class Ranks:
     async def _train(self, group: TrainerGroup, batch: StepBatch) -> Trained:
         self._note(f"training step {batch.step} again")
         settings, waited = batch.trained_with, f"step {batch.step} to be trained"
-        build = partial(settings.builder.of_groups, list(batch.groups), settings.loss)
+        build = partial(settings.builder.build_from_groups, list(batch.groups), settings.loss)
         made = await in_thread(partial(build, updates=settings.updates_per_step, epochs=settings.epochs))
         metrics = await self._within(self._step, group.step(*made, epochs=settings.epochs), waited)
         records = await self._within(self._step, group.token_records(), waited)

@@ -226,7 +226,7 @@ def _turn(length: int, version: int) -> Turn:
         sampled_ids=np.broadcast_to(np.int32(2), length),
         logprobs_T=np.broadcast_to(np.float32(-1), length),
         versions_T=np.broadcast_to(np.int32(version), length),
-        forced_T=np.broadcast_to(np.False_, length),
+        injected_T=np.broadcast_to(np.False_, length),
         text="",
     )
 

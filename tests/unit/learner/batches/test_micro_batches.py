@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from temper.envs.core.task import EnvRef, Task
-from temper.learner.batches.micro_batches import MicroBatch, make_batch
+from temper.learner.batches.micro_batches import MicroBatch, build_batch
 from temper.learner.batches.samples import TrainingSample, samples_from_groups
 from temper.rollout.sampling import Sampling
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
@@ -33,7 +33,7 @@ FIRST = Turn(
     sampled_ids=as_ids((3, 4, 5)),
     logprobs_T=as_floats((-0.1, NAN, -0.3)),
     versions_T=as_ids((4, 4, 5)),
-    forced_T=as_marks((False, True, False)),
+    injected_T=as_marks((False, True, False)),
     text="",
 )
 SECOND = Turn(
@@ -41,7 +41,7 @@ SECOND = Turn(
     sampled_ids=as_ids((7, 8)),
     logprobs_T=as_floats((-0.4, -0.5)),
     versions_T=as_ids((5, 6)),
-    forced_T=as_marks((False, False)),
+    injected_T=as_marks((False, False)),
     text="",
 )
 
@@ -64,10 +64,10 @@ def test_samples_and_micro_batches_carry_the_temperature_of_their_groups():
     warm = replace(plain, ticket=replace(plain.ticket, number=1, sampling=Sampling(temperature=1.5)))
     samples = samples_from_groups([plain, warm], advantage="rloo")
     assert [sample.temperature for sample in samples] == [1.0, 1.0, 1.5, 1.5]
-    (both,) = make_batch(samples, ranks=1, micro_batch_tokens=100, pad_id=0).micro_batches[0]
+    (both,) = build_batch(samples, ranks=1, micro_batch_tokens=100, pad_id=0).micro_batches[0]
     assert both.temperatures_B is not None
     assert sorted(both.temperatures_B.tolist()) == [1.0, 1.0, 1.5, 1.5]
-    (alone,) = make_batch(samples[:2], ranks=1, micro_batch_tokens=100, pad_id=0).micro_batches[0]
+    (alone,) = build_batch(samples[:2], ranks=1, micro_batch_tokens=100, pad_id=0).micro_batches[0]
     assert alone.temperatures_B is None
 
 
@@ -93,27 +93,27 @@ def test_misaligned_sequences_are_refused_with_both_lengths():
 
 def test_micro_batches_hold_like_lengths_within_the_token_budget():
     lengths = [3, 10, 4, 9, 3, 10, 5, 2]
-    batch = make_batch([supervised(n) for n in lengths], ranks=1, micro_batch_tokens=20, pad_id=99)
+    batch = build_batch([supervised(n) for n in lengths], ranks=1, micro_batch_tokens=20, pad_id=99)
     assert [m.ids_BT.shape for m in batch.micro_batches[0]] == [(2, 10), (2, 9), (4, 4)]
     assert batch.denominator == sum(lengths) - len(lengths) == batch.trained_tokens
     assert batch.tokens == sum(lengths)
 
 
 def test_padding_is_on_the_right_and_weighs_nothing():
-    batch = make_batch([supervised(3), supervised(2, first=7)], ranks=1, micro_batch_tokens=100, pad_id=99)
+    batch = build_batch([supervised(3), supervised(2, first=7)], ranks=1, micro_batch_tokens=100, pad_id=99)
     (only,) = batch.micro_batches[0]
     assert only.ids_BT.tolist() == [[0, 1, 2], [7, 8, 99]]
     assert only.weights_BT.tolist() == [[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]]
 
 
 def test_a_sequence_over_the_budget_has_a_micro_batch_of_its_own():
-    batch = make_batch([supervised(30), supervised(5), supervised(5)], ranks=1, micro_batch_tokens=10, pad_id=0)
+    batch = build_batch([supervised(30), supervised(5), supervised(5)], ranks=1, micro_batch_tokens=10, pad_id=0)
     assert [m.ids_BT.shape for m in batch.micro_batches[0]] == [(1, 30), (2, 5)]
 
 
 def test_ranks_get_like_shares_and_the_same_number_of_micro_batches():
     lengths = [20, 19, 18, 17, 5, 4, 3, 2, 2]
-    batch = make_batch([supervised(n) for n in lengths], ranks=2, micro_batch_tokens=20, pad_id=0)
+    batch = build_batch([supervised(n) for n in lengths], ranks=2, micro_batch_tokens=20, pad_id=0)
     first, second = batch.micro_batches
     assert len(first) == len(second)
     tokens = [sum(int(m.weights_BT.sum()) for m in share) for share in batch.micro_batches]
@@ -122,13 +122,15 @@ def test_ranks_get_like_shares_and_the_same_number_of_micro_batches():
 
 
 def test_a_rank_with_fewer_micro_batches_gets_weightless_ones():
-    batch = make_batch([supervised(n) for n in (20, 10, 10)], ranks=2, micro_batch_tokens=10, pad_id=0)
+    batch = build_batch([supervised(n) for n in (20, 10, 10)], ranks=2, micro_batch_tokens=10, pad_id=0)
     shares = [[float(m.weights_BT.sum()) for m in share] for share in batch.micro_batches]
     assert shares == [[19.0, 0.0], [9.0, 9.0]]
 
 
 def test_the_sequence_aggregation_weighs_each_sequence_the_same():
-    batch = make_batch([supervised(5), supervised(3)], ranks=1, micro_batch_tokens=99, pad_id=0, aggregation="sequence")
+    batch = build_batch(
+        [supervised(5), supervised(3)], ranks=1, micro_batch_tokens=99, pad_id=0, aggregation="sequence"
+    )
     (only,) = batch.micro_batches[0]
     assert only.weights_BT.sum(axis=1).tolist() == pytest.approx([1.0, 1.0])
     assert batch.denominator == 2.0
@@ -138,14 +140,14 @@ def test_versions_of_a_batch_are_its_oldest_and_newest():
     sequences = [
         *samples_from_groups([group(trajectory(FIRST, reward=1.0), trajectory(SECOND, reward=0.0))], advantage="rloo")
     ]
-    batch = make_batch(sequences, ranks=1, micro_batch_tokens=99, pad_id=0)
+    batch = build_batch(sequences, ranks=1, micro_batch_tokens=99, pad_id=0)
     assert (batch.oldest, batch.newest) == (WeightVersion(step=4), WeightVersion(step=6))
-    assert make_batch([supervised(3)], ranks=1, micro_batch_tokens=99, pad_id=0).oldest is None
+    assert build_batch([supervised(3)], ranks=1, micro_batch_tokens=99, pad_id=0).oldest is None
 
 
 def test_a_rank_without_a_sequence_gets_weightless_micro_batches():
     untrained = TrainingSample.supervised(ids=(1, 2), trained_T=(False, False))
-    batch = make_batch([supervised(3), untrained], ranks=3, micro_batch_tokens=99, pad_id=0)
+    batch = build_batch([supervised(3), untrained], ranks=3, micro_batch_tokens=99, pad_id=0)
     assert [[float(m.weights_BT.sum()) for m in share] for share in batch.micro_batches] == [[2.0], [0.0], [0.0]]
     assert (batch.denominator, batch.samples, batch.trained_tokens) == (2.0, 1, 2)
 
@@ -153,7 +155,7 @@ def test_a_rank_without_a_sequence_gets_weightless_micro_batches():
 def test_a_batch_without_a_trained_token_has_no_micro_batches():
     untrained = TrainingSample.supervised(ids=(1, 2), trained_T=(False, False))
     for shared in (False, True):
-        batch = make_batch([untrained], ranks=2, micro_batch_tokens=99, pad_id=0, shared_prompts=shared)
+        batch = build_batch([untrained], ranks=2, micro_batch_tokens=99, pad_id=0, shared_prompts=shared)
         assert (batch.micro_batches, batch.trained_tokens, batch.samples) == (((), ()), 0, 0)
 
 

@@ -10,7 +10,7 @@ from support import tiny_models
 from transformers import PreTrainedModel
 
 from temper.learner.batches.micro_batches import MicroBatch, TrainBatch
-from temper.learner.batches.pairs import Pair, make_pair_batch
+from temper.learner.batches.pairs import Pair, build_pair_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.dpo import pair_loss
 from temper.learner.models.logprobs import token_logprobs
@@ -36,7 +36,7 @@ def pairs() -> list[Pair]:
 
 
 def batch(*, ranks: int, tokens: int) -> TrainBatch:
-    return make_pair_batch(pairs(), ranks=ranks, micro_batch_tokens=tokens, pad_id=PAD)
+    return build_pair_batch(pairs(), ranks=ranks, micro_batch_tokens=tokens, pad_id=PAD)
 
 
 def real(micro_batch: MicroBatch) -> bool:
@@ -161,11 +161,11 @@ def cut(sequence: TrainingSample) -> TrainingSample:
 )
 def test_a_pair_that_lost_an_answer_is_left_out(lost: Callable[[Pair], Pair]):
     first, *others = pairs()
-    made = make_pair_batch([lost(first), *others], ranks=1, micro_batch_tokens=10**6, pad_id=PAD)
+    made = build_pair_batch([lost(first), *others], ranks=1, micro_batch_tokens=10**6, pad_id=PAD)
     assert (made.denominator, made.samples) == (4.0, 8)
-    few = make_pair_batch([lost(first), others[0]], ranks=2, micro_batch_tokens=10**6, pad_id=PAD)
+    few = build_pair_batch([lost(first), others[0]], ranks=2, micro_batch_tokens=10**6, pad_id=PAD)
     assert [sum(map(real, share)) for share in few.micro_batches] == [1, 0]
     assert few.micro_batches[1][0].ids_BT.shape == (2, 2)
     assert few.denominator == 1.0
-    none = make_pair_batch([lost(first)], ranks=2, micro_batch_tokens=10**6, pad_id=PAD)
+    none = build_pair_batch([lost(first)], ranks=2, micro_batch_tokens=10**6, pad_id=PAD)
     assert (none.micro_batches, none.trained_tokens) == (((), ()), 0)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from temper.learner.engine.device_memory import Aside, memory_of, nbytes, reachable
+from temper.learner.engine.device_memory import OffloadedStorage, find_storages, find_tensors, nbytes
 
 CPU = torch.device("cpu")
 
@@ -15,15 +15,15 @@ def test_what_shares_memory_is_put_aside_once_and_whole_again_after() -> None:
     parameter = torch.nn.Parameter(flat[:6].view(2, 3))
     parameter.grad = torch.full((2, 3), 0.5)
     other = torch.arange(4)
-    memory = memory_of([flat, parameter, parameter.grad], device=CPU).values()
+    memory = find_storages([flat, parameter, parameter.grad], device=CPU).values()
     assert nbytes(memory) == flat.nbytes + parameter.grad.nbytes
-    aside = Aside()
-    aside.take(memory)
-    aside.take(memory)  # it has nothing any more
-    assert aside
+    offloaded = OffloadedStorage()
+    offloaded.offload(memory)
+    offloaded.offload(memory)  # it has nothing any more
+    assert offloaded
     assert (nbytes(memory), parameter.shape, other.tolist()) == (0, (2, 3), [0, 1, 2, 3])
-    aside.put_back()
-    assert not aside
+    offloaded.reload()
+    assert not offloaded
     flat[0] = 7.0
     assert parameter.tolist() == [[7.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
     assert parameter.grad.tolist() == [[0.5] * 3] * 2
@@ -43,24 +43,24 @@ def test_what_a_device_has_no_room_for_stays_aside_and_is_whole_when_it_has() ->
     first, second = Crowded(16), Crowded(8)
     first.copy_(torch.full((16,), 3, dtype=torch.uint8).untyped_storage())
     second.copy_(torch.full((8,), 4, dtype=torch.uint8).untyped_storage())
-    aside = Aside()
-    aside.take([first, second])
+    offloaded = OffloadedStorage()
+    offloaded.offload([first, second])
     first.crowded = True
     with pytest.raises(RuntimeError, match="out of memory"):
-        aside.put_back()
-    assert aside
+        offloaded.reload()
+    assert offloaded
     assert (first.nbytes(), second.tolist()) == (0, [4] * 8)
     first.crowded = False
-    aside.put_back()
-    assert not aside
+    offloaded.reload()
+    assert not offloaded
     assert first.tolist() == [3] * 16
 
 
 def test_what_a_file_or_an_array_lends_stays() -> None:
     lent = torch.frombuffer(bytearray(b"1234"), dtype=torch.uint8)
-    aside = Aside()
-    aside.take(memory_of([lent], device=CPU).values())
-    assert not aside
+    offloaded = OffloadedStorage()
+    offloaded.offload(find_storages([lent], device=CPU).values())
+    assert not offloaded
     assert lent.tolist() == [49, 50, 51, 52]
 
 
@@ -69,7 +69,7 @@ def test_all_that_an_optimiser_trains_with_is_found() -> None:
     optimiser = torch.optim.AdamW(layer.parameters(), lr=0.1)
     layer(torch.ones(1, 3)).sum().backward()
     optimiser.step()
-    found = {tensor.data_ptr() for tensor in reachable(optimiser)}
+    found = {tensor.data_ptr() for tensor in find_tensors(optimiser)}
     wanted = [value for state in optimiser.state.values() for value in state.values()]
     wanted += [
         tensor for parameter in layer.parameters() for tensor in (parameter, parameter.grad) if tensor is not None
@@ -90,4 +90,4 @@ def test_what_main_memory_has_no_room_for_is_not_put_aside() -> None:
 
     memory: Any = [Vast()]
     with pytest.raises(MemoryError, match="placement=colocated: main memory has .* bytes left"):
-        Aside().take(memory)
+        OffloadedStorage().offload(memory)

@@ -5,10 +5,10 @@ import pytest
 from temper.learner.losses.advantages import (
     ADVANTAGES,
     batch_advantages,
-    batch_normalised,
     dr_grpo,
     grpo,
-    has_signal,
+    has_nonzero_advantage,
+    normalise_over_batch,
     rloo,
 )
 
@@ -39,7 +39,7 @@ def test_grpo_divides_by_the_population_deviation():
 def test_values_are_normalised_over_all_groups_and_stay_in_their_places():
     # 1, 3 | 2 | 6: mean 3, squares 4, 0, 1, 9, deviation sqrt(14 / 4)
     deviation = math.sqrt(3.5)
-    first, second, nothing, third = batch_normalised([[1.0, 3.0], [2.0], [], [6.0]], [[7, 7], [7], [], [7]])
+    first, second, nothing, third = normalise_over_batch([[1.0, 3.0], [2.0], [], [6.0]], [[7, 7], [7], [], [7]])
     assert first == pytest.approx([-2 / deviation, 0.0], abs=1e-5)
     assert nothing == []
     assert [*second, *third] == pytest.approx([-1 / deviation, 3 / deviation], abs=1e-5)
@@ -90,5 +90,5 @@ def test_what_is_normalised_later_is_left_as_it_is():
 
 @pytest.mark.parametrize(("kind", "kept"), [("rloo", False), ("grpo", False), ("reinforce_pp", True)])
 def test_a_group_of_equal_rewards_teaches_where_it_is_compared_with_the_batch(kind, kept):
-    assert has_signal([1.0, 1.0], kind=kind) is kept
-    assert has_signal([1.0, 0.0], kind=kind)
+    assert has_nonzero_advantage([1.0, 1.0], kind=kind) is kept
+    assert has_nonzero_advantage([1.0, 0.0], kind=kind)

@@ -9,10 +9,10 @@ import torch
 from support import tiny_models
 from transformers import PreTrainedModel
 
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.config import LossConfig
-from temper.learner.losses.corrections import Correction, kept_weights
+from temper.learner.losses.corrections import Correction, masked_weights
 from temper.learner.losses.dpo import dpo_loss
 from temper.learner.losses.policy import Loss, PolicyTerms, policy_loss
 from temper.learner.models.fresh import byte_tokenizer
@@ -102,7 +102,7 @@ def ours(model: PreTrainedModel, answers: Answers, config: LossConfig) -> tuple[
         )
         for row, (ids, advantage) in enumerate(zip(answers.ids, ADVANTAGES, strict=True))
     ]
-    batch = make_batch(
+    batch = build_batch(
         sequences,
         ranks=1,
         micro_batch_tokens=10**6,
@@ -207,11 +207,11 @@ def test_divergence_and_entropy_in_the_loss_agree(grpo, models, answers):
 
 def test_the_negative_guard_is_trls_off_policy_mask(grpo):
     draw = torch.Generator().manual_seed(0)
-    gap_BT = torch.randn(64, 6, generator=draw)
+    log_w_BT = torch.randn(64, 6, generator=draw)
     mask_BT = (torch.rand(64, 6, generator=draw) > 0.3).float()
     advantages_B1 = torch.randn(64, 1, generator=draw)
-    kept_B1 = grpo.get_off_policy_mask(advantages_B1, gap_BT, torch.zeros_like(gap_BT), mask_BT, 0.1)
-    ours_BT = kept_weights(mask_BT, gap_BT, advantages_B1.expand(64, 6), Correction(negative_guard=0.1))
+    kept_B1 = grpo.get_off_policy_mask(advantages_B1, log_w_BT, torch.zeros_like(log_w_BT), mask_BT, 0.1)
+    ours_BT = masked_weights(mask_BT, log_w_BT, advantages_B1.expand(64, 6), Correction(negative_guard=0.1))
     assert torch.equal(ours_BT, mask_BT * kept_B1)
     assert 0 < kept_B1.sum() < 64
 

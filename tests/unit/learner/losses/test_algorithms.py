@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 import torch
 
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.config import LossConfig
-from temper.learner.losses.corrections import Correction, LeftOut
+from temper.learner.losses.corrections import Correction, MaskReason
 from temper.learner.losses.dpo import dpo_loss
 from temper.learner.losses.kl import distillation_advantages, k1, k2, k3
 from temper.learner.losses.policy import KlPenalty, Loss, PolicyTerms, policy_loss
@@ -184,7 +184,10 @@ def test_the_negative_guard_compares_with_the_policy_of_this_update(old, pi_minu
     loss = loss_of(goal, gaps=[pi_minus_mu] * 2, advantages=[-1.0, -1.0], old_BT=old_BT)
     assert loss.sums["guarded"].item() == guarded
     assert loss.terms is not None
-    assert loss.terms.left_out_BT[0].tolist() == [0, *[LeftOut.NEGATIVE_GUARD if guarded else LeftOut.NO] * 2]
+    assert loss.terms.mask_reasons_BT[0].tolist() == [
+        0,
+        *[MaskReason.NEGATIVE_GUARD if guarded else MaskReason.NONE] * 2,
+    ]
 
 
 def test_the_divergence_is_paid_by_what_a_guard_leaves_out():
@@ -375,6 +378,6 @@ def test_dpo_is_the_logistic_loss_of_the_margin():
 def test_the_constant_aggregation_divides_by_all_sequences_times_a_length():
     rows = [TrainingSample.supervised(ids=range(n), trained_T=[False, *[True] * (n - 1)]) for n in (5, 3)]
     rows.append(TrainingSample.supervised(ids=(1, 2), trained_T=(False, False)))
-    batch = make_batch(rows, ranks=1, micro_batch_tokens=99, pad_id=0, aggregation="constant", constant_length=10)
+    batch = build_batch(rows, ranks=1, micro_batch_tokens=99, pad_id=0, aggregation="constant", constant_length=10)
     assert batch.denominator == 30.0
     assert sum(float(micro.weights_BT.sum()) for micro in batch.micro_batches[0]) == 6.0

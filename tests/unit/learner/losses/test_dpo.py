@@ -11,7 +11,7 @@ from unit.learner.batches.test_pairs import LENGTHS, pair, pairs
 from unit.learner.test_worker import in_processes
 
 from temper.learner.batches.micro_batches import TrainBatch
-from temper.learner.batches.pairs import make_pair_batch
+from temper.learner.batches.pairs import build_pair_batch
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
@@ -22,14 +22,14 @@ STEPS = 3
 
 
 def batch(*, ranks: int, tokens: int) -> TrainBatch:
-    return make_pair_batch(pairs(), ranks=ranks, micro_batch_tokens=tokens, pad_id=0)
+    return build_pair_batch(pairs(), ranks=ranks, micro_batch_tokens=tokens, pad_id=0)
 
 
 def long_batch(*, shared: bool) -> TrainBatch:
     """Pairs whose prompts are far longer than their answers, and differ in length; a pass holds two or three of them."""
     rng = random.Random(2)
     made = [pair(rng, 150 + 10 * number, *lengths) for number, lengths in enumerate(LENGTHS)]
-    return make_pair_batch(made, ranks=1, micro_batch_tokens=800, pad_id=0, shared_prompts=shared)
+    return build_pair_batch(made, ranks=1, micro_batch_tokens=800, pad_id=0, shared_prompts=shared)
 
 
 def training(rank: int, port: int, folder: str, config: LearnerConfig, tokens: int) -> dict[str, Any]:
@@ -111,5 +111,5 @@ def test_prompts_that_run_once_for_both_answers_change_nothing(folder: str) -> N
 
 
 def test_prompts_of_pairs_run_once_only_where_that_is_cheaper() -> None:
-    short = make_pair_batch(pairs(), ranks=2, micro_batch_tokens=10**6, pad_id=0, shared_prompts=True)
+    short = build_pair_batch(pairs(), ranks=2, micro_batch_tokens=10**6, pad_id=0, shared_prompts=True)
     assert all(micro_batch.prompts is None for share in short.micro_batches for micro_batch in share)

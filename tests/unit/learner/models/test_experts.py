@@ -15,8 +15,8 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from unit.learner.models.test_shared_prompt import gradients, loaded, tokens
 
-from temper.learner.batches.micro_batches import MicroBatch, make_batch
-from temper.learner.batches.pass_experts import PassExperts, PassRow, joined_choices
+from temper.learner.batches.micro_batches import MicroBatch, build_batch
+from temper.learner.batches.pass_experts import PassExperts, PassRow, join_choices
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig
 from temper.learner.models.expert_replay import ExpertReplay
@@ -80,12 +80,12 @@ def test_rows_of_a_pass_are_padded_without_choices_and_without_weight():
 
 def test_choices_of_parts_follow_each_other_and_must_be_alike():
     choices = np.ones((2, LAYERS, CHOSEN), dtype=np.int16)
-    both = joined_choices([(2, choices), (1, None)])
+    both = join_choices([(2, choices), (1, None)])
     assert both is not None
     assert both[:, 0, 0].tolist() == [1, 1, -1]
-    assert joined_choices([(2, None)]) is None
+    assert join_choices([(2, None)]) is None
     with pytest.raises(ValueError, match=r"differ in \(layers, experts of a token\): \[\(1, 2\), \(2, 2\)\]"):
-        joined_choices([(2, choices), (2, choices[:, :1])])
+        join_choices([(2, choices), (2, choices[:, :1])])
     with pytest.raises(ValueError, match="experts has 2 entries for 3 ids"):
         TrainingSample(
             ids=as_ids((1, 2, 3)),
@@ -199,7 +199,7 @@ def answers(model: PreTrainedModel) -> list[TrainingSample]:
 
 
 def micro_batch(sequences: list[TrainingSample], *, shared: bool) -> MicroBatch:
-    batch = make_batch(sequences, ranks=1, micro_batch_tokens=10**6, pad_id=0, shared_prompts=shared)
+    batch = build_batch(sequences, ranks=1, micro_batch_tokens=10**6, pad_id=0, shared_prompts=shared)
     (only,) = batch.micro_batches[0]
     assert (only.prompts is not None) == shared
     return only
@@ -246,7 +246,7 @@ def test_choices_recorded_from_other_weights_give_what_forcing_them_by_hand_give
     only = micro_batch(sequences, shared=shared)
     free = answer_logits(after, only, sequences)
     replay = ExpertReplay(after, replay=True, device=torch.device("cpu"))
-    replay.follow(only.experts)
+    replay.queue_passes(only.experts)
     found = answer_logits(after, only, sequences)
     assert max(gap(a, b) for a, b in zip(free, expected, strict=True)) > 1e-2  # routed freely it is another model
     assert max(gap(a, b) for a, b in zip(found, expected, strict=True)) < 1e-5
@@ -266,7 +266,7 @@ def test_replaying_the_models_own_choices_changes_nothing(tmp_path: Path, make: 
     replay = ExpertReplay(model, replay=True, device=torch.device("cpu"))
     with torch.no_grad():
         free = answer_logits(model, only, sequences)
-        replay.follow(only.experts)
+        replay.queue_passes(only.experts)
         found = answer_logits(model, only, sequences)
         again = answer_logits(model, only, sequences)  # no pass is announced any more
     assert max(gap(a, b) for a, b in zip(free, found, strict=True)) < 1e-6
@@ -282,7 +282,7 @@ def test_tokens_without_a_recorded_choice_route_freely(tmp_path: Path):
     replay = ExpertReplay(after, replay=True, device=torch.device("cpu"))
     with torch.no_grad():
         free = after(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
-        replay.follow([PassExperts.uncounted(choices, length=12)])
+        replay.queue_passes([PassExperts.from_uncounted(choices, length=12)])
         mixed = after(input_ids=torch.tensor([ids]), use_cache=False).logits[0]
     assert gap(free[:6], mixed[:6]) < 1e-6
     assert gap(free[6:], mixed[6:]) > 1e-3
@@ -291,6 +291,6 @@ def test_tokens_without_a_recorded_choice_route_freely(tmp_path: Path):
 def test_choices_for_another_number_of_layers_are_refused(tmp_path: Path):
     model = loaded(tiny_models.nemotron_h_moe, tmp_path)
     replay = ExpertReplay(model, replay=True, device=torch.device("cpu"))
-    replay.follow([PassExperts.uncounted(np.zeros((4, 3, CHOSEN), dtype=np.int16), length=4)])
+    replay.queue_passes([PassExperts.from_uncounted(np.zeros((4, 3, CHOSEN), dtype=np.int16), length=4)])
     with pytest.raises(ValueError, match="experts of 3 layers were recorded, the model has 2"):
         model(input_ids=torch.tensor([[1, 2, 3, 4]]))

@@ -18,7 +18,7 @@ from transformers import (
 )
 from unit.learner.test_worker import in_processes, weights_of
 
-from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, make_batch
+from temper.learner.batches.micro_batches import MicroBatch, TrainBatch, build_batch
 from temper.learner.batches.packing import batch_cost, cheapest_plan, micro_batch_size, plain_plan
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.batches.shared_prefixes import Prompts, SharedPrefix, shared_length
@@ -125,7 +125,7 @@ GROUPS = groups(
 
 
 def batch(sequences: list[TrainingSample], *, shared: bool, ranks: int = 1, tokens: int = LONGEST) -> TrainBatch:
-    return make_batch(sequences, ranks=ranks, micro_batch_tokens=tokens, pad_id=0, shared_prompts=shared)
+    return build_batch(sequences, ranks=ranks, micro_batch_tokens=tokens, pad_id=0, shared_prompts=shared)
 
 
 def processed(micro_batch: MicroBatch) -> int:

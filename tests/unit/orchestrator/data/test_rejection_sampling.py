@@ -50,7 +50,7 @@ def spoken(context: tuple[int, ...], text: str, *, forced: str = "") -> Turn:
         sampled_ids=as_ids(ids),
         logprobs_T=as_floats((-1.0,) * len(ids)),
         versions_T=as_ids((0,) * len(ids)),
-        forced_T=as_marks(marks),
+        injected_T=as_marks(marks),
         text=text,
         thought=TAGS.measure(ids, thinks=True),
     )

@@ -64,7 +64,7 @@ def turn(thought: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: b
         sampled_ids=as_ids((2,)),
         logprobs_T=as_floats((-1.0,)),
         versions_T=as_ids((0,)),
-        forced_T=as_marks((False,)),
+        injected_T=as_marks((False,)),
         text="",
         thought=Thought(tokens=thought, answer_tokens=answer, closed=closed),
         faults=() if formed else (TurnFault.THOUGHT,),

@@ -25,7 +25,7 @@ def under(version: int, *, last: int | None = None) -> Turn:
         sampled_ids=as_ids((2, 3)),
         logprobs_T=as_floats((-1.0,) * 2),
         versions_T=as_ids(versions),
-        forced_T=as_marks((False, True)),
+        injected_T=as_marks((False, True)),
     )
 
 

@@ -85,7 +85,7 @@ def test_the_advantage_of_a_turn_with_a_fault_is_overwritten_and_that_of_the_oth
     both = turn(faults=(TurnFault.THOUGHT, TurnFault.TOOL_CALL))
     told = group([(1.0, [good, bad]), (0.0, [both])])
     first, second = samples_from_groups(
-        [told], advantage="dr_grpo", overrides=LossConfig(malformed_thought=-5.0, invalid_call=-2.0).overrides
+        [told], advantage="dr_grpo", overrides=LossConfig(malformed_thinking=-5.0, invalid_call=-2.0).overrides
     )
     # rewards 1 and 0: advantages 0.5 and -0.5; context ids keep the trajectory's, they are not trained
     assert first.advantages_T.tolist() == [*[0.5] * 5, 0.5, 0.5, -5.0, -5.0]
@@ -98,15 +98,15 @@ def test_the_batches_of_a_step_are_those_of_all_its_epochs() -> None:
     answered = group([(1.0, [turn()]), (0.0, [turn(thought=3)])])
     groups = [replace(answered, ticket=replace(answered.ticket, number=number)) for number in range(4)]
     builder = BatchBuilder(config=LearnerConfig(), pad_id=0)
-    first, second, third = builder.of_groups(groups, LossConfig(), updates=1, epochs=3)
+    first, second, third = builder.build_from_groups(groups, LossConfig(), updates=1, epochs=3)
     assert first is second is third
-    several = builder.of_groups(groups, LossConfig(), updates=2, epochs=3)
+    several = builder.build_from_groups(groups, LossConfig(), updates=2, epochs=3)
     assert [batch.samples for batch in several] == [4] * 6
 
 
 def test_an_override_above_zero_is_refused() -> None:
-    with pytest.raises(ValueError, match="loss.malformed_thought=5.0"):
-        LossConfig(malformed_thought=5.0)
+    with pytest.raises(ValueError, match="loss.malformed_thinking=5.0"):
+        LossConfig(malformed_thinking=5.0)
 
 
 def test_a_group_of_equal_rewards_is_kept_where_one_of_its_turns_has_an_advantage_of_its_own() -> None:
@@ -124,7 +124,7 @@ def test_a_group_of_equal_rewards_is_kept_where_one_of_its_turns_has_an_advantag
         return buffer.dropped.no_signal
 
     assert asyncio.run(dropped({})) == 1
-    assert asyncio.run(dropped(LossConfig(malformed_thought=-5.0).overrides)) == 0
+    assert asyncio.run(dropped(LossConfig(malformed_thinking=-5.0).overrides)) == 0
     assert asyncio.run(dropped(LossConfig(invalid_call=-5.0).overrides)) == 1
 
 

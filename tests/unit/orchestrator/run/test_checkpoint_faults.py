@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from temper.learner.engine.piece import bytes_piece, copied, file_piece
+from temper.learner.engine.piece import bytes_piece, copy_to_cpu, file_piece
 from temper.orchestrator.run.checkpoint import (
     Retention,
     begin,
@@ -36,7 +36,7 @@ def save(stage: Path, step: int) -> None:
     directory = begin(stage, step, needed_bytes=1000)
     with discarded_on_failure(directory, needed_bytes=1000):
         (directory / "learner").mkdir()
-        weights = {"weight": copied(torch.full((64,), float(step)))}
+        weights = {"weight": copy_to_cpu(torch.full((64,), float(step)))}
         file_piece("model.safetensors", weights)(directory)
         file_piece("optimizer-00000.safetensors", weights)(directory / "learner")
         bytes_piece("tokenizer.json", b"{}")(directory)

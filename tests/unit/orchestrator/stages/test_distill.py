@@ -13,12 +13,12 @@ from support import tiny_models
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from unit.orchestrator.loop.test_buffer import group, mixture
 
-from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.micro_batches import TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer
-from temper.learner.update import micro_batch_loss
+from temper.learner.update import compute_loss
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
@@ -68,7 +68,7 @@ def batch(student: PreTrainedModel, *, tokens: int = 40) -> TrainBatch:
                 ),
             )
         )
-    return make_batch(rows, ranks=1, micro_batch_tokens=tokens, pad_id=0)
+    return build_batch(rows, ranks=1, micro_batch_tokens=tokens, pad_id=0)
 
 
 def expected(student: PreTrainedModel, teacher: PreTrainedModel) -> tuple[torch.Tensor, float]:
@@ -105,7 +105,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     engine = rank._engine()
     whole = batch(plain, tokens=10**6)
     ((micro_batch,),) = whole.micro_batches
-    micro = micro_batch_loss(engine, rank._replay(), micro_batch, config=DISTILL, reference=rank._reference())
+    micro = compute_loss(engine, rank._replay(), micro_batch, config=DISTILL, reference=rank._reference())
     engine.backward(micro.total / whole.denominator)
     found = gradient(engine.model)
 

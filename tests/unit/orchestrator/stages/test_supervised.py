@@ -9,7 +9,7 @@ import pytest
 from unit.orchestrator.session.test_session import HealthyLearner, on_a_run
 
 from temper.envs.core.process import LearnerDied
-from temper.learner.batches.micro_batches import TrainBatch, make_batch
+from temper.learner.batches.micro_batches import TrainBatch, build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.orchestrator.loop.deadline import StopRequested
 from temper.orchestrator.pipeline.config import load_config
@@ -28,7 +28,7 @@ SAMPLES = [TrainingSample.supervised(ids=range(n), trained_T=[False] + [True] * 
 
 
 def batch(step: int) -> TrainBatch:
-    return make_batch(SAMPLES, ranks=1, micro_batch_tokens=9, pad_id=0)
+    return build_batch(SAMPLES, ranks=1, micro_batch_tokens=9, pad_id=0)
 
 
 class FailingLearner(HealthyLearner):

@@ -107,7 +107,7 @@ def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTo
     forced_close = tags.forced_close(cut, ThoughtLimit(tokens=3))
     assert forced_close is not None
     marks = [forced_close.start <= place < forced_close.end for place in range(len(cut))]
-    forced = tags.measure(cut, thinks=True, forced_T=marks)
+    forced = tags.measure(cut, thinks=True, injected_T=marks)
     assert (forced.tokens, forced.answer_tokens, forced.closed) == (3, 2, Closed.ABRUPT)
 
 
@@ -181,7 +181,7 @@ def test_a_thought_that_the_model_opens_itself_has_its_budget_behind_the_opening
     assert inserted.start == begin + tokens + grace  # no line ends
     assert tags.forced_close(said, limit) == inserted  # the place does not move with what follows
     marks = tags.forced_marks(said, limit)
-    assert tags.measure(said, thinks=True, forced_T=marks).tokens == tokens + grace
+    assert tags.measure(said, thinks=True, injected_T=marks).tokens == tokens + grace
     parts = split_turn(str(SPELT_OUT.decode(said[: inserted.end])), OWN_TAGS, thinks=True, opened=False)
     assert (parts.well_formed, parts.thought) == (True, "7+8 is 15 as I think"[: tokens + grace].strip())
 

@@ -101,7 +101,7 @@ def check_closings(tags: ThoughtTags, trajectory: Trajectory, budget: int) -> in
     for turn in trajectory.turns:
         limit = ThoughtLimit(tokens=budget, grace=CONFIG.thought.grace)
         place = tags.forced_close(tokens_of(turn.sampled_ids), limit)
-        marked = [number for number, mark in enumerate(turn.forced_T) if mark]
+        marked = [number for number, mark in enumerate(turn.injected_T) if mark]
         expected = [] if place is None else list(range(place.start, min(place.end, len(turn.sampled_ids))))
         assert marked == expected
         forced += bool(marked)
@@ -143,7 +143,7 @@ async def closings_go_on(engine: VllmEngine, tags: ThoughtTags, prompt: tuple[in
         both = partial.then(rest)
         closed = tags.forced_close(both.token_ids, limit)
         assert closed is not None
-        assert [n for n, mark in enumerate(both.forced_T) if mark] == list(range(closed.start, closed.end))
+        assert [n for n, mark in enumerate(both.injected_T) if mark] == list(range(closed.start, closed.end))
         assert both.token_ids[closed.start : closed.end] == closed.ids
 
 

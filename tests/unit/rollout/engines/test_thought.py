@@ -10,7 +10,7 @@ import pytest
 from support import tiny_models
 from support.pushes import loaded
 
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -41,7 +41,7 @@ def gap(rank: TrainerWorker, samples: list[Passage]) -> float:
     largest = 0.0
     for (_, _, said), row in zip(samples, expected, strict=True):
         theirs = row[len(row) - len(said.token_ids) :]
-        for logprob, forced, trainer in zip(said.logprobs_T, said.forced_T, theirs, strict=True):
+        for logprob, forced, trainer in zip(said.logprobs_T, said.injected_T, theirs, strict=True):
             assert math.isnan(logprob) == forced
             largest = max(largest, 0.0 if forced else abs(logprob - trainer))
     return largest
@@ -54,7 +54,7 @@ def check_marks(tags: ThoughtTags, samples: list[Passage]) -> int:
         forced_close = None
         if limit is not None:
             forced_close = tags.forced_close(said.token_ids, limit, opened=tags.opened_by(prompt))
-        marked = [place for place, forced in enumerate(said.forced_T) if forced]
+        marked = [place for place, forced in enumerate(said.injected_T) if forced]
         if forced_close is None:
             assert not marked
             continue
@@ -123,7 +123,7 @@ async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12, 
         rows = [TrainingSample.supervised(ids=prompt, trained_T=[False, *[True] * (len(prompt) - 1)])]
         for _ in range(2):
             rank.train_step(
-                make_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0).share(rank.rank),
+                build_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0).share(rank.rank),
                 loss=LossConfig(objective="nll"),
             )
         manifest = rank.publish(1)

@@ -23,7 +23,7 @@ from temper.envs.core.clock import Clock
 from temper.envs.core.process import WorkerDied
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.source import open_source
-from temper.learner.batches.micro_batches import make_batch
+from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import TrainingSample, samples_from_groups
 from temper.learner.config import LearnerConfig, LoraConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
@@ -70,7 +70,7 @@ class Setup:
     def train(self) -> None:
         """Two steps on the prompts themselves, with a learning rate that shows."""
         rows = [TrainingSample.supervised(ids=ids, trained_T=[False, *[True] * (len(ids) - 1)]) for ids in self.prompts]
-        batch = make_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0)
+        batch = build_batch(rows, ranks=1, micro_batch_tokens=512, pad_id=0)
         for _ in range(2):
             self.rank.train_step(batch.share(0), loss=LossConfig(objective="nll"))
 
@@ -189,7 +189,7 @@ def each_token_is_compared_with_what_sampled_it(
             sampled_ids=as_ids(said.token_ids),
             logprobs_T=as_floats(said.logprobs_T),
             versions_T=as_ids(said.versions_T),
-            forced_T=as_marks(said.forced_T),
+            injected_T=as_marks(said.injected_T),
             text="",
         )
         answer = Trajectory(task=task, turns=(turn,), stop=Stop.ENV, reward=0.0)
@@ -363,7 +363,7 @@ def adapted(engine: VllmEngine, model_dir: Path) -> Setup:
     """The engine with a rank that trains adapters alone."""
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig(lora=LoraConfig(rank=4, alpha=16)))
     rank.load(str(model_dir), optim=OptimConfig(learning_rate=2e-2, warmup_steps=0), total_steps=10)
-    assert rank.why_merged() == ""
+    assert rank.merge_reason() == ""
     return Setup(engine=engine, rank=rank, prompts=[tuple(range(5, 40)), (9, 8, 7)])
 
 

@@ -138,10 +138,10 @@ def limited(said: str, closing: str, answer: str) -> Completion:
     """A turn whose thought was closed by force."""
     parts = [TOKENIZER(text, add_special_tokens=False)["input_ids"] for text in (said, closing, answer)]
     ids = (*parts[0], *parts[1], *parts[2], TOKENIZER.eos_token_id)
-    forced_T = (False,) * len(parts[0]) + (True,) * len(parts[1]) + (False,) * (len(parts[2]) + 1)
-    logprobs_T = tuple(math.nan if forced else -0.25 for forced in forced_T)
+    injected_T = (False,) * len(parts[0]) + (True,) * len(parts[1]) + (False,) * (len(parts[2]) + 1)
+    logprobs_T = tuple(math.nan if forced else -0.25 for forced in injected_T)
     return Completion(
-        token_ids=ids, logprobs_T=logprobs_T, versions_T=(0,) * len(ids), forced_T=forced_T, finished=True
+        token_ids=ids, logprobs_T=logprobs_T, versions_T=(0,) * len(ids), injected_T=injected_T, finished=True
     )
 
 

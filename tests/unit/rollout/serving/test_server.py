@@ -92,7 +92,7 @@ class Served:
         assert forced_close is not None
         assert tuple(ids[forced_close.start : forced_close.end]) == forced_close.ids
         marks = [forced_close.start <= place < forced_close.end for place in range(len(ids))]
-        thought = self.tags.measure(ids, thinks=True, forced_T=marks)
+        thought = self.tags.measure(ids, thinks=True, injected_T=marks)
         return thought.tokens, thought.closed
 
 

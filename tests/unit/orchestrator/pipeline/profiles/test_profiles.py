@@ -150,7 +150,7 @@ def test_ranks_on_gpus_share_the_cores_of_their_machine(
 ) -> None:
     """64 cores: 4 ranks have 16 each, the 8 of a machine 8 each. None has more than 16."""
     learner = chosen(hardware, NANO).learner
-    assert (learner.ranks, learner.threads, learner.threads_beside) == (ranks, threads, beside)
+    assert (learner.ranks, learner.threads, learner.threads_during_generation) == (ranks, threads, beside)
 
 
 def test_every_stage_that_learns_or_waits_for_answers_is_chosen_for() -> None:

@@ -125,6 +125,6 @@ def test_a_seed_gives_the_same_tokens_with_drafts_and_without(tmp_path: Path) ->
     drafted, accepted = asyncio.run(sampled(model, replace(CONFIG, speculation="ngram")))
     assert (none, accepted > 20) == (0, True)
     for one, other in zip(plain, drafted, strict=True):
-        assert (one.token_ids, one.forced_T, one.finished) == (other.token_ids, other.forced_T, other.finished)
+        assert (one.token_ids, one.injected_T, one.finished) == (other.token_ids, other.injected_T, other.finished)
         gaps = [abs(a - b) for a, b in zip(one.logprobs_T, other.logprobs_T, strict=True) if a == a]
         assert max(gaps) < 1e-5

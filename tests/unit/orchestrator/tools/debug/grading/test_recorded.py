@@ -21,7 +21,7 @@ from temper.rollout.trajectory_json import write_groups
 def answer(task: Task, text: str, reward: float, **parts: float) -> Trajectory:
     turn = Turn(
         context_ids=as_ids([1]), sampled_ids=as_ids([2]), logprobs_T=as_floats([-1.0]), versions_T=as_ids([1]),
-        forced_T=as_marks([False]), text=text,
+        injected_T=as_marks([False]), text=text,
     )  # fmt: skip
     score = Score(parts={"correct": reward} | parts)
     return Trajectory(task=task, turns=(turn,), stop=Stop.ENV, reward=reward + sum(parts.values()), score=score)

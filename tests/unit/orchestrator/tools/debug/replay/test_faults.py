@@ -161,7 +161,7 @@ def test_expert_choices_take_a_byte_each_where_they_fit(run: RunDir, tmp_path: P
     assert (found.groups, found.trained_with) == (batch.groups, batch.trained_with)
     for one, other in zip(batch.records, found.records, strict=True):
         assert one.place == other.place
-        for name in ("logprobs_T", "advantages_T", "factors_T", "left_out_T"):
+        for name in ("logprobs_T", "advantages_T", "factors_T", "mask_reasons_T"):
             assert np.array_equal(getattr(one, name), getattr(other, name))
 
 

@@ -19,7 +19,7 @@ from support.plain_rank import plain_ranks
 from support.replayed_run import train
 from support.replays import page, replay
 
-from temper.learner.batches.builder import samples_by
+from temper.learner.batches.builder import build_samples
 from temper.learner.engine.deepspeed_engine import ADAPTERS_FILE
 from temper.learner.models.layer_types import types_of_tensors
 from temper.learner.training_state import STATE_FOLDER
@@ -70,7 +70,7 @@ def test_the_record_holds_what_the_answers_of_the_step_hold(run: RunDir) -> None
     for row, answer in zip(rows, batch.answers, strict=True):
         for turn, kept in zip(row["turns"], answer.turns, strict=True):
             assert turn["sampled_ids"] == kept.sampled_ids.tolist()
-            assert turn["forced"] == kept.forced_T.tolist()
+            assert turn["forced"] == kept.injected_T.tolist()
             assert turn["versions"] == kept.versions_T.tolist()
             assert turn["faults"] == [fault.value for fault in kept.faults]
             written = [math.nan if value is None else value for value in turn["logprobs"]]
@@ -178,7 +178,7 @@ def test_one_log_probability_that_was_changed_is_named_by_its_token(
     run: RunDir, tmp_path: Path, array: str, measure: str
 ) -> None:
     batch = read_batch(run.batch_file("rl", 8))
-    samples = samples_by(batch.trained_with.loss, batch.groups)
+    samples = build_samples(batch.trained_with.loss, batch.groups)
     record, trained = next(
         (one, token) for one in batch.records for token, factor in enumerate(one.factors_T) if 0 < factor < 1.9
     )

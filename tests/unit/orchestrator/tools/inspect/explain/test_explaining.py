@@ -159,7 +159,7 @@ def write_small_batch(path: Path) -> None:
                 logprobs_T=as_floats([-1.0] * count),
                 advantages_T=as_floats(advantages),
                 factors_T=as_floats(factors),
-                left_out_T=np.zeros(count, dtype=np.int8),
+                mask_reasons_T=np.zeros(count, dtype=np.int8),
             )
         )
     batch = StepBatch(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from temper.learner.losses.advantages import batch_advantages, has_signal
+from temper.learner.losses.advantages import batch_advantages, has_nonzero_advantage
 from temper.learner.losses.config import LossConfig
 from temper.learner.losses.policy import PolicyTerms, policy_loss
 from temper.orchestrator.config.loop import RlConfig
@@ -51,8 +51,8 @@ def test_the_algorithms_of_the_page_load_and_its_token_range_is_icepop(tmp_path:
 def test_the_example_trains_by_its_own_loss_and_advantage(mine: Path) -> None:
     loss = load_config(mine / "run.yaml", NEEDED).section(RlConfig).loss
     assert batch_advantages([[1.0, 0.0, 0.0]], [[5, 5, 5]], kind=loss.advantage, clip=20.0) == [[1.0, 0.0, 0.0]]
-    assert has_signal([1.0, 0.0, 0.0], kind=loss.advantage)
-    assert not has_signal([1.0, 1.0, 1.0], kind=loss.advantage)
+    assert has_nonzero_advantage([1.0, 0.0, 0.0], kind=loss.advantage)
+    assert not has_nonzero_advantage([1.0, 1.0, 1.0], kind=loss.advantage)
 
     logprobs_BT = torch.tensor([[NAN, -1.0, -2.0]]).requires_grad_()
     result = policy_loss(
@@ -70,7 +70,7 @@ def test_the_example_trains_by_its_own_loss_and_advantage(mine: Path) -> None:
     assert logprobs_BT.grad[0].tolist() == pytest.approx([0.0, -2.0, 1.0])
 
 
-OWN = "from temper.learner.losses.surrogates import Surrogate\ndef f(tokens, *, clip):\n"
+CUSTOM = "from temper.learner.losses.surrogates import Surrogate\ndef f(tokens, *, clip):\n"
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ OWN = "from temper.learner.losses.surrogates import Surrogate\ndef f(tokens, *, 
         (
             "surrogate",
             "other.f",
-            f"{OWN} x = tokens.logprobs_BT.sum(-1)\n return Surrogate(loss_BT=x, ratio_BT=x, clipped_BT=x)",
+            f"{CUSTOM} x = tokens.logprobs_BT.sum(-1)\n return Surrogate(loss_BT=x, ratio_BT=x, clipped_BT=x)",
             r"for two sequences of three tokens these were \[\(2,\)",
         ),
         (
             "surrogate",
             "other.f",
-            f"{OWN} x = tokens.old_BT\n return Surrogate(loss_BT=x, ratio_BT=x, clipped_BT=x)",
+            f"{CUSTOM} x = tokens.old_BT\n return Surrogate(loss_BT=x, ratio_BT=x, clipped_BT=x)",
             "its loss has no gradient",
         ),
         ("advantage", "other.f", "def f(rewards):\n return sum(rewards)", "which is no list of numbers"),

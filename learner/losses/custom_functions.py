@@ -4,14 +4,14 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-OWN = "module.function of your own"
+CUSTOM = "module.function of your own"
 
 
-def is_own(name: str) -> bool:
+def is_custom(name: str) -> bool:
     return "." in name
 
 
-def imported(setting: str, name: str) -> Callable[..., Any]:
+def import_function(setting: str, name: str) -> Callable[..., Any]:
     """Import the function `module.function`. Raises `ValueError` with the reason where that fails."""
     module, _, function = name.rpartition(".")
     try:
@@ -26,9 +26,9 @@ def imported(setting: str, name: str) -> Callable[..., Any]:
     return found
 
 
-def tried(setting: str, name: str, form: str, call: Callable[[Callable[..., Any]], Any]) -> Any:
+def call_on_trial(setting: str, name: str, form: str, call: Callable[[Callable[..., Any]], Any]) -> Any:
     """Return what `call` gets from the function; `form` says how it calls. Raises `ValueError` where it fails."""
-    function = imported(setting, name)
+    function = import_function(setting, name)
     try:
         return call(function)
     except Exception as error:  # whatever a user's function raises

@@ -4,7 +4,7 @@ import atexit
 import gc
 
 
-def keep_imports() -> None:
+def freeze_gc() -> None:
     """Take what lives now out of all later collections; to be called once all is imported."""
     gc.freeze()
     atexit.register(gc.unfreeze)  # or Triton's bindings count what is never collected as leaks, and print that
