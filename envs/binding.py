@@ -103,7 +103,7 @@ class BoundEnv:
 def bind(name: str, config: EnvConfig) -> BoundEnv:
     """Return the environment to which a run gives this name.
 
-    Raise `ValueError`, with the key of the setting, where there is none, or where it can't be so.
+    Raise `ValueError`, with the key of the setting, if there is none, or where it can't be so.
     """
     key = f"envs.{name}"
     _check(key, config)

@@ -67,7 +67,7 @@ def environment(env_id: str) -> EnvDefinition:
 
 
 def configured(env_id: str, options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment of this id with these options. Raise `ValueError` where they are wrong or not taken."""
+    """Return the environment of this id with these options. Raise `ValueError` if they are wrong or not taken."""
     env = environment(env_id)
     if env.configure is not None:
         return env.configure(options)
@@ -105,7 +105,7 @@ def _drawn(generate: Callable[[random.Random, int], Task], ref: EnvRef, rng: ran
 
 
 def env_class(ref: EnvRef) -> Callable[[], gymnasium.Env[str, str]]:
-    """Return what makes an environment. Raises whatever its module raises, and `ValueError` where nobody plays the tasks."""
+    """Return what makes an environment. Raises whatever its module raises, and `ValueError` if nobody plays the tasks."""
     module, _, name = ref.entry_point.partition(":")
     if not name:
         raise ValueError(f"no environment plays the tasks of {ref.name!r}: its class is {ref.entry_point!r}")

@@ -110,7 +110,7 @@ class StreamedSource:
     size: int | None = None
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
-        """Read the first block. Raise `ValueError` or `FileNotFoundError` where it can't be read, or has no task."""
+        """Read the first block. Raise `ValueError` or `FileNotFoundError` if it can't be read, or has no task."""
         self._env, self._data, self._split = env, data, split
         drops = split == "train" and env.config.drop_overlap != "none"
         self._index = evaluation_index(env) if drops else None
@@ -255,7 +255,7 @@ def distinct(source: SizedSource, count: int | None) -> list[Task]:
 
 
 def open_source(env: BoundEnv, *, split: str, seed: int) -> SizedSource:
-    """Return the source of an environment's tasks. Raises `ValueError` or `FileNotFoundError` where it can't give any."""
+    """Return the source of an environment's tasks. Raises `ValueError` or `FileNotFoundError` if it can't give any."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
     data = holds(env, split)

@@ -72,7 +72,7 @@ def _play(task: Task, turns: Sequence[str], read: Callable[[str], ParsedTurn]) -
 def transcript_turns(response: dict[str, Any]) -> list[str]:
     """Return the model's turns in a response row: `response` (text), `messages`, or `calls` and then `response`.
 
-    ValueError where the row has none of them or one is malformed.
+    ValueError if the row has none of them or one is malformed.
     """
     text, calls, messages = response.get("response"), response.get("calls"), response.get("messages")
     if messages is not None:

@@ -1,18 +1,18 @@
-"""The final answer in a text, and exact equality of plain numbers. Pure; bounded on any text.
+r"""Extract the final answer of a text, and compare plain numbers exactly. Pure; bounded on any text.
 
-Which text is the answer, in this order:
+The first rule that applies decides:
 
-1. the content of the last `\\boxed{...}` or `\\fbox{...}`. Boxes that differ in value, unless the last one is asked for,
-   and a last box that is not closed, are no answer; empty boxes are not counted.
-2. the number that starts a line after `####`, with or without words behind it; different numbers are no answer. A last
-   line after `####` that is no prose is the answer as it stands. Other lines after `####` are headings.
-3. what the last line states: behind `A:`, `Answer:` or `the answer is`, on that line or the one above; the one number
-   that it sets in bold; the number that it is. Nothing where it names several, or where the text said `Answer:`, or
-   said `A:` as the last line does, of another number.
-4. the last number of the text. None where the text breaks off behind an operator; where it is a worked solution in
-   GSM8K's annotated style (`<<48/2=24>>24`), or one of several lines the last of which still calculates (`48/2 = 24`):
-   these were cut off before they had answered, unless they had stated the same number before as their answer; and where
-   `or` stands between it and another number.
+1. The content of the last `\boxed{...}` or `\fbox{...}`. Boxes with different values give no answer, unless the caller asks
+   for the last. An unclosed last box gives no answer. Empty boxes do not count.
+2. The number at the start of a line after `####`, with or without words after it. Different numbers give no answer. A last
+   line after `####` that is not prose is the whole answer. Other lines after `####` are headings.
+3. The statement of the last line: the text after `A:`, `Answer:` or `the answer is` on that line or the one above, the only
+   number in bold, or the number that is the line. Several numbers give no answer. So does an earlier `Answer:`, or an
+   earlier `A:` if the last line uses it too, with another number.
+4. The last number of the text. A truncated text gives no answer unless it stated the same number as its answer before. A
+   text is truncated if it ends after an operator, if it is a solution in GSM8K's annotated style (`<<48/2=24>>24`), or if
+   it has several lines and the last still calculates (`48/2 = 24`). A number joined to another by `or` gives no answer
+   either.
 
 Only the last 20,000 characters are searched.
 """
@@ -24,7 +24,7 @@ from typing import Literal
 from temper.rewards.plain_numbers import MAX_CHARACTERS, bare, number, plain_number, readable
 
 Boxes = Literal["agree", "last"]
-"""What several boxes are: no answer where they differ, or an answer that is the last one."""
+"""How to treat several boxes: `agree` requires equal boxes, `last` takes the last one."""
 SEARCHED_TAIL = 20_000
 MAX_VARIANTS = 64
 BOX = re.compile(r"\\(?:boxed|fbox)\s*")
@@ -56,7 +56,9 @@ NUMBER = re.compile(
 
 
 def boxes(text: str) -> list[str] | None:
-    """Return the contents of every box that is not empty, braces balanced, in order; None where the last is not closed."""
+    """Return the contents of all boxes that are not empty, with balanced braces, in order. Return None if the last box is
+    unclosed.
+    """
     found, start = [], BOX.search(text)
     while start:
         inside = start.end()
@@ -85,7 +87,7 @@ def _closing_brace(text: str, start: int) -> int | None:
 
 
 def final_answer(text: str, boxes_are: Boxes = "agree") -> str | None:
-    """Return the final answer of a text by the rule above; None where there is none, or where answers contradict each other."""
+    """Return the final answer by the rules above, or None if there is none or answers conflict."""
     tail = END_TOKEN.sub("", readable(text[-SEARCHED_TAIL:])).rstrip()
     if BOX.search(tail):
         boxed = boxes(tail)
@@ -94,28 +96,28 @@ def final_answer(text: str, boxes_are: Boxes = "agree") -> str | None:
         if boxes_are == "last":
             return boxed[-1]
         different = set(boxed)
-        return boxed[-1] if len(different) <= MAX_VARIANTS and len(set(map(_meaning, different))) == 1 else None
+        return boxed[-1] if len(different) <= MAX_VARIANTS and len(set(map(_comparison_key, different))) == 1 else None
     if MARK.search(tail):
-        marked = _marked(tail)
+        marked = _answers_after_mark(tail)
         if marked:
             return marked[0] or None if len(marked) == 1 else None
     if tail.rstrip(" *_`").endswith(("=", "+", "-", "/", "(", "<")):
         return None
     stated = list(STATED.finditer(tail))
-    answer = _stated(tail, stated)
+    answer = _stated_answer(tail, stated)
     if answer is None:
         answer = _last_number(tail, stated)
-    return answer if answer and not _denied(tail, stated, plain_number(answer)) else None
+    return answer if answer and not _contradicts(tail, stated, plain_number(answer)) else None
 
 
-def _meaning(answer: str) -> object:
-    """Return what makes two boxes the same: the value of a number, else the text without layout."""
+def _comparison_key(answer: str) -> object:
+    """Return the comparison key of a box: the value of a number, otherwise the text without layout."""
     value = plain_number(answer)
     return bare(answer[: MAX_CHARACTERS + 1]).replace(" ", "") if value is None else value
 
 
-def _marked(tail: str) -> list[str]:
-    """Return the different answers after `####`; [""] where the text ends behind the mark, or where there are too many."""
+def _answers_after_mark(tail: str) -> list[str]:
+    """Return the distinct answers after `####`, or [""] if the text ends after the mark or has too many answers."""
     lines = list(dict.fromkeys(part.strip().split("\n")[0].strip() for part in reversed(MARK.split(tail)[1:])))[::-1]
     if len(lines) > MAX_VARIANTS:
         return [""]
@@ -127,18 +129,18 @@ def _marked(tail: str) -> list[str]:
     return [] if heading or not tail.endswith(last) else [last[:MAX_CHARACTERS]]
 
 
-def _stated(text: str, stated: list[re.Match[str]]) -> str | None:
-    """Return the answer that the last line states; None where it states none, empty where it is missing or hedged."""
+def _stated_answer(text: str, stated: list[re.Match[str]]) -> str | None:
+    """Return the answer that the last line states, empty if it is missing or hedged, or None if the line states none."""
     said = _lines(text[stated[-1].end() :]) if stated else []
     if stated and len(said) < 2:
-        return _said(said[0]) if said else ""
+        return _answer_after(said[0]) if said else ""
     last = (_lines(text) or [""])[-1]
     alone = bare(last[:MAX_CHARACTERS])
-    return _bold(last) or (alone if NUMBER.fullmatch(alone) else None)
+    return _bold_number(last) or (alone if NUMBER.fullmatch(alone) else None)
 
 
-def _denied(text: str, stated: list[re.Match[str]], value: object) -> bool:
-    """Tell whether a text stated another number as its answer. `A:` may stand for a name, unless it states the last one."""
+def _contradicts(text: str, stated: list[re.Match[str]], value: object) -> bool:
+    """Return whether the text stated another number as its answer. `A:` may be a name, unless the last line uses it."""
     if len(stated) > MAX_VARIANTS:
         return True
     for one, after in zip_longest(stated, stated[1:]):
@@ -153,16 +155,16 @@ def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.split("\n") if any(map(str.isalnum, line))]
 
 
-def _said(line: str) -> str:
-    """Return the answer in what stands behind `Answer:`; empty where it hedges, or begins with a number and goes on to another.
+def _answer_after(line: str) -> str:
+    """Return the answer in the text after `Answer:`, or an empty text if it hedges or has a second number after the first.
 
-    The one number in bold, else the number in front, else that behind the last equals sign, else the last one of prose;
-    anything else as it stands.
+    Prefer the only number in bold, then the leading number, then the number after the last equals sign, then the last
+    number of prose. Return any other text unchanged.
     """
     line = ANNOTATION.sub(" ", line[:MAX_CHARACTERS])
     said = line.strip(" *_`:")
     *sides, result = (side.strip() for side in said.split("="))
-    found = _bold(line) or _leading_number(said) or (result if sides and number(result) is not None else None)
+    found = _bold_number(line) or _leading_number(said) or (result if sides and number(result) is not None else None)
     if found is None and LONG_WORD.search(MACRO_NAME.sub(" ", said)):
         found = _last_of(said)
     first = NUMBER.match(said)
@@ -171,8 +173,8 @@ def _said(line: str) -> str:
     return "" if HEDGE.search(said) or (found and others) else found or said
 
 
-def _bold(line: str) -> str | None:
-    """Return the number that a line sets in bold; None where there is none or are several, or where the line hedges."""
+def _bold_number(line: str) -> str | None:
+    """Return the only number in bold, or None if there is none, there are several, or the line hedges."""
     if HEDGE.search(line):
         return None
     inner = [one or other for one, other in BOLD.findall(line)]
@@ -181,18 +183,18 @@ def _bold(line: str) -> str | None:
 
 
 def _last_number(text: str, stated: list[re.Match[str]]) -> str | None:
-    """Return the last number of a text; None where there is none, or where the text was cut off before its answer."""
+    """Return the last number of a text, or None if there is none or the text was truncated before its answer."""
     plain = ANNOTATION.sub(" ", text)
     annotated, lines, last = plain != text and not MARK.search(text), _lines(plain), _last_of(plain)
     if last and (annotated or (len(lines) > 1 and "=" in lines[-1])):
         said = (text[one.end() : one.end() + MAX_CHARACTERS].split("\n")[0] for one in stated[:MAX_VARIANTS])
-        values = [plain_number(number) for line in said if (number := _bold(line) or _leading_number(line))]
+        values = [plain_number(number) for line in said if (number := _bold_number(line) or _leading_number(line))]
         return last if plain_number(last) in values else None
     return last
 
 
 def _last_of(text: str) -> str | None:
-    """Return the last number; None where there is none, or where it is one of several (`18 or 19`, `17, 18 and 19`)."""
+    """Return the last number, or None if there is none or it is one of several (`18 or 19`, `17, 18 and 19`)."""
     *_, before, last = (None, None, *NUMBER.finditer(text))
     if before and last and plain_number(before[0]) != plain_number(last[0]):
         return None if JOINED.fullmatch(text, before.end(), last.start()) else last[0]
@@ -200,7 +202,7 @@ def _last_of(text: str) -> str | None:
 
 
 def _leading_number(line: str) -> str | None:
-    """Return the number that starts a line, with the words behind it; None where there is none, or calculation goes on."""
+    """Return the leading number of a line with the words after it, or None if there is none or the calculation continues."""
     line = line[:MAX_CHARACTERS].strip(" *_`")
     if NUMBERED_HEADING.match(line):
         return None
@@ -214,13 +216,13 @@ def _leading_number(line: str) -> str | None:
 
 
 def equal_numbers(answer: str, reference: str, *, percent: bool = False) -> bool | None:
-    """Tell whether two plain numbers are exactly equal; None where one of them is not a plain number.
+    """Return whether two plain numbers are exactly equal, or None if one of them is not a plain number.
 
-    A division that was not carried out equals nothing. With `percent`, for a question that asks for a percentage,
-    `40%` and `40` are the same.
+    A division that is not carried out equals nothing. Set `percent` if the question asks for a percentage: `40%` then
+    equals `40`.
     """
     left, right = number(answer), number(reference)
     if left is None or right is None:
         return None
     values = [read.value * 100 if percent and read.percent else read.value for read in (left, right)]
-    return values[0] == values[1] and not left.undone
+    return values[0] == values[1] and not left.is_undivided

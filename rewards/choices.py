@@ -1,19 +1,19 @@
-"""Which of the lettered choices a text chooses. Pure; bounded on any text.
+r"""Extract the chosen letter of a multiple-choice answer. Pure; bounded on any text.
 
-The first of these that the text has decides, and a text in which that names two different letters chooses nothing:
+The first form that occurs decides. If it names two different letters, the text chooses none:
 
-1. boxes, `\\boxed{B}`: a letter, or a letter with its text behind it (`\\boxed{B. Paris}`, `\\boxed{\\text{(B)}}`). The last
-   box must be closed.
-2. statements: a letter behind `Answer:` or `the answer is`, or so behind `choice` or `option`. A small letter or an `I` is one
-   only where the line or the sentence ends behind it, since `a` is an article and `I` a word.
-3. the whole text: a letter alone, or a letter with `.`, `,`, `)`, `:`, ` - ` or ` (` in front of the rest of the only line
-   (`B) Paris`).
+1. Boxes: a letter, alone or followed by its text (`\boxed{B}`, `\boxed{B. Paris}`, `\boxed{\text{(B)}}`). The last box must
+   be closed.
+2. Statements: a letter after `Answer:`, `the answer is`, `choice` or `option`. A small letter or an `I` counts only at the
+   end of a line or sentence, since `a` is an article and `I` a word.
+3. The whole text: a letter alone, or a letter with `.`, `,`, `)`, `:`, ` - ` or ` (` before the rest of the only line (`B)
+   Paris`).
 
-Another letter is named where the line goes on to it as a list does (`A. B. C.`, `A, B`) or in doubt (`A or B`, `A but could be
-B`); in an explanation (`B. A is too small`, `B, not A`) and in the text of a choice (`B. Vitamin C`) it is not.
+A line names another letter if it continues as a list (`A. B. C.`, `A, B`) or in doubt (`A or B`, `A but could be B`). An
+explanation (`B. A is too small`, `B, not A`) or the text of a choice (`B. Vitamin C`) names no other letter.
 
-A letter may stand in brackets, in bold and behind `option` or `choice`. The text of a choice without its letter chooses
-nothing: letters are what was asked for. Nor does a letter beyond the last choice. Only the last 20,000 characters are read.
+A letter may be in brackets, in bold and after `option` or `choice`. The text of a choice without its letter chooses
+nothing, and neither does a letter beyond the last choice. Only the last 20,000 characters are read.
 """
 
 import re
@@ -24,7 +24,7 @@ from temper.rewards.plain_numbers import TEXT_MACRO, readable
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 CAPITALS = frozenset(LETTERS) - {"I"}
-"""Letters that are no words."""
+"""Letters that are not words."""
 SPACING = re.compile(r"\\[,;: ]|~")
 LEAD = r"[\s*_`$(\[\"']{0,6}(?:(?i:option|choice)[\s*_`$(\[]{1,6})?"
 TAIL = r"[*_`$)\]\"']{0,6}"
@@ -40,31 +40,31 @@ WORD = re.compile(r"[^\W_][\w']*|[^\w\s]|_")
 
 
 class Joined(IntEnum):
-    """How a letter and what stands behind it are joined, and what must follow another letter for it to be named."""
+    """The join between a letter and a later one, which decides what must follow the later letter for it to count."""
 
-    BESIDE = 0
-    """By nothing, or by what may end a sentence: the line must end behind the other letter, or go on to one more."""
+    ADJACENT = 0
+    """Nothing, or the end of a sentence: the line must end after the other letter, or continue with one more letter."""
     LISTED = 1
-    """As in a list: no small word may follow, with which an explanation would begin."""
+    """A list: no small word may follow, since it would begin an explanation."""
     DOUBTED = 2
-    """As what is chosen between: anything may follow."""
+    """An alternative: anything may follow."""
 
 
 WORDS = {
-    Joined.BESIDE: ". : ) ( ] [ * _ ` $ \" ' - \u2014 it be is either both even rather option choice",
+    Joined.ADJACENT: ". : ) ( ] [ * _ ` $ \" ' - \u2014 it be is either both even rather option choice",
     Joined.LISTED: "and also but , ;",
     Joined.DOUBTED: "or / & | maybe perhaps possibly could might may alternatively",
 }
 JOINS = {word: joined for joined, words in WORDS.items() for word in words.split()}
 FOLLOWS = {
-    Joined.BESIDE: re.compile(rf"[.):]?{TAIL}(?:\s*\Z|\s+{LEAD}[A-Z](?![\w'+#]))"),
+    Joined.ADJACENT: re.compile(rf"[.):]?{TAIL}(?:\s*\Z|\s+{LEAD}[A-Z](?![\w'+#]))"),
     Joined.LISTED: re.compile(r"(?![+#]|\s+[a-z])"),
     Joined.DOUBTED: re.compile(r""),
 }
 
 
-def chosen(text: str, *, count: int) -> str | None:
-    """Return the letter that a text chooses among the first `count`; None where it chooses none, or several."""
+def chosen_letter(text: str, *, count: int) -> str | None:
+    """Return the letter that a text chooses among the first `count`, or None if it chooses none or several."""
     tail = SPACING.sub(" ", TEXT_MACRO.sub(r"\1", readable(text[-SEARCHED_TAIL:])))
     letters = LETTERS[:count]
     if BOX.search(tail):
@@ -86,17 +86,17 @@ def _letter(match: re.Match[str], letters: str) -> str | None:
 
 
 def _names_another(rest: str, letter: str, letters: str) -> bool:
-    joined = Joined.BESIDE
+    joined = Joined.ADJACENT
     for word in WORD.finditer(rest):
-        said = word[0]
-        if len(said) == 1 and said in letters:
-            standing = FOLLOWS[joined].match(rest, word.end()) and (said != "I" or ENDS.match(rest, word.end()))
-            if said != letter and standing:
+        token = word[0]
+        if len(token) == 1 and token in letters:
+            standing = FOLLOWS[joined].match(rest, word.end()) and (token != "I" or ENDS.match(rest, word.end()))
+            if token != letter and standing:
                 return True
-            if joined is Joined.BESIDE:
+            if joined is Joined.ADJACENT:
                 return False
-        elif said.lower() in JOINS:
-            joined = max(joined, JOINS[said.lower()])
+        elif token.lower() in JOINS:
+            joined = max(joined, JOINS[token.lower()])
         else:
             return False
     return False

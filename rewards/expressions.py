@@ -1,4 +1,4 @@
-"""What can be said of an answer before any computer algebra: same text, words, echo, too large. Pure; bounded."""
+"""Checks of an answer before computer algebra: same text, words, echo of the question, size. Pure; bounded."""
 
 import re
 from collections import Counter
@@ -59,17 +59,17 @@ SYNONYMS = {
 
 
 def tokens(text: str) -> str:
-    """Return words, numbers and signs with one space around each, without layout, so that `in` finds whole tokens only."""
+    """Return words, numbers and signs separated by single spaces, without layout, so that `in` finds whole tokens only."""
     plain = SINGLE.sub(r"\1", bare(text))
     return " " + " ".join(SYNONYMS.get(token, token) for token in TOKEN.findall(plain)) + " "
 
 
 def repeats(answer: str, question: str) -> bool:
-    """Tell whether an answer does nothing but repeat text of the question. A plain number in lowest terms never does."""
+    """Return whether an answer only repeats text of the question. A plain number in lowest terms never does."""
     if not answer.strip() or len(answer) > min(len(question) + MAX_CHARACTERS, MAX_QUESTION):
         return False
     read = number(answer)
-    if read is not None and read.reduced:
+    if read is not None and read.is_reduced:
         return False
     said = tokens(answer).casefold()
     return bool(said.strip()) and said.rstrip(" .?") + " " in tokens(question[-MAX_QUESTION:]).casefold()
@@ -80,20 +80,20 @@ def without(question: str, text: str) -> str:
 
 
 def formula(answer: str) -> str:
-    """Return an answer as the computer algebra takes it: ASCII where possible, no dollar signs around or in it."""
+    """Return an answer as input for the computer algebra: ASCII where possible, without dollar signs."""
     return re.sub(r"\\?\$|^\s*\\[(\[]|\\[)\]]\s*$", "", readable(answer)).strip().rstrip(".")
 
 
 def asks_percentage(question: str) -> bool:
-    """Tell whether a question asks for a percentage, so that `40%` is as good as `40`."""
+    """Return whether a question asks for a percentage, so that `40%` equals `40`."""
     return bool(PERCENTAGE_ASKED.search(question[-MAX_QUESTION:]))
 
 
 def same_text(answer: str, reference: str) -> bool | None:
-    """Tell whether two answers are the same text; None where that does not settle it.
+    """Return whether two answers are the same text, or None if the text alone does not decide it.
 
-    Words (`Monday`, `(A)`) and numbers in another base (`12_8`) are equal as texts or not at all; of words neither case
-    nor brackets count.
+    Words (`Monday`, `(A)`) and numbers in another base (`12_8`) are compared as text only. Case and brackets of words are
+    ignored.
     """
     if len(answer) > MAX_CHARACTERS:
         return False
@@ -105,7 +105,7 @@ def same_text(answer: str, reference: str) -> bool | None:
 
 
 def is_words(reference: str) -> bool:
-    """Tell whether a reference answer is words and no formula: three letters or more, or set as text."""
+    """Return whether a reference answer is words, not a formula: three letters or more, or set as text."""
     text = bare(reference)
     long = len(re.sub(r"[^A-Za-z]", "", text)) >= 3
     return bool(WORDS.fullmatch(text)) and (long or bool(TEXT_MACRO.fullmatch(reference.strip(" $"))))
@@ -116,10 +116,10 @@ def _letters(text: str) -> str:
 
 
 def refusal(answer: str, *, reference: str) -> str | None:
-    """Return why an answer that is no plain number must not reach the computer algebra; None where it may.
+    """Return why an answer that is not a plain number must not reach the computer algebra, or None if it may.
 
-    A plain number as reference takes nothing but plain numbers. Unevaluated forms are refused if the reference answer has none
-    of that kind: they restate the question. Sizes are bounded so that no tower of powers is ever computed.
+    A plain number as reference accepts plain numbers only. Unevaluated forms are refused if the reference has none of that
+    kind: they restate the question. Sizes are bounded so that no tower of powers is ever computed.
     """
     if not answer.strip() or len(answer) > MAX_CHARACTERS or sum(map(str.isdigit, answer)) > MAX_DIGITS:
         return "empty or too long"
@@ -150,9 +150,9 @@ def _brackets(text: str) -> str:
 
 
 def _chained(text: str, reference: str) -> bool:
-    """Return whether there are more equals signs than the reference answer has, but for one behind the name of the result.
+    """Return whether the answer has more equals signs than the reference, apart from one after the name of the result.
 
-    Signs that nearly mean equal have no such place: one side of them would be compared, and the other is a hedge.
+    Signs for approximate equality are not allowed there: one side would be compared, and the other is a hedge.
     """
     if len(RELATION.findall(text)) > len(RELATION.findall(readable(reference))):
         return True
@@ -163,7 +163,7 @@ def _chained(text: str, reference: str) -> bool:
 
 
 def _commented(text: str, reference: str) -> bool:
-    """Return whether words in the answer are neither the reference answer's, nor `and` or `or`, nor units at its end."""
+    """Return whether the answer has words that are not in the reference, not `and` or `or`, and not units at its end."""
     due = Counter(inner.strip(" ,.") for inner in TEXT_MACRO.findall(reference))
     for macro in TEXT_MACRO.finditer(text):
         words = SPACE.sub(" ", macro[1]).replace("$", "").strip(" ,.")

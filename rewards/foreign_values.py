@@ -1,9 +1,9 @@
-"""Values of arguments that are written in Java or JavaScript, read as the Berkeley Function-Calling Leaderboard reads them.
+"""Read argument values in Java or JavaScript syntax, as the Berkeley Function-Calling Leaderboard does.
 
-In its categories of these languages every argument is a text that holds a literal: `42L`, `new int[]{1, 2}`, `{"a": true}`.
-What has not the form of its type stays a text, which then is no accepted value. Collections are read plainly: elements are
-cut at commas, also inside quotes, and a collection ends at its first closing bracket. Elements of a Java array of strings are
-taken as they are written, with their quotes.
+In its Java and JavaScript categories every argument is a text with a literal: `42L`, `new int[]{1, 2}`, `{"a": true}`. A
+text without the form of its type stays a text, which is never an accepted value. Collections are read simply: elements are
+split at commas, also inside quotes, and a collection ends at its first closing bracket. Elements of a Java array of strings
+keep their quotes.
 """
 
 import re
@@ -27,9 +27,9 @@ JSON_TYPES: Mapping[Language, Mapping[str, str]] = {
         "dict": "object",
     },
 }
-"""JSON Schema's name of what each type of a language is read as; all other types are texts."""
+"""The JSON Schema type of each language's types. All other types are texts."""
 DIGITS = r"-?\d{1,4000}"
-"""A whole number of more digits is not read: Python reads and writes up to 4300."""
+"""Longer whole numbers are not read: Python converts at most 4300 digits."""
 DECIMAL = r"-?\d+(?:\.\d+)?"
 EXPONENT = r"(?:[eE][+-]?\d+)?"
 Reader = tuple[re.Pattern[str], Callable[[str], Any]]
@@ -77,7 +77,9 @@ ENTRY = re.compile(r"([^:]+):\s*(.*?)(?:,\s*(?=[^,]+:)|$)")
 
 
 def foreign_value(text: str, kind: str, items: str | None, language: Language) -> Any:
-    """Return what a text of this type is, `items` being the type of a collection's elements; the text where it is not one."""
+    """Return the value of a text of type `kind`, or the text if it has another form. `items` is the type of a collection's
+    elements.
+    """
     if len(text) > MAX_CHARACTERS:
         return text
     match language, kind:

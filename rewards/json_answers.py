@@ -1,13 +1,13 @@
-"""The JSON value that an answer gives, and equality of JSON values. Pure; bounded on any text.
+"""Extract the JSON value of an answer, and compare JSON values. Pure; bounded on any text.
 
-The answer is the whole text where that is JSON, else the content of a code fence, with whatever else around it. Several fences
-must hold the same value, else there is none; fences of a language other than JSON are not counted. A fence ends at the end of
-a line, its own or the last one of the value. JSON is taken as RFC 8259 has it: no
-comments, no single quotes, no trailing commas, no `NaN` or `Infinity`, and no key twice in one object, since readers disagree
-about which one counts. Texts over 65,536 characters, values nested deeper than 32 and of more than 4,096 parts are no answer.
+The answer is the whole text if it is JSON, otherwise the content of a code fence. Several fences must hold the same value.
+Fences of other languages are ignored. A fence ends at the end of a line, its own or the last one of the value. JSON follows
+RFC 8259: no comments, no single quotes, no trailing commas, no `NaN` or `Infinity`. A key may occur only once in an object,
+since parsers disagree about duplicates. Texts over 65,536 characters and values nested deeper than 32 or with more than
+4,096 parts are no answer.
 
-Two values are the same by type and content: numbers by value (1 and 1.0 are the same, `true` and 1 are not, nor are 1 and
-"1"), strings character by character, lists in order, objects by their keys in any order.
+Two values are equal by type and content. Numbers compare by value (1 equals 1.0, but neither `true` nor "1"), strings by
+character, lists in order, and objects by key in any order.
 """
 
 import json
@@ -25,30 +25,30 @@ JSON_FENCES = ("", "json", "jsonc", "json5", "text")
 
 
 class NoJson(ValueError):
-    """There is no JSON value, or several, or one that is too large; the message says which."""
+    """There is no JSON value, several values, or a value that is too large."""
 
 
 def json_answer(text: str) -> Any:
-    """Return the JSON value of an answer by the rule above. Raise `NoJson` where there is none."""
+    """Return the JSON value of an answer by the rules above. Raise `NoJson` if there is none."""
     if len(text) > MAX_CHARACTERS:
-        raise NoJson(f"the answer has {len(text)} characters, over {MAX_CHARACTERS}")
+        raise NoJson(f"the answer has {len(text)} characters, more than {MAX_CHARACTERS}")
     text = text.strip()
     try:
-        return parsed(text)
+        return parse_json(text)
     except NoJson as error:
         reason = error
     fenced = [block.text for block in blocks(text) if block.closed and block.mark in JSON_FENCES]
     fenced = fenced or ONE_LINE_FENCE.findall(text)
     if not fenced:
         raise reason
-    first, *others = map(parsed, fenced)
+    first, *others = map(parse_json, fenced)
     if not all(same_json(first, other) for other in others):
         raise NoJson("the answer has code fences with different values")
     return first
 
 
-def parsed(text: str) -> Any:
-    """Return the value of a JSON text. Raise `NoJson` where it is none, or too large."""
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text. Raise `NoJson` if it is not JSON or too large."""
     try:
         value = json.loads(
             text, object_pairs_hook=object_of, parse_constant=_constant, parse_float=_float, parse_int=_int
@@ -56,7 +56,7 @@ def parsed(text: str) -> Any:
     except NoJson:
         raise
     except (ValueError, RecursionError) as error:
-        raise NoJson(f"no JSON: {error}"[:200]) from error
+        raise NoJson(f"invalid JSON: {error}"[:200]) from error
     _check_size(value)
     return value
 
@@ -64,12 +64,12 @@ def parsed(text: str) -> Any:
 def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        raise NoJson("an object has a key twice")
+        raise NoJson("an object has a duplicate key")
     return made
 
 
 def _constant(name: str) -> Any:
-    raise NoJson(f"{name} is no JSON value")
+    raise NoJson(f"{name} is not a JSON value")
 
 
 def _float(text: str) -> float:
@@ -90,7 +90,7 @@ def _check_size(value: Any) -> None:
     while level:
         depth, parts = depth + 1, parts + len(level)
         if depth > MAX_NESTING + 1 or parts > MAX_PARTS:
-            raise NoJson(f"the value is nested deeper than {MAX_NESTING}, or has more than {MAX_PARTS} parts")
+            raise NoJson(f"the value is nested deeper than {MAX_NESTING} or has more than {MAX_PARTS} parts")
         level = [inner for outer in level for inner in _inside(outer)]
 
 
@@ -101,7 +101,7 @@ def _inside(value: Any) -> list[Any]:
 
 
 def same_json(left: Any, right: Any) -> bool:
-    """Tell whether two JSON values are the same by the rule above."""
+    """Return whether two JSON values are equal by the rules above."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, int | float) and isinstance(right, int | float):
@@ -114,13 +114,13 @@ def same_json(left: Any, right: Any) -> bool:
 
 
 def share_right(value: Any, reference: Any) -> float:
-    """Return the share of the reference value's leaves that stand at the same place in a value; an empty list is a leaf too."""
+    """Return the share of the reference's leaves that the value has at the same place. An empty list is a leaf too."""
     found = list(_right(value, reference))
     return sum(found) / len(found)
 
 
 def _right(value: Any, reference: Any) -> Iterator[bool]:
-    """Yield for each leaf of the reference value whether a value has it at its place."""
+    """Yield for each leaf of the reference whether the value has it at the same place."""
     if isinstance(reference, dict) and reference:
         for key, inner in reference.items():
             yield from _right(value.get(key, MISSING) if isinstance(value, dict) else MISSING, inner)

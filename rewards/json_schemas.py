@@ -1,9 +1,9 @@
-"""Whether a JSON value is valid under a JSON schema, by `jsonschema`, with bounds on what a schema may ask for.
+"""Validate a JSON value against a JSON schema with `jsonschema`, within bounds on the work that a schema may cause.
 
-All drafts that `jsonschema` knows, by `$schema`; 2020-12 without one. Nothing is fetched: a schema refers to itself alone.
-`format` is an annotation, as the drafts have it, and not checked. Patterns are Python's, as in `jsonschema`, but searched by
-`regex`, which has a deadline. Values are bounded by `temper.rewards.json_answers`, so that what is left to bound is how often a
-schema refers to itself, and how long its patterns take.
+All drafts that `jsonschema` knows are supported by `$schema`; the default is 2020-12. Nothing is fetched: a schema may
+refer only to itself. `format` is an annotation and is not checked. Patterns use Python syntax and are searched by `regex`,
+which has a deadline. `temper.rewards.json_answers` bounds the values. This module bounds the references of a schema to
+itself and the time of its patterns.
 """
 
 import json
@@ -23,24 +23,26 @@ from referencing.jsonschema import specification_with
 MAX_SCHEMA_CHARACTERS = 65_536
 MAX_REFERENCES = 8192
 PATTERN_S = 1.0
-"""Seconds that the patterns of a schema may take for one value, together."""
+"""Total seconds for all patterns of a schema on one value."""
 NEWEST = "https://json-schema.org/draft/2020-12/schema"
 REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 UNKNOWN = extend(Draft202012Validator)
-"""The rules of the newest draft, for a schema that names none."""
+"""The rules of the newest draft, for a schema without `$schema`."""
 Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
 
 
 class TooMuchWork(ValueError):
-    """A value made a schema refer to itself too often, or its patterns search for too long."""
+    """A value made a schema refer to itself too often, or its patterns ran too long."""
 
 
 class UnusableSchema(ValueError):
-    """A schema refers to itself without end, or to what it does not have."""
+    """A schema refers to itself without end, or to a missing part."""
 
 
 def checked_schema(schema: Any) -> Any:
-    """Return a schema that can be used. Raise `ValueError` with the reason for one that is wrong, too large or not closed."""
+    """Return the schema if it is usable. Raise `ValueError` with the reason if it is invalid, too large or refers to other
+    documents.
+    """
     if not isinstance(schema, dict | bool):
         raise ValueError(f"a JSON schema must be an object, not {schema!r:.80}")
     try:
@@ -59,22 +61,22 @@ def _check(schema: Any) -> None:
     try:
         known.check_schema(schema)
     except SchemaError as error:
-        raise ValueError(f"no JSON schema: {error.message}"[:300]) from error
+        raise ValueError(f"invalid JSON schema: {error.message}"[:300]) from error
     for inner in _objects(schema):
         _check_closed(inner, schema)
 
 
 def first_error(value: Any, schema: Any) -> str | None:
-    """Return why a value is not valid under a checked schema, in a line; None where it is valid.
+    """Return why a value is invalid under a checked schema, in one line, or None if it is valid.
 
-    Raises `TooMuchWork`, and `UnusableSchema` where the value shows what the schema's check did not.
+    Raise `TooMuchWork`, or `UnusableSchema` if the value reveals a fault that the check of the schema missed.
     """
     validator = _bounded(validator_for(schema, default=Draft202012Validator))(schema, registry=Registry())
     try:
         error = next(validator.iter_errors(value), None)
     except (RecursionError, Unresolvable) as fault:
-        said = "to itself without end" if isinstance(fault, RecursionError) else f"to what it does not have: {fault}"
-        raise UnusableSchema(f"the JSON schema refers {said}"[:200]) from fault
+        what = "to itself without end" if isinstance(fault, RecursionError) else f"to a missing part: {fault}"
+        raise UnusableSchema(f"the JSON schema refers {what}"[:200]) from fault
     return None if error is None else f"{error.json_path}: {error.message}"[:200]
 
 
@@ -86,23 +88,25 @@ def _objects(schema: Any) -> Iterator[dict[str, Any]]:
 
 
 def _check_closed(inner: dict[str, Any], schema: dict[str, Any]) -> None:
-    """Raise `ValueError` where a part of a schema leads out of it or can't be bounded."""
+    """Raise `ValueError` if a part of a schema refers outside it or can't be bounded."""
     for name in REFERENCES:
         reference = inner.get(name)
         if isinstance(reference, str) and not reference.startswith("#"):
-            raise ValueError(f"the JSON schema refers to {reference!r:.80}; nothing is fetched, put it under $defs")
+            raise ValueError(
+                f"the JSON schema refers to {reference!r:.80}, which is never fetched; move it under $defs"
+            )
         if isinstance(reference, str) and not _resolves(reference, schema):
-            raise ValueError(f"the JSON schema refers to {reference!r:.80}, which it does not have")
+            raise ValueError(f"the JSON schema refers to {reference!r:.80}, which is missing")
     for pattern in (inner.get("pattern"), *_names(inner.get("patternProperties"))):
         if isinstance(pattern, str):
             try:
                 regex.compile(pattern)
             except regex.error as error:
                 raise ValueError(
-                    f"the pattern {pattern!r:.80} of the JSON schema is none of Python's: {error}"
+                    f"the pattern {pattern!r:.80} of the JSON schema is not valid in Python: {error}"
                 ) from error
     if "unevaluatedProperties" in inner and any("patternProperties" in one for one in _objects(schema)):
-        raise ValueError("unevaluatedProperties beside patternProperties is not supported")
+        raise ValueError("unevaluatedProperties together with patternProperties is not supported")
 
 
 def _names(value: Any) -> list[str]:
@@ -120,7 +124,7 @@ def _resolves(reference: str, schema: dict[str, Any]) -> bool:
 
 
 def _bounded(known: type[Validator]) -> type[Validator]:
-    """Return a validator for one use, whose references and patterns are bounded."""
+    """Return a validator for one use with bounded references and patterns."""
     references, spent = 0, 0.0
 
     def counted(keyword: Keyword) -> Keyword:

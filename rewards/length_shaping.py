@@ -1,5 +1,4 @@
-"""Rewards for length: relative to the other answers of a group, for prompts that ask for little effort, and for coming
-near the limit. Pure.
+"""Rewards for length: relative to a group, for low-effort prompts, and near the token limit. Pure.
 
 Lengths are in tokens. Suffix: `_G` one entry per answer of the group.
 """
@@ -7,14 +6,14 @@ Lengths are in tokens. Suffix: `_G` one entry per answer of the group.
 import math
 
 TOP_SHARE = 0.2
-"""The share of a group, by reward, whose shortest members earn the bonus."""
+"""Share of a group, by reward, whose shortest answers earn the bonus."""
 
 
 def relative_brevity(lengths_G: list[int]) -> list[float]:
-    """Return 1 - (l - l_min) / (l_max - l_min), minus the group's mean of that; all 0 where the lengths are equal.
+    """Return 1 - (l - l_min) / (l_max - l_min), minus its mean over the group. All 0 if the lengths are equal.
 
-    Kimi Team, "Kimi k1.5: Scaling Reinforcement Learning with LLMs", section 2.3.3 (length penalty), 2025, there
-    with 0.5 in place of the group's mean.
+    Kimi Team, "Kimi k1.5: Scaling Reinforcement Learning with LLMs", section 2.3.3 (length penalty), 2025, which subtracts
+    0.5 in place of the mean.
     """
     if not lengths_G:
         return []
@@ -27,7 +26,7 @@ def relative_brevity(lengths_G: list[int]) -> list[float]:
 
 
 def shortest_of_the_best(lengths_G: list[int], rewards_G: list[float]) -> list[bool]:
-    """Return which answers are the shortest of the group *and* among its best fifth by reward (ties included)."""
+    """Return which answers are the shortest of the group *and* in its best fifth by reward (ties included)."""
     if not lengths_G:
         return []
     places = math.ceil(len(rewards_G) * TOP_SHARE)
@@ -38,10 +37,10 @@ def shortest_of_the_best(lengths_G: list[int], rewards_G: list[float]) -> list[b
 def length_rewards(
     lengths_G: list[int], rewards_G: list[float], correct_G: list[bool], *, weight: float, bonus: float
 ) -> list[float]:
-    """Return what each answer gains or loses for the length of its thought, or of its answer.
+    """Return the reward change of each answer for the length of its thinking or its answer.
 
-    `weight` times the relative brevity, plus `bonus` for the shortest of the best; for a wrong answer at most 0, since being
-    short is no merit of it. A group without a right answer gets nothing, nor does one whose lengths are all equal.
+    This is `weight` times the relative brevity, plus `bonus` for the shortest of the best. It is at most 0 for a wrong
+    answer. It is 0 for a group without a right answer or with equal lengths.
 
     Kimi Team, "Kimi k1.5", section 2.3.3, 2025: lambda for a right answer, min(0, lambda) for a wrong one.
     """
@@ -55,17 +54,16 @@ def length_rewards(
 
 
 def effort_reward(reward: float, length: int, *, slope: float, penalty: float, free_length: int) -> float:
-    """Return the reward of an answer that should cost little: R + R max(l, 0) + p min(l, 0), l = min(1, a (1 - len/ub)).
+    """Return the reward of a low-effort answer: R + R max(l, 0) + p min(l, 0), l = min(1, a (1 - len/ub)).
 
-    `slope` is a, `penalty` p and `free_length` ub, the length in tokens from which being right no longer gains, and
-    beyond which each answer loses.
+    `slope` is a, `penalty` is p, and `free_length` is ub in tokens: a longer answer loses reward even if it is right.
     """
     saved = min(1.0, slope * (1 - length / free_length))
     return reward + reward * max(saved, 0.0) + penalty * min(saved, 0.0)
 
 
 def overlong_penalty(length: int, *, limit: int, buffer: int, factor: float) -> float:
-    """Return 0 up to `limit - buffer` tokens, then fall in a straight line to -`factor` at the limit and beyond.
+    """Return 0 up to `limit - buffer` tokens, then a linear decrease to -`factor` at the limit and beyond.
 
     Soft overlong punishment: Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale", eq. 13, 2025.
     """

@@ -1,8 +1,8 @@
-"""Plain numbers as people and models write them, and their exact values. Pure; bounded on any text.
+"""Exact values of plain numbers as people and models write them. Pure; bounded on any text.
 
-Read are integers, decimals, thousands separators, quotients and mixed numbers, LaTeX fractions, repeating decimals,
-percentages, scientific notation, an assignment to one name (`x=4`), currency signs, units and a full stop. Everything
-that leaves work to the reader (`2+2`, `4!`, `2^2`, `1=2=3`, `18 or 19`) is no plain number.
+Supported are integers, decimals, thousands separators, quotients, mixed numbers, LaTeX fractions, repeating decimals,
+percentages, scientific notation, an assignment to one name (`x=4`), currency signs, units and a final full stop. Unfinished
+calculations and alternatives (`2+2`, `4!`, `2^2`, `1=2=3`, `18 or 19`) are not plain numbers.
 """
 
 import re
@@ -64,7 +64,7 @@ NO_UNIT = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A plain number: its exact value, and how it was written."""
+    """A plain number: its exact value and its notation."""
 
     value: Fraction
     percent: bool = False
@@ -72,20 +72,20 @@ class Number:
     """The denominator as written."""
 
     @property
-    def undone(self) -> bool:
-        """Whether a whole number is written as a division that was not carried out: `48/2`."""
+    def is_undivided(self) -> bool:
+        """Whether a whole number is written as an unfinished division, such as `48/2`."""
         return self.bottom > 1 and self.value.denominator == 1
 
     @property
-    def reduced(self) -> bool:
-        """Whether a fraction is in lowest terms; True for anything else."""
+    def is_reduced(self) -> bool:
+        """Whether a fraction is in lowest terms. True for anything else."""
         return self.bottom in (1, self.value.denominator)
 
 
 def readable(text: str) -> str:
-    """Return the text in compatibility form (NFKC), with plain minus signs, raised digits as powers, no invisible signs.
+    """Return the text in compatibility form (NFKC), with plain minus signs, raised digits as powers and no invisible signs.
 
-    Piece by piece: the time of NFKC grows with the square of the number of combining marks in a row.
+    It is normalised piece by piece: the time of NFKC grows with the square of the number of consecutive combining marks.
     """
     if text.isascii():
         return text
@@ -96,19 +96,19 @@ def readable(text: str) -> str:
 
 
 def bare(answer: str) -> str:
-    """Return an answer without layout: text macros, spacing, dollar and degree signs, emphasis, a full stop at the end."""
+    """Return an answer without layout: text macros, spacing, dollar and degree signs, emphasis and a final full stop."""
     text = TEXT_MACRO.sub(r" \1 ", readable(answer))
     text = CURRENCY.sub("", DEGREES.sub("", LAYOUT.sub(lambda found: "," if "," in found[0] else "", text)))
     return SPACING.sub(" ", text).strip(" *_`").rstrip(".").strip(" *_`")
 
 
 def ungrouped(text: str) -> str:
-    """Return a text whose digits have no commas or spaces between groups of three."""
+    """Return a text without the commas or spaces between groups of three digits."""
     return GROUPS.sub(lambda digits: digits[0].replace(",", "").replace(" ", ""), text)
 
 
 def number(answer: str) -> Number | None:
-    """Return the plain number that an answer is, else None."""
+    """Return the answer as a plain number, or None if it is not one."""
     if len(answer) > MAX_CHARACTERS:
         return None
     text = bare(answer)
@@ -155,7 +155,7 @@ def _value(numeral: re.Match[str], unit: str) -> Number | None:
 
 
 def _scale(unit: str, *, attached: bool) -> Fraction | None:
-    """Return what the words behind a number multiply it by: 1 for a unit, 1000 for `thousand`; None where they are neither."""
+    """Return the factor of the words after a number: 1 for a unit, 1000 for `thousand`, or None for other words."""
     unit = RAISED_UNIT.sub("", unit)
     words = unit.replace("/", " ").replace(".", " ").replace("(", " ").replace(")", " ").replace("-", " ").split()
     if not UNIT.fullmatch(unit) or unit.lstrip().startswith("-"):
@@ -168,6 +168,6 @@ def _scale(unit: str, *, attached: bool) -> Fraction | None:
 
 
 def plain_number(answer: str) -> Fraction | None:
-    """Return the exact value of a plain number, else None. A percentage is a hundredth: 40% is 2/5."""
+    """Return the exact value of a plain number, or None. A percentage is divided by 100: 40% is 2/5."""
     read = number(answer)
     return read.value if read else None

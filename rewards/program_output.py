@@ -1,4 +1,4 @@
-"""Comparison of what a program returned or wrote with what was expected."""
+"""Compare the result or output of a program with the expected one."""
 
 import math
 import re
@@ -10,9 +10,9 @@ NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?"
 
 
 def strictly_equal(result: Any, expected: Any) -> bool:
-    """Compare with types kept apart: 1 is not 1.0 or True, a tuple is no list. Floats agree to 1e-9 relative.
+    """Compare with strict types: 1 is not 1.0 or True, a tuple is not a list. Floats agree to 1e-9 relative.
 
-    Both sides are plain data (decoded literals), so that no method of theirs has a say.
+    Both sides are plain data (decoded literals), so no method of the program's objects runs.
     """
     if type(result) is not type(expected):
         return False
@@ -35,7 +35,7 @@ def _typed(keys: Iterable[Any]) -> set[tuple[type, Any]]:
 
 
 def json_equal(result: Any, expected: Any) -> bool:
-    """Compare with a value that was read from JSON, which has neither tuples nor whole floats nor keys but text."""
+    """Compare with a value read from JSON, which has no tuples, no whole floats and only text keys."""
     return strictly_equal(_as_json(result), _as_json(expected))
 
 
@@ -50,11 +50,10 @@ def _as_json(value: Any) -> Any:
 
 
 def same_output(output: str, expected: str) -> bool:
-    """Tell whether a program wrote what was expected, line by line and word by word.
+    """Return whether a program wrote the expected output, by lines and words.
 
-    White space at the ends of lines and blank lines at the end and the beginning do not count, nor how wide the space
-    between words is. Words are equal as text, or as numbers: exactly, and where a decimal point or an exponent is
-    expected to 1e-6, absolute or relative.
+    Trailing white space, leading and trailing blank lines and the width of spaces are ignored. Words are equal as text or
+    as numbers: exactly, or to 1e-6 absolute or relative if the expected word has a decimal point or an exponent.
     """
     lines, wanted = ([line.split() for line in text.strip().splitlines()] for text in (output, expected))
     return len(lines) == len(wanted) and all(

@@ -1,13 +1,11 @@
-"""Which part of an answer is the program. Text only, in linear time; nothing is parsed or executed here.
+"""Extract the program of an answer. Text only, in linear time; nothing is parsed or executed here.
 
-1. Fenced blocks (``` or ~~~, indented or not, the last one possibly unclosed) are looked at first. The program is the
-   last block that defines the entry point; else, and for programs without one, the last block marked as Python; else
-   the last block without a mark; else the last block.
-2. Without a block the answer itself is the program, from its first line that can begin a program to the line before
-   the first one that reads as prose.
-3. A `>>>` session at the end is left out. Where the task has code to be completed, a program that does not define the
-   entry point continues that code (its body, brought to the indentation of that code), and one that defines it gets
-   what stands before the entry point: imports and helpers.
+1. Fenced blocks (``` or ~~~, indented or not, the last one possibly unclosed) come first. The program is the last block
+   that defines the entry point, then the last block marked as Python, then the last unmarked block, then the last block.
+2. Without a block the answer itself is the program, from the first line that can begin a program to the line before the
+   first prose.
+3. A final `>>>` session is removed. If the task has code to complete, a program without the entry point is taken as its
+   continuation and indented to match. A program with the entry point gets the imports and helpers of the task's code.
 """
 
 import re
@@ -37,7 +35,7 @@ TWO_WORDS = re.compile(r"\w[ \t]+\w")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block: its mark in lower case, its text, and whether it ends before the text around it does."""
+    """A fenced block: its mark in lower case, its text, and whether it is closed."""
 
     mark: str
     text: str
@@ -45,10 +43,10 @@ class Block:
 
 
 def program_of(answer: str, *, entry_point: str | None = None, prompt: str = "") -> str | None:
-    """Return the program of an answer, whole; None where it is empty or longer than 65,536 characters.
+    """Return the whole program of an answer, or None if it is empty or longer than 65,536 characters.
 
-    `entry_point` is the name that it must define, None for a program that reads its standard input. `prompt` is the
-    code to be completed, empty where there is none.
+    `entry_point` is the required name, or None for a program that reads standard input. `prompt` is the code to complete,
+    or empty.
     """
     answer = answer.replace("\r\n", "\n")
     fenced = blocks(answer)
@@ -58,15 +56,15 @@ def program_of(answer: str, *, entry_point: str | None = None, prompt: str = "")
     if not prompt or entry_point is None:
         return source
     if defines(source, entry_point):
-        return joined(preamble(prompt, entry_point), source)
-    return completed(prompt, source)
+        return join_code(preamble(prompt, entry_point), source)
+    return complete_body(prompt, source)
 
 
 def blocks(text: str) -> list[Block]:
     """Return the fenced blocks of a text.
 
-    A block ends at a line that is its fence or ends with it, where that is indented by at most 3 more columns, at an
-    opening fence with a mark, or at the end of the text. Lines lose the indentation of the opening fence.
+    A block ends at a line that is or ends with its fence, indented by at most 3 more columns, at an opening fence with a
+    mark, or at the end of the text. Lines lose the indentation of the opening fence.
     """
     found: list[Block] = []
     fence, mark, indent, lines = "", "", 0, list[str]()
@@ -95,10 +93,10 @@ def blocks(text: str) -> list[Block]:
 
 
 def _opening(line: str, *, alone: bool) -> tuple[str, str, int] | None:
-    """Return the fence, mark and indentation where a line opens a block.
+    """Return the fence, mark and indentation of a line that opens a block, or None.
 
-    The fence stands first, what follows it being its mark and attributes; or, where it need not stand `alone`, last
-    after other text.
+    The fence comes first and its mark and attributes follow. Unless it must be `alone`, it may also come last, after other
+    text.
     """
     bare = line.strip()
     if bare[:3] in ("```", "~~~"):
@@ -114,20 +112,20 @@ def _opening(line: str, *, alone: bool) -> tuple[str, str, int] | None:
 
 
 def defines(source: str, name: str) -> bool:
-    """Tell whether a line of the source defines or assigns `name` at the top level."""
+    """Return whether a line of the source defines or assigns `name` at the top level."""
     word = re.escape(name)
     pattern = rf"^(?:async[ \t]+)?(?:def[ \t]+{word}[ \t]*[\[(]|class[ \t]+{word}[ \t]*[:(\[]|{word}[ \t]*(?:=(?!=)|:))"
     return re.search(pattern, source, re.MULTILINE) is not None
 
 
 def preamble(prompt: str, entry_point: str) -> str:
-    """Return what a prompt holds before the entry point: imports and helpers."""
+    """Return the imports and helpers of a prompt before the entry point."""
     match = re.search(rf"^(?:async[ \t]+)?(?:def|class)[ \t]+{re.escape(entry_point)}\b", prompt, re.MULTILINE)
     return prompt[: match.start()] if match else ""
 
 
-def joined(before: str, source: str) -> str:
-    """Join code and what comes after it into one program: imports from `__future__` must stand first."""
+def join_code(before: str, source: str) -> str:
+    """Join two pieces of code into one program. Imports from `__future__` must come first."""
     if not before.strip():
         return source
     lines = source.split("\n")
@@ -136,8 +134,8 @@ def joined(before: str, source: str) -> str:
     return "".join(f"{line}\n" for line in future) + f"{before.rstrip()}\n\n\n{rest}"
 
 
-def completed(prompt: str, body: str) -> str:
-    """Join code and the body that continues its last function, at the indentation that the function has."""
+def complete_body(prompt: str, body: str) -> str:
+    """Join code and the body of its last function, at the indentation of that function."""
     return f"{prompt.rstrip()}\n{_body(body, _levels(prompt))}"
 
 
@@ -150,7 +148,7 @@ def _chosen(fenced: list[Block], entry_point: str | None) -> str:
 
 
 def _bare(answer: str) -> str:
-    """Return the part of an answer without blocks that can be a program; empty where it is all prose."""
+    """Return the part of an answer without blocks that can be a program, or empty if it is all prose."""
     lines = answer.split("\n")
     top = _top_level(answer, len(lines))
     start = 0
@@ -176,7 +174,7 @@ def _is_code(line: str) -> bool:
 
 
 def _top_level(text: str, count: int) -> list[bool]:
-    """Tell for each line whether it begins outside strings and brackets."""
+    """Return for each line whether it begins outside strings and brackets."""
     top, line, depth = [True] * (count + 1), 0, 0
     for match in TOKEN.finditer(text):
         token = match[0]
@@ -195,7 +193,7 @@ def _top_level(text: str, count: int) -> list[bool]:
 
 
 def _without_session(source: str) -> str:
-    """Return the source up to a `>>>` session at its top level, where code comes before it."""
+    """Return the source up to a `>>>` session at its top level, if code precedes it."""
     lines = source.split("\n")
     top = _top_level(source, len(lines))
     for number, line in enumerate(lines):
@@ -206,10 +204,10 @@ def _without_session(source: str) -> str:
 
 
 def _body(source: str, levels: list[str]) -> str:
-    """Return a completion at the indentation of a function's body, which has these levels of indentation so far.
+    """Return a completion at the indentation of a function's body. `levels` are the indentations so far.
 
-    Lines up to the next one at the margin move together, texts over several lines stay. Where all is at the margin all
-    lines move; where only the first line has lost its indentation that line gets it back.
+    Lines up to the next one at the margin move together, and multi-line strings stay. If all lines are at the margin, all
+    move. If only the first line lost its indentation, it alone is restored.
     """
     lines = source.split("\n")
     code = _code_lines(source)
@@ -231,7 +229,7 @@ def _body(source: str, levels: list[str]) -> str:
 
 
 def _levels(prompt: str) -> list[str]:
-    """Return the indentations of the blocks that are open at the end of some code, the outermost first."""
+    """Return the indentations of the blocks that are open at the end of the code, the outermost first."""
     levels: list[str] = []
     lines = prompt.split("\n")
     for number in _code_lines(prompt):
@@ -251,5 +249,5 @@ def _indentation(line: str) -> str:
 
 
 def _outdented(line: str, indent: int) -> str:
-    """Return a line without the columns of its fence, as far as these are blank."""
+    """Return a line without the columns of its fence, as far as they are blank."""
     return line[min(indent, len(line) - len(line.lstrip())) :]

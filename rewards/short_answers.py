@@ -1,21 +1,21 @@
-"""Short answers in words: which text is the answer, when two say the same, and lists of them. Pure; bounded on any text.
+"""Short answers in words: extraction, comparison and lists. Pure; bounded on any text.
 
-Which text is the answer: the content of boxes, which must all say the same; else what stands behind `Answer:` or `the answer
-is` on its line, where all such lines must say the same; else the whole text.
+The answer is the content of the boxes, which must agree. Without boxes it is the text after `Answer:` or `the answer is` on
+its line, and all such lines must agree. Otherwise it is the whole text.
 
-Two texts say the same where they are equal as SQuAD's evaluation compares them (Rajpurkar et al., 2016: lower case, without
-punctuation, without the articles a, an and the, white space counted once), or as TriviaQA's does (Joshi et al., 2017: signs of
-punctuation are spaces), or where both are plain numbers of one value. Powers, roots, fractions and the like are first written
-in one way, of LaTeX or not. Some things are kept that these rules drop, since without them answers that differ would be equal:
+Two texts match if SQuAD's evaluation equates them (Rajpurkar et al., 2016: lower case, no punctuation, no articles, single
+spaces). They also match if TriviaQA's does (Joshi et al., 2017: punctuation becomes a space), or if both are plain numbers
+of one value. Powers, roots and fractions are first written in one notation, with or without LaTeX. Some characters that
+these rules drop are kept, since different answers would match without them:
 
-- every sign between digits (`3.5`, `1+2`, `10^6`), with a space on both sides too where it is an operator; the minus, the
-  point, `<` and `>` in front of a number; a minus in front of a single letter
-- a plus behind a word (`C++`, `Na+`) and between two (`x+1`), a minus behind a number or a word of up to two letters (`AB-`),
-  `#` behind a letter, `^`, `<` and `>` between letters or digits, signs of music and cards behind a letter
-- an article that ends the text (`vitamin A`), and a text that is all punctuation
+- every sign between digits (`3.5`, `1+2`, `10^6`), also an operator with spaces on both sides; a minus, a point, `<` or `>`
+  before a number; a minus before a single letter
+- a plus after a word (`C++`, `Na+`) or between two (`x+1`), a minus after a number or a word of up to two letters (`AB-`),
+  `#` after a letter, `^`, `<` and `>` between letters or digits, music and card signs after a letter
+- an article at the end of the text (`vitamin A`), and a text of punctuation only
 
-A percent sign, one of a currency and one of degrees are dropped, as SQuAD's evaluation does: `$5` and `5` say the same. Two of
-them that differ do not: `$5` is neither `5 %` nor `5` in another currency.
+Percent, currency and degree signs are dropped, as in SQuAD's evaluation: `$5` matches `5`. Different signs do not match:
+`$5` is neither `5 %` nor `5` in another currency.
 """
 
 import json
@@ -48,11 +48,11 @@ STATED = re.compile(
     re.MULTILINE,
 )
 PLAINER = {ord("\u00b7"): "\u2027", ord("\u2014"): "-", ord("\u2015"): "-"}
-"""A dot in the middle, which is no product here but stands in names, and dashes that are no minus elsewhere."""
+"""A middle dot, which is part of names here, not a product, and dashes that are never a minus elsewhere."""
 SPACED = re.compile(r"(?<=\d) ([-*/:=]) (?=\d)|(?<=[^\W_]) ([+^<>]) (?=[^\W_])|\A([-+]) (?=\d)")
 SEPARATED = re.compile(r"(?<=\d)[,;](?=\d)")
 ESCAPED = re.compile(r"\\(?=[#&%$_])|\^(?=\d*[-+](?![^\W_]))")
-"""LaTeX's backslash in front of a sign, and the power that a charge is: `Na^+`, `Ca^{2+}`."""
+"""LaTeX's backslash before a sign, and the power of a charge: `Na^+`, `Ca^{2+}`."""
 KEPT = re.compile(
     r"(?<=\d)[^\w\s]+(?=\d)|(?<![^\W_])(?:\.(?=\d)|[<>]=?(?= ?-?\.?\d)|[\u00b1\u2213\u2260](?=\d))"
     r"|(?<![^\W_])-(?=[\\$\u20ac\u00a3\u00a5]*\.?\d|\\?(?:pi|inf|sqrt)|[a-z](?![^\W_]))"
@@ -67,7 +67,7 @@ LAST_AND = re.compile(r",?\s+(?:and|&)\s+", re.IGNORECASE)
 
 
 def short_answer(text: str) -> str | None:
-    """Return the answer of a text by the rule above; None where it has none, or several that differ."""
+    """Return the answer of a text by the rules above, or None if it has none or several that differ."""
     tail = text[-SEARCHED_TAIL:]
     if BOX.search(tail):
         said = [TEXT_MACRO.sub(r"\1", box) for box in boxes(tail) or []]
@@ -76,11 +76,11 @@ def short_answer(text: str) -> str | None:
     said = list(dict.fromkeys(one.strip(EMPHASIS).removesuffix(".").strip(EMPHASIS) for one in said))
     if not said or len(said) > MAX_ITEMS or any(not one or len(one) > MAX_CHARACTERS for one in said):
         return None
-    return said[-1] if all(says(one, [said[-1]]) for one in said) else None
+    return said[-1] if all(matches_any(one, [said[-1]]) for one in said) else None
 
 
-def simpler(text: str) -> str:
-    """Return a text with what numbers consist of written in one way (`-5`, `1/2`, `10^6`, `1234`), without LaTeX's layout."""
+def simplify(text: str) -> str:
+    """Return a text with numbers in one notation (`-5`, `1/2`, `10^6`, `1234`) and without LaTeX layout."""
     text = LAYOUT.sub("", TEXT_MACRO.sub(r"\1", readable(text[:MAX_CHARACTERS].translate(PLAINER))))
     text = SPACING.sub(" ", FRACTION.sub(quotient, DEGREES.sub("", text)).translate({ord("{"): None, ord("}"): None}))
     text = SPACED.sub(lambda sign: sign[0].strip(), text.strip())
@@ -89,8 +89,8 @@ def simpler(text: str) -> str:
 
 
 def plain(text: str, gap: str = "") -> str:
-    """Return a text as it is compared: `gap` stands where punctuation stood, nothing as in SQuAD or a space as in TriviaQA."""
-    return _without_punctuation(simpler(text), gap)
+    """Return a text as it is compared. `gap` replaces punctuation: empty as in SQuAD, a space as in TriviaQA."""
+    return _without_punctuation(simplify(text), gap)
 
 
 def _without_punctuation(text: str, gap: str) -> str:
@@ -101,29 +101,33 @@ def _without_punctuation(text: str, gap: str) -> str:
 
 
 def forms(text: str) -> frozenset[tuple[str, object]]:
-    """Return the forms of a text, of which texts that say the same have one in common; none for an empty text."""
+    """Return the forms of a text, empty for an empty text. Matching texts share a form."""
     text = text.strip()
-    written = simpler(text)
-    signs = next(((sign,) for sign in UNIT_SIGNS if sign in written), UNIT_SIGNS)  # one without goes with each of them
+    written = simplify(text)
+    signs = next(
+        ((sign,) for sign in UNIT_SIGNS if sign in written), UNIT_SIGNS
+    )  # a text without a sign matches each of them
     found: list[tuple[str, object]] = [
         ("squad", _without_punctuation(written, "")),
         ("trivia", _without_punctuation(written, " ")),
     ]
     read = number(written) if WHOLE_NUMBER.fullmatch(written.strip(" .")) else None
-    if read is not None and not read.undone:
+    if read is not None and not read.is_undivided:
         found.append(("number", read.value))
     filled = frozenset((rule + sign, form) for rule, form in found for sign in signs if form != "")
     return filled or frozenset([("signs", text)] if text else [])
 
 
-def says(text: str, accepted: Sequence[str]) -> bool:
-    """Tell whether a text says the same as one of the accepted ones."""
+def matches_any(text: str, accepted: Sequence[str]) -> bool:
+    """Return whether a text matches one of the accepted ones."""
     said = forms(text)
     return any(not said.isdisjoint(forms(one)) for one in accepted)
 
 
 def word_f1(text: str, accepted: Sequence[str]) -> float:
-    """Return the highest F1 of the words that a text shares with an accepted one, as SQuAD defines it; 0 for none."""
+    """Return the highest F1 of the words that a text shares with an accepted one, as SQuAD defines it; 0 without shared
+    words.
+    """
     said = Counter(plain(text).split())
     return max(
         (_f1((said & words).total(), said.total(), words.total()) for words in map(_words, accepted)), default=0.0
@@ -139,7 +143,9 @@ def _f1(shared: int, given: int, wanted: int) -> float:
 
 
 def readings(text: str) -> Iterator[list[str]]:
-    """Yield the lists as which a text can be read: JSON; lines; parts between semicolons or commas, the last behind `and`."""
+    """Yield the lists as which a text can be read: JSON, lines, or parts between semicolons or commas with `and` before the
+    last.
+    """
     text = text.strip()
     listed = _json_list(text)
     if listed is not None:
@@ -168,7 +174,7 @@ def _json_list(text: str) -> list[str] | None:
 
 
 def list_f1(text: str, wanted: Sequence[Sequence[str]], *, ordered: bool) -> float:
-    """Return the highest F1 of the items of a list, each wanted one with its accepted texts; 1 where the list is right."""
+    """Return the highest F1 of the items of a list, 1 if it is right. Each wanted item has its accepted texts."""
     needed = [frozenset[tuple[str, object]]().union(*map(forms, accepted)) for accepted in wanted]
     best = 0.0
     for items in readings(text):

@@ -1,21 +1,21 @@
-"""Matching function calls against accepted values, by the rules of the Berkeley Function-Calling Leaderboard (2024 to 2026).
+"""Match function calls against accepted values by the rules of the Berkeley Function-Calling Leaderboard (2024 to 2026).
 
-A reference call is `{name: {argument: [accepted values]}}`; `""` among the accepted values means that the argument may be left
-out. Calls match in any order, each reference call once. A dot in a function's name may be written as an underscore. What the
-schema requires must be given, and nothing that the schema or the reference call does not name.
+A reference call is `{name: {argument: [accepted values]}}`. An accepted `""` means that the argument is optional. Calls
+match in any order, each reference call once. A dot in a function's name may be an underscore. A call must give the required
+arguments, and only arguments that the schema and the reference call name.
 
-A value is of the schema's type, or of the type of the first accepted value (the name of a variable, for a list); a whole
-number passes for a float (2 for 2.0), a float never for an integer. Of the schema's type it is right as follows:
+A value must have the schema's type, or the type of the first accepted value (a variable name, for a list). A whole number
+passes for a float (2 for 2.0), a float never for an integer. A value of the schema's type is right as follows:
 
-- strings: without case, spaces and the punctuation `,./-_*^`, single quotes as double ones;
-- arrays: all elements in order, equal or equal as strings; each of them is of the type that the schema or an accepted array
-  has, and here a whole number passes for a float only where the accepted array begins with one;
-- objects: of each key an accepted object lists the accepted values, with `""` where the key may be missing; no other keys.
-  Objects inside of objects are accepted as they are; arrays of objects go object by object;
-- anything else, and a value of another type than the schema's: equal to an accepted value.
+- strings: equal without case, spaces and the punctuation `,./-_*^`, with single quotes as double ones
+- arrays: all elements in order, equal or equal as strings, each of the element type of the schema or of an accepted array.
+  A whole number passes for a float only if the accepted array begins with one.
+- objects: an accepted object lists the accepted values of each key, with `""` for an optional key. Other keys are wrong.
+  Nested objects must be equal, arrays of objects match object by object.
+- anything else, and a value of another type than the schema's: equal to an accepted value
 
-Equal is as in Python: 1, 1.0 and true are, if no type was compared before. An `exact` match takes strings as they are, since
-`3.5` and `35` are the same by the rule above: right for the leaderboard, wrong for a reward.
+Equality is Python's: 1, 1.0 and true are equal unless types were compared before. An `exact` match compares strings
+unchanged, since the rules above equate `3.5` and `35`: right for the leaderboard, wrong for a reward.
 """
 
 import re
@@ -26,13 +26,13 @@ from typing import Any
 ReferenceCall = Mapping[str, Mapping[str, Sequence[Any]]]
 Schema = Mapping[str, Any]
 Schemas = Mapping[str, Schema]
-"""The parameters of every function by its name: a JSON schema with `properties` and `required`."""
+"""The parameters of each function by its name: a JSON schema with `properties` and `required`."""
 
 IGNORED = re.compile(r"[ ,./\-_*^]")
 MAX_CALLS = 64
 NO_SCHEMA: Schema = {}
 OMITTED = ""
-"""Among accepted values: there may be none."""
+"""An accepted value that makes the argument optional."""
 TYPES: dict[str, type[Any]] = {
     "string": str,
     "integer": int,
@@ -51,7 +51,7 @@ def match_calls(
     *,
     exact: bool = False,
 ) -> bool:
-    """Tell whether the calls (name, arguments) and the reference calls pair up one to one; more than 64 never do."""
+    """Return whether the calls (name, arguments) and the reference calls pair up one to one. More than 64 calls never do."""
     if len(calls) != len(reference) or len(calls) > MAX_CALLS:
         return False
     return most_pairs(
@@ -60,7 +60,7 @@ def match_calls(
 
 
 def most_pairs(fits: Sequence[Sequence[bool]]) -> int:
-    """Return how many rows can be paired with columns that fit them, each once (augmenting paths, Kuhn 1955)."""
+    """Return the largest number of rows that can be paired with distinct fitting columns (augmenting paths, Kuhn 1955)."""
     owner: dict[int, int] = {}
 
     def place(row: int, tried: set[int]) -> bool:
@@ -95,7 +95,7 @@ def _call_fits(call: tuple[str, Mapping[str, Any]], reference: ReferenceCall, sc
 
 
 def argument_fits(value: Any, accepted: Sequence[Any], schema: Schema, *, exact: bool = False) -> bool:
-    """Tell whether the value of an argument is one of the accepted ones by the rules above."""
+    """Return whether an argument's value is accepted by the rules above."""
     kind, plain = type_of(schema), (lambda it: it) if exact else _plain
     if kind is float and type(value) is int:
         try:
@@ -121,7 +121,7 @@ def argument_fits(value: Any, accepted: Sequence[Any], schema: Schema, *, exact:
 
 
 def type_of(schema: Schema) -> type[Any]:
-    """Return the Python type of a schema's values; where it says none, as for Python's `Any`, a text."""
+    """Return the Python type of a schema's values; text if it names none, as for Python's `Any`."""
     name = schema.get("type")
     return TYPES.get(name, str) if isinstance(name, str) else str
 
@@ -131,7 +131,7 @@ def _first_type(accepted: Sequence[Any]) -> type | None:
 
 
 def _elements_fit(value: list[Any], accepted: Sequence[Any], kind: type) -> bool:
-    """Tell whether all elements are of the schema's type or of the first one's of one of the accepted arrays."""
+    """Return whether all elements have the schema's type, or the type of the first element of an accepted array."""
     return any(
         not isinstance(option, list) or all(type(element) in (kind, _first_type(option)) for element in value)
         for option in accepted
@@ -155,12 +155,12 @@ def _object_fits(value: Any, option: Any, plain: Callable[[Any], Any]) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a string as the leaderboard compares it: lower case, no spaces and punctuation, one kind of quote."""
+    """Return a string as the leaderboard compares it: lower case, no spaces or punctuation, one kind of quote."""
     return IGNORED.sub("", value).lower().replace("'", '"') if isinstance(value, str) else value
 
 
 def inner_schema(schema: Any, *path: str) -> Schema:
-    """Return the schema that lies at a path inside of another; an empty one where there is none."""
+    """Return the schema at a path inside another, or an empty one if there is none."""
     for name in path:
         schema = schema.get(name) if isinstance(schema, dict) else None
     return schema if isinstance(schema, dict) else NO_SCHEMA

@@ -1,12 +1,11 @@
-"""Numbers with units, compared exactly: `1.5 km` is `1500 m` and `3/2 kilometres`. Pure; bounded on any text.
+"""Compare numbers with units exactly: `1.5 km` is `1500 m` and `3/2 kilometres`. Pure; bounded on any text.
 
-Read are a plain number and a unit: a product, quotient and powers of the units of the table below (`kg m^2/s^2`, `km/h`,
-`metres per second`, `J/(kg K)`), with SI's prefixes where SI has them; also `$5`, `20 %`, and what is counted in several units
-of one kind, the larger first (`1 h 30 min`). Symbols know upper and lower case, names do not. Values are fractions: the
-definitions of BIPM's SI brochure (9th edition, 2019) and of the international yard and pound (NIST SP 811) are exact.
-Temperatures in degrees have their zero where they stand alone, else they are differences. `KB` is no unit, since some mean 1000
-bytes by it and others 1024. A year is 12 months and no number
-of days; gallons, cups and what is smaller are those of the USA; a pound is a mass.
+The input is a plain number and a unit: a product, quotient or powers of the units in the table below (`kg m^2/s^2`, `km/h`,
+`metres per second`, `J/(kg K)`), with SI prefixes. `$5`, `20 %` and sums of units of one kind, the larger first (`1 h 30
+min`), are read too. Symbols are case-sensitive, names are not. Values are exact fractions, as defined by BIPM's SI brochure
+(9th edition, 2019) and for the international yard and pound (NIST SP 811). A temperature alone has its zero, otherwise it
+is a difference. `KB` is not a unit, since it means 1000 or 1024 bytes. A year is 12 months, not a number of days. Gallons,
+cups and smaller measures are US units. A pound is a mass.
 """
 
 import re
@@ -31,13 +30,13 @@ from temper.rewards.plain_numbers import (
 )
 
 Dimension = tuple[tuple[str, int], ...]
-"""Base units and their powers, sorted, none of them 0."""
+"""Base units and their nonzero powers, sorted."""
 MAX_FACTORS, MAX_POWER, MAX_PARTS = 8, 6, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """A value in base units. `zero` is what 0 in a unit of temperature is in kelvin."""
+    """A value in base units. `zero` is the kelvin value of 0 in a temperature unit."""
 
     value: F
     dimension: Dimension
@@ -45,7 +44,7 @@ class Quantity:
 
 
 def _unit(factor: F | int | str, bases: str = "", zero: F | int = 0) -> Quantity:
-    """Return a unit: `bases` is as in `kg m2 s-2`."""
+    """Return a unit. `bases` has the form `kg m2 s-2`."""
     powers = (re.fullmatch(r"([A-Za-z$]+)(-?\d)?", base) for base in bases.split())
     dimension = tuple(sorted((match[1], int(match[2] or 1)) for match in powers if match))
     return Quantity(value=F(factor), dimension=dimension, zero=F(zero))
@@ -73,7 +72,7 @@ PREFIXED: dict[str, Quantity] = {
     "cal calorie": _unit("4.184", "kg m2 s-2"), "B byte": _unit(8, "bit"), "bit": _unit(1, "bit"), "bps": _unit(1, "bit s-1"),
 }
 NAMES_ONLY = {name for names in PREFIXED for name in names.split()[1:]} - {"l"}
-"""Names, which take the prefixes' names; all others are symbols and take their signs."""
+"""Names, which take the names of prefixes. All others are symbols and take prefix signs."""
 INCH, POUND, GALLON = F(254, 10_000), F(45_359_237, 10**8), F(3_785_411_784, 10**12)
 PLAIN: dict[str, Quantity] = {
     "kms Km KM": _unit(1000, "m"), "cms": _unit(F(1, 100), "m"), "kgs Kg KG Kgs": _unit(1, "kg"),
@@ -124,7 +123,7 @@ RAISED = re.compile(r"([A-Za-z]+) (squared|cubed)\b", re.IGNORECASE)
 POWERS = {"sq": 2, "cu": 3}
 TOKEN = re.compile(r"\s*(?:(?P<name>[A-Za-z]+|[%$])(?P<power>\s?\^?\s?\{?\s?-?\d\s?\}?)?|(?P<sign>[*/().]|\bper\b))")
 NUMERAL = re.compile(NUMBER.pattern.removesuffix(r"(?: ?\\?%| percent)?"))
-"""A number, its percent sign being a unit here."""
+"""A number without its percent sign, which is a unit here."""
 NEXT_PART = re.compile(r"(?<=[A-Za-z])[.,]?(?: and)? (?=\d)")
 PART_OF_UNITS = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 FRACTION_OF_UNITS = re.compile(rf"\\[dt]?frac ?(?!\{{ ?-?\d){PART_OF_UNITS} ?{PART_OF_UNITS}")
@@ -132,7 +131,7 @@ FRACTION_OF_UNITS = re.compile(rf"\\[dt]?frac ?(?!\{{ ?-?\d){PART_OF_UNITS} ?{PA
 
 @cache
 def _table() -> Mapping[str, Quantity]:
-    """Return every unit by its symbols as they are written and its names in lower case."""
+    """Return every unit by its symbols and its names in lower case."""
     found: dict[str, Quantity] = {}
     for names, base in PREFIXED.items():
         for name in names.split():
@@ -147,10 +146,10 @@ def _table() -> Mapping[str, Quantity]:
 
 
 def quantity(text: str) -> Quantity | None:
-    """Return a number with its unit as a value in base units; None where it can't be read. No unit is a number alone."""
+    """Return a number with its unit in base units, or None if it can't be read. A number without a unit is dimensionless."""
     if len(text) > MAX_CHARACTERS:
         return None
-    text = _simpler(text)
+    text = _simplify(text)
     parts = [_part(part) for part in NEXT_PART.split(text)] if text else []
     known = [part for part in parts if part is not None]
     if not parts or len(known) != len(parts) or len(parts) > MAX_PARTS:
@@ -165,13 +164,13 @@ def quantity(text: str) -> Quantity | None:
 
 
 def unit(text: str) -> Quantity | None:
-    return _product(_simpler(text))
+    return _product(_simplify(text))
 
 
 def same_quantity(answer: str, reference: str, *, tolerance: float = 0.0) -> bool:
-    """Tell whether two numbers with units are equal, or no further apart than this share of the reference one.
+    """Return whether two numbers with units are equal, or differ by at most `tolerance`, a share of the reference.
 
-    The share is of what the reference one's own unit counts: 5 % of 20 degrees Celsius is one degree.
+    The share refers to the reference's own unit: 5 % of 20 degrees Celsius is one degree.
     """
     given, wanted = quantity(answer), quantity(reference)
     if given is None or wanted is None or given.dimension != wanted.dimension:
@@ -179,8 +178,8 @@ def same_quantity(answer: str, reference: str, *, tolerance: float = 0.0) -> boo
     return abs(given.value - wanted.value) <= F(tolerance) * abs(wanted.value - wanted.zero)
 
 
-def _simpler(text: str) -> str:
-    """Return a text with its signs and LaTeX as plain words."""
+def _simplify(text: str) -> str:
+    """Return a text with signs and LaTeX as plain words."""
     for currency, name in CURRENCIES.items():
         text = re.sub(rf"{currency}\s?(-?[\d.,]+)", rf"\1 {name}", text)
     text = ROUND.sub(
@@ -208,7 +207,7 @@ def _part(text: str) -> tuple[Quantity, F] | None:
     first, _, others = rest.partition(" ")
     scale = SCALES.get(first.lower()) if first.lower() != "percent" else None
     measure = _product(others if scale is not None else rest)
-    if read is None or read.undone or measure is None:
+    if read is None or read.is_undivided or measure is None:
         return None
     value = read.value * (scale or 1) * measure.value + measure.zero
     return Quantity(value=value, dimension=measure.dimension, zero=measure.zero), measure.value

@@ -204,7 +204,7 @@ def _segments(flights: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _priced(database: Database, flight: dict[str, Any], cabin: str, passengers: int) -> Record:
-    """Return a flight with its price of today. Raise `Refusal` where it has no seats for so many."""
+    """Return a flight with its price of today. Raise `Refusal` if it has no seats for so many."""
     number, date = flight["flight_number"], flight["date"]
     known = database.records.tables["flights"].get(number)
     if known is None:
@@ -241,7 +241,7 @@ def _check_payments(user: Record, payments: list[dict[str, Any]], price: float) 
 
 
 def _pay(database: Database, reservation: Record, payment_id: str, price: float) -> None:
-    """Pay a price, or get it back where it is negative, and note it. Raise `Refusal` where the method can't."""
+    """Pay a price, or get it back where it is negative, and note it. Raise `Refusal` if the method can't."""
     user = known(database, "users", reservation["user_id"])
     method = user["payment_methods"].get(payment_id)
     if method is None:

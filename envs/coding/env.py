@@ -23,7 +23,7 @@ from temper.envs.core.task import Credit, Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.sandbox.sandbox import Sandbox, shared_sandbox
 from temper.envs.task_env import TaskEnv
-from temper.rewards.program_text import joined, program_of
+from temper.rewards.program_text import join_code, program_of
 from temper.rewards.score import CORRECT, Score, binary_score, policy_fault
 
 TESTS = "tests"
@@ -60,7 +60,7 @@ class CodeEnv(TaskEnv):
 def program_text(answer: str, spec: dict[str, Any]) -> str | None:
     name = "Solution" if spec.get("method") else spec.get("entry_point")
     source = program_of(answer, entry_point=name, prompt=spec.get("prompt", ""))
-    return source if source is None else joined(spec.get("imports", ""), source)
+    return source if source is None else join_code(spec.get("imports", ""), source)
 
 
 def judge(

@@ -96,7 +96,7 @@ def _literal(text: str) -> Any:
 
 
 def is_packed(value: Any) -> bool:
-    """Tell whether a field holds packed tests: text that begins as zlib's does in base64."""
+    """Return whether a field holds packed tests: text that begins as zlib's does in base64."""
     return isinstance(value, str) and value.startswith(("eJ", "eA", "eN", "eF", "eH"))
 
 

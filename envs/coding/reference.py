@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from temper.envs.core.task import Task
-from temper.rewards.program_text import joined
+from temper.rewards.program_text import join_code
 
 BLOCK = "```python\n{}\n```"
 # executes the solution in a namespace of its own, so that its own calls of itself stay right
@@ -68,10 +68,10 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     if name is None:
         yield from ((what, [BLOCK.format(source)]) for what, source in PROGRAMS.items())
         if solution is not None:
-            yield "a line too many", [BLOCK.format(joined("print('a line too many')", solution))]
+            yield "a line too many", [BLOCK.format(join_code("print('a line too many')", solution))]
         return
     yield from ((what, [BLOCK.format(source.format(name=name))]) for what, source in FUNCTIONS.items())
     if solution is not None:
         spoilt = METHOD_OFF_BY_ONE if task.spec.get("method") else OFF_BY_ONE
-        whole = joined(task.spec.get("imports", ""), solution)
+        whole = join_code(task.spec.get("imports", ""), solution)
         yield "off by one", [BLOCK.format(spoilt.format(name=name, solution=whole).strip())]

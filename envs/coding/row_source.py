@@ -24,7 +24,7 @@ def parsed(source: str, field: str) -> ast.Module:
 
 
 def is_completed_by(source: str, body: str) -> bool:
-    """Tell whether the source with this body at its end is Python, so that a model may complete it."""
+    """Return whether the source with this body at its end is Python, so that a model may complete it."""
     try:
         parsed(f"{source.rstrip()}\n{body}", "")
     except ValueError:
@@ -117,14 +117,14 @@ def uses(tree: ast.AST, names: Collection[str]) -> bool:
 
 
 def whole(test: str, entry_point: str, names: Collection[str]) -> str:
-    """Return a test with a check function as one test. Where the program defines a `check` too, the function means that one."""
+    """Return a test with a check function as one test. If the program defines a `check` too, the function means that one."""
     if CHECK not in names:
         return f"{test}\n\n{CHECK}({entry_point})\n"
     return f"_named = {CHECK}\n{test}\n\n_judge, {CHECK} = {CHECK}, _named\n_judge({entry_point})\n"
 
 
 def split(test: str, entry_point: str, names: Collection[str]) -> list[str]:
-    """Split a test with a check function into one test per statement that judges; empty where it can't be split.
+    """Split a test with a check function into one test per statement that judges, or empty if it can't be split.
 
     Each is the whole source of a check: what stands before the statement, but for the other judging statements.
     """

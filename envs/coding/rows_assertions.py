@@ -15,7 +15,7 @@ from temper.envs.coding.row_source import called, entry_point_of, is_completed_b
 from temper.envs.core.prompts import USUAL, Prompts
 from temper.envs.core.row_format import Row, RowFormat, field
 from temper.envs.core.task import Task
-from temper.rewards.program_text import completed, defines, preamble
+from temper.rewards.program_text import complete_body, defines, preamble
 
 TEXTS = ("text", "prompt", "question", "problem", "description", "instruction")
 TESTS = ("test_list", "assertions", "asserts", "tests", "test_cases", "test")
@@ -39,7 +39,7 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
     solution = next((row[name] for name in SOLUTIONS if isinstance(row.get(name), str)), None)
     given = None if row.get("entry_point") is None else entry_point_of(row)
     if solution is not None and given is not None and _completes(text, given) and not defines(solution, given):
-        solution = completed(text, solution)
+        solution = complete_body(text, solution)
     names, imports = taken(wanted(parsed("\n".join([setup, *asserts]), tests_field)), solution)
     entry_point = _entry_point(shown, names, tests_field) if given is None else given
     names = [entry_point, *(name for name in names if name != entry_point)]

@@ -18,7 +18,7 @@ from temper.envs.coding.row_source import (
 from temper.envs.core.prompts import USUAL, Prompts
 from temper.envs.core.row_format import RowFormat, field, has_fields
 from temper.envs.core.task import Task
-from temper.rewards.program_text import completed, defines, joined, preamble
+from temper.rewards.program_text import complete_body, defines, join_code, preamble
 
 CANDIDATE = "_candidate"
 COMPLETE = "Complete this Python function. Answer with the whole function in a code block.\n\n```python\n{}\n```"
@@ -82,8 +82,8 @@ def _solution(given: Any, prompt: str, entry_point: str, *, completes: bool) -> 
     if not isinstance(given, str):
         return None
     if defines(given, entry_point):
-        return joined(preamble(prompt, entry_point) if completes else "", given)
-    return completed(prompt, given) if completes else None
+        return join_code(preamble(prompt, entry_point) if completes else "", given)
+    return complete_body(prompt, given) if completes else None
 
 
 def formats(prompts: Prompts) -> tuple[RowFormat, ...]:

@@ -41,7 +41,7 @@ class Suite:
     results: Generator[Tested, None, None]
 
     def execute(self, *, failures: int, seconds: float) -> "Executed":
-        """Execute the tests until so many have failed. Raise `GraderError` where none failed and some were left out.
+        """Execute the tests until so many have failed. Raise `GraderError` if none failed and some were left out.
 
         Tests that are left after so many `seconds`, without those for which the programs waited for a CPU, count as failed.
         """

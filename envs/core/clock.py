@@ -22,7 +22,7 @@ class Clock:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left; below 0 where more was used."""
+        """Seconds that are left; below 0 if more was used."""
         with self._lock:
             return self._left if self._since is None else self._left - (time.monotonic() - self._since)
 
@@ -80,7 +80,7 @@ def at_its_end(clock: Clock, end: Callable[[], None]) -> Iterator[None]:
 
 
 def loop_time() -> float:
-    """Return the seconds of the running event loop, or of the monotonic clock where none runs; that is the same for asyncio's
+    """Return the seconds of the running event loop, or of the monotonic clock if none runs; that is the same for asyncio's
     own loops.
     """
     try:

@@ -20,7 +20,7 @@ class EnvDefinition:
     """One environment. What it does not have is None, or empty.
 
     `generate(rng, level)` makes a task, `formats` read rows of data, `demonstrate` solves a generated task with a
-    thought. `reference(task)` gives the model's turns of a right answer (texts, thinking off; ValueError where the task
+    thought. `reference(task)` gives the model's turns of a right answer (texts, thinking off; ValueError if the task
     holds none) and `negatives(task)` named wrong ones, for `temper env check`.
     """
 
@@ -29,7 +29,7 @@ class EnvDefinition:
     """The `gymnasium.Env`, as `module:Class`."""
     generate: Callable[[random.Random, int], Task] | None = None
     levels: int | None = None
-    """How many levels its generated tasks have, of which 1 is the easiest; None where there is no hardest."""
+    """How many levels its generated tasks have, of which 1 is the easiest, or None if there is no hardest."""
     formats: tuple[RowFormat, ...] = ()
     demonstrate: Callable[[Task], list[Message]] | None = None
     reference: Callable[[Task], list[str]] | None = None
@@ -45,7 +45,7 @@ class EnvDefinition:
     parts: tuple[str, ...] = PARTS
     """The reward parts that it gives, which `envs.NAME.weights` may weigh."""
     max_turns: int | None = None
-    """Most turns of an episode where the run sets no `envs.NAME.max_turns`; None where the environment does not say."""
+    """Most turns of an episode where the run sets no `envs.NAME.max_turns`, or None if the environment does not say."""
     chance: float | None = None
     """Most that one answer to every task may earn, if the tasks have few different answers. None is `USUAL_CHANCE`."""
     judges_form: bool = False

@@ -100,7 +100,7 @@ ProcessState = Literal["starting", "serving", "asleep", "draining"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a process runs: its number and the name of its machine, which others of the cluster may have too.
+    """If a process runs: its number and the name of its machine, which others of the cluster may have too.
 
     `node` is how the cluster calls its node, None for that of the driver.
     """
@@ -137,7 +137,7 @@ class WatchedProcess(Protocol):
 
     @property
     def place(self) -> Place | None:
-        """Where it runs; None until it does."""
+        """If it runs; None until it does."""
         ...
 
     async def heartbeat(self) -> Heartbeat:
@@ -145,7 +145,7 @@ class WatchedProcess(Protocol):
         ...
 
     def kill(self) -> None:
-        """End the process at once; nothing where it has ended."""
+        """End the process at once, or nothing if it has ended."""
         ...
 
 

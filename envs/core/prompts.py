@@ -19,7 +19,7 @@ class Prompts:
     system: str = ""
 
     def messages(self, kind: str, usual: str, fields: Mapping[str, str]) -> tuple[Message, ...]:
-        """Return the prompt of a task: the text for this kind, filled in; where there is none, the `usual` one as it stands."""
+        """Return the prompt of a task: the text for this kind, filled in; if there is none, the `usual` one as it stands."""
         text = self.texts.get(kind)
         system = ({"role": "system", "content": self.system},) if self.system else ()
         return (*system, {"role": "user", "content": usual if text is None else filled(text, fields)})
@@ -37,7 +37,7 @@ def filled(text: str, fields: Mapping[str, str]) -> str:
 def read_prompts(options: Mapping[str, Any], kinds: Mapping[str, tuple[str, ...]]) -> Prompts:
     """Return the prompts that options give; `kinds` has the fields that rows have for each kind, `question` first.
 
-    `prompt` is a text for all kinds whose rows have its fields, or a mapping with one for each. Raise `ValueError` where a
+    `prompt` is a text for all kinds whose rows have its fields, or a mapping with one for each. Raise `ValueError` if a
     text leaves out the question or names what its rows do not have.
     """
     given, system = options.get("prompt") or {}, options.get("system") or ""

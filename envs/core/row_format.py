@@ -15,7 +15,7 @@ class LeftOut(ValueError):
 
 
 def field(row: Row, name: str, kind: type[T]) -> T:
-    """Return the field `name` of a row. Raise `ValueError` where it is missing or of another type."""
+    """Return the field `name` of a row. Raise `ValueError` if it is missing or of another type."""
     if name not in row:
         raise ValueError(f"field {name!r} is missing; the row has {sorted(row)}")
     value = row[name]
@@ -48,7 +48,7 @@ def has_fields(*names: str) -> HasFields:
 
 
 def own_id(row: Row) -> str | int | None:
-    """Return the data set's own id of a row: `task_id`, else `id`; None where it has neither."""
+    """Return the data set's own id of a row: `task_id`, else `id`, or None if it has neither."""
     for name in ("task_id", "id"):
         if isinstance(row.get(name), str | int):
             return row[name]

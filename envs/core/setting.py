@@ -4,7 +4,7 @@
     steps: int = scheduled(300)          may change, and is recorded: how long, how fast, in which mixture
     timeout_s: float = free(120.0)    free: time-outs, memory, workers, threads, intervals, tracking
 
-A field that holds a configuration of its own declares nothing: its fields do; where it declares a kind, that is the kind of
+A field that holds a configuration of its own declares nothing: its fields do. If it declares a kind, that is the kind of
 them all. One that may be null declares what its coming and going is. Lists and dicts may be given as they are.
 """
 

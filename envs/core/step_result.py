@@ -120,7 +120,7 @@ def to_gymnasium(result: StepResult) -> GymStep:
 
 
 def messages_in(info: Mapping[str, Any], name: str) -> tuple[Message, ...]:
-    """Return the messages that an environment shows the model; raises `EnvironmentFault` where they are none."""
+    """Return the messages that an environment shows the model; raises `EnvironmentFault` if they are none."""
     messages = _plain(list(info.get("messages", ())), list, f"the messages of {name}")
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):

@@ -19,7 +19,7 @@ class EnvSettings:
     """How episodes of an environment are played and scored."""
 
     max_turns: int | None = None
-    """Most turns of an episode: the run's, else the environment's own; None where neither says."""
+    """Most turns of an episode: the run's, else the environment's own, or None if neither says."""
     tool_turns: int = DEFAULT_TURNS
     """Most turns of an episode in which shared tools are called."""
     weights: Mapping[str, float] = field(default_factory=dict)

@@ -86,7 +86,7 @@ class ThinkingMix:
 
     @property
     def largest_budget(self) -> int:
-        """The largest budget that can be drawn, 0 where there is none."""
+        """The largest budget that can be drawn, 0 if there is none."""
         return max((*self.budgets, *self.budget_range), default=0)
 
     def draw_mode(self, rng: random.Random) -> Mode:

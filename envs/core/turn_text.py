@@ -55,7 +55,7 @@ class BadCall:
 class ParsedTurn:
     """A turn of the model, read once: `text` is all of it.
 
-    `thought` is None where thinking is off. `readable` says whether thought and answer can be told apart; where they can't,
+    `thought` is None if thinking is off. `readable` says whether thought and answer can be told apart. If they can't,
     the answer is empty and has no calls. `well_formed` is stricter: it forgives nothing that can still be read. `calls` are
     those of the answer in order, and `said` is the answer without them.
     """

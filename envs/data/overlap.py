@@ -26,7 +26,7 @@ class PromptText:
     """What the user says in a prompt, as prompts are compared."""
 
     whole: str
-    """In lower case, with single spaces; empty where the user says nothing in words, and then equal to nothing."""
+    """In lower case, with single spaces, or empty if the user says nothing in words, and then equal to nothing."""
     words: int
     runs: frozenset[int]
     """The runs of `NGRAM` words as hashes, which hold in this process only."""

@@ -15,7 +15,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 ABSENT = object()
 TABLES = (".parquet", ".csv", ".tsv", ".json")
-"""Endings of the files that are read as tables, `.json` only where it holds a list; all others are JSONL."""
+"""Endings of the files that are read as tables, `.json` only if it holds a list; all others are JSONL."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ def open_rows(data: DataConfig) -> Iterator[PlacedRow]:
 
 
 def data_files(data: DataConfig) -> list[Path]:
-    """Return the files that hold the rows, downloaded where that is needed. Raise `FileNotFoundError` where there are none."""
+    """Return the files that hold the rows, downloaded where that is needed. Raise `FileNotFoundError` if there are none."""
     path = Path(data.path).expanduser()
     if path.is_file():
         return [path]

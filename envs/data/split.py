@@ -35,7 +35,7 @@ class SplitConfig:
     """How tasks are divided into training and held-out ones."""
 
     by: Literal["hash", "file", "column"] | None = immutable(None)
-    """The hash of the prompt, the file (`data` is trained on, `eval_data` held out), or a column; null is file where there is
+    """The hash of the prompt, the file (`data` is trained on, `eval_data` held out), or a column; null is file if there is
     eval_data, else hash."""
     share: float = immutable(SHARE, unit="share")
     """By hash: share of the prompts that is held out; a prompt stays on its side whatever the seed, count or order of rows."""

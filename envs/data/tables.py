@@ -23,7 +23,7 @@ PLAIN = (str, int, float, bool)
 
 
 def table_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of one file, none before it is asked for. Raise `ValueError` where it can't be read."""
+    """Yield the rows of one file, none before it is asked for. Raise `ValueError` if it can't be read."""
     if path.suffix.lower() == ".json":
         yield from _listed(path)
         return
@@ -52,7 +52,7 @@ def hub_folder(data: DataConfig) -> Path:
 
 
 def _separated(path: Path) -> Iterator[Row]:
-    """Yield the rows of a CSV or TSV file. Raise `ValueError` where a field does not stand under the header's name for it."""
+    """Yield the rows of a CSV or TSV file. Raise `ValueError` if a field does not stand under the header's name for it."""
     tabs = path.suffix.lower() == ".tsv"
     with path.open(newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file, delimiter="\t" if tabs else ",", strict=True)

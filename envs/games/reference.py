@@ -44,7 +44,7 @@ def demonstrate(task: Task) -> list[Message]:
 def shortest_win(dynamics: Dynamics, start: Any) -> list[int]:
     """Return the fewest actions from the start to the end with the highest reward (breadth-first search).
 
-    Raises `ValueError` where an action has several outcomes, or that end can't be reached.
+    Raises `ValueError` if an action has several outcomes, or that end can't be reached.
     """
     moves = {state: {action: _only(outcomes) for action, outcomes in by.items()} for state, by in dynamics.items()}
     ends = [reward for by in moves.values() for _, reward, ended in by.values() if ended]

@@ -28,7 +28,7 @@ MAX_REPLY_BYTES = 4096
 class MathWorker:
     """One worker: a channel to it, and a hold on its process that no other process can slip into.
 
-    Raises `OSError` where there is no worker at the other end.
+    Raises `OSError` if there is no worker at the other end.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -53,7 +53,7 @@ class MathWorker:
         return reply is not None and bool(reply["reference"])
 
     def hear(self, seconds: float) -> dict[str, Any] | None:
-        """Return the next reply; None where none comes in time. A worker that was hardly run meanwhile is waited for longer."""
+        """Return the next reply, or None if none comes in time. A worker that was hardly run meanwhile is waited for longer."""
         try:
             start, used = time.monotonic(), time.clock_gettime(self.clock)
             while b"\n" not in self.said:
@@ -94,9 +94,9 @@ class MathGrader:
         self.warm = False
 
     def equal(self, *, reference: str, answer: str) -> bool | None:
-        """Tell whether reference and answer are equal; None where the answer ran over the deadline or broke the worker.
+        """Return whether reference and answer are equal, or None if the answer ran over the deadline or broke the worker.
 
-        Raises `GraderError` where no worker can be started, or where a fresh one can't read the reference answer.
+        Raises `GraderError` if no worker can be started, or where a fresh one can't read the reference answer.
         """
         with off_the_clock(), self.slots:
             with self.lock:
@@ -109,7 +109,7 @@ class MathGrader:
             return same
 
     def _check(self, reference: str, answer: str, worker: MathWorker | None) -> tuple[bool, bool | None]:
-        """Return (whether the reference answer could be read, whether the answer equals it: None where the worker broke)."""
+        """Return (whether the reference answer could be read, whether the answer equals it: None if the worker broke)."""
         worker = worker or self._fork()
         readable = worker.ask(reference, answer)
         reply = worker.hear(ANSWER_S) if readable else None
@@ -143,7 +143,7 @@ class MathGrader:
         return worker
 
     def start(self) -> None:
-        """Start the mother where there is none, without waiting until it is warm (some seconds)."""
+        """Start the mother if there is none, without waiting until it is warm (some seconds)."""
         with self.lock:
             self._started()
 

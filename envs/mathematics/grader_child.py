@@ -5,10 +5,10 @@ says `{"warm": bool}`, and then forks a worker for each descriptor that it is se
 writes `{"pid": int, "seal": {...}}` on its descriptor, then reads lines `{"reference": LaTeX, "answer": LaTeX}`. It answers
 each by two lines: `{"reference": bool}` (whether it could read the reference answer) and `{"equal": bool, "worn": bool}`.
 Replace a worn worker (a check was slow or took much memory). Whoever asked ends a worker that runs over its time; the kernel
-does where nobody is left to.
+does if nobody is left to.
 
 Workers read nothing but their libraries, and can't open sockets, fork or execute (`temper.envs.sandbox.seal`), which each of
-them tries out (`envs.sandbox.seal_probe`). Where the mother is root she becomes nobody, if her libraries can then be read.
+them tries out (`envs.sandbox.seal_probe`). If the mother is root she becomes nobody, if her libraries can then be read.
 """
 
 import json
@@ -58,12 +58,12 @@ WARM_UP = (
 
 
 def parsed(text: str) -> list[Any]:
-    """Return what math-verify reads in a LaTeX expression; empty where it can't."""
+    """Return what math-verify reads in a LaTeX expression, or empty if it can't."""
     return list(parse(f"\\boxed{{{text}}}", extraction_config=LATEX, parsing_timeout=None, fallback_mode="no_fallback"))
 
 
 def equal(references: list[Any], answer: str) -> bool:
-    """Tell whether an answer equals the reference answer as read. A sum of numbers that was left unadded equals nothing."""
+    """Return whether an answer equals the reference answer as read. A sum of numbers that was left unadded equals nothing."""
     answers = parsed(answer)
     if not references or not answers or (any(map(unadded, answers)) and not any(map(unadded, references))):
         return False
@@ -73,7 +73,7 @@ def equal(references: list[Any], answer: str) -> bool:
 
 
 def unadded(expression: Any) -> bool:
-    """Tell whether an expression has a sum with two or more rational numbers, as in `x+1+0`."""
+    """Return whether an expression has a sum with two or more rational numbers, as in `x+1+0`."""
     return any(
         isinstance(node, Add) and sum(bool(term.doit().is_Rational) for term in terms(node)) > 1
         for node in preorder_traversal(expression)
@@ -114,7 +114,7 @@ def say(channel: int, reply: dict[str, Any]) -> None:
 
 
 def read_line(channel: int) -> bytes:
-    """Return the next request; empty where the channel is closed. There is never more than one under way."""
+    """Return the next request, or empty if the channel is closed. There is never more than one under way."""
     line = b""
     while not line.endswith(b"\n") and (part := os.read(channel, MAX_REQUEST_BYTES)):
         line += part

@@ -38,7 +38,7 @@ class MultiTurnCallsEnv(TaskEnv):
     A turn without calls ends the user's turn, which is judged (`judge.fault_of`): the first wrong one ends the episode, and the
     next of the user follows a right one. A turn with a call that can't be read counts as one without calls. In each turn of the
     user at most 20 of the model's may have calls. Right is an episode in which all the user's turns are. Parts: `user_turns`
-    (the share of them that is right), `format` (0 where a call could not be read).
+    (the share of them that is right), `format` (0 if a call could not be read).
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:

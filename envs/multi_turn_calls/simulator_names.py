@@ -33,7 +33,7 @@ REMEDY = (
 
 
 def package_at(folder: Path) -> Path | None:
-    """Return the package at, in or below a folder, such as that of a clone; None where there is none."""
+    """Return the package at, in or below a folder, such as that of a clone, or None if there is none."""
     whole = folder.resolve()
     for place in (*([whole] if whole.name == PACKAGE else []), *(whole / below for below in PLACES)):
         if (place.joinpath(*ROOM.split(".")[1:])).is_dir():

@@ -24,9 +24,9 @@ class Preset:
     rows: int
     """How many they are."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """`envs.NAME.options`, among them the prompt where it is not the rows' own."""
+    """`envs.NAME.options`, among them the prompt if it is not the rows' own."""
     prompt: str
-    """Where the prompt is published."""
+    """If the prompt is published."""
     rule: str
     """What makes an answer right."""
     tokens: int
@@ -43,7 +43,7 @@ class Preset:
 
         It is for evaluation alone, without a share of training, unless `given` has data of its own to train on. Data that is
         given by its place is of the published form: its columns and its filter stay unless others are given. Raise
-        `ValueError` where `given` asks for another environment, or for training on the set itself.
+        `ValueError` if `given` asks for another environment, or for training on the set itself.
         """
         if given.get("kind") not in (None, self.env):
             raise ValueError(f"kind={given['kind']}: the preset {self.name} is played by {self.env}; leave kind out")

@@ -26,7 +26,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puzzle:
-    """A question, and a right answer to it, None where the data set gives none."""
+    """A question, and a right answer to it, None if the data set gives none."""
 
     question: str
     answer: str | None
@@ -53,9 +53,9 @@ class PuzzleLibrary:
             return self._make(origin)
 
     def score(self, origin: Origin, text: str) -> float | None:
-        """Return the score of an answer, from 0 to 1; 0 where the scorer raised, None where the answer took too long.
+        """Return the score of an answer, from 0 to 1, or 0 if the scorer raised, None if the answer took too long.
 
-        Raises `GraderError` where a right answer is no better off.
+        Raises `GraderError` if a right answer is no better off.
         """
         with off_the_clock(), self._process.lock:
             answer = self._make(origin).answer

@@ -151,7 +151,7 @@ def fulfils(condition: Callable[[str, Entry], bool], text: str, right: Entry) ->
 
 
 def score(name: str, config: str, seed: int, text: str) -> float | None:
-    """Return the library's score of an answer; None where its scorer raised or gave no number from 0 to 1."""
+    """Return the library's score of an answer, or None if its scorer raised or gave no number from 0 to 1."""
     right = entry(name, config, seed)
     try:
         if name in CONDITIONS and not fulfils(CONDITIONS[name], text, right):

@@ -25,7 +25,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.questions import requests
 from temper.envs.task_env import TaskEnv
-from temper.rewards.instructions.following import following
+from temper.rewards.instructions.following import check_following
 from temper.rewards.instructions.rules import Instruction, read_instruction
 from temper.rewards.score import CORRECT, FORMAT, Outcome, Score
 
@@ -48,8 +48,8 @@ def instructions_of(task: Task) -> list[Instruction]:
 
 
 def judge(text: str, instructions: list[Instruction]) -> Score:
-    is_empty = not _says_something(text) and all(following("x", instructions).strict)
-    found = following("" if is_empty else text, instructions)
+    is_empty = not _says_something(text) and all(check_following("x", instructions).strict)
+    found = check_following("" if is_empty else text, instructions)
     correct = all(found.strict)
     parts = {
         CORRECT: float(correct),

@@ -24,7 +24,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.core.worked_steps import sum_steps, worked_answer
 from temper.envs.task_env import TaskEnv, last_user_text
-from temper.rewards.choices import LETTERS, chosen
+from temper.rewards.choices import LETTERS, chosen_letter
 from temper.rewards.score import binary_score
 
 REQUEST = "Put the letter of the right choice in \\boxed{}."
@@ -43,7 +43,7 @@ class MultipleChoiceEnv(TaskEnv):
     """Single turn: the letter must be that of the right choice."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        letter = chosen(parsed.answer, count=task.spec["choices"])
+        letter = chosen_letter(parsed.answer, count=task.spec["choices"])
         detail = "no letter, or several" if letter is None else f"chose {letter}"
         return self.end(binary_score(letter == task.spec["answer"], well_formed=letter is not None, detail=detail))
 

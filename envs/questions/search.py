@@ -9,7 +9,7 @@ Rows find the corpus as `corpus.jsonl` beside them, or by option `corpus`: a fil
 and `page` (characters of an opened document, 4000).
 
 The answer is the first turn without calls; `rewards/short_answers.py` says when it is right. Parts: `found` (the share of the
-reference documents that were opened, 1 where none are known) and `tool_errors` (the share of calls that went wrong).
+reference documents that were opened, 1 if none are known) and `tool_errors` (the share of calls that went wrong).
 """
 
 import random
@@ -31,7 +31,7 @@ from temper.envs.task_env import MAX_CALLS, TaskEnv, answer_each
 from temper.envs.tools.corpus import Corpus, corpus_at, small_corpus
 from temper.envs.tools.text_tool import TextTool, answer_call, schemas
 from temper.rewards.score import TOOL_ERRORS, Score, binary_score, error_rate
-from temper.rewards.short_answers import says, short_answer
+from temper.rewards.short_answers import matches_any, short_answer
 
 FOUND = "found"
 MAX_TURNS = 8
@@ -75,7 +75,7 @@ class SearchEnv(TaskEnv):
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         if not parsed.calls:
             answer = short_answer(parsed.answer)
-            right = answer is not None and says(answer, task.spec["accepted"])
+            right = answer is not None and matches_any(answer, task.spec["accepted"])
             said = binary_score(right, well_formed=answer is not None, detail=f"answered {(answer or '')[:80]}")
             return self.end(self._with_parts(said, task))
         if self.is_last(task):

@@ -23,7 +23,7 @@ from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.core.worked_steps import worked_answer
 from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.score import binary_score
-from temper.rewards.short_answers import list_f1, plain, says, short_answer, word_f1
+from temper.rewards.short_answers import list_f1, matches_any, plain, short_answer, word_f1
 from temper.rewards.units import quantity, same_quantity, unit
 
 F1 = "f1"
@@ -57,7 +57,7 @@ def judged(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
     if "quantity" in spec:
         right = same_quantity(answer, spec["quantity"], tolerance=spec["tolerance"])
         return right, float(right)
-    right = says(answer, spec["accepted"])
+    right = matches_any(answer, spec["accepted"])
     return right, 1.0 if right else word_f1(answer, spec["accepted"])
 
 

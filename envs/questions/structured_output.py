@@ -25,7 +25,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.core.worked_steps import worked_answer
 from temper.envs.task_env import TaskEnv
-from temper.rewards.json_answers import NoJson, json_answer, parsed, same_json, share_right
+from temper.rewards.json_answers import NoJson, json_answer, parse_json, same_json, share_right
 from temper.rewards.json_schemas import TooMuchWork, UnusableSchema, checked_schema, first_error
 from temper.rewards.score import CORRECT, FORMAT, Outcome, Score, policy_fault
 
@@ -229,7 +229,7 @@ def load_schema(row: Row) -> Task:
 def _json_field(row: Row, name: str) -> Any:
     value = field(row, name, object)
     try:
-        return parsed(value) if isinstance(value, str) else value
+        return parse_json(value) if isinstance(value, str) else value
     except NoJson as error:
         raise ValueError(f"field {name!r}: {error}") from error
 

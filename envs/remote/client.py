@@ -33,7 +33,7 @@ HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "Ac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Where an environment server is, and how patient we are with it."""
+    """If an environment server is, and how patient we are with it."""
 
     url: str
     hosts: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """What a server answered; `whole` is False where the body was cut off at `max_bytes`."""
+    """What a server answered; `whole` is False if the body was cut off at `max_bytes`."""
 
     status: int
     body: bytes
@@ -118,9 +118,9 @@ class Session:
         )
 
     def post(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> HttpReply:
-        """Return the reply, of any status below 500 but 429; where the request is not `repeatable`, of 500 too.
+        """Return the reply, of any status below 500 but 429. If the request is not `repeatable`, of 500 too.
 
-        `EnvironmentFault` where the server can't be reached, takes too long, fails, or redirects.
+        `EnvironmentFault` if the server can't be reached, takes too long, fails, or redirects.
         """
         for attempt in range(self.server.retries + 1):
             if attempt:

@@ -170,7 +170,7 @@ def is_built_in(value: Any) -> bool:
 
 
 def allowed(what: str, thing: Any, parts: list[Any]) -> bool:
-    """Tell whether a program may do this with a thing of the check: call it, iterate, use the row's own public classes.
+    """Return whether a program may do this with a thing of the check: call it, iterate, use the row's own public classes.
 
     All else could lead to the code of the check and so to what it expects.
     """

@@ -59,7 +59,7 @@ class LineProcess:
             raise
 
     def ask(self, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any] | None:
-        """Return the answer to a request; None where none came in time or the process died, which ends it."""
+        """Return the answer to a request, or None if none came in time or the process died, which ends it."""
         self.start()
         process = self._process
         assert process is not None
@@ -83,7 +83,7 @@ class LineProcess:
 
     @staticmethod
     def _line(process: subprocess.Popen[str], seconds: float) -> str:
-        """Return the next line of its output, empty where none begins in time."""
+        """Return the next line of its output, empty if none begins in time."""
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)

@@ -22,7 +22,7 @@ MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 STAGE = "/tmp"
-"""Where the new root is put together, in a mount namespace of our own."""
+"""If the new root is put together, in a mount namespace of our own."""
 WATCH_MS = 2000
 CAP_SYS_ADMIN = 1 << 21
 

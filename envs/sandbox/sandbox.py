@@ -108,7 +108,7 @@ class Sandbox:
             return process.run(source)
 
     def attempt(self, action: Callable[["Sandbox"], T]) -> T:
-        """Run an action; where the sandbox fails, once more on a fresh zygote. Raise `SandboxError` where that fails too.
+        """Run an action. If the sandbox fails, once more on a fresh zygote. Raise `SandboxError` if that fails too.
 
         The action must read all the replies that it needs: what it returns is not looked after. Waiting for a place and the
         programs' own time, which has limits of its own, are off the clock of the episode.
@@ -121,7 +121,7 @@ class Sandbox:
                 return action(self)
 
     def warm(self, source: str = "") -> Zygote:
-        """Return the zygote for a source, started and probed where there is none."""
+        """Return the zygote for a source, started and probed if there is none."""
         site = _numpy_folder() if NUMPY.search(source) else None
         with self.lock:
             if site in self.zygotes and self.zygotes[site].broken:

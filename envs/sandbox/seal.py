@@ -149,7 +149,7 @@ def _landlock(folders: Sequence[str]) -> None:
 
 
 def seccomp_filter(machine: str = MACHINE, *, threads: bool = False) -> ctypes.Array[ctypes.c_char]:
-    """Return the filter as the kernel's array of instructions. Raise `OSError` where a machine's calls are not listed.
+    """Return the filter as the kernel's array of instructions. Raise `OSError` if a machine's calls are not listed.
 
     Numbers are looked up by halving, which the kernel prepares in half the time that a chain of comparisons takes.
     """
@@ -196,7 +196,7 @@ def _lookup(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
 
 
 def seal_child(*, cpu_s: int, memory_bytes: int, seccomp: ctypes.Array[ctypes.c_char] | None) -> None:
-    """Set the limits of one execution and the system-call filter. Raise `OSError` where one can't be set."""
+    """Set the limits of one execution and the system-call filter. Raise `OSError` if one can't be set."""
     drop_capabilities()
     prctl(PR_SET_PDEATHSIG, 9, "pdeathsig")
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))

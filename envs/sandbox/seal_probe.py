@@ -30,7 +30,7 @@ def seal_found(*, memory_bytes: int) -> dict[str, Any]:
 
 
 def require_seal(found: Mapping[str, Any], who: str) -> None:
-    """Raise `GraderError` where a process is sealed less than `sandbox.min_level` asks for; warn where it asks for less."""
+    """Raise `GraderError` if a process is sealed less than `sandbox.min_level` asks for; warn where it asks for less."""
     level, least = int(found["level"]), min(FULL, int(os.environ.get(MIN_LEVEL_VARIABLE, FULL)))
     if level == FULL:
         return

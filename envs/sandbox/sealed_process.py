@@ -181,7 +181,7 @@ class SealedProcess:
         return b"".join(parts)
 
     def _extend(self) -> None:
-        """Move the deadline by the time that the process has waited for a CPU. Raise `TimeoutError` where it has not."""
+        """Move the deadline by the time that the process has waited for a CPU. Raise `TimeoutError` if it has not."""
         queued_s = self._queued()
         more_s = min(queued_s - self.queued_s, MAX_QUEUED_S - self.queued_s)
         if more_s < LEAST_QUEUED_S:

@@ -53,7 +53,7 @@ class Zygote:
         return int(answer["pid"])
 
     def reap(self, pid: int) -> tuple[int, float] | None:
-        """Return the wait status of a forked process that ended by itself, and its CPU seconds; None where it goes on."""
+        """Return the wait status of a forked process that ended by itself, and its CPU seconds, or None if it goes on."""
         with self.lock:
             self._send({"reap": pid}, [])
             answer = self._answer(ANSWER_S)

@@ -37,7 +37,7 @@ class Domain(Generic[D]):
     """The names of its tables, one of them `users`."""
     tools: ToolSet
     fresh: Callable[[Path], D]
-    """A database of the records of a folder, which nothing has changed; `ValueError` where it can't be read."""
+    """A database of the records of a folder, which nothing has changed; `ValueError` if it can't be read."""
     further: Callable[[D, str], Action]
     """An action that changes the database as it is now, for this user."""
 
@@ -65,7 +65,7 @@ class Domain(Generic[D]):
         )
 
     def fresh_for(self, task: Task) -> D:
-        """Return the database in which a task plays, as it is before. Raise `ValueError` where its folder can't be read."""
+        """Return the database in which a task plays, as it is before. Raise `ValueError` if its folder can't be read."""
         return self.fresh(Path(task.env.options["database"]))
 
     def after(self, task: Task, actions: list[Action]) -> D:

@@ -35,7 +35,7 @@ class ServiceEnv(TaskEnv):
 
     Right is an episode that leaves the database as the reference actions leave a fresh one, and in which the agent's text
     (its answers, without thoughts and calls) holds every output, as `outputs_in` finds them. Parts: `state` (0 or
-    1), `outputs` (the share that was said), `tool_errors` (the share of calls that were refused), `format` (0 where a
+    1), `outputs` (the share that was said), `tool_errors` (the share of calls that were refused), `format` (0 if a
     call could not be read).
     """
 

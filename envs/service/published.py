@@ -17,7 +17,7 @@ from temper.envs.service.records import POLICY, TOOLS
 
 
 def convert(source: Path, folder: Path) -> list[str]:
-    """Write a domain of tau-bench as a folder of a service; return what was written. Raise `ValueError` where it is none."""
+    """Write a domain of tau-bench as a folder of a service; return what was written. Raise `ValueError` if it is none."""
     tables = sorted((source / "data").glob("*.json"))
     if not tables or not (source / "wiki.md").is_file():
         raise ValueError(f"{source} is no domain of tau-bench; give a folder such as tau-bench/tau_bench/envs/airline")

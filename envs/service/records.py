@@ -41,7 +41,7 @@ class Database(Generic[R]):
         self._own: dict[str, Table] = {name: {} for name in records.tables}
 
     def find(self, table: str, key: str) -> Record | None:
-        """Return a record as it is now, to read only; None where there is none."""
+        """Return a record as it is now, to read only, or None if there is none."""
         return self._own[table].get(key) or self.records.tables[table].get(key)
 
     def edit(self, table: str, key: str) -> Record:
@@ -59,7 +59,7 @@ class Database(Generic[R]):
         return type(self)(self.records)
 
     def same_state(self, other: "Database[R]") -> bool:
-        """Tell whether all records of two views of the same ones are equal; only those that either touched can differ."""
+        """Return whether all records of two views of the same ones are equal; only those that either touched can differ."""
         assert self.records is other.records
         return all(
             self.find(table, key) == other.find(table, key)

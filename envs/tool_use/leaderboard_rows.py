@@ -44,7 +44,7 @@ def is_question(row: Row) -> bool:
 
 
 def load(row: Row, *, folder: Path | None) -> Task:
-    """Make a task of a question, with the answer that lies below `folder`. Raise `ValueError` where it can't be had."""
+    """Make a task of a question, with the answer that lies below `folder`. Raise `ValueError` if it can't be had."""
     category = category_of(row)
     language = LANGUAGES.get(category)
     functions = [_plainly_named(function) for function in field(row, "function", list)]

@@ -136,7 +136,7 @@ def _reference_call(call: ReferenceCall, schemas: Schemas) -> dict[str, Any]:
 
 
 def _given(key: str, accepted: Sequence[Any], schema: Schema) -> Any:
-    """Return the first accepted value, of an object that of each key; nothing, or an empty list, where there is no other."""
+    """Return the first accepted value, of an object that of each key; nothing, or an empty list, if there is no other."""
     stated = [_value(option, schema) for option in accepted if option != OMITTED]
     for value in (*stated, OMITTED, []):
         if argument_fits(value, accepted, schema):
@@ -161,7 +161,7 @@ def _turn(calls: Calls) -> str:
 
 
 def literal(value: Any, kind: str, items: str | None, language: Language) -> str:
-    """Return the text that is read as `value`. Raise `ValueError` where none is."""
+    """Return the text that is read as `value`. Raise `ValueError` if none is."""
     text = _java(value, kind, items) if language == "java" else _javascript(value, items)
     text += SUFFIXES.get((language, kind), "")
     if foreign_value(text, kind, items, language) != value:

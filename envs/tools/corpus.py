@@ -56,7 +56,7 @@ class Corpus:
         return [self.documents[int(place)] for place in best]
 
     def open(self, name: str) -> Document:
-        """Return the document of this id. Raise `ValueError` where there is none."""
+        """Return the document of this id. Raise `ValueError` if there is none."""
         if name not in self.by_id:
             raise ValueError("unknown id; take one that a search gave")
         return self.by_id[name]

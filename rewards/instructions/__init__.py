@@ -1,1 +1,1 @@
-"""Verifiable instructions: whether a response follows them, checked exactly. Pure; linear in the response."""
+"""Verifiable instructions: exact checks whether a response follows them. Pure; linear in the response."""

@@ -1,8 +1,8 @@
-"""Which instructions a response follows, strictly and loosely (Zhou et al., Instruction-Following Evaluation for Large Language
-Models, 2023, arXiv 2311.07911, section 2.3).
+"""Strict and loose instruction following (Zhou et al., Instruction-Following Evaluation for Large Language Models, 2023,
+arXiv 2311.07911, section 2.3).
 
-Strictly is as the response stands. Loosely is in any of eight forms of it: without its first line, its last line or both
-(an introduction, a closing), each with and without asterisks (Markdown's emphasis).
+The strict check uses the response unchanged. The loose check accepts any of eight forms: without the first line, the last
+line or both (an introduction, a closing), each with and without asterisks (Markdown emphasis).
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ MAX_CHARACTERS = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Following:
-    """Whether each instruction is followed, in the order of the prompt."""
+    """Whether the response follows each instruction, in the order of the prompt."""
 
     strict: tuple[bool, ...]
     loose: tuple[bool, ...]
 
 
-def following(text: str, instructions: Sequence[Instruction]) -> Following:
+def check_following(text: str, instructions: Sequence[Instruction]) -> Following:
     if len(text) > MAX_CHARACTERS:
         return Following(strict=(False,) * len(instructions), loose=(False,) * len(instructions))
     forms = loose_forms(text)
     return Following(
-        strict=tuple(one.followed_by(text) for one in instructions),
-        loose=tuple(any(one.followed_by(form) for form in forms) for one in instructions),
+        strict=tuple(one.is_followed_by(text) for one in instructions),
+        loose=tuple(any(one.is_followed_by(form) for form in forms) for one in instructions),
     )
 
 
 def loose_forms(text: str) -> tuple[str, ...]:
-    """Return the forms of a response, itself first and each once."""
+    """Return the distinct forms of a response, itself first."""
     lines = text.split("\n")
     cut = (lines[1:], lines[:-1], lines[1:-1])
     forms = (text, *("\n".join(part).strip() for part in cut))

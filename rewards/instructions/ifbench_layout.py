@@ -1,5 +1,6 @@
-"""IFBench's instructions on form, and its single tasks (Pyatkin et al., Generalizing Verifiable Instruction Following, 2025,
-arXiv 2507.02833, appendix)."""
+"""IFBench's instructions on form, and its single tasks (Pyatkin et al., Generalizing Verifiable Instruction Following,
+2025, arXiv 2507.02833, appendix).
+"""
 
 import csv
 import io
@@ -20,7 +21,7 @@ NAPOLEON = range(1769, 1822)
 
 
 def parentheses(text: str) -> bool:
-    """Tell whether round, square and curly brackets are nested five deep and the innermost is closed by its own kind."""
+    """Return whether round, square and curly brackets are nested five deep and the innermost is closed by its own kind."""
     opened: list[str] = []
     deepest = 0
     for char in text:
@@ -36,7 +37,7 @@ def parentheses(text: str) -> bool:
 
 
 def quotes(text: str) -> bool:
-    """Tell whether straight double and single quotes are nested three deep, in turns, and closed again."""
+    """Return whether straight double and single quotes are nested three deep, alternating, and closed again."""
     opened: list[str] = []
     deepest = 0
     for char in text:
@@ -51,9 +52,9 @@ def quotes(text: str) -> bool:
 
 
 def options(text: str, *, options: str) -> bool:
-    """Tell whether the text is one of the options, which `/`, else `or`, else a comma divides.
+    """Return whether the text is one of the options, separated by `/`, otherwise `or`, otherwise commas.
 
-    Letters (`a), b), c)`) must be given as they stand there; other options in any case and without punctuation around.
+    Letters (`a), b), c)`) must match exactly. Other options match in any case and without surrounding punctuation.
     """
     divider = next((divider for divider in ("/", "or") if divider in options), ",")
     known = [option.strip() for option in options.split(divider)]
@@ -64,18 +65,18 @@ def options(text: str, *, options: str) -> bool:
 
 
 def newline(text: str) -> bool:
-    """Tell whether each line has one word; empty lines and ASCII punctuation are left out."""
+    """Return whether each line has one word. Empty lines and ASCII punctuation are ignored."""
     return all(len(line.split()) <= 1 for line in text.translate(NO_PUNCTUATION).split("\n"))
 
 
 def line_indent(text: str) -> bool:
-    """Tell whether each line that is not empty begins with more spaces than the one before it."""
+    """Return whether each line that is not empty is indented by more spaces than the previous one."""
     indents = [len(line) - len(line.lstrip(" ")) for line in text.split("\n") if line.strip()]
     return all(before < after for before, after in pairwise(indents))
 
 
 def quote_unquote(text: str) -> bool:
-    """Tell whether no quoted phrase follows another at once, or ends the text, final digits and punctuation left out."""
+    """Return whether no quoted phrase directly follows another or ends the text. Final digits and punctuation are ignored."""
     plain = "".join(text.replace("\u201c", '"').replace("\u201d", '"').replace("'\"'", "").split())
     return '""' not in plain and not plain.strip(string.digits + string.punctuation.replace('"', "")).endswith('"')
 
@@ -85,7 +86,7 @@ def list_marker(text: str, *, sep: str) -> bool:
 
 
 def thesis(text: str) -> bool:
-    """Tell whether there is something in HTML's italics (`<i>` or `<em>`), with other text behind it."""
+    """Return whether the text has HTML italics (`<i>` or `<em>`) with other text after them."""
     found = re.search(r"<(?:i|em)>", text)
     closed = re.compile(r"</(?:i|em)>").search(text, found.end()) if found else None
     return bool(found and closed and text[found.end() : closed.start()].strip() and text[closed.end() :].strip())
@@ -96,7 +97,7 @@ def sub_bullets(text: str) -> bool:
 
 
 def no_bullets_bullets(text: str) -> bool:
-    """Tell whether at least two sentences come first, and then lines that all begin with `*`, at least two of them."""
+    """Return whether at least two sentences come first, then at least two lines that all begin with `*`."""
     lines = [line.strip() for line in text.strip().split("\n")]
     bullets = [index for index, line in enumerate(lines) if line.startswith("*")]
     if len(bullets) < 2 or bullets != list(range(bullets[0], len(lines))):
@@ -105,7 +106,7 @@ def no_bullets_bullets(text: str) -> bool:
 
 
 def title_case(text: str) -> bool:
-    """Tell whether each word that begins with a letter begins with a capital; mixed ones such as `iPhone` may do otherwise."""
+    """Return whether each word that begins with a letter is capitalised. Mixed words such as `iPhone` are exempt."""
     found = re.findall(r"\w+(?:['\u2019-]\w+)*", text)
     return not any(
         word[0].islower() and (len(word) == 1 or word[1:] in (word[1:].lower(), word[1:].upper())) for word in found
@@ -121,7 +122,7 @@ def no_whitespace(text: str) -> bool:
 
 
 def multiples(text: str) -> bool:
-    """Tell whether the numbers are the multiples of 7 from 14 to 49, in order and no others."""
+    """Return whether the numbers are exactly the multiples of 7 from 14 to 49, in order."""
     return re.findall(r"\d+", text) == [str(number) for number in range(14, 51, 7)]
 
 
@@ -130,13 +131,13 @@ def character_reverse(text: str) -> bool:
 
 
 def csv_city(text: str) -> bool:
-    """Tell whether the text is CSV of the asked columns and seven rows."""
+    """Return whether the text is CSV with the required columns and seven rows."""
     rows = _csv(text, ",")
     return len(rows) == 8 and rows[0] == CITIES and all(len(row) == len(CITIES) for row in rows)
 
 
 def csv_quotes(text: str) -> bool:
-    """Tell whether the text is CSV of the asked columns and three rows, divided by tabs, each field in double quotes."""
+    """Return whether the text is tab-separated with the required columns and three rows, each field in double quotes."""
     rows = [line.split("\t") for line in text.strip().split("\n")]
     quoted = all(len(field) > 1 and field[0] == field[-1] == '"' for row in rows[1:] for field in map(str.strip, row))
     return len(rows) == 4 and [name.strip(' "\r') for name in rows[0]] == GRADES and quoted and {*map(len, rows)} == {5}
@@ -150,7 +151,7 @@ def _csv(text: str, delimiter: str) -> list[list[str]]:
 
 
 def date_format_list(text: str) -> bool:
-    """Tell whether the text is a list of dates as YYYY-MM-DD, with commas between, all of them of Napoleon's life."""
+    """Return whether the text is a comma-separated list of dates as YYYY-MM-DD, all within Napoleon's life."""
     return all(_is_date(part.strip()) for part in text.split(","))
 
 

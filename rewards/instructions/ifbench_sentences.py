@@ -1,5 +1,6 @@
-"""IFBench's instructions about sentences, and those that ask for a repetition (Pyatkin et al., Generalizing Verifiable
-Instruction Following, 2025, arXiv 2507.02833, appendix)."""
+"""IFBench's instructions on sentences and repetition (Pyatkin et al., Generalizing Verifiable Instruction Following, 2025,
+arXiv 2507.02833, appendix).
+"""
 
 import re
 import string
@@ -18,7 +19,7 @@ def _kinds(text: str) -> tuple[int, int, int]:
 
 
 def sentence_type(text: str) -> bool:
-    """Tell whether there are questions, and twice as many sentences with a full stop."""
+    """Return whether there are questions, and twice as many sentences with a full stop."""
     statements, questions, _ = _kinds(text)
     return questions > 0 and statements == 2 * questions
 
@@ -29,13 +30,15 @@ def sentence_balance(text: str) -> bool:
 
 
 def sentence_words(text: str) -> bool:
-    """Tell whether there are three sentences of the same number of characters. Words that are repeated are not looked for."""
+    """Return whether there are three sentences of equal length in characters. Repeated words are not checked."""
     lengths = [len(sentence) for sentence in sentences(text)]
     return len(lengths) == 3 and len(set(lengths)) == 1
 
 
 def alliteration_increment(text: str) -> bool:
-    """Tell whether each sentence has more words beside one with the same first letter than the one before it."""
+    """Return whether each sentence has more alliterating words (next to a word with the same first letter) than the
+    previous one.
+    """
     counts = [_alliterating(sentence) for sentence in sentences(text)]
     return all(before < after for before, after in pairwise(counts))
 
@@ -47,19 +50,19 @@ def _alliterating(sentence: str) -> int:
 
 
 def keyword(text: str, *, word: str, n: int) -> bool:
-    """Tell whether the n-th sentence has this whole word, in capital or small letters."""
+    """Return whether the n-th sentence has this whole word, in any case."""
     found = sentences(text)
     return 0 < n <= len(found) and re.search(rf"\b{re.escape(word)}\b", found[n - 1], re.IGNORECASE) is not None
 
 
 def increment(text: str, *, small_n: int) -> bool:
-    """Tell whether each sentence has exactly so many words more than the one before it."""
+    """Return whether each sentence has exactly `small_n` words more than the previous one."""
     counts = [len(sentence.translate(NO_PUNCTUATION).split()) for sentence in sentences(text)]
     return all(after == before + small_n for before, after in pairwise(counts))
 
 
 def last_first(text: str) -> bool:
-    """Tell whether each sentence begins with the last word of the one before it, capital and small letters alike."""
+    """Return whether each sentence begins with the last word of the previous one, in any case."""
     cut = [sentence.lower().strip(string.punctuation + " ").split() for sentence in sentences(text)]
     return all(before and after and before[-1] == after[0] for before, after in pairwise(cut))
 
@@ -69,7 +72,7 @@ def sentence_alphabet(text: str) -> bool:
 
 
 def repeat_change(text: str, *, prompt_to_repeat: str) -> bool:
-    """Tell whether the text is the request, word for word, but for its first word."""
+    """Return whether the text is the request word for word, apart from its first word."""
     asked, said = prompt_to_repeat.split(), text.split()
     return asked[1:] == said[1:] and asked[:1] != said[:1]
 
@@ -79,5 +82,5 @@ def repeat_simple(text: str) -> bool:
 
 
 def repeat_span(text: str, *, prompt_to_repeat: str, n_start: int, n_end: int) -> bool:
-    """Tell whether the text is the words of the request from one index to another, both from 0 and included."""
+    """Return whether the text is the words of the request from one index to another, both from 0 and inclusive."""
     return text.lower().split() == prompt_to_repeat.lower().split()[n_start : n_end + 1]

@@ -1,5 +1,6 @@
-"""IFBench's instructions about words and counts (Pyatkin et al., Generalizing Verifiable Instruction Following, 2025, arXiv
-2507.02833, appendix). Words are cut at white space and stripped of ASCII punctuation, unless a line below says otherwise."""
+"""IFBench's instructions on words and counts (Pyatkin et al., Generalizing Verifiable Instruction Following, 2025, arXiv
+2507.02833, appendix). Words are split at white space and stripped of ASCII punctuation, unless a docstring says otherwise.
+"""
 
 import re
 import string
@@ -32,55 +33,55 @@ TIMES = (1, 2, 3, 5, 7)
 
 
 def word_count_range(text: str, *, min_words: int, max_words: int) -> bool:
-    """Tell whether the number of words (runs of letters, digits and underscores) is in the range, both ends included."""
+    """Return whether the number of words (runs of letters, digits and underscores) is in the range, ends included."""
     return min_words <= len(words(text)) <= max_words
 
 
 def unique_word_count(text: str, *, n: int) -> bool:
-    """Tell whether there are at least so many different words, capital and small letters alike."""
+    """Return whether there are at least `n` different words, ignoring case."""
     return len({word.strip(string.punctuation) for word in text.lower().split()} - {""}) >= n
 
 
 def conjunctions(text: str, *, small_n: int) -> bool:
-    """Tell whether at least so many of the seven coordinating conjunctions are there."""
+    """Return whether at least `small_n` of the seven coordinating conjunctions occur."""
     return len({word.strip(string.punctuation) for word in text.lower().split()} & CONJUNCTIONS) >= small_n
 
 
 def person_names(text: str, *, n: int) -> bool:
-    """Tell whether at least so many of the listed names are there, as whole words with a capital."""
+    """Return whether at least `n` of the listed names occur as whole capitalised words."""
     return len(set(words(text)) & set(PERSON_NAMES)) >= n
 
 
 def pronouns(text: str, *, n: int) -> bool:
-    """Tell whether there are at least so many pronouns, repeated ones counted; `it's` and `she/her` have one and two."""
+    """Return whether there are at least `n` pronouns, with repetition. `it's` has one and `she/her` two."""
     return sum(word in PRONOUNS for word in re.findall("[a-z]+", text.lower())) >= n
 
 
 def numbers(text: str, *, n: int) -> bool:
-    """Tell whether there are exactly so many runs of digits; ASCII punctuation inside one does not divide it (`1,000.5`)."""
+    """Return whether there are exactly `n` runs of digits. ASCII punctuation does not split a run (`1,000.5`)."""
     return len(re.findall(r"\d+", text.translate(NO_PUNCTUATION))) == n
 
 
 def punctuation(text: str) -> bool:
-    """Tell whether `. , ! ? ; :` are all there beside an interrobang (`?!`, `!?` or its own character)."""
+    """Return whether `. , ! ? ; :` and an interrobang (`?!`, `!?` or its own character) all occur."""
     others = [text] if INTERROBANG in text else [text.replace(pair, "", 1) for pair in ("?!", "!?") if pair in text]
     return any(set(".,!?;:") <= set(rest) for rest in others)
 
 
 def keywords_multiple(text: str, *, keyword1: str, keyword2: str, keyword3: str, keyword4: str, keyword5: str) -> bool:
-    """Tell whether five keywords are there 1, 2, 3, 5 and 7 times, inside longer words too."""
+    """Return whether five keywords occur 1, 2, 3, 5 and 7 times, also inside longer words."""
     keywords = (keyword1, keyword2, keyword3, keyword4, keyword5)
     return all(text.lower().count(word.lower()) == times for word, times in zip(keywords, TIMES, strict=True))
 
 
 def words_japanese(text: str, *, n: int) -> bool:
-    """Tell whether every n-th word has a Japanese character, where it is no number and not punctuation alone."""
+    """Return whether every n-th word has a Japanese character, unless it is a number or punctuation."""
     asked = (word.strip(string.punctuation) for word in text.split()[n - 1 :: n])
     return all(not word or word.isdigit() or JAPANESE.search(word) is not None for word in asked)
 
 
 def alphabet(text: str) -> bool:
-    """Tell whether each word begins with the letter that follows the one before it, `a` after `z`."""
+    """Return whether each word begins with the letter that follows the previous word's first, `a` after `z`."""
     first = [ord(word[0]) - ord("a") for word in bare_words(text)]
     return (
         bool(first) and all(letter == (first[0] + place) % 26 for place, letter in enumerate(first)) and first[0] >= 0
@@ -88,17 +89,17 @@ def alphabet(text: str) -> bool:
 
 
 def vowel(text: str) -> bool:
-    """Tell whether there is one line alone, with at most three of the vowels `a e i o u`."""
+    """Return whether the text is one line with at most three of the vowels `a e i o u`."""
     return "\n" not in text.strip() and len(set(text.lower()) & set("aeiou")) <= 3
 
 
 def consonants(text: str) -> bool:
-    """Tell whether each word has two consonants side by side; `y` is one."""
+    """Return whether each word has two adjacent consonants. `y` is one."""
     return all(CLUSTER.search(word) for word in text.lower().split())
 
 
 def palindrome(text: str) -> bool:
-    """Tell whether there are at least ten palindromes of five characters or more, repeated ones counted."""
+    """Return whether there are at least ten palindromes of five characters or more, with repetition."""
     return sum(len(word) >= SHORTEST_PALINDROME and word == word[::-1] for word in bare_words(text)) >= PALINDROMES
 
 
@@ -112,24 +113,26 @@ def repeats(text: str, *, small_n: int) -> bool:
 
 
 def no_consecutive(text: str) -> bool:
-    """Tell whether no two words side by side begin with the same letter."""
+    """Return whether no two adjacent words begin with the same letter."""
     found = bare_words(text)
     return all(one[0] != other[0] for one, other in pairwise(found))
 
 
 def paragraph_last_first(text: str) -> bool:
-    """Tell whether each line ends with the word that it begins with, capital and small letters alike."""
+    """Return whether each line ends with its first word, ignoring case."""
     return all(found[0] == found[-1] for line in text.split("\n") if (found := bare_words(line)))
 
 
 def keywords_specific_position(text: str, *, keyword: str, n: int, m: int) -> bool:
-    """Tell whether the m-th word of the n-th sentence is this one; words with inner hyphens or apostrophes are one."""
+    """Return whether the m-th word of the n-th sentence is the keyword. Inner hyphens and apostrophes do not split words."""
     found = sentences(text)
     inside = re.findall(r"\w+(?:['\u2019-]\w+)*", found[n - 1]) if 0 < n <= len(found) else []
     return 0 < m <= len(inside) and inside[m - 1].lower() == keyword.lower()
 
 
 def words_position(text: str, *, keyword: str) -> bool:
-    """Tell whether the second word and the last but one are this one; words with inner hyphens or apostrophes are one."""
+    """Return whether the second and the second-last word are the keyword. Inner hyphens and apostrophes do not split
+    words.
+    """
     found = re.findall(r"\w+(?:['\u2019-]\w+)*", text)
     return len(found) > 1 and found[1].lower() == found[-2].lower() == keyword.lower()

@@ -1,5 +1,6 @@
-"""IFEval's instructions that count: keywords, letters, words, sentences, paragraphs (Zhou et al., Instruction-Following
-Evaluation for Large Language Models, 2023, arXiv 2311.07911, table 1; edge cases as its published checker decides them)."""
+"""IFEval's counting instructions: keywords, letters, words, sentences, paragraphs (Zhou et al., Instruction-Following
+Evaluation for Large Language Models, 2023, arXiv 2311.07911, table 1). Edge cases follow its published checker.
+"""
 
 import re
 
@@ -10,17 +11,17 @@ CAPITAL_TOKEN = re.compile(r"\w+(?:[-./]\w+)*")
 
 
 def existence(text: str, *, keywords: list[str]) -> bool:
-    """Tell whether all keywords are there, in capital or small letters, inside longer words too."""
+    """Return whether all keywords occur, in any case, also inside longer words."""
     return all(keyword.lower() in text.lower() for keyword in keywords)
 
 
 def frequency(text: str, *, keyword: str, frequency: int, relation: Relation) -> bool:
-    """Compare how often a keyword is there, inside longer words too, without overlap."""
+    """Compare the number of occurrences of a keyword, also inside longer words, without overlap."""
     return compared(text.lower().count(keyword.strip().lower()), frequency, relation)
 
 
 def forbidden_words(text: str, *, forbidden_words: list[str]) -> bool:
-    """Tell whether none of the words is there as a whole word, in capital or small letters."""
+    """Return whether none of the words occurs as a whole word, in any case."""
     return not any(re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) for word in forbidden_words)
 
 
@@ -37,7 +38,7 @@ def number_sentences(text: str, *, num_sentences: int, relation: Relation) -> bo
 
 
 def number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
-    """Tell whether `***` divides the text into so many paragraphs. The first and the last part may be empty, no other may."""
+    """Return whether `***` divides the text into so many paragraphs. Only the first and the last part may be empty."""
     first, *inner = text.split("***")
     last = inner.pop() if inner else first
     if not all(part.strip() for part in inner):
@@ -47,10 +48,10 @@ def number_paragraphs(text: str, *, num_paragraphs: int) -> bool:
 
 
 def nth_paragraph_first_word(text: str, *, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
-    """Tell whether blank lines divide the text into so many paragraphs, and the n-th begins with this word.
+    """Return whether blank lines divide the text into so many paragraphs, and the n-th begins with this word.
 
-    The word ends before the first of `. , ? ! ' "`; quotes in front of it are left out, and capitals are small letters. More
-    than one blank line takes the place of a paragraph without being counted as one.
+    The word ends before the first of `. , ? ! ' "`. Leading quotes and case are ignored. Extra blank lines take the place
+    of a paragraph without being counted as one.
     """
     parts = text.split("\n\n")
     count = sum(bool(part.strip()) for part in parts)
@@ -61,9 +62,9 @@ def nth_paragraph_first_word(text: str, *, num_paragraphs: int, nth_paragraph: i
 
 
 def capital_word_frequency(text: str, *, capital_frequency: int, capital_relation: Relation) -> bool:
-    """Compare the number of words in capitals alone: `I`, `COVID-19` and `U.S.` are one each, `DON'T` is two.
+    """Compare the number of words in capitals: `I`, `COVID-19` and `U.S.` are one each, `DON'T` is two.
 
-    The published checker takes NLTK's tokens; these differ on rare forms such as `A*B`.
+    The published checker uses NLTK tokens, which differ on rare forms such as `A*B`.
     """
     count = sum(token.isupper() for token in CAPITAL_TOKEN.findall(text))
     return compared(count, capital_frequency, capital_relation)

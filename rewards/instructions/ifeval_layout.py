@@ -1,7 +1,8 @@
-"""IFEval's instructions on form: contents, format, beginning and end, letter case, commas (Zhou et al., Instruction-Following
-Evaluation for Large Language Models, 2023, arXiv 2311.07911, table 1; edge cases as its published checker decides them).
+"""IFEval's instructions on form: contents, format, beginning and end, letter case, commas (Zhou et al.,
+Instruction-Following Evaluation for Large Language Models, 2023, arXiv 2311.07911, table 1). Edge cases follow its
+published checker.
 
-Whether a text in capitals or small letters is English is not checked, which would need a language detector.
+Whether a text in capitals or small letters is English is not checked. That would need a language detector.
 """
 
 import json
@@ -16,20 +17,20 @@ JSON_FENCES = ("```json", "```Json", "```JSON", "```")
 
 
 def number_placeholders(text: str, *, num_placeholders: int) -> bool:
-    """Tell whether there are at least so many `[...]`, each within a line; an empty one counts, one within another does not."""
+    """Return whether there are at least so many `[...]` within a line. An empty one counts, a nested one does not."""
     found = sum("[" in part for line in text.split("\n") for part in line.split("]")[:-1])
     return found >= num_placeholders
 
 
 def postscript(text: str, *, postscript_marker: str) -> bool:
-    """Tell whether a postscript's marker is there, anywhere and in small letters too; `P. S.` is `P.S.`."""
+    """Return whether the postscript marker occurs anywhere, in any case. `P. S.` is `P.S.`."""
     marker = postscript_marker.strip()
     known = POSTSCRIPTS.get(marker)
     return known.search(text.lower()) is not None if known else marker.lower() in text.lower()
 
 
 def number_bullet_lists(text: str, *, num_bullets: int) -> bool:
-    """Tell whether exactly so many lines begin with `-`, or with `*` and no second one; a rule `---` is such a line."""
+    """Return whether exactly so many lines begin with `-`, or with a single `*`. A rule `---` counts."""
     lines = [line.lstrip() for line in text.split("\n")]
     return (
         sum(line.startswith("-") or (line[:1] == "*" and line[1:2] not in ("", "*")) for line in lines) == num_bullets
@@ -41,18 +42,18 @@ def constrained_response(text: str) -> bool:
 
 
 def number_highlighted_sections(text: str, *, num_highlights: int) -> bool:
-    """Tell whether at least so many sections are between `*` or `**`, each within a line and not empty."""
+    """Return whether at least so many sections between `*` or `**` lie within a line and are not empty."""
     italic = sum(bool(part.strip("*").strip()) for part in HIGHLIGHTED.findall(text))
     return italic + sum(bool(part.strip()) for part in BOLD.findall(text)) >= num_highlights
 
 
 def multiple_sections(text: str, *, section_spliter: str, num_sections: int) -> bool:
-    """Tell whether the word that begins a section, in this case, stands before a number at least so many times."""
+    """Return whether the section word, in this case, precedes a number at least so many times."""
     return len(re.findall(rf"{re.escape(section_spliter.strip())}\s?\d+", text)) >= num_sections
 
 
 def json_format(text: str) -> bool:
-    """Tell whether the whole text, without a code fence around it, is JSON as Python's reader takes it (`NaN` too)."""
+    """Return whether the whole text, without a code fence, is JSON by Python's parser (`NaN` included)."""
     text = text.strip()
     for fence in JSON_FENCES:
         text = text.removeprefix(fence)
@@ -64,7 +65,7 @@ def json_format(text: str) -> bool:
 
 
 def title(text: str) -> bool:
-    """Tell whether there is a title in double angular brackets, within a line and not empty."""
+    """Return whether there is a nonempty title in double angular brackets within a line."""
     return any(_title(line) for line in text.split("\n"))
 
 
@@ -74,7 +75,7 @@ def _title(line: str) -> str:
 
 
 def two_responses(text: str) -> bool:
-    """Tell whether `******` divides the text into two responses that differ; the first and the last part may be empty."""
+    """Return whether `******` divides the text into two different responses. The first and the last part may be empty."""
     parts = [part.strip() for part in text.split(RESPONSES)]
     if not all(parts[1:-1]):
         return False
@@ -87,7 +88,7 @@ def repeat_prompt(text: str, *, prompt_to_repeat: str) -> bool:
 
 
 def end_checker(text: str, *, end_phrase: str) -> bool:
-    """Tell whether the text ends with the phrase, in capital or small letters; double quotes around the text are left out."""
+    """Return whether the text ends with the phrase, in any case. Double quotes around the text are ignored."""
     return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
 
 

@@ -1,4 +1,4 @@
-"""The verifiable instructions by id, with the arguments that each takes, as rows of IFEval and IFBench name them."""
+"""The verifiable instructions by id with their arguments, as rows of IFEval and IFBench name them."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from temper.rewards.instructions import ifeval_layout as form
 from temper.rewards.instructions.text_units import Relation
 
 Rule = Callable[..., bool]
-"""A check: `rule(text, *, arguments)`; the arguments are named as in the rows, in small letters."""
+"""A check: `rule(text, *, arguments)`. The arguments have the rows' names in lower case."""
 
 
 def _by_id(groups: Mapping[str, tuple[Rule, ...]]) -> dict[str, Rule]:
@@ -116,13 +116,13 @@ UNCHECKED = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """An instruction with its arguments, all of them there and of their types."""
+    """An instruction with all its arguments, of the right types."""
 
     id: str
     arguments: Mapping[str, Any]
 
-    def followed_by(self, text: str) -> bool:
-        """Tell whether a response follows it; one without anything but white space follows none."""
+    def is_followed_by(self, text: str) -> bool:
+        """Return whether a response follows the instruction. A blank response follows none."""
         return bool(text.strip()) and RULES[self.id](text, **self.arguments)
 
 
@@ -133,24 +133,26 @@ def parameters(instruction_id: str) -> dict[str, Any]:
 
 
 def read_instruction(instruction_id: str, given: Mapping[str, Any]) -> Instruction:
-    """Return the instruction of a row, by its id and `kwargs`; arguments that it does not take are left out."""
+    """Return the instruction of a row from its id and `kwargs`. Unknown arguments are ignored."""
     if instruction_id in UNCHECKED:
-        raise ValueError(f"instruction {instruction_id!r} is not checked here: {UNCHECKED[instruction_id]}")
+        raise ValueError(f"instruction {instruction_id!r} is not supported: {UNCHECKED[instruction_id]}")
     if instruction_id not in RULES:
         raise ValueError(
-            f"unknown instruction {instruction_id!r}; there are {len(RULES)}, such as 'punctuation:no_comma'"
+            f"unknown instruction {instruction_id!r}; use one of the {len(RULES)} known ids, such as 'punctuation:no_comma'"
         )
     present = {name.lower(): value for name, value in given.items() if value is not None}
     arguments = {}
     for name, kind in parameters(instruction_id).items():
         if name not in present:
-            raise ValueError(f"instruction {instruction_id!r} needs the argument {name!r}; it has {sorted(present)}")
+            raise ValueError(
+                f"instruction {instruction_id!r} needs the argument {name!r}; the row has {sorted(present)}"
+            )
         arguments[name] = _argument(f"argument {name!r} of {instruction_id!r}", present[name], kind)
     return Instruction(id=instruction_id, arguments=arguments)
 
 
 def _argument(what: str, value: Any, kind: Any) -> Any:
-    """Return an argument as its rule takes it. A table of rows may have made a float of a whole number."""
+    """Return an argument as its rule takes it. A table of rows may have turned a whole number into a float."""
     whole = value.is_integer() if isinstance(value, float) else type(value) is int
     if kind is int and whole and value >= 0:
         return int(value)

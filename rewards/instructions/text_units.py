@@ -1,13 +1,13 @@
-"""Words, sentences and comparisons, as the instructions count them. Pure; linear in the text.
+"""Words, sentences and comparisons as the instructions count them. Pure; linear in the text.
 
-A word is a run of letters, digits and underscores (`don't` is two). A bare word is what stands between white space, in small
-letters and without ASCII punctuation (`don't` is `dont`); one of punctuation alone is none.
+A word is a run of letters, digits and underscores (`don't` is two). A bare word is the text between white space in lower
+case without ASCII punctuation (`don't` is `dont`), if any is left.
 
-A sentence ends with `.`, `!`, `?` or an ellipsis, with the quotes and brackets that close behind it, where white space
-follows or the text ends. A full stop ends none behind a title or an abbreviation (`Dr.`, `e.g.`) or the number that begins a
-line (`1. First`); behind an initial (`J. Smith`) or an abbreviation that may come last (`U.S.`) only where a word such as `The`
-follows. An ellipsis ends none before a small letter, a line break never. What stands behind the last end is a sentence too.
-Published scores come from NLTK's trained splitter, which knows other abbreviations and takes a list's number for a sentence.
+A sentence ends with `.`, `!`, `?` or an ellipsis and any closing quotes and brackets, before white space or the end of the
+text. A full stop does not end a sentence after a title or an abbreviation (`Dr.`, `e.g.`), or after a number that begins a
+line (`1. First`). After an initial (`J. Smith`) or an abbreviation that may come last (`U.S.`) it does only before a word
+such as `The`. An ellipsis before a small letter and a line break end no sentence. Text after the last end is a sentence
+too. Published scores use NLTK's trained splitter, which knows other abbreviations and counts a list number as a sentence.
 """
 
 import re
@@ -35,7 +35,7 @@ STARTERS = frozenset((
     "If", "In", "It", "Its", "My", "No", "On", "Our", "She", "So", "That", "The", "Their", "Then", "There", "These", "They",
     "This", "Those", "To", "We", "What", "When", "Where", "While", "Who", "Why", "With", "Yes", "You", "Your",
 ))
-"""Words that begin a sentence where they have a capital."""
+"""Words that begin a sentence if they are capitalised."""
 # fmt: on
 
 
@@ -52,7 +52,7 @@ def compared(count: int, number: int, relation: Relation) -> bool:
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text, without the white space around them."""
+    """Return the sentences of a text, without surrounding white space."""
     found, start = [], 0
     for end in SENTENCE_END.finditer(text):
         if end[0][0] in "!?" or _ends(text, start, end):
@@ -62,7 +62,7 @@ def sentences(text: str) -> list[str]:
 
 
 def _ends(text: str, start: int, end: re.Match[str]) -> bool:
-    """Tell whether a full stop or an ellipsis ends a sentence."""
+    """Return whether a full stop or an ellipsis ends a sentence."""
     after = text[end.end() : end.end() + LOOKED_AHEAD].lstrip(OPENS)
     if not after:
         return True

@@ -1,10 +1,10 @@
-"""Which letter a text chooses: right forms, several letters, articles that look like letters."""
+"""The letter that a text chooses: valid forms, several letters, articles that look like letters."""
 
 import time
 
 import pytest
 
-from temper.rewards.choices import chosen
+from temper.rewards.choices import chosen_letter
 
 FOUND = {
     "the letter alone": ["B", " b \n", "(B)", "**B**", "B.", "Option B", "\uff08\uff22\uff09"],
@@ -98,23 +98,23 @@ NOTHING = {
 
 @pytest.mark.parametrize("texts", FOUND.values(), ids=FOUND)
 def test_a_letter_is_found(texts: list[str]) -> None:
-    assert {text: chosen(text, count=4) for text in texts} == dict.fromkeys(texts, "B")
+    assert {text: chosen_letter(text, count=4) for text in texts} == dict.fromkeys(texts, "B")
 
 
 @pytest.mark.parametrize("texts", NOTHING.values(), ids=NOTHING)
 def test_no_letter_or_several_choose_nothing(texts: list[str]) -> None:
-    assert {text: chosen(text, count=4) for text in texts} == dict.fromkeys(texts)
+    assert {text: chosen_letter(text, count=4) for text in texts} == dict.fromkeys(texts)
 
 
 def test_letters_go_as_far_as_the_choices() -> None:
-    assert chosen("J", count=10) == "J"
-    assert chosen("J", count=9) is None
-    assert chosen("The answer is B, I think", count=4) == "B"
-    assert chosen("The answer is B, I think", count=10) == "B"
-    assert chosen("The answer is I", count=10) == "I"
-    assert chosen("The answer is B or I.", count=10) is None
-    assert chosen("The answer is I believe C", count=10) is None
-    assert chosen("The answer is I believe C. The answer is C", count=10) == "C"
+    assert chosen_letter("J", count=10) == "J"
+    assert chosen_letter("J", count=9) is None
+    assert chosen_letter("The answer is B, I think", count=4) == "B"
+    assert chosen_letter("The answer is B, I think", count=10) == "B"
+    assert chosen_letter("The answer is I", count=10) == "I"
+    assert chosen_letter("The answer is B or I.", count=10) is None
+    assert chosen_letter("The answer is I believe C", count=10) is None
+    assert chosen_letter("The answer is I believe C. The answer is C", count=10) == "C"
 
 
 @pytest.mark.parametrize(
@@ -122,5 +122,5 @@ def test_letters_go_as_far_as_the_choices() -> None:
 )
 def test_hostile_texts_take_little_time(text: str) -> None:
     start = time.monotonic()
-    assert chosen(text, count=4) is None
+    assert chosen_letter(text, count=4) is None
     assert time.monotonic() - start < 2

@@ -1,4 +1,4 @@
-"""What is said of an answer before any computer algebra."""
+"""Checks of an answer before computer algebra."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plain numbers: what is one, and its exact value."""
+"""Plain numbers and their exact values."""
 
 from fractions import Fraction
 
@@ -52,8 +52,8 @@ def test_a_division_left_undone_and_a_fraction_not_in_lowest_terms_are_told_apar
     assert undone is not None
     assert coarse is not None
     assert fine is not None
-    assert (undone.undone, coarse.undone, fine.undone) == (True, False, False)
-    assert (undone.reduced, coarse.reduced, fine.reduced) == (False, False, True)
+    assert (undone.is_undivided, coarse.is_undivided, fine.is_undivided) == (True, False, False)
+    assert (undone.is_reduced, coarse.is_reduced, fine.is_reduced) == (False, False, True)
 
 
 def test_unicode_becomes_what_it_means() -> None:

@@ -1,4 +1,4 @@
-"""Comparison of results, choice of the program in an answer, and the weighted sum of parts."""
+"""Comparison of results, extraction of programs, and the weighted sum of parts."""
 
 import math
 from typing import Any

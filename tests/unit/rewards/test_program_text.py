@@ -1,4 +1,4 @@
-"""Which part of an answer is the program: the documented rule on what models write."""
+"""Extraction of the program from an answer, on texts that models write."""
 
 import time
 
@@ -50,7 +50,7 @@ BODIES = {
 
 
 def result(source: str | None) -> int:
-    """What f(3) of a program gives. The programs are those of this file."""
+    """Return f(3) of a program. The programs are defined in this file."""
     assert source is not None
     namespace = {"__name__": "solution"}
     exec(source, namespace)

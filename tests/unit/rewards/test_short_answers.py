@@ -1,10 +1,10 @@
-"""Short answers: which text is the answer, what says the same, lists in any and in a given order."""
+"""Short answers: extraction, matching, and lists in any or a given order."""
 
 from itertools import permutations
 
 import pytest
 
-from temper.rewards.short_answers import list_f1, says, short_answer, word_f1
+from temper.rewards.short_answers import list_f1, matches_any, short_answer, word_f1
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_answer_is_the_box_else_what_is_stated_else_the_whole_text(text: str
 )
 def test_texts_that_say_the_same(texts: tuple[str, ...]) -> None:
     for text, other in permutations(texts, 2):
-        assert says(text, ["certainly not this", other]), (text, other)
+        assert matches_any(text, ["certainly not this", other]), (text, other)
 
 
 DIFFERENT = {
@@ -147,7 +147,7 @@ DIFFERENT = {
 
 @pytest.mark.parametrize("pairs", DIFFERENT.values(), ids=DIFFERENT)
 def test_texts_that_do_not_say_the_same(pairs: list[tuple[str, str]]) -> None:
-    assert [pair for pair in pairs if says(pair[0], [pair[1]]) or says(pair[1], [pair[0]])] == []
+    assert [pair for pair in pairs if matches_any(pair[0], [pair[1]]) or matches_any(pair[1], [pair[0]])] == []
 
 
 def test_f1_is_that_of_the_words() -> None:
@@ -206,4 +206,4 @@ def test_items_are_paired_as_well_as_they_can_be() -> None:
 def test_long_texts_are_bounded() -> None:
     assert list_f1(", ".join(map(str, range(10_000))), [["1"]], ordered=False) == 0.0
     assert short_answer("\\boxed{a}" * 3000) == "a"
-    assert not says("-" * 1_000_000, ["Paris"])
+    assert not matches_any("-" * 1_000_000, ["Paris"])

@@ -1,4 +1,4 @@
-"""Numbers with units: equal ones however they are written, and ones that are not."""
+"""Numbers with units: equal and different ones in many notations."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""IFBench's instructions: for each a response that follows it and one that does not; the loose criterion; hostile texts."""
+"""IFBench's instructions: a response that follows each one and one that does not, the loose check, hostile texts."""
 
 import string
 import time
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from temper.rewards.instructions.following import MAX_CHARACTERS, following, loose_forms
+from temper.rewards.instructions.following import MAX_CHARACTERS, check_following, loose_forms
 from temper.rewards.instructions.rules import IFBENCH, RULES, UNCHECKED, read_instruction
 
 REQUEST = "Write a poem of two lines."
@@ -131,15 +131,15 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
 @pytest.mark.parametrize(("name", "given", "right", "wrong"), CASES)
 def test_a_response_follows_or_does_not(name: str, given: dict[str, Any], right: list[str], wrong: list[str]) -> None:
     instruction = read_instruction(name, given)
-    assert [text for text in right if not instruction.followed_by(text)] == []
-    assert [text for text in wrong if instruction.followed_by(text)] == []
+    assert [text for text in right if not instruction.is_followed_by(text)] == []
+    assert [text for text in wrong if instruction.is_followed_by(text)] == []
 
 
 def test_each_instruction_is_tested_or_refused_with_a_reason() -> None:
     assert {name for name, *_ in CASES} == set(IFBENCH)
     assert not set(UNCHECKED) & set(RULES)
-    for name, reason in UNCHECKED.items():
-        with pytest.raises(ValueError, match=f"'{name}' is not checked here: {reason[:12]}"):
+    for name in UNCHECKED:
+        with pytest.raises(ValueError, match=f"'{name}'"):
             read_instruction(name, {})
 
 
@@ -152,10 +152,10 @@ def test_loosely_a_response_is_taken_without_its_first_and_last_line_and_without
         '**"a"**',
         'Sure:\n\n**"a"**\n\nBye, sir',
     ):
-        found = following(text, instructions)
+        found = check_following(text, instructions)
         assert not all(found.strict)
         assert all(found.loose), text
-    assert following('Well,\nsure, here:\n"a"', instructions).loose == (False, False)
+    assert check_following('Well,\nsure, here:\n"a"', instructions).loose == (False, False)
 
 
 def test_each_instruction_may_be_followed_loosely_in_another_form() -> None:
@@ -163,13 +163,13 @@ def test_each_instruction_may_be_followed_loosely_in_another_form() -> None:
         read_instruction("detectable_format:number_highlighted_sections", {"num_highlights": 1}),
         read_instruction("startend:quotation", {}),
     ]
-    assert following('*"a"*', instructions).strict == (True, False)
-    assert following('*"a"*', instructions).loose == (True, True)
+    assert check_following('*"a"*', instructions).strict == (True, False)
+    assert check_following('*"a"*', instructions).loose == (True, True)
 
 
 def test_a_line_alone_leaves_nothing_that_could_be_followed() -> None:
     assert loose_forms("a") == ("a", "")
-    assert following("a, b", [read_instruction("punctuation:no_comma", {})]).loose == (False,)
+    assert check_following("a, b", [read_instruction("punctuation:no_comma", {})]).loose == (False,)
 
 
 LONG = 20_000
@@ -191,7 +191,7 @@ def test_hostile_responses_take_little_time(name: str) -> None:
     instruction = read_instruction(name, given)
     start = time.process_time()
     for text in HOSTILE:
-        instruction.followed_by(text)
+        instruction.is_followed_by(text)
     assert time.process_time() - start < 5
 
 
@@ -216,5 +216,5 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 
 
 def test_longer_responses_than_the_limit_follow_nothing() -> None:
-    found = following("a" * (MAX_CHARACTERS + 1), [read_instruction("punctuation:no_comma", {})])
+    found = check_following("a" * (MAX_CHARACTERS + 1), [read_instruction("punctuation:no_comma", {})])
     assert (found.strict, found.loose) == ((False,), (False,))
