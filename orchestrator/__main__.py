@@ -1,9 +1,9 @@
-"""The command line: `temper COMMAND ...`, or `python -m temper.orchestrator COMMAND ...` in the repository."""
+"""The command line: `temper COMMAND ...`, or `python -m temper.orchestrator COMMAND ...`."""
 
 import argparse
 import sys
-import tomllib
 from functools import partial
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 from temper.orchestrator.cli.config_command import add_config_command
@@ -15,7 +15,7 @@ from temper.orchestrator.cli.exit_status import ends_unread, exit_status
 from temper.orchestrator.cli.look_commands import add_look_commands
 from temper.orchestrator.cli.run_commands import add_run_commands
 from temper.orchestrator.cli.serve_command import add_serve_command
-from temper.orchestrator.cluster.this_machine import ROOT, module_folder, search_last
+from temper.orchestrator.cluster.this_machine import module_folder, search_last
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
@@ -59,9 +59,11 @@ TWO_WORDS = ("report --compare", "doctor --plan", "doctor --simulate")
 
 
 def version() -> str:
-    """Return the version of this checkout, as its `pyproject.toml` has it."""
-    named: str = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    return named
+    """Return the version of the installed package."""
+    try:
+        return metadata.version("temper")
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ stack=${STACK:-$(nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)}
 lock=requirements/$stack.txt
 dev=requirements/dev.txt
 puzzles=requirements/puzzles.txt # its pycosat needs a C compiler; one environment goes without where there is none
-sinks=requirements/sinks.txt     # W&B and trackio, for those who report there too
+trackers=requirements/trackers.txt     # W&B and trackio, for those who report there too
 mamba=requirements/mamba.txt     # of the GPU stack
 fused=requirements/fused.txt
 log=$venv/setup.log # what uv, pip and compilers say
@@ -172,20 +172,20 @@ install_fused() {
     install -r "$fused"
 }
 
-# The checkout is the package `temper`: .types has a link to it by that name, and .venv looks there.
-link_package() {
-    local site
-    site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+# The command `temper` in .venv/bin and the package `temper`, both of this checkout. mypy needs the link: it follows no
+# editable install.
+install_package() {
+    rm -f "$venv"/lib/python*/site-packages/temper.pth "$venv/bin/temper"
+    install --editable .
     mkdir -p .types
     ln -sfn .. .types/temper
-    [ ! -d "$site" ] || echo "$PWD/.types" >"$site/temper.pth"
 }
 
 [ -f "$lock" ] || fail "STACK=$stack has no lock file $lock; STACK is cpu or gpu"
 fuse=no
 [ "$stack" = cpu ] || [ -z "${FUSED:-}" ] || fuse=yes
 stamp=$venv/installed
-wanted=$(cat "$lock" "$dev" "$puzzles" "$sinks" "$mamba" requirements/install.sh | sha256sum)
+wanted=$(cat "$lock" "$dev" "$puzzles" "$trackers" "$mamba" requirements/install.sh | sha256sum)
 base=no
 if [ ! -x "$python" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     base=yes
@@ -207,11 +207,10 @@ if [ $base = yes ]; then
     install -r "$dev" -r "$venv/wheels.txt"
     install_deepspeed
     install -r "$puzzles" || echo "setup: reasoning-gym was not installed, so the environment reasoning_gym is not there" >&2
-    install -r "$sinks" || echo "setup: W&B and trackio were not installed, so tracking.also can't name them" >&2
+    install -r "$trackers" || echo "setup: W&B and trackio were not installed, so tracking.also can't name them" >&2
     [ "$stack" = cpu ] || install_mamba
     compile_bytecode
-    ln -sf ../../requirements/temper "$venv/bin/temper"
-    link_package
+    install_package
     [ ! -s "$log" ] || echo "setup: what the installers warned of is in $log"
     echo "setup: the command is $venv/bin/temper; '. $venv/bin/activate' makes that 'temper'"
     echo "$wanted" >"$stamp"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes cpu.txt, gpu.txt, puzzles.txt, sinks.txt and dev.txt again from the .in files. What the lock files hold stays at its version
+# Makes cpu.txt, gpu.txt, puzzles.txt, trackers.txt and dev.txt again from the .in files. What the lock files hold stays at its version
 # where the .in files allow it. Arguments go to uv, for example `--upgrade-package mlflow` or `--upgrade`. TORCH_CPU says
 # where torch's CPU build is: an index, or a folder of wheels.
 set -euo pipefail
@@ -41,8 +41,8 @@ case $torch_cpu in
     http*) from=(--extra-index-url "$torch_cpu" --index-strategy unsafe-best-match) ;;
     *) from=(--find-links "$torch_cpu") ;;
 esac
-compile cpu --override requirements/overrides.txt "${from[@]}" "$@"
-compile gpu "$@"
+compile cpu requirements/base.in --override requirements/overrides.txt "${from[@]}" "$@"
+compile gpu requirements/base.in "$@"
 # what reasoning-gym needs and the stacks do not hold
 grep -E '^[a-z]' requirements/cpu.txt >>requirements/puzzles.txt
 compile puzzles "$@"
@@ -50,9 +50,9 @@ leave_own puzzles
 # the same of W&B and trackio, whose bound on pillow is older than the stacks' pillow
 any_pillow=$(mktemp)
 echo pillow >"$any_pillow"
-compile sinks --constraint requirements/cpu.txt --constraint requirements/gpu.txt --override "$any_pillow" "$@"
+compile trackers --constraint requirements/cpu.txt --constraint requirements/gpu.txt --override "$any_pillow" "$@"
 rm "$any_pillow"
-leave_own sinks
+leave_own trackers
 # without torch, which TRL names: it is the one package whose version differs between the stacks
 without_torch=$(mktemp)
 echo "torch; sys_platform == 'never'" >"$without_torch"
@@ -63,5 +63,5 @@ rm "$without_torch"
 wheels=()
 [ ! -d "$torch_cpu" ] || wheels=(--find-links "$torch_cpu")
 for stack in cpu gpu; do
-    .venv/bin/python requirements/overlaps.py "requirements/$stack.txt" requirements/dev.txt requirements/puzzles.txt requirements/sinks.txt "${wheels[@]}"
+    .venv/bin/python requirements/overlaps.py "requirements/$stack.txt" requirements/dev.txt requirements/puzzles.txt requirements/trackers.txt "${wheels[@]}"
 done

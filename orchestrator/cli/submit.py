@@ -3,8 +3,10 @@
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -14,15 +16,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from temper.orchestrator.cluster.ray_jobs import STOP_S, STOP_WAIT, Job, local_head
-from temper.orchestrator.cluster.this_machine import ROOT
-from temper.orchestrator.config.text import is_file
+from temper.orchestrator.cluster.this_machine import CODE, PACKAGE
+from temper.orchestrator.config.text import SHIPPED, config_file, is_file, packaged_file
 from temper.orchestrator.loop.deadline import STOPPED
 from temper.orchestrator.pipeline.config import load_unresolved_config
 from temper.orchestrator.pipeline.data_files import named_paths
 from temper.orchestrator.pipeline.tracking import stores_by_path
 from temper.orchestrator.run.redaction import blanked, is_secret
 
-EXCLUDES = ["/.venv/", "/.types/", "/runs/", "/.git/", "/tests/", "/.*_cache/", "__pycache__/"]
+EXCLUDES = ["/runs/", "/tests/", ".?*", "__pycache__/"]
+"""Files of the current folder that stay here, as in a .gitignore."""
+COMMAND = ("python", "-P", "-m", "temper.orchestrator", "run")
 PASSED_ON = ("HF_*", "MLFLOW_*", "NCCL_*", "TORCH_NCCL_*", "GLOO_*", "VLLM_*")
 """Variables that travel to a cluster, besides those that the configuration reads by `${oc.env:NAME}`."""
 KEPT_HERE = ("VLLM_API_KEY",)
@@ -35,10 +39,9 @@ def submit(config: Path, overrides: list[str], address: str | None) -> int:
     `address` is a cluster's job server, `http://host:8265`; without it a local cluster starts for this job.
     """
     if address is None:
-        command = ["sh", str(ROOT / "requirements" / "temper"), "run", str(config), *overrides]
-        here = f"cd {shlex.quote(os.getcwd())} && exec env {shlex.quote(f'TEMPER_PYTHON={sys.executable}')} "
+        command = shlex.join([sys.executable, *COMMAND[1:], str(config), *overrides])
         with local_head() as head:
-            return run_job(head, here + shlex.join(command), {})
+            return run_job(head, f"cd {shlex.quote(os.getcwd())} && exec {command}", {})
     if urlsplit(address).scheme not in ("http", "https"):
         raise ValueError(f"--address {address} is no job server; give one such as http://127.0.0.1:8265")
     env_vars = passed_on(os.environ, _texts(config, overrides))
@@ -48,8 +51,24 @@ def submit(config: Path, overrides: list[str], address: str | None) -> int:
             f"set them on the cluster's machines and unset them here",
             file=sys.stderr,
         )
-    runtime_env = {"working_dir": str(ROOT), "excludes": EXCLUDES, "env_vars": env_vars}
-    return run_job(address, shlex.join(remote_command(config, overrides)), runtime_env)
+    command = shlex.join(remote_command(config, overrides))
+    with tempfile.TemporaryDirectory() as folder:
+        package = copy_package(Path(folder))
+        code = {"working_dir": os.getcwd(), "py_modules": [str(package)], "excludes": EXCLUDES}
+        return run_job(address, command, code | {"env_vars": env_vars})
+
+
+def copy_package(folder: Path) -> Path:
+    """Copy the code and the configurations of Temper into a folder, without tests; return the copy."""
+    copy = folder / "temper"
+    for name in (*CODE, "configs"):
+        shutil.copytree(PACKAGE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        PACKAGE / "requirements", copy / "requirements", ignore=shutil.ignore_patterns("*.py", "__pycache__")
+    )
+    for file in PACKAGE.glob("*.py"):
+        shutil.copy(file, copy)
+    return copy
 
 
 def run_job(address: str, command: str, runtime_env: dict[str, Any]) -> int:
@@ -67,7 +86,7 @@ def run_job(address: str, command: str, runtime_env: dict[str, Any]) -> int:
 
 
 def remote_command(config: Path, overrides: list[str]) -> list[str]:
-    """Return the command of a run in a copy of this checkout. Raise `ValueError` for a file that would not be there."""
+    """Return the command of a run in a copy of this folder. Raise `ValueError` for a file that would not be there."""
     made = load_unresolved_config(config, overrides)
     if not Path(made.runs_dir).is_absolute():
         raise ValueError(
@@ -81,17 +100,22 @@ def remote_command(config: Path, overrides: list[str]) -> list[str]:
     named = [str(_travelled("", Path(one))) if is_file(one) else one for one in (str(config), *overrides)]
     paths = {key: path for key, path in named_paths(made).items() if not path.is_absolute()}
     inside = [f"{key}={_travelled(f'{key}=', path)}" for key, path in paths.items()]
-    return ["sh", "requirements/temper", "run", *named, *inside]
+    return [*COMMAND, *named, *inside]
 
 
 def _travelled(key: str, path: Path) -> Path:
-    """Return the place of a file in the job's copy of the checkout. Raise `ValueError` if it is not copied."""
+    """Return the path of a file in the job: in its copy of this folder or in the package. Raise `ValueError` if it has none."""
+    if packaged_file(path) is not None:
+        return path
     whole = path.expanduser().resolve()
-    inside = whole.relative_to(ROOT) if whole.is_relative_to(ROOT) else Path()
-    if not inside.parts or f"/{inside.parts[0]}/" in EXCLUDES:
+    if whole.is_relative_to(SHIPPED):
+        return whole.relative_to(PACKAGE)
+    here = Path.cwd().resolve()
+    inside = whole.relative_to(here) if whole.is_relative_to(here) else Path()
+    if not inside.parts or inside.parts[0] in ("runs", "tests") or any(part.startswith(".") for part in inside.parts):
         raise ValueError(
-            f"{key}{path} would not travel with the job: put it into {ROOT}, without runs/ and tests/, or give settings an "
-            f"absolute path on storage that all machines of the cluster share"
+            f"{key}{path} is not copied to the job: put it into {here}, outside runs/, tests/ and hidden folders, or give "
+            f"settings an absolute path on storage that all machines of the cluster share"
         )
     return inside
 
@@ -105,7 +129,7 @@ def passed_on(environment: Mapping[str, str], texts: list[str]) -> dict[str, str
 
 def _texts(config: Path, overrides: list[str]) -> list[str]:
     files = [config, *map(Path, filter(is_file, overrides))]
-    return [*(file.read_text(encoding="utf-8") for file in files), *overrides]
+    return [*(config_file(file).read_text(encoding="utf-8") for file in files), *overrides]
 
 
 def _write(text: str) -> None:

@@ -18,7 +18,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from temper.orchestrator.cluster.hardware import joined
-from temper.orchestrator.cluster.this_machine import ROOT, free_port
+from temper.orchestrator.cluster.this_machine import CODE, PACKAGE, free_port
 
 START_S = 120.0
 """How long the nodes may take to say what they have: each starts a process for it."""
@@ -39,7 +39,7 @@ class NodeFacts:
     versions: dict[str, str]
     """Of Python and of packages; "none" of one that is missing."""
     code: str
-    """A checksum of the checkout's Python files."""
+    """A checksum of the package's Python files."""
     shm_bytes: int | None
     """None where there is no /dev/shm."""
     disk_bytes: int
@@ -65,7 +65,7 @@ def node_facts() -> NodeFacts:
     disk = shutil.disk_usage(tempfile.gettempdir())
     return NodeFacts(
         versions={"Python": platform.python_version()} | {name: _version(name) for name in PACKAGES},
-        code=checksum(ROOT),
+        code=checksum(PACKAGE),
         shm_bytes=shutil.disk_usage(SHM).free if SHM.is_dir() else None,
         disk_bytes=disk.free,
         disk_share=disk.free / disk.total,
@@ -79,12 +79,11 @@ def _version(package: str) -> str:
         return "none"
 
 
-def checksum(root: Path) -> str:
-    """Return a checksum of the Python files in the folders of a checkout, by their places and contents, without its tests."""
+def checksum(package: Path) -> str:
+    """Return a checksum of the code of a package, by places and contents of its Python files."""
     digest = hashlib.sha256()
-    folders = (one for one in root.iterdir() if one.is_dir() and not one.name.startswith(".") and one.name != "tests")
-    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
-        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    for path in sorted(path for folder in CODE for path in (package / folder).rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 

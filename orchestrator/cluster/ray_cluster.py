@@ -15,7 +15,7 @@ from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from ray.job_config import JobConfig
 
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
-from temper.orchestrator.cluster.this_machine import HOOK, IMPORTS, IMPORTS_OF_COPY, FirstOnes, worker_variables
+from temper.orchestrator.cluster.this_machine import HOOK, FirstOnes, import_folders, worker_variables
 from temper.orchestrator.run.driver import VLLM_LEVEL
 
 STOP_S = 60.0
@@ -107,7 +107,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
         namespace="temper",
         log_to_driver=False,
         configure_logging=False,
-        job_config=JobConfig(_py_driver_sys_path=FirstOnes([str(IMPORTS), str(IMPORTS_OF_COPY)])),
+        job_config=JobConfig(_py_driver_sys_path=FirstOnes(import_folders())),
         runtime_env={"env_vars": variables, "worker_process_setup_hook": HOOK},
         **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
     )

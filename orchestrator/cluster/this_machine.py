@@ -1,7 +1,7 @@
-"""The machine of a process: the repository, free ports of loopback, and where modules are found.
+"""The machine of a process: the package, free ports of loopback, and the folders that Python searches for modules.
 
-The processes of a run look for modules among ours, then among libraries, then in the folder where the run was started.
-Python and Ray would look in that folder first: a file `random.py` of an author's own would stand for the library's.
+The processes of a run search this package first, then libraries, then the folder in which the run was started. By default
+Python and Ray search that folder first, so a user's `random.py` would replace the library's.
 """
 
 import contextlib
@@ -9,14 +9,14 @@ import os
 import random
 import socket
 import sys
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-IMPORTS = ROOT / ".types" if (ROOT / ".types").is_dir() else ROOT.parent
-"""The folder from which `temper` is imported: in a checkout that of its link to itself, which `make setup` makes."""
-IMPORTS_OF_COPY = ROOT / "requirements" / "imports"
-"""The same in a job's copy of the checkout, in which a machine without the driver has no link."""
+PACKAGE = Path(__file__).resolve().parents[2]
+"""The folder of the package `temper`: in a checkout its root."""
+CODE = ("rewards", "envs", "rollout", "learner", "orchestrator")
+"""The folders of its code."""
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_768)
 """Ports that Linux gives to nobody by itself, as it does those from 32768: between the look at one of them and its use,
@@ -51,9 +51,16 @@ def module_folder() -> str:
 
 
 def search_last(folder: str) -> None:
-    """Find the modules of a folder in this process, where none of the same name lies elsewhere."""
-    if folder not in sys.path:
-        sys.path.append(folder)
+    """Search a folder for modules after all others, in this process and its children."""
+    os.environ["PYTHONSAFEPATH"] = "1"
+    sys.path[:] = [*(each for each in sys.path if each not in ("", folder)), folder]
+
+
+def import_folders() -> list[str]:
+    """Return the folders of `sys.path` that give `temper` to this process; none if Python's own libraries have it."""
+    installed = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+    found = [each for each in sys.path if each not in installed and (Path(each) / "temper").resolve() == PACKAGE]
+    return list(dict.fromkeys(found))
 
 
 def search_as_driver() -> None:
@@ -62,7 +69,7 @@ def search_as_driver() -> None:
 
 def worker_variables() -> dict[str, str]:
     """Return the variables of the environment by which workers of Ray and their children find modules as this process does."""
-    searched = [str(IMPORTS), str(IMPORTS_OF_COPY), os.environ.get("PYTHONPATH", "")]
+    searched = dict.fromkeys([*import_folders(), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     python_path = os.pathsep.join(filter(None, searched))
     return {"PYTHONPATH": python_path, "PYTHONSAFEPATH": "1", FOLDER: module_folder()}
 

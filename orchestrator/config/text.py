@@ -1,6 +1,7 @@
 """Configurations as text: YAML files, one over another, `key=value` overrides, dotted keys. The home of OmegaConf."""
 
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -73,11 +74,28 @@ def merged(under: Mapping[str, Any], over: Mapping[str, Any], *, place: str = ""
     return both
 
 
+def packaged_file(path: Path) -> Path | None:
+    """Return the file of the package that a relative path such as `configs/demo.yaml` names, if it is not a local file."""
+    file = (SHIPPED.parent / path).resolve()
+    return file if file.is_relative_to(SHIPPED) and file.is_file() and not path.exists() else None
+
+
+def config_file(path: Path) -> Path:
+    """Return a local file, else that of the package. Raise `FileNotFoundError` with the nearest names for neither."""
+    if path.is_file():
+        return path
+    if (file := packaged_file(path)) is not None:
+        return file
+    names = sorted(str(each.relative_to(SHIPPED.parent)) for each in SHIPPED.rglob("*.yaml"))
+    near = [
+        name for name in names if Path(name).stem in get_close_matches(path.stem, [Path(one).stem for one in names])
+    ]
+    raise FileNotFoundError(f"no configuration file {path}; the package has {', '.join(near or names)}")
+
+
 def _loaded(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"no configuration file {path}; shipped ones are in {SHIPPED}")
     try:
-        found: Any = OmegaConf.to_container(OmegaConf.load(path))
+        found: Any = OmegaConf.to_container(OmegaConf.load(config_file(path)))
     except (yaml.YAMLError, OmegaConfBaseException, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid YAML: {_first_line(error)}") from error
     if not isinstance(found, dict):

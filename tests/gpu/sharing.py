@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu.measure import Report
 
-from temper.orchestrator.cluster.this_machine import ROOT
+from temper.orchestrator.cluster.this_machine import PACKAGE
 
 SETTINGS = (
     *(
@@ -35,7 +35,14 @@ HELD = {"weights": "weights", "states": "states", "cache": "cache", "device": "t
 def run(report: Report, *, small: bool) -> None:
     """Run it by the command that people use; the push goes by what `learner.transport` chooses."""
     with tempfile.TemporaryDirectory(prefix="temper-gpu-") as folder:
-        command = [sys.executable, "-m", "temper.orchestrator", "run", str(ROOT / "configs" / "demo.yaml"), *SETTINGS]
+        command = [
+            sys.executable,
+            "-m",
+            "temper.orchestrator",
+            "run",
+            str(PACKAGE / "configs" / "demo.yaml"),
+            *SETTINGS,
+        ]
         ran = subprocess.run(
             [*command, f"runs_dir={folder}", f"tracking.uri=sqlite:///{folder}/mlflow.db"],
             capture_output=True,

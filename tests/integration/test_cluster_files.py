@@ -48,10 +48,8 @@ def test_the_image_is_made_of_what_the_checkout_has() -> None:
     copied = {
         source for word, rest in lines[: lines.index(["RUN", setup])] if word == "COPY" for source in copied_by(rest)
     }
-    read = re.findall(
-        r"requirements/|pyproject.toml", (ROOT / "requirements" / "install.sh").read_text(encoding="utf-8")
-    )
-    assert {one.rstrip("/") for one in read} <= copied
+    read = re.findall(r"requirements/", (ROOT / "requirements" / "install.sh").read_text(encoding="utf-8"))
+    assert {one.rstrip("/") for one in read} | {"pyproject.toml", "setup.py", "__init__.py"} <= copied
 
 
 def test_an_image_for_each_stack_has_a_user_of_its_own_and_no_secret() -> None:
@@ -72,7 +70,6 @@ def test_an_image_for_each_stack_has_a_user_of_its_own_and_no_secret() -> None:
     assert re.search(r"^ENV STACK=\$\{STACK\} ", text, re.MULTILINE)  # `make` in a container installs no other one
     linked = re.findall(r"/temper/(\.venv/bin/\w+)", text)
     assert linked == [".venv/bin/temper", ".venv/bin/ray"]
-    assert all((ROOT / command).exists() for command in linked)
 
 
 def test_what_git_ignores_and_what_may_hold_secrets_stays_out_of_an_image() -> None:
@@ -91,9 +88,7 @@ def test_the_job_of_kuberay_runs_a_recipe_on_pods_of_one_image() -> None:
     program, stage, path, *overrides = words  # no `&&` or `;`: KubeRay writes it into a line of shell
     assert (program, stage) == ("temper", "run")
     assert not {"&&", ";", "|", ">"} & {path, *overrides}
-    assert path.startswith("/temper/")
-    recipe = path.removeprefix("/temper/")
-    config = load_unresolved_config(ROOT / recipe, overrides)
+    config = load_unresolved_config(ROOT / path, overrides)
     pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
     containers = [container for pod in pods for container in pod["spec"]["containers"]]
     assert len({container["image"] for container in containers}) == 1
@@ -105,7 +100,7 @@ def test_the_job_of_kuberay_runs_a_recipe_on_pods_of_one_image() -> None:
         group["replicas"] * group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
         for group in cluster["workerGroupSpecs"]
     ]
-    assert sum(wanted) == gpus_of(recipe)
+    assert sum(wanted) == gpus_of(path)
     head = cluster["headGroupSpec"]["template"]["spec"]
     wait_s = int(next(one["value"] for one in head["containers"][0]["env"] if one["name"] == STOP_WAIT))
     assert STOP_S <= wait_s < head["terminationGracePeriodSeconds"]

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from support.documents import tutorial_block as block
 from temper.orchestrator.cluster.this_machine import FOLDER, worker_variables
 
 ROOT = Path(__file__).resolve().parents[2]
-TEMPER = str(ROOT / "requirements" / "temper")
+TEMPER = (sys.executable, "-P", "-m", "temper.orchestrator")
 HOSTILE = ("temper", "random", "yaml", "types", "ray")
 ACTOR = """
 import random, subprocess, sys
@@ -47,23 +48,14 @@ def run(folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_an_environment_of_the_folder_is_found_and_nothing_else_of_it(folder: Path) -> None:
-    checked = run(folder, TEMPER, "env", "check", "--env", "backwards", "--limit", "8")
+    checked = run(folder, *TEMPER, "env", "check", "--env", "backwards", "--limit", "8")
     assert (checked.returncode, checked.stderr) == (0, "")
     assert checked.stdout.endswith("passed\n")
 
 
-def test_the_command_goes_by_any_name_that_is_linked_to_it(folder: Path) -> None:
-    (folder / "bin").mkdir()
-    (folder / "bin" / "temper").symlink_to(TEMPER)
-    said = run(folder, "bin/temper", "--help")
-    assert (said.returncode, said.stderr) == (0, "")
-    assert said.stdout.startswith("usage: temper ")
-
-
 def test_workers_of_ray_find_modules_as_the_driver_does(folder: Path) -> None:
-    python = str(ROOT / ".venv" / "bin" / "python")
     done = subprocess.run(
-        [python, "-P", "-c", ACTOR, str(folder)],
+        [sys.executable, "-P", "-c", ACTOR, str(folder)],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -93,7 +85,7 @@ def test_a_command_whose_output_nobody_reads_on_ends_quietly(tmp_path: Path, com
     read, write = os.pipe()
     os.close(read)
     said = subprocess.run(
-        [TEMPER, *command],
+        [*TEMPER, *command],
         cwd=tmp_path,
         env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
         stdout=write,

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import yaml
 
 from temper.envs.catalog import ENVIRONMENTS
-from temper.orchestrator.cluster.this_machine import IMPORTS
+from temper.orchestrator.cluster.this_machine import import_folders
 
 Form = Literal["answer", "rows", "tools", "turns"]
 """Which one: one answer to a task that is made, rows of data, tools that are called, or several turns."""
@@ -33,7 +33,8 @@ class Written:
     def steps(self) -> list[tuple[str, str]]:
         """The commands that come next, to be given in the same folder, each with what it does."""
         data = f" --data {self.name}/rows.jsonl" if self.form == "rows" else ""
-        pytest = f"PYTHONPATH={IMPORTS} {sys.executable} -P -m pytest -q --import-mode=append {self.name}"
+        variables = "".join(f"PYTHONPATH={folder} " for folder in import_folders()[:1])
+        pytest = f"{variables}{sys.executable} -P -m pytest -q --import-mode=append {self.name}"
         return [
             (f"temper env check --env {self.name}{data}", "plays its reference answers and its wrong ones"),
             (pytest, "runs its tests"),

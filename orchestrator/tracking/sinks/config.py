@@ -10,7 +10,7 @@ from temper.envs.core.setting import free
 SINKS = ("wandb", "trackio")
 """What a run can report to beside MLflow; each is the name of its package too."""
 KEY = "WANDB_API_KEY"
-SETUP = "`make setup` installs it, as `pip install --no-deps -r requirements/sinks.txt` does"
+SETUP = "`make setup` installs it, as `pip install --no-deps -r requirements/trackers.txt` does"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from temper.envs.sandbox.probe import Isolation
 from temper.envs.sandbox.sandbox import MAX_LEVEL, MIN_LEVEL, REMEDY, Sandbox
-from temper.orchestrator.cluster.this_machine import LOOPBACK, PORTS, ROOT, free_ports
+from temper.orchestrator.cluster.this_machine import LOOPBACK, PACKAGE, PORTS, free_ports
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 
@@ -28,7 +28,7 @@ PORTS_WANTED = 16
 
 def look_at_packages(_: Subject) -> Iterator[Finding]:
     """Compare Python and its packages with the lock of torch's stack."""
-    lock = ROOT / "requirements" / ("cpu.txt" if torch.version.cuda is None else "gpu.txt")
+    lock = PACKAGE / "requirements" / ("cpu.txt" if torch.version.cuda is None else "gpu.txt")
     yield from check_versions(read_lock(lock), _installed(), name=f"requirements/{lock.name}")
     python = platform.python_version()
     if python.rpartition(".")[0] not in PYTHONS:

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Iterator, Sequence
 
 from temper.orchestrator.cluster.node_facts import CONNECT_S, NodeSeen, ask_nodes
-from temper.orchestrator.cluster.this_machine import PORTS, ROOT
+from temper.orchestrator.cluster.this_machine import PACKAGE, PORTS
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
 from temper.orchestrator.tools.preflight.plan.limits import LEAST_SHM, size
@@ -59,7 +59,7 @@ def check_nodes(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
 def _check_node(node: NodeSeen, *, like: NodeSeen) -> Iterator[Finding]:
     at, facts = node.address, node.facts
     if facts is None:
-        yield failure(f"{at}: {node.fault}", f"start Ray there from a checkout and its .venv at {ROOT}")
+        yield failure(f"{at}: {node.fault}", f"start Ray there in an environment with Temper, as at {PACKAGE}")
         return
     if like.facts is not None:
         pairs = ((name, version, like.facts.versions[name]) for name, version in facts.versions.items())

@@ -20,9 +20,9 @@ from temper.orchestrator.cli import submit as command
 from temper.orchestrator.cli.submit import passed_on, remote_command, run_job, submit
 from temper.orchestrator.cluster import ray_jobs
 from temper.orchestrator.cluster.ray_jobs import Job
-from temper.orchestrator.cluster.this_machine import IMPORTS, LOOPBACK, ROOT
+from temper.orchestrator.cluster.this_machine import LOOPBACK, PACKAGE, worker_variables
 
-DEMO = ROOT / "configs" / "demo.yaml"
+DEMO = PACKAGE / "configs" / "demo.yaml"
 SHARED = "runs_dir=/shared/runs"
 STOPPABLE = """
 import signal, sys, time
@@ -36,6 +36,16 @@ time.sleep(60)
 """
 
 
+IMPORTED = """
+import os, sys
+from pathlib import Path
+from temper.orchestrator.cluster.this_machine import PACKAGE, module_folder, search_last
+search_last(module_folder())
+import rewards.mine
+there = os.listdir(PACKAGE)
+print("package has", sorted({"configs", "requirements"} & {*there}), "tests" if "tests" in there else "and not tests")
+print(rewards.mine.__file__)
+"""
 HEAD = """
 import os, sys
 from temper.orchestrator.cluster.ray_jobs import local_head
@@ -55,7 +65,7 @@ class Head:
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
-    environment = os.environ | {"PYTHONPATH": str(IMPORTS)}
+    environment = os.environ | {"PYTHONPATH": worker_variables()["PYTHONPATH"]}
     process = subprocess.Popen(
         [sys.executable, "-c", HEAD], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -142,6 +152,19 @@ def test_a_silent_log_is_left_for_the_jobs_status(server: str, log: list[str], m
     assert "".join(log).splitlines()[-2:] == ["begun", "done"]
 
 
+def test_a_job_has_the_package_and_the_modules_of_the_folder(
+    server: str, tmp_path: Path, log: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rewards").mkdir()
+    Path("rewards/mine.py").write_text("")
+    monkeypatch.setattr(command, "COMMAND", [sys.executable, "-P", "-c", IMPORTED])
+    assert submit(DEMO, [SHARED], server) == 0
+    found = "".join(log)
+    assert "package has ['configs', 'requirements'] and not tests" in found
+    assert "rewards/mine.py" in found
+
+
 def test_a_killed_submit_leaves_no_process(head: Head) -> None:
     """Neither its head with the processes of that, nor a job. This is the last test that needs the head."""
     program = "import time; print('begun', flush=True); time.sleep(600)"
@@ -199,33 +222,31 @@ def test_a_silent_job_server_is_waited_for_no_longer(monkeypatch: pytest.MonkeyP
         Job(f"http://{LOOPBACK}:{listening.getsockname()[1]}", "true", runtime_env={}, write=lambda text: None)
 
 
-@pytest.mark.parametrize("recipe", sorted((ROOT / "configs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("recipe", sorted((PACKAGE / "configs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_recipes_are_submitted(recipe: Path) -> None:
-    assert str(recipe.relative_to(ROOT)) in remote_command(recipe, [SHARED])
+    assert str(recipe.relative_to(PACKAGE)) in remote_command(recipe, [SHARED])
     with pytest.raises(ValueError, match="total_tokens=99999999 is more than the engine takes"):
         remote_command(recipe, ["rollout.limits.total_tokens=99999999", "rollout.engine.max_model_len=8"])
 
 
-def test_files_are_named_by_their_place_in_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT / "configs")
-    given = ["demo.yaml", "envs.math.data.path=demo.yaml", SHARED, "tracking.uri=http://tracker:5000"]
-    made = remote_command(Path("demo.yaml"), given)
-    assert made[2:] == [
-        "run",
-        "configs/demo.yaml",
-        "configs/demo.yaml",
-        *given[1:],
-        "envs.math.data.path=configs/demo.yaml",
-    ]
+def test_files_are_named_by_their_place_in_the_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the folder by their place in it, those of the package by their name there."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    Path("mine/over.yaml").write_text("seed: 7")
+    Path("mine/rows.jsonl").write_text("{}")
+    others = ["envs.math.data.path=mine/../mine/rows.jsonl", SHARED, "tracking.uri=http://tracker:5000"]
+    made = remote_command(Path("configs/demo.yaml"), [str(tmp_path / "mine/over.yaml"), *others])
+    assert made[-6:] == ["configs/demo.yaml", "mine/over.yaml", *others, "envs.math.data.path=mine/rows.jsonl"]
 
 
 @pytest.mark.parametrize(
     ("given", "key"),
     [
         ([], "runs_dir=runs"),
-        (["over.yaml", SHARED], "over.yaml"),
-        (["envs.math.data.path=rows.jsonl", SHARED], "envs.math.data.path=rows.jsonl"),
-        ([f"envs.math.data.path={ROOT.name}/runs/rows.jsonl", SHARED], "envs.math.data.path="),
+        (["../over.yaml", SHARED], "over.yaml"),
+        (["envs.math.data.path=../rows.jsonl", SHARED], "envs.math.data.path="),
+        (["envs.math.data.path=runs/rows.jsonl", SHARED], "envs.math.data.path="),
         (["tracking.uri=sqlite:///all.db", SHARED], "tracking.uri"),
         (["tracking.also=[trackio]", "tracking.trackio.dir=stores", SHARED], "tracking.trackio.dir"),
     ],
@@ -233,8 +254,9 @@ def test_files_are_named_by_their_place_in_the_copy(monkeypatch: pytest.MonkeyPa
 def test_files_that_another_machine_would_not_have_are_refused(
     given: list[str], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("over.yaml").write_text("seed: 7")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    Path("../over.yaml").write_text("seed: 7")
     with pytest.raises(ValueError, match=key):
         remote_command(DEMO, given)
 

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from time import monotonic
@@ -23,7 +21,7 @@ from temper.orchestrator.cluster import bundles, ray_cluster
 from temper.orchestrator.cluster.actors import await_actor, living_nodes
 from temper.orchestrator.cluster.ray_cluster import SessionLogs, _vllm_level, asks_for_no_token, stop_ray
 from temper.orchestrator.cluster.run_actors import TUNED, rank_variables
-from temper.orchestrator.cluster.this_machine import IMPORTS_OF_COPY, LOOPBACK, ROOT, free_ports
+from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 from temper.orchestrator.run.driver import VLLM_LEVEL
 
 
@@ -39,18 +37,6 @@ def test_workers_are_told_how_much_vllm_logs_but_for_a_job_that_tells_them_itsel
     assert _vllm_level() == {VLLM_LEVEL: "DEBUG"}
     monkeypatch.setenv(RAY_JOB_CONFIG_JSON_ENV_VAR, json.dumps({"runtime_env": {"env_vars": {VLLM_LEVEL: "ERROR"}}}))
     assert _vllm_level() == {}
-
-
-def test_a_copy_of_the_checkout_is_imported_without_a_link(tmp_path: Path) -> None:
-    imports, module = tmp_path / IMPORTS_OF_COPY.relative_to(ROOT), tmp_path / "envs" / "core" / "process.py"
-    shutil.copytree(IMPORTS_OF_COPY, imports)
-    module.parent.mkdir(parents=True)
-    module.touch()
-    program = (
-        f"import sys; sys.path.insert(0, {str(imports)!r}); import temper.envs.core.process as m; print(m.__file__)"
-    )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == str(module)
 
 
 def test_a_cluster_that_does_not_answer_is_left_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

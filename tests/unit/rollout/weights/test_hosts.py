@@ -26,7 +26,7 @@ from temper.orchestrator.cluster.actors import ActorProcess, at_place
 from temper.orchestrator.cluster.bundles import cluster_nodes, gpus_taken, reserve
 from temper.orchestrator.cluster.placement import NoRoomError, Wanted
 from temper.orchestrator.cluster.run_actors import rank_handle, start_trainer_group
-from temper.orchestrator.cluster.this_machine import IMPORTS
+from temper.orchestrator.cluster.this_machine import worker_variables
 from temper.orchestrator.loop.deadline import Deadline, StuckError, within
 from temper.orchestrator.session.diagnosis import diagnose
 from temper.rollout.episodes.resume import PartialGroup
@@ -302,7 +302,7 @@ def test_weights_reach_engines_on_another_host_and_what_is_given_up_or_can_not_b
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
         machine = cluster.add_node(num_cpus=1, num_gpus=4, resources={"engine": 6})
-        environment = {"env_vars": {"PYTHONPATH": str(IMPORTS)}}
+        environment = {"env_vars": {"PYTHONPATH": worker_variables()["PYTHONPATH"]}}
         ray.init(address=cluster.address, log_to_driver=False, runtime_env=environment)
         asyncio.run(what_is_reserved_lies_where_it_should())
         asyncio.run(what_has_no_room_is_said_at_once())

@@ -38,7 +38,7 @@ def test_all_that_is_written_passes_what_the_printed_lines_do(folder: Path, caps
     assert shown.count("passed\n") == len(FORMS)
     assert shown.count("(--dry-run)") == len(FORMS)
 
-    tests = [line.rpartition(" ") for line in lines if line.startswith("PYTHONPATH=")]
+    tests = [line.rpartition(" ") for line in lines if " -m pytest " in line]
     (command,) = {command for command, _, _ in tests}
     names = " ".join(name for _, _, name in tests)
     done = subprocess.run(

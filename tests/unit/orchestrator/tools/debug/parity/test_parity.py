@@ -20,7 +20,7 @@ from temper.learner.models.fresh import byte_tokenizer, make_model
 from temper.learner.models.loading import read_model
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.cli.run_parity import config_of, sampling_of
-from temper.orchestrator.cluster.this_machine import ROOT
+from temper.orchestrator.cluster.this_machine import PACKAGE
 from temper.orchestrator.pipeline.config import load_config, save_config
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.tools.debug.parity.answers import ScoredAnswer, Setup, Stream, Watched, as_pushed
@@ -201,7 +201,7 @@ def test_a_run_is_compared_with_the_settings_of_its_own_configuration(tmp_path: 
     folder = tmp_path / "run"
     make_model(folder / "rl" / "model", SHARP, seed=0)
     given = ["name=run", f"runs_dir={tmp_path}", "rl.sampling.temperature=0.7", "rollout.engine.threads=2"]
-    save_config(load_config(ROOT / "configs" / "demo.yaml", given), folder / "config.yaml")
+    save_config(load_config(PACKAGE / "configs" / "demo.yaml", given), folder / "config.yaml")
     RunDir(folder).store(RunState(model="rl/model", label="rl"))
     asked = Namespace(model=str(folder), env=None, overrides=["rollout.engine.dtype=bfloat16"])
     config = config_of(asked)

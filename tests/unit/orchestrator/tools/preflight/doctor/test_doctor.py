@@ -24,7 +24,7 @@ from temper.orchestrator.cluster.hardware import Hardware, Machine
 from temper.orchestrator.cluster.node_facts import NodeFacts, NodeSeen, ask_nodes, checksum, listen, reach
 from temper.orchestrator.cluster.placement import Wanted
 from temper.orchestrator.cluster.ray_cluster import ray
-from temper.orchestrator.cluster.this_machine import ROOT, free_port
+from temper.orchestrator.cluster.this_machine import PACKAGE, free_port
 from temper.orchestrator.pipeline.config import Config, load_config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok
 from temper.orchestrator.tools.preflight.doctor import gpus, machine, nodes, room, store
@@ -399,7 +399,7 @@ def test_the_nodes_of_a_cluster_are_asked_for_what_they_have(monkeypatch: pytest
             assert (node.fault, node.unreached) == ("", ())
             assert node.facts is not None
             assert node.facts.versions["ray"] == ray.__version__
-            assert node.facts.code == checksum(ROOT)
+            assert node.facts.code == checksum(PACKAGE)
             assert abs(node.ahead_s) <= node.within_s + 0.05  # both have this machine's clock
             assert node.within_s < 1
         found = worst("cluster", Subject())
