@@ -3,7 +3,7 @@
 From the bottom up; each folder imports itself and those above it in this list (a contract in `pyproject.toml` holds that):
 
     loop          the training loop, its buffer and its waits; watches that end a stage which learns nothing
-    run           the files and the screen of a run: folder, checkpoints, metrics, ledger, progress
+    run           the files and the screen of a run: folder, checkpoints, metrics, event log, progress
     tracking      metrics and files to MLflow and other places
     config        the settings of a run, and those that several stages share
     cluster       the home of Ray

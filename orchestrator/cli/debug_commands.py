@@ -20,9 +20,10 @@ AUDIT_EPILOG = """examples:
   temper debug audit runs/demo
   temper debug audit runs/demo --json | jq '.findings[]'
 
-Reads the folder only: ledger.jsonl, metrics.jsonl, evaluations, checkpoints and trajectories. The totals of the ledger balance
-at every step; no ticket is trained twice or lost; every step has one row of metrics; ledger, metrics and trajectories have the
-same groups; each checkpoint is whole and holds the tickets that were in flight. The exit status is 1 if something disagrees.
+Reads the folder only: event_log.jsonl, metrics.jsonl, evaluations, checkpoints and trajectories. The event log balances
+at every step. No ticket is trained twice or lost. Every step has one row of metrics. Event log, metrics and trajectories
+have the same groups. Each checkpoint is whole and holds the tickets that were in flight.
+The exit status is 1 if something disagrees.
 """
 PORT = 8310
 EXPLAIN_EPILOG = f"""examples:
@@ -65,7 +66,7 @@ def add_debug_commands(commands: "Commands") -> None:
     """Add the commands to the group."""
     _add_parity(commands)
     _add_replay(commands)
-    text = "check that the ledger, metrics, checkpoints and trajectories of a run agree"
+    text = "check that the event log, metrics, checkpoints and trajectories of a run agree"
     command = add_command(commands, "audit", _audit, text, epilog=AUDIT_EPILOG)
     add_run(command)
     add_json(command)

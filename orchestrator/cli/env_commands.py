@@ -74,7 +74,7 @@ REGRADE_EPILOG = """examples:
   temper env regrade runs/demo/trajectories/rl-30.jsonl --row 17
   temper env regrade runs/demo/trajectories/eval-rl.jsonl             every row that has a reward
 
-Makes the task again as the run made it (configuration and ledger say how), plays the turns that were recorded, and prints a
+Makes the task again as the run made it (configuration and event log say how), plays the turns that were recorded, and prints a
 JSON object for each row: what it earned then, what it earns now, parts and the verifier's line. What the run added for the
 lengths in a group is left out of both. Exit status 1 where a score is another one now.
 """

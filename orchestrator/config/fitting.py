@@ -5,7 +5,7 @@ from pathlib import Path
 from temper.learner.config import require_together
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.run_config import RunConfig
-from temper.orchestrator.config.supervised import OwnAnswersConfig, SupervisedConfig
+from temper.orchestrator.config.supervised import SampledDataConfig, SupervisedConfig
 from temper.rollout.budget.config import ThoughtConfig
 from temper.rollout.budget.rule import ThoughtTags
 from temper.rollout.episodes.renderer import Renderer
@@ -92,7 +92,7 @@ def require_room(budget: int | None, rollout: RolloutConfig, sampling: Sampling 
             )
 
 
-def fit_own_answers(part: OwnAnswersConfig, config: RunConfig, name: str) -> None:
+def fit_sampled_data(part: SampledDataConfig, config: RunConfig, name: str) -> None:
     fit_supervised(part, config, name)
     require_drawn(name, part.sampling, config.rollout)
 

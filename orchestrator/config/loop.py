@@ -189,7 +189,7 @@ class RlConfig(LoopConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.loss.objective != "policy":
-            other = "sft or self_sft" if self.loss.objective == "nll" else self.loss.objective
+            other = "sft or rft" if self.loss.objective == "nll" else self.loss.objective
             raise ValueError(
                 f"rl.loss.objective={self.loss.objective} ignores the rewards; take policy, and name the stage {other} in "
                 f"`stages` for that objective"

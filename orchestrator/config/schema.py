@@ -26,6 +26,7 @@ UNSET = "???"
 REMOVED = ("learner.sparse_push",)
 """Settings of earlier versions without which a run does the same: they are dropped, so that a run begun with one continues."""
 OLD_KEYS = {
+    "self_sft": "rft",
     "chosen": "resolved",
     "deadlines.shift_s": "deadlines.phase_s",
     "rl.max_drops": "rl.max_replaced_groups",

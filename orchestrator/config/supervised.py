@@ -41,7 +41,7 @@ class SupervisedConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnAnswersConfig(SupervisedConfig):
+class SampledDataConfig(SupervisedConfig):
     """A supervised stage on answers that the model samples once, before its first step."""
 
     tasks: int = immutable(512)

@@ -15,14 +15,14 @@ from typing import Protocol
 from temper.envs.core.task import Task
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.evaluation.budget_curve import mean
-from temper.orchestrator.evaluation.exam import heldout_tasks
+from temper.orchestrator.evaluation.evaluator import heldout_tasks
 from temper.orchestrator.evaluation.scores import (
     asked_of_engines,
-    attested,
+    describe_stale,
+    drop_stale,
     env_result,
     of_env,
     result_json,
-    void_in_words,
 )
 from temper.orchestrator.loop.deadline import in_thread, together
 from temper.orchestrator.loop.interfaces import Evaluations
@@ -127,11 +127,11 @@ class StepEvaluations(Evaluations):
     async def _report(self, step: int, version: WeightVersion, groups: list[Group], *, seconds: float) -> None:
         """Leave what was found; the row of metrics is the last of it, and says that it was."""
         run, label = self._run, f"{self._stage} step {step}"
-        sound, void = attested(groups, version)
-        for env, answers in void.items():
-            run.progress.note(f"{label}: {void_in_words(env, answers, groups, version)}")
+        sound, stale = drop_stale(groups, version)
+        for env, answers in stale.items():
+            run.progress.note(f"{label}: {describe_stale(env, answers, groups, version)}")
         asked = self._config.eval_tasks
-        envs = {env: env_result(of_env(sound, env), asked=asked, stale=void[env]) for env in sorted(run.config.envs)}
+        envs = {env: env_result(of_env(sound, env), asked=asked, stale=stale[env]) for env in sorted(run.config.envs)}
         folder = run.folder
         result = result_json(
             label=label,

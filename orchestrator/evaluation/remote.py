@@ -17,7 +17,7 @@ from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
 from temper.envs.source import content_key
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.budget_curve import mean
-from temper.orchestrator.evaluation.exam import EvalConfig, heldout_tasks
+from temper.orchestrator.evaluation.evaluator import EvalConfig, heldout_tasks
 from temper.orchestrator.evaluation.scores import asked_of_envs, env_result, of_env, result_json
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
 from temper.orchestrator.loop.watches import FailureWatch
@@ -182,7 +182,7 @@ async def _answers(
     *,
     label: str,
 ) -> list[Group]:
-    """Return the groups of answers in the order of the tasks, and keep them as they come. Raises as `Exam.answers`."""
+    """Return the groups of answers in the order of the tasks, and keep them as they come. Raises as `Evaluator.answers`."""
     watch = FailureWatch(settings.max_failures, setting="eval.max_failures")
     tickets = [
         Ticket(number=number, task=task, admitted=NO_VERSION, sampling=settings.sampling)

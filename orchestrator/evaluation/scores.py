@@ -16,15 +16,15 @@ from temper.rollout.token_arrays import joined
 from temper.rollout.trajectory import Group, Trajectory, WeightVersion, well_formed_share
 
 
-def attested(groups: Sequence[Group], version: WeightVersion) -> tuple[list[Group], Counter[str]]:
+def drop_stale(groups: Sequence[Group], version: WeightVersion) -> tuple[list[Group], Counter[str]]:
     """Return the groups, and by environment how many of its answers with a score have a token of other weights.
 
-    Such an environment's score is void: its groups come without an answer.
+    Such an environment's score is stale: its groups come without an answer.
     """
-    void = Counter(
+    stale = Counter(
         group.ticket.task.env.name for group in groups for one in group.trajectories if not is_of(one, version)
     )
-    return [replace(one, trajectories=()) if one.ticket.task.env.name in void else one for one in groups], void
+    return [replace(one, trajectories=()) if one.ticket.task.env.name in stale else one for one in groups], stale
 
 
 def is_of(trajectory: Trajectory, version: WeightVersion) -> bool:
@@ -38,11 +38,11 @@ def versions_of(groups: Iterable[Group]) -> list[int]:
     return [int(version) for version in np.unique(joined((turn.versions_T for turn in turns), np.int32))]
 
 
-def void_in_words(env: str, answers: int, groups: Sequence[Group], version: WeightVersion) -> str:
+def describe_stale(env: str, answers: int, groups: Sequence[Group], version: WeightVersion) -> str:
     """Return a line for people on an environment of which so many answers have tokens of other weights."""
     found = ", ".join(map(str, versions_of(of_env(groups, env))))
     return (
-        f"the score of {env} is void: {answers} answers have tokens of other weights than version {version.step} (there are "
+        f"the score of {env} is stale: {answers} answers have tokens of other weights than version {version.step} (there are "
         f"versions {found})"
     )
 

@@ -54,7 +54,7 @@ class Totals:
 
 TicketEvent = Literal["admitted", "reissued", "finished", "trained", "dropped", "failed", "step", "continued"]
 TicketLog = Callable[[TicketEvent, Mapping[str, int | str]], None]
-"""Gets each change of a ticket, in order, as `orchestrator/run/ledger.py` writes it."""
+"""Gets each change of a ticket, in order, as `orchestrator/run/event_log.py` writes it."""
 
 
 class SlotState(Enum):
@@ -270,7 +270,7 @@ class Buffer:
         overridden: Collection[TurnFault] = (),
         sampling: Sampling = PLAIN,
         signal: Callable[[Group], bool] = lambda group: differ(group.rewards_G),
-        ledger: TicketLog = lambda event, values: None,
+        event_log: TicketLog = lambda event, values: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` returns
@@ -293,7 +293,7 @@ class Buffer:
         self._later: deque[HeldTicket] = deque()  # of a checkpoint, for which there is no slot yet
         self._next = next_ticket
         self._totals = Totals()  # `in_flight` is counted when they are asked for
-        self._ledger = ledger
+        self._event_log = event_log
         self._changed = asyncio.Condition()
         self._put_at = 0.0
         self._clock, self._meter = clock, Meter()
@@ -328,20 +328,20 @@ class Buffer:
         """Return the slot that is handed out next: of a checkpoint, or for a new draw."""
         if self._again:
             slot = self._again.popleft()
-            self._ledger("reissued", {"ticket": slot.number, "why": "restored"})
+            self._event_log("reissued", {"ticket": slot.number, "why": "restored"})
             return slot
         if self._later:
             held = self._later.popleft()
             slot = Slot(number=held.number, draw=held.draw, admitted=version)
             self._slots.add(slot)
-            self._ledger("reissued", {"ticket": slot.number, "why": "restored"})
+            self._event_log("reissued", {"ticket": slot.number, "why": "restored"})
         else:
             slot = Slot(number=self._next, draw=mixture.draw(), admitted=version)
             self._slots.add(slot)
             self._next += 1
             self._totals = replace(self._totals, issued=self._totals.issued + 1)
             admitted = {"ticket": slot.number, **asdict(slot.draw), "version": version.step}
-            self._ledger("admitted", admitted)  # the last, as it may fail: no task is lost then
+            self._event_log("admitted", admitted)  # the last, as it may fail: no task is lost then
         return slot
 
     async def put(self, group: Group) -> None:
@@ -354,7 +354,7 @@ class Buffer:
         async with self._changed:
             self._measure()
             slot = self._slots[group.ticket.number]
-            self._ledger("finished", {"ticket": slot.number, **_counts(group)})
+            self._event_log("finished", {"ticket": slot.number, **_counts(group)})
             if len(group.trajectories) < self._fewest:
                 self._fail(slot, group)
             else:
@@ -401,8 +401,8 @@ class Buffer:
             for slot in self._taken():
                 slot.trained = step
                 self._totals = replace(self._totals, trained=self._totals.trained + 1)
-                self._ledger("trained", {"ticket": slot.number, "step": step})
-            self._ledger("step", {"step": step} | asdict(self.totals()))
+                self._event_log("trained", {"ticket": slot.number, "step": step})
+            self._event_log("step", {"step": step} | asdict(self.totals()))
             dropped, self.dropped = self.dropped, Dropped()
             self._decide()
             self._changed.notify_all()
@@ -436,7 +436,7 @@ class Buffer:
         return self._signal(group) or group.has_fault(self._overridden)
 
     def _drop(self, slot: Slot, group: Group) -> None:
-        self._ledger("dropped", {"ticket": slot.number, "why": "no_signal"})
+        self._event_log("dropped", {"ticket": slot.number, "why": "no_signal"})
         self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
         self.dropped.no_signal += 1
         self._set_aside(slot, group)
@@ -444,7 +444,7 @@ class Buffer:
     def _fail(self, slot: Slot, group: Group) -> None:
         kinds = Counter(failure.kind.value for failure in group.failures)
         why = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
-        self._ledger("failed", {"ticket": slot.number, "why": why})
+        self._event_log("failed", {"ticket": slot.number, "why": why})
         self._totals = replace(self._totals, failed=self._totals.failed + 1)
         self.dropped.failed += 1
         self._set_aside(slot, group)
@@ -508,7 +508,7 @@ class Buffer:
         groups, draws = [one.group for one in dropped], [one.draw for one in dropped]
         self.dropped = Dropped(no_signal=state.no_signal, failed=state.failed, groups=groups, draws=draws)
         for gone in (ticket for ticket in state.tickets if ticket.draw.env not in envs):
-            self._ledger("dropped", {"ticket": gone.number, "why": "no_share"})
+            self._event_log("dropped", {"ticket": gone.number, "why": "no_share"})
             self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
         kept = [ticket for ticket in state.tickets if ticket.draw.env in envs]
         self._later = deque(kept[self.capacity :])

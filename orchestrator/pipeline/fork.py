@@ -11,8 +11,8 @@ from temper.learner.training_state import CheckpointFacts
 from temper.orchestrator.pipeline.config import Config, load_resolved_config, save_config
 from temper.orchestrator.pipeline.continuation import Changes, changes, fingerprint_now, recorded, samples_anew
 from temper.orchestrator.run.checkpoint import MANIFEST, begin, commit, place, size_of, step_of, steps, verify
+from temper.orchestrator.run.event_log import copy_event_log
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.orchestrator.run.ledger import copy_ledger
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, read_state
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
@@ -78,8 +78,8 @@ def fork(source: Path, at: str, overrides: list[str]) -> Config:
     """Make the folder of a run that begins at checkpoint `at`, `rl/150` or `rl` for the newest, of the run in `source`.
 
     It has the source's settings with overrides, which give a `name`. The stage of the checkpoint continues if `steps` is more,
-    else the next stage begins with this model. Answers are sampled anew if their settings changed. The ledger is copied up to
-    there. Raise as `checked_fork`.
+    else the next stage begins with this model. Answers are sampled anew if their settings changed. The fork copies the event
+    log up to there. Raise as `checked_fork`.
     """
     made = checked_fork(source, at, overrides)
     _make(made)
@@ -163,8 +163,8 @@ def _make(made: Fork) -> None:
     target.open()
     try:
         copy = _copied(made.checkpoint, given, target, keeps_answers=made.keeps_answers)
-        rows = read_state(made.checkpoint).ledger_rows if (made.checkpoint / STATE_FILE).exists() else 0
-        copy_ledger(given.ledger, target.ledger, rows=dict.fromkeys(before) | {name: rows})
+        rows = read_state(made.checkpoint).event_rows if (made.checkpoint / STATE_FILE).exists() else 0
+        copy_event_log(given.event_log, target.event_log, rows=dict.fromkeys(before) | {name: rows})
         for label in (one.removeprefix("eval-") for one in before if _evaluates(state.stages[one])):
             shutil.copy2(given.evals / f"{label}.json", target.evals / f"{label}.json")
         if made.goes_on and made.keeps_answers and given.sampled(name).is_file():

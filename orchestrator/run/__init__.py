@@ -1,1 +1,1 @@
-"""What a run leaves and shows: its folder, metrics, ledger and progress."""
+"""What a run leaves and shows: its folder, metrics, event log and progress."""

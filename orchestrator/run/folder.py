@@ -57,9 +57,9 @@ class RunDir:
         return self.root / "metrics.jsonl"
 
     @property
-    def ledger(self) -> Path:
+    def event_log(self) -> Path:
         """The life of every ticket."""
-        return self.root / "ledger.jsonl"
+        return self.root / "event_log.jsonl"
 
     @property
     def faults(self) -> Path:

@@ -13,10 +13,10 @@ from temper.orchestrator.loop.buffer import BufferState, HeldGroup, HeldTicket, 
 from temper.orchestrator.loop.mixture import Draw
 from temper.rollout.trajectory_json import group_from_json, group_to_json
 
-FORMAT = 1
+FORMAT = 2
 """What a change of these files that an older program could not read, or not read as it is meant, adds one to."""
 STATE_FILE = "loop.json"
-"""Format, mixture, tickets, and how many rows the ledger had."""
+"""Format, mixture, tickets, and how many rows the event log had."""
 GROUPS_FILE = "groups.jsonl"
 """The groups that were finished and waited, or were dropped since the last step."""
 EPISODES_FILE = "episodes.jsonl"
@@ -78,7 +78,7 @@ class LoopState:
     mixture: dict[str, Any]
     failures: dict[str, Any]
     version: int
-    ledger_rows: int
+    event_rows: int
 
     def to_text(self) -> str:
         return json.dumps({"format": FORMAT} | asdict(self))

@@ -40,27 +40,27 @@ class ProcessKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Examination:
+class ProcessReport:
     """What was found, as text for people, and which processes belong together."""
 
     processes: tuple[ProcessKey, ...]
     text: str
 
 
-def examine(pid: int, spy: Path = PY_SPY) -> Examination:
+def inspect(pid: int, spy: Path = PY_SPY) -> ProcessReport:
     """Look at a process and its children; `spy` reads their stacks from outside."""
     try:
         root = psutil.Process(pid)
         tree = [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
-        return Examination(processes=(), text=f"process {pid} has ended")
+        return ProcessReport(processes=(), text=f"process {pid} has ended")
     shown = tree[:MOST_PROCESSES]
     with ThreadPoolExecutor(len(shown)) as looks:  # each may wait for a program that reads the stacks
         parts = list(looks.map(lambda process: _look(process, spy), shown))
     if len(tree) > len(shown):
         parts.append(f"{len(tree) - len(shown)} more children are not shown")
     parts += tails(path for process in shown for path in outputs(process.pid))
-    return Examination(processes=tuple(_keys(tree)), text="\n\n".join(parts))
+    return ProcessReport(processes=tuple(_keys(tree)), text="\n\n".join(parts))
 
 
 def outputs(pid: int) -> list[Path]:
@@ -142,7 +142,7 @@ def _tail(path: Path) -> str:
         return f"({error})"
 
 
-EXAMINE_S = 60.0
+INSPECT_S = 60.0
 FaultKind = Literal["hung", "recovered", "died", "looked at", "failed"]
 """A process that was stuck and is ended, one that was and continues, one that ended by itself, one that may be why the
 run waited too long, and the supervision itself."""
@@ -174,9 +174,9 @@ async def diagnose(
     if place is None:
         return FaultDiagnosis(who=process.name, kind=kind, what=what, evidence="it has no process yet")
     try:
-        found = await asyncio.wait_for(at_place(place, examine, place.pid), EXAMINE_S)
+        found = await asyncio.wait_for(at_place(place, inspect, place.pid), INSPECT_S)
     except Exception as error:  # evidence alone: its machine may be gone, or its memory may not be read
-        found = Examination(processes=(), text=f"it can't be looked at: {type(error).__name__}: {error}")
+        found = ProcessReport(processes=(), text=f"it can't be looked at: {type(error).__name__}: {error}")
     return FaultDiagnosis(
         who=process.name,
         kind=kind,

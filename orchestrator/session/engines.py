@@ -96,7 +96,7 @@ class Engines:
             self._start(model),
             stage=who,
             waiting_for=lambda: f"the rollout engines to start{gpus_taken()}",
-            on_stuck=None if self._supervision is None else self._supervision.examine_starting,
+            on_stuck=None if self._supervision is None else self._supervision.inspect_starting,
         )
         if self._beside is not None:  # both take long to start, mostly on one core each
             await together((starting, self._beside(who)))

@@ -100,7 +100,7 @@ class RunSupervision:
         try:
             yield
         except StuckError as error:
-            await self._supervisor.examine_all(str(error))
+            await self._supervisor.inspect_all(str(error))
             raise
         except asyncio.CancelledError:
             if not watching.done() or watching.cancelled():
@@ -140,9 +140,9 @@ class RunSupervision:
         async with sampling_shown(self._run.progress, count, look=lambda: look(count)):
             yield count
 
-    async def examine_starting(self, what: str) -> None:
+    async def inspect_starting(self, what: str) -> None:
         """Record the state of processes that have not started in time; none is ended."""
-        await self._supervisor.examine([one.process for one in self._processes() if not one.watched], what)
+        await self._supervisor.inspect([one.process for one in self._processes() if not one.watched], what)
 
     async def end_starting(self, process: WatchedProcess, what: str) -> None:
         await self._supervisor.end_starting(process, what)

@@ -188,11 +188,11 @@ class Supervisor:
         )
         self._on_fault(FaultDiagnosis(who=who, kind="died", what=str(error), evidence=evidence))
 
-    async def examine_all(self, what: str) -> None:
+    async def inspect_all(self, what: str) -> None:
         """Record the state of all processes after a wait of the run itself; none is ended."""
-        await self.examine([watch.process for watch in self._watches.values()], what)
+        await self.inspect([watch.process for watch in self._watches.values()], what)
 
-    async def examine(self, processes: Sequence[WatchedProcess], what: str) -> None:
+    async def inspect(self, processes: Sequence[WatchedProcess], what: str) -> None:
         """Record the state of processes, also of those that do not serve yet."""
         looks = (
             diagnose(process, what, kind="looked at", heartbeat=self._heartbeat_of(process)) for process in processes

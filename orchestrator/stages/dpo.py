@@ -15,12 +15,12 @@ from temper.learner.batches.pairs import Pair
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.models.shape import longest_sequence
-from temper.orchestrator.config.fitting import fit_own_answers
-from temper.orchestrator.config.supervised import OwnAnswersConfig
+from temper.orchestrator.config.fitting import fit_sampled_data
+from temper.orchestrator.config.supervised import SampledDataConfig
 from temper.orchestrator.data.chat_data import DialogueTokenizer
 from temper.orchestrator.data.preference_rows import Preference, preference_rows
 from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, ShuffledRows, positions
-from temper.orchestrator.data.self_answers import pair_lines, read_pairs
+from temper.orchestrator.data.sampled_answers import pair_lines, read_pairs
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
@@ -35,7 +35,7 @@ from temper.rollout.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class DpoConfig(OwnAnswersConfig):
+class DpoConfig(SampledDataConfig):
     """Direct preference optimisation: the preferred answer of a pair against the other one."""
 
     stage: ClassVar[str] = "dpo"
@@ -119,6 +119,6 @@ STAGE = Stage(
     first_ticket=4 * TICKETS,
     plays=lambda config: config.data is None,
     data=lambda config: config.data,
-    fits=fit_own_answers,
+    fits=fit_sampled_data,
     check=_check,
 )

@@ -5,7 +5,7 @@ other modes of thinking, as `eval.budgets`, `budget_shares`, `no_thought` and `l
 
 What no answer has a score for is NaN, in files null: never 0. Accuracy is over the answers with a score; beside it stand
 how many were asked for, and the accuracy that is left where those without a score count as wrong. The score of an environment
-is void, null too, where a token of it was sampled by other weights than those that are evaluated.
+is stale, null too, where a token of it was sampled by other weights than those that are evaluated.
 """
 
 import time
@@ -14,7 +14,7 @@ from pathlib import Path
 from temper.orchestrator.config.fitting import check_thoughts, require_drawn, require_room
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.budget_curve import BudgetPoint
-from temper.orchestrator.evaluation.exam import EvalConfig, Exam, heldout_tasks, thinking_passes
+from temper.orchestrator.evaluation.evaluator import EvalConfig, Evaluator, heldout_tasks, thinking_passes
 from temper.orchestrator.evaluation.record import read_evaluations
 from temper.orchestrator.evaluation.scores import asked_of_engines, env_result, of_env, result_json
 from temper.orchestrator.run.folder import write_json
@@ -36,16 +36,16 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
     if config.has_curve:  # the command of this stage may ask for what no stage of the list does
         check_thoughts(run.model_dir, run.config.rollout.thought, limited=_limits(config), left_out=config.no_thought)
     pool = await run.engines.serving(run.model_dir, who=f"eval of {label}")
-    exam = Exam(run, config, pool, label=label, first_ticket=instance.first_ticket, version=run.version)
+    evaluator = Evaluator(run, config, pool, label=label, first_ticket=instance.first_ticket, version=run.version)
     began = time.monotonic()
     run.progress.stage(f"eval-{label}", 0)
-    tasks = await exam.tasks()
+    tasks = await evaluator.tasks()
     if config.has_curve:
         run.progress.note(f"eval-{label}: thinking without a limit")
-    answered = await exam.answers(tasks)
-    sound, envs = exam.attested(answered), sorted(run.config.envs)
-    by_env = {env: env_result(of_env(sound, env), asked=config.tasks, stale=exam.void[env]) for env in envs}
-    further, curves = await thinking_passes(run, config, exam, tasks, sound) if config.has_curve else ([], {})
+    answered = await evaluator.answers(tasks)
+    sound, envs = evaluator.drop_stale(answered), sorted(run.config.envs)
+    by_env = {env: env_result(of_env(sound, env), asked=config.tasks, stale=evaluator.stale[env]) for env in envs}
+    further, curves = await thinking_passes(run, config, evaluator, tasks, sound) if config.has_curve else ([], {})
     result = result_json(
         label=label,
         order=next_order(run.folder.evals, label),

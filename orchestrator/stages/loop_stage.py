@@ -24,7 +24,7 @@ from temper.orchestrator.loop.shaping import ShapingConfig, shaped
 from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.loop.watches import BandWatch, FailureWatch, SkipWatch
 from temper.orchestrator.run.checkpoint import place
-from temper.orchestrator.run.ledger import Ledger
+from temper.orchestrator.run.event_log import EventLog
 from temper.orchestrator.run.loop_state import (
     EPISODES_FILE,
     GROUPS_FILE,
@@ -98,7 +98,7 @@ class LoopStage:
         self._keeper = BatchKeeper(run.folder, self._stage, count=run.config.checkpoints.batches, after=self._done)
         base = place(run.folder.checkpoints(self._stage), self._done) if self._done else run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
-        self._ledger = await self._beside("the ledger", partial(Ledger, run.folder.ledger, self._stage))
+        self._event_log = await self._beside("the event log", partial(EventLog, run.folder.event_log, self._stage))
         self._buffer = Buffer(
             groups_per_step=config.groups_per_step,
             max_lag=config.max_lag,
@@ -109,7 +109,7 @@ class LoopStage:
             overridden=config.loss.overrides,
             sampling=config.sampling,
             signal=self._signal,
-            ledger=self._ledger.add,
+            event_log=self._event_log.add,
         )
         saved = await self._beside("the state of the loop", partial(self._saved, base))
         pool = await run.engines.serving(base, who=self._stage)
@@ -178,7 +178,7 @@ class LoopStage:
 
     def _reissued(self, number: int, why: str) -> None:
         if not is_of_evaluation(number):
-            self._ledger.add("reissued", {"ticket": number, "why": why})
+            self._event_log.add("reissued", {"ticket": number, "why": why})
 
     def _finish(self, group: Group) -> Group:
         self._watch.add(group)
@@ -266,11 +266,11 @@ class LoopStage:
             mixture=self._mixture.state(),
             failures=self._watch.state(),
             version=version,
-            ledger_rows=self._ledger.rows,
+            event_rows=self._event_log.rows,
         )
 
         def files() -> dict[str, str]:
-            self._ledger.sync()
+            self._event_log.sync()
             episodes = held.lines(running, unfinished=unfinished)
             return {STATE_FILE: state.to_text(), GROUPS_FILE: held_group_lines(buffer.groups), EPISODES_FILE: episodes}
 
@@ -295,16 +295,16 @@ class LoopStage:
         return saved
 
     async def _restore(self, saved: SavedLoop | None) -> None:
-        """Continue from the checkpoint, with ledger, metrics and trajectories cut back to it."""
-        cut = partial(self._ledger.cut, 0 if saved is None else saved.state.ledger_rows)
-        missing = await self._beside("the ledger to be cut back", cut)
+        """Continue from the checkpoint, with event log, metrics and trajectories cut back to it."""
+        cut = partial(self._event_log.cut, 0 if saved is None else saved.state.event_rows)
+        missing = await self._beside("the event log to be cut back", cut)
         self._run.cut_back(self._stage, self._done)  # at once: an audit meanwhile finds steps that only one of both has
         if saved is None:
             return
         if missing:
-            ledger = self._run.folder.ledger
-            self._run.progress.note(f"{self._stage}: {missing} rows of its past are missing in {ledger}")
-        self._ledger.add("continued", {"step": self._done})
+            event_log = self._run.folder.event_log
+            self._run.progress.note(f"{self._stage}: {missing} rows of its past are missing in {event_log}")
+        self._event_log.add("continued", {"step": self._done})
         self._mixture.restore(saved.state.mixture)
         self._watch.restore(saved.state.failures)
         envs = self._mixture.envs

@@ -7,7 +7,7 @@ holds), and add a line here. Its command, `make NAME`, its section of the config
 HELP = {
     "init": "make a fresh model, or take the one that model.path names",
     "sft": "supervised fine-tuning",
-    "self_sft": "supervised fine-tuning on the model's own right answers",
+    "rft": "supervised fine-tuning on the model's own right answers",
     "dpo": "direct preference optimisation on pairs of answers",
     "rl": "reinforcement learning",
     "distill": "on-policy distillation from a teacher",

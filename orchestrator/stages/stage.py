@@ -16,7 +16,7 @@ from temper.envs.data.config import DataConfig
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.config.run_config import RunConfig
-from temper.orchestrator.evaluation.exam import heldout_tasks
+from temper.orchestrator.evaluation.evaluator import heldout_tasks
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.registry import HELP, MODULES

@@ -12,7 +12,7 @@ from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import TrainerGroup
-from temper.orchestrator.config.supervised import OwnAnswersConfig, SupervisedConfig
+from temper.orchestrator.config.supervised import SampledDataConfig, SupervisedConfig
 from temper.orchestrator.data.chat_data import DialogueTokenizer
 from temper.orchestrator.data.row_intake import ROWS, RowIntake, counts_text, limit_name
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
@@ -188,7 +188,7 @@ WAVE = 64
 
 async def sample_once(
     run: Run,
-    asking: OwnAnswersConfig,
+    asking: SampledDataConfig,
     mixture: Mixture,
     *,
     instance: StageInstance,

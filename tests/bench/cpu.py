@@ -1,6 +1,6 @@
 """CPU seconds of a step by process, in a real run: 64 answers of at most 64 tokens to short sums, at lag 1.
 
-`python -m bench.cpu [--steps 60]`, a part of `make bench`. The run is `temper run` with its ledger, metrics, trajectories
+`python -m bench.cpu [--steps 60]`, a part of `make bench`. The run is `temper run` with its event log, metrics, trajectories
 and MLflow. The first steps are not counted: the pipeline fills.
 """
 

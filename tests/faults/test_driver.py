@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 from support.clock_shim import Clock
+from support.event_rows import read_event_log
 from support.fault_job import SYNCHRONOUS, Job, Runs, rows, runs, wait_a_moment
 from support.fault_report import saw
 from support.healing import audited
-from support.ledger_rows import read_ledger
 from support.same_trajectories import compare_runs, largest_loss_gap
 
 from temper.orchestrator.loop.deadline import STOPPED
@@ -202,11 +202,11 @@ def exact(run: Path, stage: str) -> list[tuple[int, dict[str, float]]]:
 
 
 def lives(run: Path) -> list[tuple[int | None, ...]]:
-    """Return the tickets of a run's ledger in the order of training, each with its step, its task and its tokens."""
-    ledger = read_ledger(run / "ledger.jsonl")
-    tasks = {row.ticket: row.index for row in ledger if row.event == "admitted"}
-    tokens = {row.ticket: row.tokens for row in ledger if row.event == "finished"}
-    trained = [(row.ticket, row.step) for row in ledger if row.event == "trained"]
+    """Return the tickets of a run's event log in the order of training, each with its step, its task and its tokens."""
+    event_log = read_event_log(run / "event_log.jsonl")
+    tasks = {row.ticket: row.index for row in event_log if row.event == "admitted"}
+    tokens = {row.ticket: row.tokens for row in event_log if row.event == "finished"}
+    trained = [(row.ticket, row.step) for row in event_log if row.event == "trained"]
     return [(ticket, step, tasks[ticket], tokens[ticket]) for ticket, step in trained]
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
+from support.event_rows import read_event_log
 from support.fault_job import Job, Runs, rows, runs, stop
 from support.fault_report import saw
 from support.healing import ENGINE, RANK, WORKER, audited, faults, heal, scale, steps_done, workers
-from support.ledger_rows import read_ledger
 
 from temper.orchestrator.session.status import read_status
 
@@ -89,7 +89,7 @@ def test_a_run_heals_from_the_kill_and_the_hang_of_each_kind_of_process(found: R
     assert [row.step for row in rows(job.run, "rl")] == list(range(1, STEPS + 1))
     assert sum(fault.event_text["how"] == "hung" for fault in faults(job)) >= 3, job.output
     verdict = audited(job.run)
-    totals = next(row for row in reversed(read_ledger(job.run / "ledger.jsonl")) if row.event == "step").totals
+    totals = next(row for row in reversed(read_event_log(job.run / "event_log.jsonl")) if row.event == "step").totals
     sums = (
         f"{totals.issued} tickets = {totals.trained} trained + {totals.dropped} dropped + {totals.failed} failed "
         f"+ {totals.in_flight} in flight"

@@ -196,5 +196,5 @@ def test_eight_lines_train_a_model_of_a_family_on_mixed_tasks(
     assert evaluation["version"] == 3  # the weights after three pushes, by each token's own version
     assert evaluation["envs"].keys() == {*case.envs, "multiple_choice"}
     for result in evaluation["envs"].values():
-        assert (result["samples"], result["void"], result["failures"]) == (8, 0, 0)
+        assert (result["samples"], result["stale"], result["failures"]) == (8, 0, 0)
     reference_is_right(after_rl, (*case.envs, "multiple_choice"))

@@ -24,7 +24,7 @@ from temper.orchestrator.__main__ import main
 
 TWO_RANKS = ["learner.ranks=2", "learner.zero_stage=3", "learner.transport=broadcast"]
 LAST = (
-    "stages=[init,sft,self_sft,eval,rl,distill,dpo,{{sft: {{name: sft_last, optim: {{kind: {kind}}}, steps: {steps}}}}},"
+    "stages=[init,sft,rft,eval,rl,distill,dpo,{{sft: {{name: sft_last, optim: {{kind: {kind}}}, steps: {steps}}}}},"
     "report]"
 )
 """The stages; that of the end is a second `sft`."""
@@ -87,8 +87,8 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
         "envs.spelling.kind=backwards",
         "envs.easy={kind: pleased, thinking: false}",
         "envs.coin={kind: torn, thinking: false}",
-        "self_sft={tasks: 24, samples: 4, steps: 2, batch_size: 4}",
-        "self_sft.shares={math: 0, code: 0, tool_use: 0, spelling: 0, coin: 0}",
+        "rft={tasks: 24, samples: 4, steps: 2, batch_size: 4}",
+        "rft.shares={math: 0, code: 0, tool_use: 0, spelling: 0, coin: 0}",
         f"distill={{teacher: {teacher}, steps: 2, groups_per_step: 4, group_size: 2}}",
         "dpo={tasks: 24, samples: 4, steps: 3, batch_size: 4, optim: {learning_rate: 1.0e-3, warmup_steps: 0}}",
         "dpo.shares={math: 0, code: 0, tool_use: 0, spelling: 0, easy: 0}",
@@ -136,7 +136,7 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
 
     report = json.loads((run / "report.json").read_text())
     assert set(report["accuracy"]) == {"math", "code", "tool_use", "spelling", "easy", "coin"}
-    assert [row.step for row in rows(run, "self_sft")] == [1, 2]
+    assert [row.step for row in rows(run, "rft")] == [1, 2]
     data = {event["stage"]: event["what"] for event in report["events"] if event["kind"] == "data"}
     (changed,) = (event for event in report["events"] if (event["kind"], event["stage"]) == ("changed", "rl"))
     assert "rl.optim.learning_rate" in changed["what"]
@@ -145,7 +145,7 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     assert 0 < missing < 4 * 16  # demonstrations of more than 64 tokens: counted, not cut
     assert data["sft"] == {"sequences": str(4 * 16), "too long and left out": f"{missing:.0f}"}
     assert f"sft: {missing:.0f} of 64 sequences were too long" in output
-    assert {"source", "rows", "epochs"} <= data["self_sft"].keys() & data["dpo"].keys()
+    assert {"source", "rows", "epochs"} <= data["rft"].keys() & data["dpo"].keys()
     distilled, preferred = rows(run, "distill"), rows(run, "dpo")
     assert [row.step for row in distilled] == [1, 2]
     assert all(row.values["train/kl"] > 0.1 for row in distilled)  # from a teacher that knows nothing

@@ -64,7 +64,7 @@ def files_alone(tmp_path: Path) -> Path:
     [
         ("[init, rl]", f"the stage rl takes tasks of environments: {ALONE}, or leave rl out of stages"),
         ("[init, sft, eval]", f"the stage eval-sft takes tasks of environments: {ALONE}"),
-        ("[init, self_sft]", f"the stage self_sft takes tasks of environments: {ALONE}"),
+        ("[init, rft]", f"the stage rft takes tasks of environments: {ALONE}"),
         ("[init, distill]", f"the stage distill takes tasks of environments: {ALONE}"),
         (
             "[init, {sft: {name: more, data: null}}]",

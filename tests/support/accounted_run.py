@@ -11,8 +11,8 @@ from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step import StepClock, StepReport
 from temper.orchestrator.run.checkpoint import begin, commit, latest, step_of
+from temper.orchestrator.run.event_log import EventLog
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.orchestrator.run.ledger import Ledger
 from temper.orchestrator.run.loop_state import (
     EPISODES_FILE,
     GROUPS_FILE,
@@ -76,8 +76,8 @@ class Past:
         self.folder.close()
 
     async def _steps(self, until: int) -> None:
-        self._metrics, self._ledger = MetricsLog(self.folder.metrics), Ledger(self.folder.ledger, STAGE)
-        self._buffer = Buffer(groups_per_step=3, max_lag=LAG, max_replaced_groups=2, ledger=self._ledger.add)
+        self._metrics, self._event_log = MetricsLog(self.folder.metrics), EventLog(self.folder.event_log, STAGE)
+        self._buffer = Buffer(groups_per_step=3, max_lag=LAG, max_replaced_groups=2, event_log=self._event_log.add)
         newest = latest(self.folder.checkpoints(STAGE))
         first = 1 if newest is None else step_of(newest) + 1
         version = VersionCell(WeightVersion(step=first - 1))
@@ -126,7 +126,7 @@ class Past:
             mixture=self._mixture.state(),
             failures={},
             version=step,
-            ledger_rows=self._ledger.rows,
+            event_rows=self._event_log.rows,
         )
         directory = begin(self.folder.checkpoints(STAGE), step, needed_bytes=0)
         (directory / STATE_FILE).write_text(told.to_text(), encoding="utf-8")
@@ -139,8 +139,8 @@ class Past:
         if checkpoint is None:
             return
         saved = read_loop(checkpoint)
-        self._ledger.cut(saved.state.ledger_rows)
-        self._ledger.add("continued", {"step": step_of(checkpoint)})
+        self._event_log.cut(saved.state.event_rows)
+        self._event_log.add("continued", {"step": step_of(checkpoint)})
         self._mixture.restore(saved.state.mixture)
         made = [group.with_task(self._mixture.task(group.draw)) for group in saved.groups]
         state = buffer_from_json(saved.state.buffer, made)

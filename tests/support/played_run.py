@@ -42,7 +42,7 @@ def write_played_run(folder: Path) -> RunDir:
         {"stage": "rl", "event": "admitted", "time": 0.0, "ticket": ticket, "env": "math", "index": index, "version": 1}
         for ticket, index in TASKS.items()
     ]
-    run.ledger.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    run.event_log.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     source = open_source(load_config(run.config, []).environments["math"], split="train", seed=5)
     first, second = (source.task(index) for index in TASKS.values())
     wrong = "2</think>\n\\boxed{-1}"

@@ -2,7 +2,7 @@
 
 Kills and stops workers, engines and ranks at random moments, each time waiting until the run has healed. At the end the
 resident memory of each process that lived long enough is flat within 5 % after its warm-up, the driver's among them, nothing
-is left (no process, file, segment of shared memory or listening port), and the ledger balances. Exit status 1 where that is
+is left (no process, file, segment of shared memory or listening port), and the event log balances. Exit status 1 where that is
 not so. What it printed, the samples of memory and what the run wrote of itself stay in `runs/soak/`.
 
 Logs of Ray's sessions and what compilers keep for later runs have folders of their own here, as they outlive a run by
@@ -44,7 +44,7 @@ PAUSE_S = (20.0, 90.0)
 TELL_S = 60.0
 SHARED = Path("/dev/shm")
 RESULTS = Path("runs/soak")
-KEPT = ("metrics.jsonl", "ledger.jsonl", "status.json", "faults")
+KEPT = ("metrics.jsonl", "event_log.jsonl", "status.json", "faults")
 """What stays of the run's folder."""
 
 

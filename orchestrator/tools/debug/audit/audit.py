@@ -1,4 +1,4 @@
-"""The audit of a run: whether its ledger, metrics, evaluations, trajectories and checkpoints agree."""
+"""The audit of a run: whether its event log, metrics, evaluations, trajectories and checkpoints agree."""
 
 import json
 import math
@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from temper.orchestrator.pipeline.finding import Finding, Level
 from temper.orchestrator.run.checkpoint import TRAJECTORIES_EVERY, DamagedCheckpointError, place, steps, verify
+from temper.orchestrator.run.event_log import parse_row as parse_event_row
 from temper.orchestrator.run.folder import RunDir, evaluations_of, whole_lines
-from temper.orchestrator.run.ledger import parse_row as parse_ledger_row
 from temper.orchestrator.run.loop_state import EPISODES_FILE, GROUPS_FILE, STATE_FILE, LoopState, read_state
 from temper.orchestrator.run.metrics_log import UNWRITTEN, MetricsRow
 from temper.orchestrator.run.metrics_log import parse_row as parse_metrics_row
@@ -20,7 +20,7 @@ T = TypeVar("T")
 OF_THE_LOOP = "rollout/answers"
 """The metric that only rows of the loop have."""
 EVERY = "checkpoints.trajectories_every"
-LEDGER, METRICS = "ledger.jsonl", "metrics.jsonl"
+EVENT_LOG, METRICS = "event_log.jsonl", "metrics.jsonl"
 
 
 def audit(run: RunDir) -> list[Finding]:
@@ -44,12 +44,12 @@ class _Audit:
         self._run, self._state = run, run.state()
         self.failures: list[Finding] = []
         self._metrics = self._rows(run.metrics, parse_metrics_row)
-        self._ledger = self._rows(run.ledger, parse_ledger_row)
-        names = [row.stage for _, row in self._metrics] + [row.stage for _, row in self._ledger]
+        self._event_log = self._rows(run.event_log, parse_event_row)
+        names = [row.stage for _, row in self._metrics] + [row.stage for _, row in self._event_log]
         self._stages = list(dict.fromkeys(names))
         folder = run.root / "checkpoints"
         self._checkpoints = {p.name: steps(p) for p in sorted(folder.glob("*")) if p.is_dir()}
-        ticketed = dict.fromkeys(row.stage for _, row in self._ledger)
+        ticketed = dict.fromkeys(row.stage for _, row in self._event_log)
         self._lives = {name: self._follow(name) for name in ticketed | dict.fromkeys(self._checkpoints)}
         for name in dict.fromkeys([*self._stages, *self._state.done]):
             self._check_metrics(name, self._lives[name] if name in ticketed else None)
@@ -100,12 +100,12 @@ class _Audit:
         return bool(name) and stage in (done[: done.index(name)] if name in done else done)
 
     def _follow(self, stage: str) -> TicketLives:
-        """Follow a stage's rows of the ledger once, and compare each checkpoint when the ledger is as long as it was then."""
-        rows = [(line, row) for line, row in self._ledger if row.stage == stage]
+        """Follow a stage's rows of the event log once. Compare each checkpoint at the length that the log had then."""
+        rows = [(line, row) for line, row in self._event_log if row.stage == stage]
         lives = TicketLives()
         paths = {step: place(self._run.checkpoints(stage), step) for step in self._checkpoints.get(stage, [])}
         states = {step: self._check_checkpoint(stage, step, path) for step, path in paths.items()}
-        waiting = sorted((state.ledger_rows, step, state) for step, state in states.items() if state)
+        waiting = sorted((state.event_rows, step, state) for step, state in states.items() if state)
         for count in range(len(rows) + 1):
             while waiting and waiting[0][0] == count:
                 _, step, state = waiting.pop(0)
@@ -113,9 +113,9 @@ class _Audit:
             if count < len(rows):
                 lives.follow(*rows[count])
         for count, step, _ in waiting:
-            self._add(paths[step] / STATE_FILE, f"the ledger had {count} rows of {stage}, and has {len(rows)}")
+            self._add(paths[step] / STATE_FILE, f"the event log had {count} rows of {stage}, and has {len(rows)}")
         for line, what in lives.wrong:
-            self._add(self._run.ledger, what, line)
+            self._add(self._run.event_log, what, line)
         return lives
 
     def _check_checkpoint(self, stage: str, step: int, path: Path) -> LoopState | None:
@@ -139,17 +139,17 @@ class _Audit:
             return None
 
     def _check_tickets(self, step: int, path: Path, state: LoopState, lives: TicketLives) -> None:
-        """Compare the tickets of a checkpoint with the rows that the ledger had then."""
+        """Compare the tickets of a checkpoint with the rows that the event log had then."""
         file = path / STATE_FILE
         if lives.last_step != step:
-            self._add(file, f"it has {state.ledger_rows} rows of the ledger, whose last step is {lives.last_step}")
+            self._add(file, f"it has {state.event_rows} rows of the event log, whose last step is {lives.last_step}")
         held, in_flight = {ticket["number"] for ticket in state.buffer["tickets"]}, set(lives.open)
         for number in sorted(in_flight - held):
-            self._add(file, f"ticket {number} is lost: it is in flight in {LEDGER} and not in this checkpoint")
+            self._add(file, f"ticket {number} is lost: it is in flight in {EVENT_LOG} and not in this checkpoint")
         for number in sorted(held - in_flight):
-            self._add(file, f"ticket {number} is in this checkpoint and not in flight in {LEDGER}")
+            self._add(file, f"ticket {number} is in this checkpoint and not in flight in {EVENT_LOG}")
         if lives.next_ticket is not None and state.buffer["next_ticket"] != lives.next_ticket:
-            self._add(file, f"the next ticket is {state.buffer['next_ticket']}, and {lives.next_ticket} in {LEDGER}")
+            self._add(file, f"the next ticket is {state.buffer['next_ticket']}, and {lives.next_ticket} in {EVENT_LOG}")
         for name in (GROUPS_FILE, EPISODES_FILE):
             for line, text in enumerate(_lines(path / name), 1):
                 number = int(json.loads(text)["ticket"])
@@ -158,7 +158,7 @@ class _Audit:
                 is_open = life is not None and life.end is None and (not done or life.again)
                 if not (done if name == GROUPS_FILE else is_open):
                     state_word = "not finished" if name == GROUPS_FILE else "not in flight"
-                    self._add(path / name, f"ticket {number} is here and {state_word} in {LEDGER}", line)
+                    self._add(path / name, f"ticket {number} is here and {state_word} in {EVENT_LOG}", line)
 
     def _check_metrics(self, stage: str, lives: TicketLives | None) -> None:
         rows = self._measured(stage)
@@ -169,7 +169,7 @@ class _Audit:
         else:
             self._check_order(stage, rows)
         if lives is not None or any(OF_THE_LOOP in row.values for _, row in rows):
-            self._check_ledger(stage, rows, lives)
+            self._check_event_log(stage, rows, lives)
 
     def _check_order(self, stage: str, rows: list[tuple[int, MetricsRow]]) -> None:
         """Check that steps stand once, in order and without a gap; evaluations between steps may have gaps."""
@@ -202,27 +202,27 @@ class _Audit:
             if logged != value and not (value is None and math.isnan(logged)):
                 self._add(self._run.metrics, f"{stage}: {name} is {logged}, and {value} in {path.name}", line)
 
-    def _check_ledger(self, stage: str, rows: list[tuple[int, MetricsRow]], lives: TicketLives | None) -> None:
-        """Check that metrics and ledger have the same steps, and the same counts for each."""
+    def _check_event_log(self, stage: str, rows: list[tuple[int, MetricsRow]], lives: TicketLives | None) -> None:
+        """Check that metrics and event log have the same steps, and the same counts for each."""
         if lives is None:
-            self._add(self._run.ledger, f"no row of {stage}, and {len(rows)} of its steps are measured")
+            self._add(self._run.event_log, f"no row of {stage}, and {len(rows)} of its steps are measured")
             return
         for line, row in rows:
             if row.step not in lives.steps:
-                self._add(self._run.metrics, f"{stage}: step {row.step} is measured and not in {LEDGER}", line)
+                self._add(self._run.metrics, f"{stage}: step {row.step} is measured and not in {EVENT_LOG}", line)
                 continue
             for name, counted in self._counts(stage, row, lives.steps[row.step], lives).items():
                 if (value := row.values.get(name, 0.0)) != counted:
-                    what = f"step {row.step}: {name} is {value:g}, and {counted} in {LEDGER}"
+                    what = f"step {row.step}: {name} is {value:g}, and {counted} in {EVENT_LOG}"
                     self._add(self._run.metrics, what, line)
         measured = {row.step for _, row in rows}
         last = set() if stage in self._state.done else {lives.last_step}  # may be unfinished
         for step in sorted(lives.steps.keys() - measured - last):
             if step >= self._first_step(stage):
-                self._add(self._run.ledger, f"{stage}: step {step} is in the ledger and not in {METRICS}")
+                self._add(self._run.event_log, f"{stage}: step {step} is in the event log and not in {METRICS}")
 
     def _counts(self, stage: str, row: MetricsRow, tickets: StepTickets, lives: TicketLives) -> dict[str, int]:
-        """Return the metrics that count tickets of a step, as the ledger has them."""
+        """Return the metrics that count tickets of a step, as the event log has them."""
         counts = {
             "rollout/dropped_zero_advantage": len(tickets["dropped"]),
             "rollout/dropped_failed": len(tickets["failed"]),
@@ -237,14 +237,14 @@ class _Audit:
         files = self._run.trajectory_files(stage)
         for step, path in files.items():
             if step not in lives.steps:
-                self._add(path, f"step {step} is not in {LEDGER}")
+                self._add(path, f"step {step} is not in {EVENT_LOG}")
             elif path.exists():
                 self._check_file(path, step, lives)
         for step in sorted(self._due(stage, lives) - set(files)):
             self._add(self._run.trajectory_file(stage, step), f"step {step} has no file of trajectories")
 
     def _check_file(self, path: Path, step: int, lives: TicketLives) -> None:
-        """Compare the answers of a file with the groups that the ledger has as trained."""
+        """Compare the answers of a file with the groups that the event log has as trained."""
         trained = lives.steps[step]["trained"]
         answers: dict[int, Counter[bool]] = {}
         envs: dict[int, object] = {}
@@ -259,11 +259,11 @@ class _Audit:
                 self._add(path, f"ticket {number} was trained in step {step}, and has no trajectories here")
                 continue
             if life.env not in (None, envs[number]):
-                self._add(path, f"ticket {number} is of {envs[number]}, and of {life.env} in {LEDGER}")
+                self._add(path, f"ticket {number} is of {envs[number]}, and of {life.env} in {EVENT_LOG}")
             recorded = life.finished and (life.finished.answers, life.finished.failed)
             if recorded and recorded != (counts[False], counts[True]):
                 here = f"{counts[False]} answers and {counts[True]} failed ones"
-                self._add(path, f"ticket {number} has {here}, and {recorded[0]} and {recorded[1]} in {LEDGER}")
+                self._add(path, f"ticket {number} has {here}, and {recorded[0]} and {recorded[1]} in {EVENT_LOG}")
 
     def _due(self, stage: str, lives: TicketLives) -> set[int]:
         """Return the steps whose file must be there: not those before a restart, or with an event that says why."""

@@ -1,9 +1,9 @@
-"""The lives of a stage's tickets, followed row by row through its ledger, and the rows that cannot be."""
+"""The lives of a stage's tickets, followed row by row through its event log, and the rows that cannot be."""
 
 from dataclasses import asdict, dataclass
 
 from temper.orchestrator.loop.buffer import Totals
-from temper.orchestrator.run.ledger import TOTALS, LedgerRow
+from temper.orchestrator.run.event_log import TOTALS, EventRow
 
 ENDS = ("trained", "dropped", "failed")
 WITHOUT_TASK = "without_task"
@@ -21,11 +21,11 @@ class Life:
 
     number: int
     env: str | None
-    finished: LedgerRow | None = None
+    finished: EventRow | None = None
     """The last row of its group."""
     again: bool = False
     """Whether it was issued again after that."""
-    end: LedgerRow | None = None
+    end: EventRow | None = None
 
 
 class TicketLives:
@@ -56,7 +56,7 @@ class TicketLives:
         """The totals by the rows of the tickets."""
         return Totals(issued=len(self.lives), **self._counts, in_flight=len(self._open))
 
-    def follow(self, line: int, row: LedgerRow) -> None:
+    def follow(self, line: int, row: EventRow) -> None:
         """Follow the next row of this stage."""
         if row.event == "step":
             self._end_step(line, row)
@@ -73,7 +73,7 @@ class TicketLives:
         else:
             self._change(line, row, row.ticket)
 
-    def _admit(self, line: int, row: LedgerRow, number: int) -> None:
+    def _admit(self, line: int, row: EventRow, number: int) -> None:
         if number in self.lives:
             self._add(line, f"ticket {number} is admitted twice")
             return
@@ -93,7 +93,7 @@ class TicketLives:
         life = self.lives[number] = self._open[number] = Life(number=number, env=env)
         return life
 
-    def _change(self, line: int, row: LedgerRow, number: int) -> None:
+    def _change(self, line: int, row: EventRow, number: int) -> None:
         life = self.lives.get(number)
         if life is None:
             self._add(line, f"ticket {number} is {row.event} and was never admitted")
@@ -109,7 +109,7 @@ class TicketLives:
         else:
             self._end(line, row, life)
 
-    def _end(self, line: int, row: LedgerRow, life: Life) -> None:
+    def _end(self, line: int, row: EventRow, life: Life) -> None:
         number, is_without_task = life.number, row.event == "dropped" and row.why != NO_SIGNAL
         if life.finished is None and not is_without_task:
             self._add(line, f"ticket {number} is {row.event} before its group is finished")
@@ -121,7 +121,7 @@ class TicketLives:
         self._counts[row.event] += 1
         self._now[WITHOUT_TASK if is_without_task else row.event].append(number)
 
-    def _end_step(self, line: int, row: LedgerRow) -> None:
+    def _end_step(self, line: int, row: EventRow) -> None:
         if row.step is None:
             self._add(line, "a row 'step' without its number")
             return
@@ -131,7 +131,7 @@ class TicketLives:
         self.steps[row.step], self._now = self._now, _no_tickets()
         self.last_step = row.step
 
-    def _compare(self, line: int, row: LedgerRow) -> None:
+    def _compare(self, line: int, row: EventRow) -> None:
         """Compare the totals of a row with those of the tickets' rows."""
         try:
             recorded = asdict(row.totals)

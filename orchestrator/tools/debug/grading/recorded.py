@@ -14,8 +14,8 @@ from temper.envs.env_episode import EnvEpisode
 from temper.envs.source import SizedSource, distinct, open_source
 from temper.orchestrator.loop.shaping import earned
 from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.event_log import parse_row
 from temper.orchestrator.run.folder import RunDir, parsed_lines
-from temper.orchestrator.run.ledger import parse_row
 from temper.rollout.episodes.episode import LIMITS
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
@@ -49,7 +49,7 @@ class Regraded:
 
 
 class RecordedTasks:
-    """The tasks of one file of a run's folder `trajectories`, made again from the run's configuration and ledger."""
+    """The tasks of one file of a run's folder `trajectories`, made again from the run's configuration and event log."""
 
     def __init__(self, file: Path, rows: list[Row]) -> None:
         """Raise `ValueError` if the file is not in a run that has its configuration."""
@@ -100,11 +100,11 @@ class RecordedTasks:
         return self._heldout[name]
 
     def _admitted(self) -> dict[int, int]:
-        """Return the place of each ticket's task in its environment's source, by the ledger."""
-        if not self._run.ledger.is_file():
+        """Return the place of each ticket's task in its environment's source, by the event log."""
+        if not self._run.event_log.is_file():
             return {}
-        text = self._run.ledger.read_text(encoding="utf-8")
-        rows = [row for _, row in parsed_lines(text, self._run.ledger, parse_row)]
+        text = self._run.event_log.read_text(encoding="utf-8")
+        rows = [row for _, row in parsed_lines(text, self._run.event_log, parse_row)]
         of_stage = (row for row in rows if row.stage == self._stage and row.event == "admitted")
         return {row.ticket: row.index for row in of_stage if row.ticket is not None and row.index is not None}
 

@@ -196,7 +196,7 @@ def _between(record: RunRecord, name: str) -> CaptionedFigure | None:
     return CaptionedFigure(
         title=f"Held-out accuracy during {name}",
         note="The same held-out tasks each time, answered by the weights after a step; the bands are 95 % intervals over "
-        "tasks. A gap is where a score is void or missing.",
+        "tasks. A gap is where a score is stale or missing.",
         document=svg_document(figure),
     )
 

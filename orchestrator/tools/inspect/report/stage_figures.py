@@ -26,7 +26,7 @@ CURVES: dict[str, tuple[Curve, ...]] = {
             metrics={"train/loss": "loss"},
         ),
     ),
-    "self_sft": (
+    "rft": (
         Curve(
             title="Loss on own answers",
             note="Mean negative log-likelihood per trained token of the model's own right answers, in nats.",

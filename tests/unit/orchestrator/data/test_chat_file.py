@@ -236,6 +236,6 @@ def test_modes_are_read_from_a_configuration_that_names_some_and_a_limit_must_be
     demo = Path("configs/demo.yaml")
     named: Config = load_config(demo, ["sft.data=x.jsonl", "sft.thoughts.thinking={no_thought: 0.2}"])
     assert named.section(SftConfig).modes(left_out=False).thinking == ThinkingMix(budget=0.45, no_thought=0.2)
-    for stage in ("sft", "self_sft", "dpo"):
+    for stage in ("sft", "rft", "dpo"):
         with pytest.raises(ValueError, match=f"{stage}.max_tokens=0"):
             load_config(demo, [f"{stage}.max_tokens=0"])

@@ -24,7 +24,7 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.data.chat_data import DialogueTokenizer
 from temper.orchestrator.data.preference_rows import Preference, parse_preference, preference_rows
 from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, ShuffledRows
-from temper.orchestrator.data.self_answers import pair_lines, read_pairs
+from temper.orchestrator.data.sampled_answers import pair_lines, read_pairs
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.stages.dpo import DpoConfig
 from temper.rollout.budget.config import ThoughtConfig

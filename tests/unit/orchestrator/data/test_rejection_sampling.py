@@ -11,9 +11,9 @@ from temper.envs.core.thinking_mode import ThinkingMix
 from temper.envs.core.turn_text import CLOSE_THOUGHT
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
-from temper.orchestrator.data.self_answers import (
+from temper.orchestrator.data.sampled_answers import (
     RejectionSampledData,
-    SelfAnswer,
+    SampledAnswer,
     answer_lines,
     read_answers,
     sample_of,
@@ -84,7 +84,7 @@ def own(
     said: Trajectory | None = None,
     max_tokens: int | None = None,
     tags: ThoughtTags | None = TAGS,
-) -> tuple[RejectionSampledData, SelfAnswer]:
+) -> tuple[RejectionSampledData, SampledAnswer]:
     save(path, said or two_turns())
     (answers, _), settings = read_answers(path, max_tokens=max_tokens), thought or ThoughtConfig()
     data = RejectionSampledData(

@@ -408,7 +408,7 @@ def test_a_worker_that_serves_an_older_version_voids_the_score(tmp_path: Path, s
     assert (row.values["math/stale"], row.values["math/samples"]) == (2.0, 0.0)
     assert math.isnan(row.values["math/avg_at_k"])
     assert math.isnan(row.values["avg_at_k"])  # nothing is best by half of the environments
-    assert "rl step 2: the score of math is void: 2 answers" in session.screen.getvalue()
+    assert "rl step 2: the score of math is stale: 2 answers" in session.screen.getvalue()
 
 
 def test_the_best_checkpoint_is_that_of_the_best_evaluation(tmp_path: Path) -> None:

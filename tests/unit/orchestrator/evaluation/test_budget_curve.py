@@ -21,7 +21,7 @@ from temper.orchestrator.evaluation.budget_curve import (
     median_free_thought,
     overshoots,
 )
-from temper.orchestrator.evaluation.exam import EvalConfig, further_passes
+from temper.orchestrator.evaluation.evaluator import EvalConfig, further_passes
 from temper.orchestrator.evaluation.intervals import wilson_interval
 from temper.orchestrator.evaluation.record import read_evaluations
 from temper.orchestrator.evaluation.scores import env_result
@@ -35,9 +35,9 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages import eval as eval_stage
-from temper.orchestrator.stages import self_sft
+from temper.orchestrator.stages import rft
 from temper.orchestrator.stages.eval import evaluate, next_order
-from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.stages.rft import RftConfig
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.orchestrator.tracking.tracker import Tracker
 from temper.rewards.score import CORRECT, Score
@@ -341,8 +341,8 @@ def test_an_evaluation_of_what_is_down_ends_with_its_name(tmp_path: Path) -> Non
 
 def test_sampling_from_what_is_down_ends_with_its_name_and_blames_no_model(tmp_path: Path) -> None:
     async def sampled(run: Run, config: Config) -> Path:
-        sampling = SelfSftConfig(tasks=3, samples=2)
-        instance = single_instance(self_sft.STAGE)
+        sampling = RftConfig(tasks=3, samples=2)
+        instance = single_instance(rft.STAGE)
         return await sample_once(
             run,
             sampling,
@@ -352,7 +352,7 @@ def test_sampling_from_what_is_down_ends_with_its_name_and_blames_no_model(tmp_p
             wanted="right answers",
         )
 
-    with pytest.raises(TooManyFailures, match=r"engine.*'math'.*self_sft\.max_failures"):
+    with pytest.raises(TooManyFailures, match=r"engine.*'math'.*rft\.max_failures"):
         done(tmp_path, sampled, pool=RolloutPool(fails="math"))
 
 

@@ -11,7 +11,7 @@ from temper.envs.core.thinking_mode import UNLIMITED, up_to
 from temper.envs.source import content_key
 from temper.orchestrator.evaluation.budget_curve import task_scores
 from temper.orchestrator.evaluation.record import read_evaluations
-from temper.orchestrator.evaluation.scores import attested, env_result, is_of
+from temper.orchestrator.evaluation.scores import drop_stale, env_result, is_of
 from temper.rewards.score import Outcome, Score
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Ticket, Trajectory, Turn, WeightVersion
@@ -44,11 +44,11 @@ def test_an_answer_is_of_the_weights_that_sampled_every_token_of_it() -> None:
 
 def test_one_token_of_other_weights_voids_the_score_of_its_environment_and_of_no_other() -> None:
     groups = [answered("a", under(5)), answered("b", under(5, last=4)), answered("c", under(5), env="code", failed=2)]
-    sound, void = attested(groups, WeightVersion(step=5))
-    assert dict(void) == {"math": 1}
+    sound, stale = drop_stale(groups, WeightVersion(step=5))
+    assert dict(stale) == {"math": 1}
     assert [len(one.trajectories) for one in sound] == [0, 0, 1]
     assert len(sound[2].failed) == 2  # these need no weights
-    found = env_result(sound[:2], asked=2, stale=void["math"])
+    found = env_result(sound[:2], asked=2, stale=stale["math"])
     assert (found["stale"], found["samples"], found["failures"], found["complete"]) == (1, 0, 0, 0)
     assert all(
         math.isnan(found[name]) for name in ("avg_at_k", "avg_at_k_failures_as_zero", "pass_at_k", "stderr", "reward")
@@ -95,7 +95,7 @@ def test_an_engine_that_serves_older_weights_voids_the_score_by_name_and_the_oth
     assert (code["stale"], code["avg_at_k"]) == (0, 1.0)
     assert (metrics["math/stale"], metrics["code/avg_at_k"]) == (2.0, 1.0)
     assert math.isnan(metrics["math/avg_at_k"])
-    assert "the score of math is void: 2 answers" in screen
+    assert "the score of math is stale: 2 answers" in screen
     assert [task["scored"] for task in found["tasks"]["math"]] == [0, 0]
     (evaluation,) = read_evaluations(tmp_path / "run" / "eval")
     assert evaluation.envs["math"].stale == 2
@@ -119,7 +119,7 @@ def test_a_point_of_a_curve_is_void_by_itself(tmp_path: Path) -> None:
     curves = {env: {point["mode"]: point["accuracy"] for point in points} for env, points in found["curve"].items()}
     assert curves["math"] == {"budget": None, "unlimited": 1.0}
     assert curves["code"] == {"budget": 1.0, "unlimited": 1.0}
-    assert "the score of math is void" in screen
+    assert "the score of math is stale" in screen
 
 
 def test_without_a_number_a_whole_set_is_asked_in_order_each_row_once(tmp_path: Path) -> None:

@@ -389,12 +389,12 @@ def test_shares_that_change_hold_from_there_on_and_no_task_comes_again() -> None
     assert len(set(drawn)) == len(drawn)
 
 
-def test_the_ledger_gets_what_became_of_answers() -> None:
+def test_the_event_log_gets_what_became_of_answers() -> None:
     rows: list[dict[str, int | str]] = []
 
     async def work() -> None:
         buffer = Buffer(
-            groups_per_step=1, max_lag=1, max_replaced_groups=0, ledger=lambda event, row: rows.append({**row})
+            groups_per_step=1, max_lag=1, max_replaced_groups=0, event_log=lambda event, row: rows.append({**row})
         )
         version = VersionCell(WeightVersion(step=0))
         first, second = [await buffer.admit(mixture(), version) for _ in range(2)]
@@ -411,14 +411,17 @@ def test_the_ledger_gets_what_became_of_answers() -> None:
     ]
 
 
-def full_ledger(event: TicketEvent, values: Mapping[str, int | str]) -> None:
+def full_event_log(event: TicketEvent, values: Mapping[str, int | str]) -> None:
     if (event, values["ticket"]) == ("admitted", 3):
         raise OSError("no room for ticket 3")
 
 
 def test_a_task_whose_ticket_could_not_be_written_down_is_in_the_checkpoint_before_the_end() -> None:
     async def work() -> BufferState:
-        buffer, source = Buffer(groups_per_step=4, max_lag=0, max_replaced_groups=0, ledger=full_ledger), mixture()
+        buffer, source = (
+            Buffer(groups_per_step=4, max_lag=0, max_replaced_groups=0, event_log=full_event_log),
+            mixture(),
+        )
         version = VersionCell(WeightVersion(step=0))
         for _ in range(3):
             await buffer.admit(source, version)

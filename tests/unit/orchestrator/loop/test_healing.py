@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ledger_rows import read_ledger
+from support.event_rows import read_event_log
 from support.pushes import empty_push
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 from unit.orchestrator.loop.test_loop import Rollouts, told_folder
@@ -147,7 +147,7 @@ def trained(
 def taught(folder: RunDir) -> dict[int, list[int]]:
     """The tickets that each step was trained on."""
     steps: dict[int, list[int]] = {}
-    for row in read_ledger(folder.ledger):
+    for row in read_event_log(folder.event_log):
         if row.event == "trained":
             assert row.step is not None
             assert row.ticket is not None

@@ -34,9 +34,9 @@ from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.engines import Engines
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.session.trainer import Trainer
-from temper.orchestrator.stages import rl, self_sft
+from temper.orchestrator.stages import rft, rl
 from temper.orchestrator.stages.loop_stage import LoopStage
-from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.stages.rft import RftConfig
 from temper.orchestrator.stages.step_metrics import step_metrics
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.engines.protocol import EngineStats
@@ -601,14 +601,14 @@ def test_tasks_that_are_never_made_end_the_sampling_of_own_answers_by_its_deadli
     tmp_path: Path, folder: RunDir
 ) -> None:
     source = NeverMade()
-    config = load_config(Path("configs/demo.yaml"), ["self_sft.timeout_s=0.05"])
+    config = load_config(Path("configs/demo.yaml"), ["rft.timeout_s=0.05"])
     folder.store(RunState(model=str(tmp_path / "model")))
     with Progress(stream=io.StringIO()) as progress:
         run = ToldRun(config, folder=folder, progress=progress)
-        mixture, instance = Mixture({"math": source}, {"math": 1.0}), single_instance(self_sft.STAGE)
-        sampling = config.section(SelfSftConfig)
+        mixture, instance = Mixture({"math": source}, {"math": 1.0}), single_instance(rft.STAGE)
+        sampling = config.section(RftConfig)
         began = time.monotonic()
-        with pytest.raises(StuckError, match=r"self_sft.timeout_s"):
+        with pytest.raises(StuckError, match=r"rft.timeout_s"):
             asyncio.run(sample_once(run, sampling, mixture, instance=instance, lines=lambda draw, group: [], wanted=""))
     assert time.monotonic() - began < 5
     source.given_up.set()

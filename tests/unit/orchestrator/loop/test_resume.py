@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from support.ledger_rows import read_ledger
+from support.event_rows import read_event_log
 from support.pushes import empty_push
 from support.turns import turn_of
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
@@ -314,7 +314,7 @@ class Left:
 
 
 def left_of(root: Path) -> Left:
-    rows = read_ledger(root / "ledger.jsonl")
+    rows = read_event_log(root / "event_log.jsonl")
     last = max(place for place, row in enumerate(rows) if row.event == "step")  # what is beyond it depends on time
     rows = rows[:last]
     checkpoint = latest(root / "checkpoints" / "rl")
@@ -327,7 +327,7 @@ def check_whole(root: Path, case: Case) -> None:
     """No draw is lost or issued twice, no ticket has two ends, sums balance, each step stands once in each file, and no group
     is trained further behind than it may be.
     """
-    rows = read_ledger(root / "ledger.jsonl")
+    rows = read_event_log(root / "event_log.jsonl")
     issued = [row for row in rows if row.event == "admitted"]
     assert [row.ticket for row in issued] == list(range(len(issued)))
     assert [row.index for row in issued] == list(range(len(issued)))

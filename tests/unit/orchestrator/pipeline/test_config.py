@@ -11,7 +11,7 @@ from temper.orchestrator.config.schema import typed
 from temper.orchestrator.pipeline.config import flat_config, load_config, save_config
 from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.stages.dpo import DpoConfig
-from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.stages.rft import RftConfig
 from temper.orchestrator.stages.stage import all_stages
 from temper.rollout.sampling import Sampling
 
@@ -86,8 +86,8 @@ def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str
         ("rl.sampling.max_tokens=9", ["rl.sampling.max_tokens=9", "rollout.limits.turn_tokens"]),
         ("distill.sampling.min_p=0.1", ["distill.sampling.top_p=1.0", "min_p=0.1", "distill.sampling.temperature"]),
         ("distill.sampling.temperature=0", ["distill.sampling.temperature=0", "above 0"]),
-        ("self_sft.sampling.temperature=0", ["self_sft.sampling.temperature=0", "self_sft.samples=4", "above 0"]),
-        ("self_sft.sampling.stop=[x]", ["self_sft.sampling.stop=['x']", "leave it out"]),
+        ("rft.sampling.temperature=0", ["rft.sampling.temperature=0", "rft.samples=4", "above 0"]),
+        ("rft.sampling.stop=[x]", ["rft.sampling.stop=['x']", "leave it out"]),
         ("dpo.sampling.temperature=0", ["dpo.sampling.temperature=0", "dpo.samples=8", "above 0"]),
         (
             "dpo.sampling.top_p=0.9 dpo.data=pairs.jsonl",
@@ -96,7 +96,7 @@ def test_a_file_that_can_t_lie_over_another_is_named(text: str | None, said: str
         ("eval.budgets=[64] eval.sampling.max_tokens=32", ["budget of 64", "sampling.max_tokens=32"]),
         ("eval.sampling.top_p=2", ["eval.sampling.top_p=2", "at most 1"]),
         ("rl.group_size=1", ["rl.group_size=1", "at least 2"]),
-        ("stages=[init,sleep]", ["sleep", "init, sft, self_sft, dpo, rl, distill, eval, report"]),
+        ("stages=[init,sleep]", ["sleep", "init, sft, rft, dpo, rl, distill, eval, report"]),
         ("envs.maths.share=1", ["maths", "math"]),
         ("sft.batch_size=33 learner.ranks=2", ["sft.batch_size=33", "learner.ranks=2"]),
         ("rollout.limits.total_tokens=4096", ["total_tokens=4096", "max_model_len"]),
@@ -149,11 +149,11 @@ def test_settings_of_a_stage_that_is_not_run_refuse_no_run() -> None:
 
 def test_answers_that_are_imitated_or_told_apart_may_be_sampled_from_the_likeliest_tokens_alone() -> None:
     settings = ["top_p=0.9", "top_k=20", "temperature=0.7", "max_tokens=64"]
-    config = load_config(DEMO, [f"{stage}.sampling.{one}" for stage in ("self_sft", "dpo") for one in settings])
-    for part in (config.section(SelfSftConfig), config.section(DpoConfig)):
+    config = load_config(DEMO, [f"{stage}.sampling.{one}" for stage in ("rft", "dpo") for one in settings])
+    for part in (config.section(RftConfig), config.section(DpoConfig)):
         assert part.sampling == Sampling(top_p=0.9, top_k=20, temperature=0.7, max_tokens=64)
-    greedy = load_config(DEMO, ["self_sft.sampling.temperature=0", "self_sft.samples=1"])
-    assert greedy.section(SelfSftConfig).sampling.greedy
+    greedy = load_config(DEMO, ["rft.sampling.temperature=0", "rft.samples=1"])
+    assert greedy.section(RftConfig).sampling.greedy
 
 
 @pytest.mark.parametrize(

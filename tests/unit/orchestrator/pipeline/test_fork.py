@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import tiny_models
-from support.ledger_rows import read_ledger
+from support.event_rows import read_event_log
 
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.evaluation.record import read_run
@@ -17,8 +17,8 @@ from temper.orchestrator.pipeline.fork import fork
 from temper.orchestrator.pipeline.plan import plan
 from temper.orchestrator.pipeline.preview import preview, preview_of_fork
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError, begin, commit, verify
+from temper.orchestrator.run.event_log import EventLog
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.run.ledger import Ledger
 from temper.orchestrator.run.loop_state import GROUPS_FILE, STATE_FILE, LoopState
 from temper.orchestrator.stages.sft import SftConfig
 from temper.orchestrator.tools.inspect.report.report import summary
@@ -196,21 +196,21 @@ def test_the_command_line_names_what_a_fork_lacks(source: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("changed", "kept"), [("rl.optim.learning_rate=1e-6", "a group"), ("rollout.limits.turn_tokens=64", "")]
 )
-def test_a_fork_takes_the_ledger_of_its_stages_along_and_groups_that_its_settings_would_make_too(
+def test_a_fork_takes_the_event_log_of_its_stages_along_and_groups_that_its_settings_would_make_too(
     source: Path, changed: str, kept: str
 ) -> None:
     folder = RunDir(source)
     for name, rows in (("distill", 1), ("rl", 5)):
-        ledger = Ledger(folder.ledger, name)
+        event_log = EventLog(folder.event_log, name)
         for number in range(rows):
-            ledger.add("dropped", {"ticket": number, "why": "no_signal"})
+            event_log.add("dropped", {"ticket": number, "why": "no_signal"})
     directory = begin(folder.checkpoints("rl"), 150, needed_bytes=0)
     shutil.copytree(folder.checkpoints("rl") / "000150", directory, dirs_exist_ok=True)
-    state = LoopState(buffer={}, mixture={}, failures={}, version=150, ledger_rows=3)
+    state = LoopState(buffer={}, mixture={}, failures={}, version=150, event_rows=3)
     (directory / STATE_FILE).write_text(state.to_text())
     (directory / GROUPS_FILE).write_text("a group")
     commit(directory)
     fork(source, "rl/150", ["name=new", changed])
     new = RunDir(source.parent / "new")
-    assert [(row.stage, row.ticket) for row in read_ledger(new.ledger)] == [("rl", 0), ("rl", 1), ("rl", 2)]
+    assert [(row.stage, row.ticket) for row in read_event_log(new.event_log)] == [("rl", 0), ("rl", 1), ("rl", 2)]
     assert (new.checkpoints("rl") / "000150" / GROUPS_FILE).read_text() == kept

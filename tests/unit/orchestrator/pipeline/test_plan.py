@@ -25,9 +25,7 @@ def reached(*done: str, begun: dict[str, str] | None = None) -> RunState:
     """What a run has reached that has done these instances, each beginning with the model of the one before."""
     state, models = RunState(), {"init": "init", "sft": "sft", "rl": "rl"}
     for name in done:
-        stage = next(
-            known for known in ("self_sft", "sft", "rl", "dpo", "eval", "init", "report") if name.startswith(known)
-        )
+        stage = next(known for known in ("rft", "sft", "rl", "dpo", "eval", "init", "report") if name.startswith(known))
         trains = stage not in ("init", "eval", "report")
         state = replace(
             state,

@@ -288,7 +288,7 @@ def test_a_template_that_does_not_show_the_closing_has_the_usual_one_or_that_of_
         ("rl.thinking={budget: 0.5, budgets: [-4]}", "budget of -4 tokens"),
         ("rl.thinking={budget: 0.5, budgets: [450]}", "rollout.limits.total_tokens=512"),
         ("rollout.thought.grace=-1", "grace=-1"),
-        ("self_sft.thinking.no_thought=0.1", "must be 0"),
+        ("rft.thinking.no_thought=0.1", "must be 0"),
         ("sft.thoughts.low_effort_keep=0", "low_effort_keep=0"),
     ],
 )

@@ -11,13 +11,13 @@ from stat import S_ISDIR
 
 import pytest
 from integration.test_same_trajectories import TASK, answer
-from support.ledger_rows import read_ledger
+from support.event_rows import read_event_log
 from unit.orchestrator.evaluation.test_budget_curve import Tracked
 
 from temper.orchestrator.loop.deadline import StopFlag
 from temper.orchestrator.pipeline.config import load_config
+from temper.orchestrator.run.event_log import EventLog
 from temper.orchestrator.run.folder import RunDir, write_whole
-from temper.orchestrator.run.ledger import Ledger
 from temper.orchestrator.run.metrics_log import MetricsLog, read_metrics
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.context import RunContext
@@ -58,30 +58,30 @@ def test_a_row_of_metrics_stands_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
-def test_a_row_of_the_ledger_stands_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "ledger.jsonl"
-    ledger = Ledger(path, "rl")
-    ledger.add("finished", {"ticket": 1})
-    with no_file_above(path.stat().st_size + 10), pytest.raises(OSError, match=r"ledger\.jsonl"):
-        ledger.add("finished", {"ticket": 2})
-    ledger.add("finished", {"ticket": 3})
-    assert [row.ticket for row in read_ledger(path)] == [1, 3]
-    assert ledger.rows == 2
+def test_a_row_of_the_event_log_stands_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "event_log.jsonl"
+    event_log = EventLog(path, "rl")
+    event_log.add("finished", {"ticket": 1})
+    with no_file_above(path.stat().st_size + 10), pytest.raises(OSError, match=r"event_log\.jsonl"):
+        event_log.add("finished", {"ticket": 2})
+    event_log.add("finished", {"ticket": 3})
+    assert [row.ticket for row in read_event_log(path)] == [1, 3]
+    assert event_log.rows == 2
 
 
-def test_the_file_of_the_ledger_stays_open_until_it_is_cut(tmp_path: Path) -> None:
-    path, moved = tmp_path / "ledger.jsonl", tmp_path / "moved.jsonl"
-    ledger = Ledger(path, "rl")
-    ledger.add("finished", {"ticket": 1})
+def test_the_file_of_the_event_log_stays_open_until_it_is_cut(tmp_path: Path) -> None:
+    path, moved = tmp_path / "event_log.jsonl", tmp_path / "moved.jsonl"
+    event_log = EventLog(path, "rl")
+    event_log.add("finished", {"ticket": 1})
     path.rename(moved)
-    ledger.add("finished", {"ticket": 2})
-    ledger.sync()
+    event_log.add("finished", {"ticket": 2})
+    event_log.sync()
     assert not path.exists()
-    assert [row.ticket for row in read_ledger(moved)] == [1, 2]
+    assert [row.ticket for row in read_event_log(moved)] == [1, 2]
     moved.rename(path)
-    ledger.cut(1)
-    ledger.add("finished", {"ticket": 3})
-    assert [row.ticket for row in read_ledger(path)] == [1, 3]
+    event_log.cut(1)
+    event_log.add("finished", {"ticket": 3})
+    assert [row.ticket for row in read_event_log(path)] == [1, 3]
 
 
 def test_a_file_that_is_replaced_is_on_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_a_run_that_waited_in_vain_leaves_the_stacks_of_its_processes(tmp_path: 
 
 def test_a_start_that_is_waited_for_in_vain_leaves_the_stacks_of_those_that_start(tmp_path: Path) -> None:
     async def work(desk: Desk) -> None:
-        await desk.supervision.examine_starting("rl: nothing for 300 s while waiting for the rollout engines to start")
+        await desk.supervision.inspect_starting("rl: nothing for 300 s while waiting for the rollout engines to start")
 
     watched(tmp_path, work)
     (found,) = (tmp_path / "job" / "faults").iterdir()
@@ -206,7 +206,7 @@ def test_a_member_that_can_not_be_looked_at_is_ended(tmp_path: Path, monkeypatch
     def denied(pid: int) -> None:
         raise psutil.AccessDenied(pid)
 
-    monkeypatch.setattr(diagnosis, "examine", denied)
+    monkeypatch.setattr(diagnosis, "inspect", denied)
     worker = StuckWorker(refusals=0)
 
     async def work(desk: Desk) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from temper.envs.core.process import Heartbeat, Place, ProcessDied, WatchedProcess
 from temper.orchestrator.config.run_config import SupervisionConfig
-from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder, end, examine
+from temper.orchestrator.session.diagnosis import FaultDiagnosis, FaultFolder, end, inspect
 from temper.orchestrator.session.supervisor import AwakeClock, Supervisor
 
 CONFIG = SupervisionConfig(heartbeat_s=1.0, silent_s=5.0, stalled_s=20.0)
@@ -278,7 +278,7 @@ def test_the_look_at_a_stopped_process_shows_stacks_children_and_the_end_of_its_
     sleeper: "subprocess.Popen[bytes]",
 ) -> None:
     sleeper.send_signal(signal.SIGSTOP)
-    found = examine(sleeper.pid)
+    found = inspect(sleeper.pid)
     assert f"process {sleeper.pid}" in found.text
     assert "stopped" in found.text
     assert "waits_for_what_never_comes" in found.text or "no stacks:" in found.text
@@ -295,13 +295,13 @@ def test_the_look_at_a_stopped_process_shows_stacks_children_and_the_end_of_its_
 def test_a_process_whose_memory_may_not_be_read_writes_its_stacks_itself(
     sleeper: "subprocess.Popen[bytes]", tmp_path: Path
 ) -> None:
-    found = examine(sleeper.pid, spy=tmp_path / "no-such-program")
+    found = inspect(sleeper.pid, spy=tmp_path / "no-such-program")
     assert "its stacks are in its log, below" in found.text
     assert "in waits_for_what_never_comes" in found.text
 
 
 def test_a_process_that_has_ended_is_said_to_have() -> None:
-    assert examine(2**22 + 1).text == f"process {2**22 + 1} has ended"
+    assert inspect(2**22 + 1).text == f"process {2**22 + 1} has ended"
 
 
 def test_faults_are_numbered_and_named_by_who_is_at_fault(tmp_path: Path) -> None:

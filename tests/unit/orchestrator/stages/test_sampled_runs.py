@@ -9,8 +9,8 @@ from support.fault_job import SYNCHRONOUS, rows, runs
 from support.healing import audited
 
 SETTINGS = [
-    "stages=[init,self_sft,dpo,rl,distill]",
-    *("self_sft.tasks=48", "self_sft.steps=2", "self_sft.batch_size=8", "self_sft.sampling.top_p=0.9"),
+    "stages=[init,rft,dpo,rl,distill]",
+    *("rft.tasks=48", "rft.steps=2", "rft.batch_size=8", "rft.sampling.top_p=0.9"),
     *("dpo.tasks=128", "dpo.steps=2", "dpo.batch_size=4", "dpo.sampling.top_k=50", "dpo.sampling.temperature=0.8"),
     *("rl.steps=2", "rl.sampling.temperature=0.7", *SYNCHRONOUS),
     *("distill.steps=2", "distill.groups_per_step=4", "distill.group_size=2", "distill.max_lag=0"),
@@ -27,7 +27,7 @@ def test_stages_train_on_what_was_sampled_as_they_say(tmp_path: Path) -> None:
         job = found.start("sampled", *SETTINGS, f"distill.teacher.path={teacher}")
         assert job.end() == 0, job.output
         audited(job.run)
-        assert len(rows(job.run, "self_sft")) == len(rows(job.run, "dpo")) == 2
+        assert len(rows(job.run, "rft")) == len(rows(job.run, "dpo")) == 2
         for stage, temperature in TEMPERATURES.items():
             (file,) = (job.run / "trajectories").glob(f"{stage}-2.jsonl")
             answers = [json.loads(line) for line in file.read_text("utf-8").splitlines()]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from unit.orchestrator.evaluation.test_budget_curve import EVALUATION, RolloutPool, done
 
-from temper.orchestrator.evaluation.exam import EvalConfig
+from temper.orchestrator.evaluation.evaluator import EvalConfig
 from temper.orchestrator.loop.deadline import StuckError
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.plan import single_instance
 from temper.orchestrator.session.run import Run
-from temper.orchestrator.stages import self_sft
+from temper.orchestrator.stages import rft
 from temper.orchestrator.stages.eval import evaluate
-from temper.orchestrator.stages.self_sft import SelfSftConfig
+from temper.orchestrator.stages.rft import RftConfig
 from temper.orchestrator.stages.supervised_loop import sample_once
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Group, Ticket
@@ -43,9 +43,9 @@ async def evaluation(run: Run, config: Config) -> Path:
 async def own_answers(run: Run, config: Config) -> Path:
     return await sample_once(
         run,
-        config.section(SelfSftConfig),
-        single_instance(self_sft.STAGE).mixture(config, {}),
-        instance=single_instance(self_sft.STAGE),
+        config.section(RftConfig),
+        single_instance(rft.STAGE).mixture(config, {}),
+        instance=single_instance(rft.STAGE),
         lines=lambda draw, group: ["an answer"],
         wanted="right answers",
     )
@@ -53,7 +53,7 @@ async def own_answers(run: Run, config: Config) -> Path:
 
 @pytest.mark.parametrize("sampling", [evaluation, own_answers])
 def test_answers_are_waited_for_anew_while_workers_are_replaced(tmp_path: Path, sampling: Sampled) -> None:
-    settings = ["eval.timeout_s=0.5", "self_sft.timeout_s=0.5", "self_sft.tasks=2"]
+    settings = ["eval.timeout_s=0.5", "rft.timeout_s=0.5", "rft.tasks=2"]
 
     def ended(place: Path, healed: Callable[[], float]) -> Path:
         pool = Slow(healed)
@@ -64,7 +64,7 @@ def test_answers_are_waited_for_anew_while_workers_are_replaced(tmp_path: Path, 
 
         return done(place, stage, *settings, pool=pool)[0]
 
-    with pytest.raises(StuckError, match=r"(eval|self_sft)\.timeout_s"):
+    with pytest.raises(StuckError, match=r"(eval|rft)\.timeout_s"):
         ended(tmp_path / "dead", lambda: 0.0)
     assert ended(tmp_path / "healed", time.monotonic).exists()
 
@@ -94,7 +94,7 @@ def test_the_answers_that_a_stage_trains_on_are_drawn_as_it_says(tmp_path: Path)
     async def stage(run: Run, config: Config) -> Path:
         return await own_answers(run, config)
 
-    done(tmp_path, stage, "self_sft.tasks=3", "self_sft.sampling.top_p=0.9", pool=pool)
+    done(tmp_path, stage, "rft.tasks=3", "rft.sampling.top_p=0.9", pool=pool)
     assert [ticket.sampling for ticket in pool.tickets] == [Sampling(top_p=0.9)] * 3
 
 
@@ -126,7 +126,7 @@ def test_where_one_group_raises_the_others_are_given_up_first(tmp_path: Path, sa
         assert run.supervision.status().evaluation is None
         return tmp_path
 
-    done(tmp_path, stage, "self_sft.tasks=4", pool=pool)
+    done(tmp_path, stage, "rft.tasks=4", pool=pool)
 
 
 class Watched(RolloutPool):

@@ -61,8 +61,8 @@ def test_a_run_that_was_killed_or_works_is_sound_at_every_point(tmp_path: Path, 
     folder.store(RunState(model="model"))
     Past(tmp_path).steps(until)
     assert failures(folder) == []
-    with folder.ledger.open("a") as ledger:
-        ledger.write('{"stage": "rl", "ev')
+    with folder.event_log.open("a") as event_log:
+        event_log.write('{"stage": "rl", "ev')
     if until % EVERY:  # the last step is not measured yet
         lines = folder.metrics.read_text().splitlines(keepends=True)
         folder.metrics.write_text("".join(lines[:-1]) + lines[-1][:20])
@@ -77,8 +77,8 @@ def require_found(folder: RunDir, where: str, ticket: int | None = None) -> None
 
 def row_of(folder: RunDir, event: str) -> tuple[int, Row]:
     """Return the first row of an event after step 17 with its line: nothing that follows is cut back."""
-    start = first(folder.ledger, event="step", step=17)
-    numbered = enumerate(rows(folder.ledger), 1)
+    start = first(folder.event_log, event="step", step=17)
+    numbered = enumerate(rows(folder.event_log), 1)
     return next((line, row) for line, row in numbered if line > start and row["event"] == event)
 
 
@@ -99,11 +99,11 @@ WRONG_ROWS: dict[str, tuple[str, Change, int | None, bool]] = {
 
 
 @pytest.mark.parametrize("fault", WRONG_ROWS)
-def test_a_wrong_row_of_the_ledger_is_found(folder: RunDir, fault: str) -> None:
+def test_a_wrong_row_of_the_event_log_is_found(folder: RunDir, fault: str) -> None:
     event, changed, offset, names_ticket = WRONG_ROWS[fault]
     line, row = row_of(folder, event)
-    change(folder.ledger, line, *changed(row))
-    where = "ledger.jsonl" if offset is None else f"ledger.jsonl:{line + offset}"
+    change(folder.event_log, line, *changed(row))
+    where = "event_log.jsonl" if offset is None else f"event_log.jsonl:{line + offset}"
     require_found(folder, where, row["ticket"] if names_ticket else None)
 
 
@@ -127,39 +127,39 @@ def test_a_wrong_row_of_the_metrics_is_found(folder: RunDir, fault: str) -> None
 
 
 def test_a_lost_row_of_a_trained_ticket_is_found_at_the_step(folder: RunDir) -> None:
-    change(folder.ledger, row_of(folder, "trained")[0])
-    require_found(folder, f"ledger.jsonl:{first(folder.ledger, event='step', step=18)}")
+    change(folder.event_log, row_of(folder, "trained")[0])
+    require_found(folder, f"event_log.jsonl:{first(folder.event_log, event='step', step=18)}")
 
 
 def test_a_lost_step_is_found_at_the_next(folder: RunDir) -> None:
-    change(folder.ledger, first(folder.ledger, event="step", step=18))
-    require_found(folder, f"ledger.jsonl:{first(folder.ledger, event='step', step=19)}")
+    change(folder.event_log, first(folder.event_log, event="step", step=18))
+    require_found(folder, f"event_log.jsonl:{first(folder.event_log, event='step', step=19)}")
 
 
-def test_a_lost_ledger_is_found(folder: RunDir) -> None:
-    folder.ledger.unlink()
-    require_found(folder, "ledger.jsonl")
+def test_a_lost_event_log_is_found(folder: RunDir) -> None:
+    folder.event_log.unlink()
+    require_found(folder, "event_log.jsonl")
 
 
 def test_a_ticket_that_was_trained_steps_ago_is_found(folder: RunDir) -> None:
-    old, (line, row) = first(folder.ledger, event="trained"), row_of(folder, "trained")
-    ticket = rows(folder.ledger)[old - 1]["ticket"]
-    change(folder.ledger, line, row | {"ticket": ticket})
-    require_found(folder, f"ledger.jsonl:{line}", ticket)
+    old, (line, row) = first(folder.event_log, event="trained"), row_of(folder, "trained")
+    ticket = rows(folder.event_log)[old - 1]["ticket"]
+    change(folder.event_log, line, row | {"ticket": ticket})
+    require_found(folder, f"event_log.jsonl:{line}", ticket)
 
 
 def test_a_ticket_that_finishes_after_its_end_is_found(folder: RunDir) -> None:
     line, row = row_of(folder, "trained")
-    finished = rows(folder.ledger)[first(folder.ledger, event="finished", ticket=row["ticket"]) - 1]
-    change(folder.ledger, line, row, finished)
-    require_found(folder, f"ledger.jsonl:{line + 1}", row["ticket"])
+    finished = rows(folder.event_log)[first(folder.event_log, event="finished", ticket=row["ticket"]) - 1]
+    change(folder.event_log, line, row, finished)
+    require_found(folder, f"event_log.jsonl:{line + 1}", row["ticket"])
 
 
 def test_a_ticket_that_is_trained_before_it_is_finished_is_found(folder: RunDir) -> None:
     ticket = row_of(folder, "trained")[1]["ticket"]
-    change(folder.ledger, first(folder.ledger, event="finished", ticket=ticket))
-    line = first(folder.ledger, event="trained", ticket=ticket)
-    require_found(folder, f"ledger.jsonl:{line}", ticket)
+    change(folder.event_log, first(folder.event_log, event="finished", ticket=ticket))
+    line = first(folder.event_log, event="trained", ticket=ticket)
+    require_found(folder, f"event_log.jsonl:{line}", ticket)
 
 
 def test_wrong_files_of_trajectories_are_found(folder: RunDir) -> None:
@@ -192,8 +192,10 @@ def sealed(directory: Path, name: str, text: str) -> None:
 WRONG_STATES: dict[str, Callable[[RunDir, Row], Any]] = {
     "ticket_lost": lambda folder, state: state["buffer"]["tickets"].pop(0)["number"],
     "ticket_trained": lambda folder, state: state["buffer"]["tickets"].append({"number": 0}) or 0,
-    "too_many_rows": lambda folder, state: state.update(ledger_rows=10**6),
-    "rows_of_another_step": lambda folder, state: state.update(ledger_rows=first(folder.ledger, event="step", step=12)),
+    "too_many_rows": lambda folder, state: state.update(event_rows=10**6),
+    "rows_of_another_step": lambda folder, state: state.update(
+        event_rows=first(folder.event_log, event="step", step=12)
+    ),
     "another_format": lambda folder, state: state.pop("format") and None,
 }
 """Changes of the loop's state in a checkpoint by name. Each returns the ticket that the finding names."""
@@ -236,7 +238,7 @@ def test_how_often_answers_are_kept_may_change_and_counts_from_there_on(folder: 
 
 
 def test_a_fork_answers_for_its_own_steps(folder: RunDir) -> None:
-    """It has the ledger up to the checkpoint, and rows of metrics from there on."""
+    """It has the event log up to the checkpoint, and rows of metrics from there on."""
     for line in range(15, 0, -1):
         change(folder.metrics, line)
     for step in (5, 10, 15):
@@ -244,10 +246,10 @@ def test_a_fork_answers_for_its_own_steps(folder: RunDir) -> None:
     folder.store(replace(folder.state(), done={"sft": 9, "rl": 20}, origin={"from": "rl/15"}))
     assert failures(folder) == []
     change(folder.metrics, 1)
-    assert [one.where for one in failures(folder)] == ["metrics.jsonl:1", "ledger.jsonl"]
+    assert [one.where for one in failures(folder)] == ["metrics.jsonl:1", "event_log.jsonl"]
 
 
-def test_a_fork_has_the_ledger_of_the_stages_before_and_none_of_their_rows(folder: RunDir) -> None:
+def test_a_fork_has_the_event_log_of_the_stages_before_and_none_of_their_rows(folder: RunDir) -> None:
     folder.metrics.unlink()
     shutil.rmtree(folder.trajectories)
     shutil.rmtree(folder.root / "checkpoints")
@@ -285,9 +287,9 @@ def test_the_command_tells_what_it_found_and_ends_with_one(folder: RunDir, capsy
     assert main(["debug", "audit", str(folder.root)]) == 0
     capsys.readouterr()
     line, row = row_of(folder, "trained")
-    change(folder.ledger, line, row, row)
+    change(folder.event_log, line, row, row)
     assert main(["debug", "audit", str(folder.root)]) == 1
-    assert f"ledger.jsonl:{line + 1}" in capsys.readouterr().out
+    assert f"event_log.jsonl:{line + 1}" in capsys.readouterr().out
     assert main(["debug", "audit", str(folder.root), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["failures"] >= 1

@@ -1,4 +1,4 @@
-"""Recorded answers are put to their verifiers again, with tasks that are made again from configuration and ledger."""
+"""Recorded answers are put to their verifiers again, with tasks that are made again from configuration and event log."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
         {"stage": "rl", "event": "admitted", "time": 0.0, "ticket": ticket, "env": "math", "index": index, "version": 1}
         for ticket, index in ((40, 3), (41, 9))
     ]
-    run.ledger.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    run.event_log.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     first, second = train.task(3), train.task(9)
     groups = [
         group(

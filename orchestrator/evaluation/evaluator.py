@@ -21,7 +21,7 @@ from temper.orchestrator.evaluation.budget_curve import (
     budget_curve,
     median_free_thought,
 )
-from temper.orchestrator.evaluation.scores import attested, of_env, void_in_words
+from temper.orchestrator.evaluation.scores import describe_stale, drop_stale, of_env
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
 from temper.orchestrator.loop.watches import FailureWatch
 from temper.orchestrator.session.run import Run
@@ -113,7 +113,7 @@ def heldout_tasks(config: RunConfig, tasks: int | None) -> list[Task]:
     return found
 
 
-class Exam:
+class Evaluator:
     """Puts tasks to the engines. Every pass has a deadline and tickets of its own, and so other seeds."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Exam:
     ) -> None:
         """Every token of a score must come from the weights `version`; None where who answers has no versions."""
         self.label = label
-        self.void: Counter[str] = Counter()
+        self.stale: Counter[str] = Counter()
         """Answers with a token of other weights, by environment."""
         self._version = version
         self._run = run
@@ -175,14 +175,14 @@ class Exam:
         self._watch.conclude()
         return groups
 
-    def attested(self, groups: list[Group]) -> list[Group]:
-        """Return the groups without the answers of environments whose score is void, which is said and counted."""
+    def drop_stale(self, groups: list[Group]) -> list[Group]:
+        """Return the groups without the answers of environments whose score is stale, which is said and counted."""
         if self._version is None:
             return groups
-        sound, void = attested(groups, self._version)
-        self.void += void
-        for env, answers in void.items():
-            self._run.progress.note(f"eval-{self.label}: {void_in_words(env, answers, groups, self._version)}")
+        sound, stale = drop_stale(groups, self._version)
+        self.stale += stale
+        for env, answers in stale.items():
+            self._run.progress.note(f"eval-{self.label}: {describe_stale(env, answers, groups, self._version)}")
         return sound
 
     async def _in_time(
@@ -200,7 +200,7 @@ class Exam:
 
 
 async def thinking_passes(
-    run: Run, config: EvalConfig, exam: Exam, tasks: list[Task], free: list[Group]
+    run: Run, config: EvalConfig, evaluator: Evaluator, tasks: list[Task], free: list[Group]
 ) -> tuple[list[Group], dict[str, list[BudgetPoint]]]:
     """Ask in further passes; returns their groups, and the curve of every environment that thinks."""
     scope = run.config.rollout.thought.scope
@@ -209,13 +209,13 @@ async def thinking_passes(
     known = {env: value for env, value in medians.items() if value is not None}
     for env in sorted(set(run.config.envs) - set(known)):
         why = "no answer has a score" if env in medians else "its tasks are answered without a thought"
-        run.progress.note(f"eval-{exam.label}: no curve for {env}: {why}")
+        run.progress.note(f"eval-{evaluator.label}: no curve for {env}: {why}")
     passes = further_passes(config, known) if known else []
     further: list[Group] = []
     for one in passes:
-        run.progress.note(f"eval-{exam.label}: {one.name}")
-        further += await exam.answers(one.tasks(tasks))
-    sound = exam.attested(further)
+        run.progress.note(f"eval-{evaluator.label}: {one.name}")
+        further += await evaluator.answers(one.tasks(tasks))
+    sound = evaluator.drop_stale(further)
     conditions = {env: [FREE, *(condition for one in passes for condition in one.conditions[env])] for env in known}
     groups = [*free, *sound]
     return further, {env: budget_curve(of_env(groups, env), conditions[env], scope=scope) for env in known}

@@ -23,7 +23,7 @@ from temper.rollout.trajectory_json import turn_from_json, turn_to_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelfAnswer:
+class SampledAnswer:
     """An answer of the model: the draw of its task, and its turns."""
 
     draw: Draw
@@ -46,12 +46,12 @@ def answer_lines(draw: Draw, group: Group) -> list[str]:
     return [json.dumps({"draw": asdict(draw), "turns": _written(trajectory)}) for trajectory in right]
 
 
-def read_answers(path: Path, *, max_tokens: int | None) -> tuple[list[SelfAnswer], dict[str, int]]:
+def read_answers(path: Path, *, max_tokens: int | None) -> tuple[list[SampledAnswer], dict[str, int]]:
     """Read the answers of a file of `answer_lines`, and count those that are used and those that are too long.
 
     Raise `ValueError` where none is left.
     """
-    answers = [SelfAnswer(draw=Draw(**row["draw"]), turns=_turns(row["turns"])) for row in _rows(path)]
+    answers = [SampledAnswer(draw=Draw(**row["draw"]), turns=_turns(row["turns"])) for row in _rows(path)]
     kept = [answer for answer in answers if fits(sample_of(answer.turns).ids, max_tokens)]
     return kept, require_rows(path, len(kept), {too_long(max_tokens): len(answers) - len(kept)})
 
@@ -114,7 +114,7 @@ class RejectionSampledData:
 
     def __init__(
         self,
-        answers: Sequence[SelfAnswer],
+        answers: Sequence[SampledAnswer],
         mixture: Mixture,
         renderer: Renderer,
         tags: ThoughtTags | None,
@@ -147,7 +147,7 @@ class RejectionSampledData:
             return sample
         return sample_of(answer.turns)  # without the budget in its prompt
 
-    def _draw_budget(self, answer: SelfAnswer, rng: random.Random) -> int | None:
+    def _draw_budget(self, answer: SampledAnswer, rng: random.Random) -> int | None:
         mode = self._thinking.draw_mode(rng)
         if mode is not Mode.BUDGET or not answer.has_thought or self._tags is None:
             return None
@@ -156,7 +156,7 @@ class RejectionSampledData:
         longest = max(turn.thought.tokens for turn in answer.turns)
         return rng.randrange(longest) if longest else None
 
-    def sample(self, answer: SelfAnswer, *, budget: int | None) -> TrainingSample:
+    def sample(self, answer: SampledAnswer, *, budget: int | None) -> TrainingSample:
         """Return an answer under a budget as a training sample: trained are the tokens that the model sampled."""
         prompt = None if budget is None else self._prompt(answer, budget)
         if budget is None or prompt is None:
@@ -173,7 +173,7 @@ class RejectionSampledData:
             trained_T += [False] * len(context) + own
         return TrainingSample.supervised(ids=ids, trained_T=trained_T)
 
-    def _prompt(self, answer: SelfAnswer, budget: int) -> tuple[int, ...] | None:
+    def _prompt(self, answer: SampledAnswer, budget: int) -> tuple[int, ...] | None:
         """Return the prompt under a budget: as the engine saw it, or where budgets are announced with the announcement.
 
         None if it can't be announced, because the environment added messages to those of the task.

@@ -1,11 +1,11 @@
-"""The rows of a ledger, read as a whole: tests look at short ones."""
+"""The rows of a event log, read as a whole: tests look at short ones."""
 
 from pathlib import Path
 
+from temper.orchestrator.run.event_log import EventRow, parse_row
 from temper.orchestrator.run.folder import whole_lines
-from temper.orchestrator.run.ledger import LedgerRow, parse_row
 
 
-def read_ledger(path: Path) -> list[LedgerRow]:
+def read_event_log(path: Path) -> list[EventRow]:
     """Read the rows in order, without a torn last line."""
     return [parse_row(line) for line in whole_lines(path.read_text(encoding="utf-8"))]

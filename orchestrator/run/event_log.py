@@ -1,4 +1,4 @@
-"""The ledger of a run: `ledger.jsonl`, one flat object a line, the life of every ticket of the stages that run the loop.
+"""The event log of a run: `event_log.jsonl`, one flat object a line, the life of every ticket of the stages that run the loop.
 
     {"stage": "rl", "ticket": 7, "event": "admitted", "env": "math", "index": 7, "version": 3, "time": 1700000000.0}
     {... "event": "reissued", "why": "restored"}            handed out again after a restart, or when its worker died
@@ -28,7 +28,7 @@ TOTALS = tuple(field.name for field in fields(Totals))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerRow:
+class EventRow:
     """One line. A field is None where its event has none of that name.
 
     `failed` counts the failed answers of a `finished` group, and in the row of a `step` the tickets that failed.
@@ -57,15 +57,15 @@ class LedgerRow:
         values = asdict(self)
         missing = [name for name in TOTALS if values[name] is None]
         if missing:
-            raise ValueError(f"a row {self.event!r} of the ledger has no {', '.join(missing)}")
+            raise ValueError(f"a row {self.event!r} of the event log has no {', '.join(missing)}")
         return Totals(**{name: values[name] for name in TOTALS})
 
 
-class Ledger:
+class EventLog:
     """Writes the rows of one stage; the only writer of its file while the stage runs."""
 
     def __init__(self, path: Path, stage: str, *, clock: Callable[[], float] = time.time) -> None:
-        """Open the ledger. A line that a killed process left half written is removed."""
+        """Open the event log. A line that a killed process left half written is removed."""
         self._path = path
         self._file = RowFile(path)
         self._stage = stage
@@ -115,7 +115,7 @@ class Ledger:
             os.truncate(self._path, end)
 
 
-def copy_ledger(source: Path, target: Path, *, rows: Mapping[str, int | None]) -> None:
+def copy_event_log(source: Path, target: Path, *, rows: Mapping[str, int | None]) -> None:
     """Copy the rows of stages to another run: of each the first so many, or all of them (None).
 
     Raise `ValueError` with file and line number for a line that is no row.
@@ -136,12 +136,12 @@ def _head(stage: str) -> str:
     return f'{{"stage": {json.dumps(stage)}, '
 
 
-def parse_row(line: str) -> LedgerRow:
+def parse_row(line: str) -> EventRow:
     """Parse the row of one line. Raise `ValueError` where it is none."""
     try:
-        row = LedgerRow(**json.loads(line))
+        row = EventRow(**json.loads(line))
     except (ValueError, TypeError) as error:
-        raise ValueError(f"no row of a ledger: {line[:80]!r}") from error
+        raise ValueError(f"no row of an event log: {line[:80]!r}") from error
     if row.event not in EVENTS:
-        raise ValueError(f"no row of a ledger: event {row.event!r} is none of {', '.join(EVENTS)}")
+        raise ValueError(f"no row of an event log: event {row.event!r} is none of {', '.join(EVENTS)}")
     return row

@@ -1,4 +1,4 @@
-"""`self_sft`: supervised fine-tuning on the model's own right answers, a share of their thoughts cut at a budget.
+"""`rft`: supervised fine-tuning on the model's own right answers, a share of their thoughts cut at a budget.
 
 Semi-on-policy: the answers are sampled once, from the model that the stage starts with.
 """
@@ -11,9 +11,9 @@ from typing import ClassVar
 from temper.envs.core.setting import immutable
 from temper.envs.core.thinking_mode import ThinkingMix
 from temper.learner.models.shape import longest_sequence
-from temper.orchestrator.config.fitting import fit_own_answers
-from temper.orchestrator.config.supervised import OwnAnswersConfig
-from temper.orchestrator.data.self_answers import RejectionSampledData, answer_lines, read_answers
+from temper.orchestrator.config.fitting import fit_sampled_data
+from temper.orchestrator.config.supervised import SampledDataConfig
+from temper.orchestrator.data.sampled_answers import RejectionSampledData, answer_lines, read_answers
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
@@ -29,10 +29,10 @@ from temper.rollout.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfSftConfig(OwnAnswersConfig):
+class RftConfig(SampledDataConfig):
     """Supervised fine-tuning on the model's own right, well-formed answers."""
 
-    stage: ClassVar[str] = "self_sft"
+    stage: ClassVar[str] = "rft"
 
     samples: int = immutable(4)
     """Answers to each task."""
@@ -42,10 +42,10 @@ class SelfSftConfig(OwnAnswersConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.thinking.no_thought or self.thinking.low_effort:
-            raise ValueError("self_sft.thinking cuts thoughts at budgets; its no_thought and low_effort must be 0")
+            raise ValueError("rft.thinking cuts thoughts at budgets; its no_thought and low_effort must be 0")
 
 
-async def run_self_sft(run: Run, config: SelfSftConfig, instance: StageInstance) -> Path:
+async def run_rft(run: Run, config: RftConfig, instance: StageInstance) -> Path:
     """Sample if that is not done, then train for `config.steps`; return the checkpoint of the last step."""
     mixture = await in_thread(instance.mixture, run.config, config.shares)
     path = await sample_once(run, config, mixture, instance=instance, lines=answer_lines, wanted="right answers")
@@ -69,13 +69,13 @@ async def run_self_sft(run: Run, config: SelfSftConfig, instance: StageInstance)
 
 
 STAGE = Stage(
-    name="self_sft",
+    name="rft",
     role=Role.TRAIN,
-    settings=SelfSftConfig,
-    run=run_self_sft,
+    settings=RftConfig,
+    run=run_rft,
     first_ticket=2 * TICKETS,
     plays=lambda config: True,
     limits_thoughts=lambda config: config.thinking.budget > 0,
-    fits=fit_own_answers,
+    fits=fit_sampled_data,
     check=lambda config, start: start.training_tasks(config.shares),
 )
