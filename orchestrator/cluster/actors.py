@@ -22,7 +22,7 @@ T = TypeVar("T")
 CLOSE_S = 30.0
 NO_GROUPS: Mapping[str, str] = {}
 NODES_S = 30.0
-DEATHS = (RayActorError, OutOfMemoryError, NodeDiedError)
+PROCESS_FAILURES = (RayActorError, OutOfMemoryError, NodeDiedError)
 """What Ray raises where an actor's process has ended: it has an error of its own for one that it ends before memory is full."""
 
 
@@ -41,12 +41,12 @@ async def await_actor(call: Awaitable[Any], name: str, *, died: type[ProcessDied
     except RayTaskError as error:
         if isinstance(error.cause, ProcessDied):
             raise died(f"{name}: {error.cause}") from error
-        if isinstance(error.cause, DEATHS):
+        if isinstance(error.cause, PROCESS_FAILURES):
             raise ProcessDied(
                 f"{name} was given nothing by a process that died ({describe_error(error.cause)})"
             ) from error
         raise
-    except DEATHS as error:
+    except PROCESS_FAILURES as error:
         if isinstance(error, RayActorError) and error.actor_init_failed:  # which it would again
             raise RuntimeError(f"{name} could not start ({' '.join(str(error).split())})") from error
         raise died(f"{name} died ({' '.join(str(error).split())})") from error
@@ -71,14 +71,14 @@ class ActorProcess:
 
     async def wait_until_running(self) -> None:
         """See `Process.wait_until_running`. The process writes its stacks on a signal from then on."""
-        pid, host, node = await self._answer(self._actor.__ray_call__.remote(_introduce))
+        pid, host, node = await self._await(self._actor.__ray_call__.remote(_locate_process))
         here = ray.get_runtime_context().get_node_id()
         self.place = Place(pid=pid, host=host, node=None if node == here else node)
 
     async def call(
         self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
     ) -> Any:
-        return await self._answer(self.begin(method, *args, named=named), cancels=cancels)
+        return await self._await(self.begin(method, *args, named=named), cancels=cancels)
 
     def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[Any]:
         """See `Process.begin`: return Ray's reference, in place of which another actor is given the answer itself."""
@@ -94,9 +94,9 @@ class ActorProcess:
 
     async def host(self) -> str:
         """See `Process.host`: loopback if the cluster has no other machine for processes of the run."""
-        if len(await living_nodes(hosts=True)) == 1:
+        if len(await list_nodes(hosts=True)) == 1:
             return LOOPBACK
-        address: str = await self._answer(self._actor.__ray_call__.remote(lambda _: ray.util.get_node_ip_address()))
+        address: str = await self._await(self._actor.__ray_call__.remote(lambda _: ray.util.get_node_ip_address()))
         return address
 
     def kill(self) -> None:
@@ -110,11 +110,11 @@ class ActorProcess:
             await asyncio.wait_for(closing, CLOSE_S)
         self.kill()
 
-    async def _answer(self, call: Awaitable[Any], *, cancels: bool = False) -> Any:
+    async def _await(self, call: Awaitable[Any], *, cancels: bool = False) -> Any:
         return await await_actor(call, self._name, died=self._died, cancels=cancels)
 
 
-async def living_nodes(*, hosts: bool = False) -> list[str]:
+async def list_nodes(*, hosts: bool = False) -> list[str]:
     """Return the ids of the living nodes; with `hosts` without those that offer no CPU and no GPU, such as a mere head.
 
     Raise `RuntimeError` if the cluster does not answer within `NODES_S` seconds.
@@ -127,27 +127,27 @@ async def living_nodes(*, hosts: bool = False) -> list[str]:
     return [node["NodeID"] for node in alive if not hosts or any(node["Resources"].get(one) for one in ("CPU", "GPU"))]
 
 
-def _introduce(_actor: object) -> tuple[int, str, str]:
+def _locate_process(_actor: object) -> tuple[int, str, str]:
     show_stacks_on_signal()
     return os.getpid(), socket.gethostname(), ray.get_runtime_context().get_node_id()
 
 
-async def at_place(place: Place, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
+async def run_at_place(place: Place, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
     """Run a plain function on the node of a process, that of the driver in a thread; return or raise its result.
 
     Raise `RuntimeError` if the cluster loses the node. The caller sets the deadline.
     """
     if place.node is None:
         return await in_thread(function, *args)
-    return await at_node(place.node, function, *args)
+    return await run_on_node(place.node, function, *args)
 
 
-async def at_node(node: str, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
+async def run_on_node(node: str, function: Callable[[*Arguments], T], *args: *Arguments) -> T:
     """Run a plain function in a process on a node; return its result. Raise `RuntimeError` with its error.
 
     The caller sets the deadline.
     """
-    if node not in await living_nodes():
+    if node not in await list_nodes():
         raise RuntimeError(f"the cluster has lost node {node[:8]}")
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function)
@@ -159,7 +159,7 @@ async def at_node(node: str, function: Callable[[*Arguments], T], *args: *Argume
 
 
 @contextlib.contextmanager
-def ended_on_failure(actors: list[Any]) -> Iterator[None]:
+def kill_on_failure(actors: list[Any]) -> Iterator[None]:
     """End the actors where the block fails or is given up: they hold memory and GPUs, and nobody else knows them yet."""
     try:
         yield

@@ -13,19 +13,19 @@ from ray._private.state import available_resources_per_node
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from temper.orchestrator.cluster.actors import at_node
-from temper.orchestrator.cluster.placement import Node, NoRoomError, Wanted, in_order, lacking
+from temper.orchestrator.cluster.actors import run_on_node
+from temper.orchestrator.cluster.placement import Node, NoRoomError, PlacementRequest, describe_shortage, order_bundles
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.loop.deadline import THREADS, in_thread
 
 Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 
-ROOM_S = 5.0
+RESERVE_S = 5.0
 """How long the processes of a run before may take to go, in seconds."""
-TAKEN_S = 10.0
+GPU_QUERY_S = 10.0
 """How long a message waits for the cluster's account of its GPUs, in seconds."""
-LOOK_S = 0.5
+RETRY_S = 0.5
 """The seconds between two looks at machines of which one was lost."""
 SOME_CPU = 0.01
 """What a process takes of Ray's account of CPUs where there are no GPUs: next to nothing, since its threads are set in the
@@ -55,37 +55,37 @@ class Bundle:
 class Bundles:
     """The bundles of a run. Where a machine is lost, Ray finds another one for those on it, as soon as there is one."""
 
-    def __init__(self, wanted: Wanted, *, on_gpus: bool) -> None:
+    def __init__(self, request: PlacementRequest, *, on_gpus: bool) -> None:
         """Ask for those of the ranks, on few machines; where they share their GPUs with engines, for all."""
-        self._wanted = wanted
+        self._request = request
         self._on_gpus = on_gpus
         self._ranks: PlacementGroup | None = None
         self._engines: PlacementGroup | None = None
         packed = "PACK" if on_gpus else "SPREAD"  # cores are shared by whatever lies on a machine: each takes its part
-        if wanted.colocated:
-            self._ranks = self._engines = _group(wanted.gpus, self._need(), strategy=packed)
-        elif wanted.ranks:
-            self._ranks = _group(wanted.ranks, self._need(), strategy=packed)
+        if request.colocated:
+            self._ranks = self._engines = _group(request.gpus, self._need(), strategy=packed)
+        elif request.ranks:
+            self._ranks = _group(request.ranks, self._need(), strategy=packed)
 
     @property
     def has_engines(self) -> bool:
-        return self._wanted.engines > 0
+        return self._request.engines > 0
 
     @property
     def gpus(self) -> int:
         """How many GPUs the processes have; 0 where the cluster has none."""
-        return self._on_gpus * self._wanted.gpus
+        return self._on_gpus * self._request.gpus
 
     @property
     def colocated(self) -> bool:
-        return self._wanted.colocated
+        return self._request.colocated
 
     async def ready(self) -> None:
         """Wait until all are reserved. The ranks come first: what they leave is spread over."""
         if self._ranks is not None:
             await self._ranks.ready()
-        if self._engines is None and self._wanted.engines:
-            self._engines = _group(self._wanted.engines, self._need(self._wanted.processes), strategy="SPREAD")
+        if self._engines is None and self._request.engines:
+            self._engines = _group(self._request.engines, self._need(self._request.processes), strategy="SPREAD")
         if self._engines is not None:
             await self._engines.ready()
 
@@ -95,12 +95,12 @@ class Bundles:
         Wait while a node does not answer: one that was lost a moment ago still counts as there.
         """
         assert self._ranks is not None
-        names = await _nodes(self._ranks)
+        names = await _bundle_nodes(self._ranks)
         while not await _answer(set(names)):
-            names = await _nodes(self._ranks)
-        order = list(range(self._wanted.ranks))
-        if not self._wanted.colocated:  # else a rank keeps the number of its engine
-            order = in_order(names, first=ray.get_runtime_context().get_node_id())
+            names = await _bundle_nodes(self._ranks)
+        order = list(range(self._request.ranks))
+        if not self._request.colocated:  # else a rank keeps the number of its engine
+            order = order_bundles(names, first=ray.get_runtime_context().get_node_id())
         there = {node.name: node for node in cluster_nodes()}
         return [(self._bundle(self._ranks, number), there[names[number]]) for number in order]
 
@@ -109,21 +109,23 @@ class Bundles:
         _, node = (await self.ranks())[0]
         if node.name == ray.get_runtime_context().get_node_id():
             return await in_thread(function, *args)
-        return await at_node(node.name, function, *args)
+        return await run_on_node(node.name, function, *args)
 
     def engine(self, number: int) -> Bundle:
         """Return the bundle of an engine, a new one for one beyond those of the start, which may have to wait for room."""
-        if self._engines is None or number >= self._wanted.engines:
-            added = _group(1, self._need(self._wanted.processes), strategy="PACK")
-            return Bundle(group=added, number=0, gpus=self._wanted.processes if self._on_gpus else 0, own=True)
-        return self._bundle(self._engines, number, self._wanted.processes)
+        if self._engines is None or number >= self._request.engines:
+            added = _group(1, self._need(self._request.processes), strategy="PACK")
+            return Bundle(group=added, number=0, gpus=self._request.processes if self._on_gpus else 0, own=True)
+        return self._bundle(self._engines, number, self._request.processes)
 
     async def require_folder(self, folder: Path) -> None:
         """Raise `ValueError` where a machine of these bundles does not see this folder. The caller sets the deadline."""
         groups = [group for group in (self._ranks, self._engines) if group is not None]
-        used = {name for group in groups for name in await _nodes(group)} - {ray.get_runtime_context().get_node_id()}
+        used = {name for group in groups for name in await _bundle_nodes(group)} - {
+            ray.get_runtime_context().get_node_id()
+        }
         for node in cluster_nodes():
-            if node.name in used and not await at_node(node.name, os.path.isdir, str(folder)):
+            if node.name in used and not await run_on_node(node.name, os.path.isdir, str(folder)):
                 raise ValueError(
                     f"runs_dir: {folder} is not there on {node.address}, which the run needs too; give a folder that all "
                     "machines share at one path"
@@ -135,15 +137,15 @@ class Bundles:
             remove_placement_group(group)
 
     def _bundle(self, group: PlacementGroup, number: int, processes: int = 1) -> Bundle:
-        share = 0.5 if self._wanted.colocated else processes
+        share = 0.5 if self._request.colocated else processes
         return Bundle(group=group, number=number, gpus=share if self._on_gpus else 0)
 
     def _need(self, gpus: int = 1) -> dict[str, float]:
         return {"GPU": float(gpus)} if self._on_gpus else {"CPU": SOME_CPU}
 
 
-def wanted_by(config: RunConfig, *, trains: bool = True, plays: bool = True) -> Wanted:
-    return Wanted(
+def build_request(config: RunConfig, *, trains: bool = True, plays: bool = True) -> PlacementRequest:
+    return PlacementRequest(
         ranks=config.learner.ranks * trains,
         engines=config.rollout.workers * plays,
         processes=config.rollout.engine.processes,
@@ -151,24 +153,24 @@ def wanted_by(config: RunConfig, *, trains: bool = True, plays: bool = True) -> 
     )
 
 
-async def reserve(wanted: Wanted) -> Bundles:
+async def reserve(request: PlacementRequest) -> Bundles:
     """Reserve what a run wants. The only GPU of a cluster is given in halves to a rank and an engine.
 
-    Raise `NoRoomError` at once if the cluster is too small, or after `ROOM_S` seconds if others use it.
+    Raise `NoRoomError` at once if the cluster is too small, or after `RESERVE_S` seconds if others use it.
     """
     found = cluster_nodes()
-    wanted = wanted.on(found)
-    if not wanted.fits(found):
-        raise NoRoomError(lacking(wanted, found))
-    bundles = Bundles(wanted, on_gpus=any(node.gpus for node in found))
+    request = request.resolve_for(found)
+    if not request.fits(found):
+        raise NoRoomError(describe_shortage(request, found))
+    bundles = Bundles(request, on_gpus=any(node.gpus for node in found))
     try:
-        async with asyncio.timeout(ROOM_S):
+        async with asyncio.timeout(RESERVE_S):
             await bundles.ready()
     except BaseException as error:
         bundles.free()
         if isinstance(error, TimeoutError):
-            await asyncio.sleep(ROOM_S / 10)  # what was reserved counts as free again
-            raise NoRoomError(lacking(wanted, cluster_nodes())) from None
+            await asyncio.sleep(RESERVE_S / 10)  # what was reserved counts as free again
+            raise NoRoomError(describe_shortage(request, cluster_nodes())) from None
         raise
     return bundles
 
@@ -177,23 +179,23 @@ def _group(count: int, each: dict[str, float], *, strategy: str) -> PlacementGro
     return placement_group([dict(each) for _ in range(count)], strategy=strategy)
 
 
-async def _nodes(group: PlacementGroup) -> list[str]:
+async def _bundle_nodes(group: PlacementGroup) -> list[str]:
     """Return the node of each bundle of a group, once all have one that is there."""
     while True:
         await group.ready()
         found: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
         if set(found.values()) <= {node.name for node in cluster_nodes()}:
             return [found[number] for number in range(len(found))]
-        await asyncio.sleep(LOOK_S)  # a machine was lost, and its bundles are not yet known to be
+        await asyncio.sleep(RETRY_S)  # a machine was lost, and its bundles are not yet known to be
 
 
 async def _answer(names: set[str]) -> bool:
     """Return whether all these nodes run what they are given; one that was lost is waited for until that is known."""
     others = names - {ray.get_runtime_context().get_node_id()}
     try:
-        await asyncio.gather(*(at_node(name, platform.node) for name in others))
+        await asyncio.gather(*(run_on_node(name, platform.node) for name in others))
     except RuntimeError:
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(RETRY_S)
         return False
     return True
 
@@ -212,10 +214,10 @@ def cluster_nodes() -> list[Node]:
     ]
 
 
-def gpus_taken() -> str:
+def describe_used_gpus() -> str:
     """Return how many GPUs are taken, for a message, or nothing if the cluster has none, or does not answer."""
     try:
-        found = THREADS.submit(cluster_nodes).result(TAKEN_S)
+        found = THREADS.submit(cluster_nodes).result(GPU_QUERY_S)
     except TimeoutError:
         return ""
     total, free = sum(one.gpus for one in found), sum(one.free for one in found)

@@ -17,7 +17,7 @@ from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from temper.rollout.weights.host_memory import GROUPS, available_bytes
 
 GIB = 2**30
-ASK_S = 60.0
+QUERY_S = 60.0
 """How long nvidia-smi may take."""
 MACHINES_S = 240.0
 """How long the machines of a cluster may take to answer. Each starts a process for it, which imports torch: seconds, and over a
@@ -88,16 +88,16 @@ class Hardware:
         return f"{self.gpus} GPU{'s' * (self.gpus != 1)} of {self.gpu_gib:.0f} GiB{where}"
 
 
-def ask_hardware() -> Hardware:
+def query_hardware() -> Hardware:
     """Return the hardware of the cluster that RAY_ADDRESS names; without the variable of this machine.
 
     Raise `TimeoutError` if a machine does not answer.
     """
     if "RAY_ADDRESS" not in os.environ:
         return Hardware(machines=(this_machine(),))
-    with joined():
+    with join_cluster():
         nodes = [node for node in ray.nodes() if node["Alive"]]
-        calls = [_asked(node["NodeID"]) for node in nodes]
+        calls = [_query(node["NodeID"]) for node in nodes]
         done, late = ray.wait(calls, num_returns=len(calls), timeout=MACHINES_S)
         if late:
             raise TimeoutError(
@@ -106,17 +106,17 @@ def ask_hardware() -> Hardware:
             )
         found: list[Machine] = ray.get(done)
         counts = {calls[at]: int(node["Resources"].get("GPU", 0)) for at, node in enumerate(nodes)}
-    return Hardware(machines=tuple(with_gpus(one, counts[call]) for one, call in zip(found, done, strict=True)))
+    return Hardware(machines=tuple(limit_gpus(one, counts[call]) for one, call in zip(found, done, strict=True)))
 
 
-def _asked(node: str) -> "ray.ObjectRef[Machine]":
+def _query(node: str) -> "ray.ObjectRef[Machine]":
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     asked: ray.ObjectRef[Machine] = ray.remote(num_cpus=0, scheduling_strategy=there)(this_machine).remote()
     return asked
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[None]:
+def join_cluster() -> Iterator[None]:
     """Be a member of the cluster, and leave it again where it was not joined before: the run joins it as it needs."""
     before = ray.is_initialized()
     start_ray(slots=1, min_sandbox_level=0)
@@ -127,7 +127,7 @@ def joined() -> Iterator[None]:
             stop_ray()
 
 
-def with_gpus(machine: Machine, count: int) -> Machine:
+def limit_gpus(machine: Machine, count: int) -> Machine:
     """Return a machine with as many GPUs as Ray may use there; without any where its own torch can't use them."""
     return replace(machine, gpus=count if machine.gpu_gib else 0)
 
@@ -147,31 +147,31 @@ def _gpu_sizes() -> list[float]:
     if torch.version.cuda is None:
         return []
     if shutil.which(SMI[0]) is not None:
-        told = subprocess.run(SMI, capture_output=True, text=True, timeout=ASK_S, check=False)
-        if told.returncode == 0:
-            return visible(told.stdout, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    return told_by_torch()
+        output = subprocess.run(SMI, capture_output=True, text=True, timeout=QUERY_S, check=False)
+        if output.returncode == 0:
+            return parse_gpu_sizes(output.stdout, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return query_torch()
 
 
-def told_by_torch() -> list[float]:
+def query_torch() -> list[float]:
     """Return the memory in GiB of each GPU that this process may use. Raise `RuntimeError` with torch's error."""
     command = (sys.executable, "-P", "-c", TORCH)
-    told = subprocess.run(command, capture_output=True, text=True, timeout=ASK_S, check=False)
-    if told.returncode:
-        raise RuntimeError(f"torch can't say how much memory GPUs have, nor nvidia-smi: {told.stderr}")
-    return visible(told.stdout, None)
+    output = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_S, check=False)
+    if output.returncode:
+        raise RuntimeError(f"torch can't say how much memory GPUs have, nor nvidia-smi: {output.stderr}")
+    return parse_gpu_sizes(output.stdout, None)
 
 
-def visible(told: str, chosen: str | None) -> list[float]:
-    """Return the sizes in GiB of what nvidia-smi told in lines of MiB, of the GPUs that are `chosen` (all with None)."""
-    return chosen_of([int(line) / 1024 for line in told.split()], chosen)
+def parse_gpu_sizes(output: str, visible_devices: str | None) -> list[float]:
+    """Return the sizes in GiB of the visible GPUs from lines of MiB. None as `visible_devices` selects all."""
+    return select_visible([int(line) / 1024 for line in output.split()], visible_devices)
 
 
-def chosen_of(gpus: list[T], chosen: str | None) -> list[T]:
-    """Return those of a machine's GPUs that CUDA_VISIBLE_DEVICES has `chosen`; all where it is not set (None)."""
-    if chosen is None:
+def select_visible(gpus: list[T], visible_devices: str | None) -> list[T]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects; all if it is not set (None)."""
+    if visible_devices is None:
         return gpus
-    names = [name.strip() for name in chosen.split(",") if name.strip() not in ("", "-1")]
+    names = [name.strip() for name in visible_devices.split(",") if name.strip() not in ("", "-1")]
     known = [gpus[int(name)] for name in names if name.isdecimal() and int(name) < len(gpus)]
     return known if len(known) == len(names) else gpus[: len(names)]  # names such as GPU-8932f937 say no place
 

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from temper.orchestrator.cluster.hardware import joined
+from temper.orchestrator.cluster.hardware import join_cluster
 from temper.orchestrator.cluster.this_machine import CODE, PACKAGE, free_port
 
 START_S = 120.0
@@ -25,7 +25,7 @@ START_S = 120.0
 ANSWER_S = 20.0
 """How long they may take for each question after that."""
 CONNECT_S = 3.0
-LOOKS = 3
+CLOCK_SAMPLES = 3
 """How often each clock is looked at; the quickest answer counts."""
 PACKAGES = ("torch", "vllm", "ray", "transformers", "deepspeed")
 """Those that processes of a run on several nodes must have alike: they send each other objects, weights and tensors."""
@@ -48,7 +48,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSeen:
+class NodeReport:
     """A node as the driver sees it: by its address, with what it said, or why it said nothing."""
 
     address: str
@@ -111,34 +111,34 @@ def reach(address: str, port: int) -> str:
     return ""
 
 
-def ask_nodes() -> list[NodeSeen]:
+def query_nodes() -> list[NodeReport]:
     """Return the facts of each node of the cluster that RAY_ADDRESS names, the driver's own first.
 
     Raise `ConnectionError` or `RuntimeError` if it can't be joined.
     """
-    with joined():
+    with join_cluster():
         here = ray.get_runtime_context().get_node_id()
         alive = sorted((node for node in ray.nodes() if node["Alive"]), key=lambda node: node["NodeID"] != here)
         nodes = {str(node["NodeID"]): str(node["NodeManagerAddress"]) for node in alive}
-        told = _all({node: _on(node, node_facts) for node in nodes}, START_S)
-        well = [node for node in nodes if not isinstance(told[node], str)]
-        clocks = {node: _clock(node) for node in well}
-        unreached = _unreached({node: nodes[node] for node in well})
+        answers = _gather({node: _start_on(node, node_facts) for node in nodes}, START_S)
+        healthy = [node for node in nodes if not isinstance(answers[node], str)]
+        clocks = {node: _clock(node) for node in healthy}
+        unreached = _unreached({node: nodes[node] for node in healthy})
         return [
-            NodeSeen(
+            NodeReport(
                 address=address,
-                facts=told[node],
+                facts=answers[node],
                 ahead_s=clocks[node][0],
                 within_s=clocks[node][1],
                 unreached=unreached[node],
             )
-            if node in well
-            else NodeSeen(address=address, fault=str(told[node]))
+            if node in healthy
+            else NodeReport(address=address, fault=str(answers[node]))
             for node, address in nodes.items()
         ]
 
 
-def _on(node: str, function: Callable[..., Any], *arguments: Any) -> "ray.ObjectRef[Any]":
+def _start_on(node: str, function: Callable[..., Any], *arguments: Any) -> "ray.ObjectRef[Any]":
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     asked: ray.ObjectRef[Any] = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=there)(function).remote(
         *arguments
@@ -146,7 +146,7 @@ def _on(node: str, function: Callable[..., Any], *arguments: Any) -> "ray.Object
     return asked
 
 
-def _all(calls: dict[str, "ray.ObjectRef[Any]"], limit_s: float) -> dict[str, Any]:
+def _gather(calls: dict[str, "ray.ObjectRef[Any]"], limit_s: float) -> dict[str, Any]:
     """Return each node's answer, or the reason for its silence as text."""
     ray.wait(list(calls.values()), num_returns=len(calls), timeout=limit_s)
     return {node: _answer(call, limit_s) for node, call in calls.items()}
@@ -161,7 +161,7 @@ def _answer(call: "ray.ObjectRef[Any]", limit_s: float) -> Any:
         return (str(error).strip().splitlines() or [type(error).__name__])[-1]
 
 
-def its_time() -> float:
+def read_clock() -> float:
     """Return a node's time, in seconds since 1970; a function of Python, as Ray takes no other."""
     return time.time()
 
@@ -169,9 +169,9 @@ def its_time() -> float:
 def _clock(node: str) -> tuple[float, float]:
     """Return how far a node's clock is ahead, in seconds, and what that may be off by: the least of some looks."""
     found = []
-    for _ in range(LOOKS):
+    for _ in range(CLOCK_SAMPLES):
         began = time.time()
-        its = _all({node: _on(node, its_time)}, ANSWER_S)[node]
+        its = _gather({node: _start_on(node, read_clock)}, ANSWER_S)[node]
         half = (time.time() - began) / 2
         if isinstance(its, float):
             found.append((its - began - half, half))
@@ -180,18 +180,18 @@ def _clock(node: str) -> tuple[float, float]:
 
 def _unreached(nodes: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """Return to which of the others each node can't connect: in a ring, so that each listens and connects once."""
-    ports = _all({node: _on(node, listen, address) for node, address in nodes.items()}, ANSWER_S)
+    ports = _gather({node: _start_on(node, listen, address) for node, address in nodes.items()}, ANSWER_S)
     ring = dict(zip(nodes, [*list(nodes)[1:], *list(nodes)[:1]], strict=True)) if len(nodes) > 1 else {}
     calls = {
-        node: _on(node, reach, nodes[other], ports[other])
+        node: _start_on(node, reach, nodes[other], ports[other])
         for node, other in ring.items()
         if isinstance(ports[other], int)
     }
-    said = _all(calls, ANSWER_S) if calls else {}
-    deaf = {node: str(port) for node, port in ports.items() if not isinstance(port, int)}
+    results = _gather(calls, ANSWER_S) if calls else {}
+    not_listening = {node: str(port) for node, port in ports.items() if not isinstance(port, int)}
     found: dict[str, tuple[str, ...]] = dict.fromkeys(nodes, ())
     for node, other in ring.items():
-        why = deaf.get(other) or said.get(node, "")
+        why = not_listening.get(other) or results.get(node, "")
         if why:
             found[node] = (f"{nodes[other]} ({why})",)
     return found

@@ -19,7 +19,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PlacementRequest:
     """The processes that a run places: ranks of the learner, and engines of so many processes each.
 
     Each process has a GPU of its own, or, where they are `colocated`, a rank and an engine lie on one together.
@@ -50,45 +50,45 @@ class Wanted:
         engines = sum(one.gpus // self.processes for one in nodes)
         return not gpus or (gpus >= self.gpus and engines >= self.engines)
 
-    def on(self, nodes: Sequence[Node]) -> "Wanted":
+    def resolve_for(self, nodes: Sequence[Node]) -> "PlacementRequest":
         """Return what is placed on nodes for it: of the only GPU one rank and one engine have halves."""
         alone = sum(one.gpus for one in nodes) == 1 and (self.ranks, self.engines, self.processes) == (1, 1, 1)
         return replace(self, colocated=True) if alone else self
 
     def __str__(self) -> str:
         if self.colocated:
-            return f"{_counted(self.gpus, 'GPU')}, each for a rank and an engine"
+            return f"{_pluralise(self.gpus, 'GPU')}, each for a rank and an engine"
         each = f" with {self.processes} GPUs of one machine each" if self.processes > 1 else ""
-        parts = [_counted(self.ranks, "rank")] * bool(self.ranks)
-        parts += [_counted(self.engines, "engine") + each] * bool(self.engines)
-        return f"{_counted(self.gpus, 'GPU')}, for {' and '.join(parts)}"
+        parts = [_pluralise(self.ranks, "rank")] * bool(self.ranks)
+        parts += [_pluralise(self.engines, "engine") + each] * bool(self.engines)
+        return f"{_pluralise(self.gpus, 'GPU')}, for {' and '.join(parts)}"
 
 
-def lacking(wanted: Wanted, nodes: Sequence[Node]) -> str:
+def describe_shortage(request: PlacementRequest, nodes: Sequence[Node]) -> str:
     """Return what is wanted, what the cluster has of it, and what would help, as a line for people."""
     has = ", ".join(f"{one.free:g} of {one.gpus:g} free on {one.address}" for one in nodes if one.gpus)
     if not has:
-        return f"Ray has no CPU left on the cluster's {_counted(len(nodes), 'node')}; free some, or let one join"
-    remedies = ["free some"] * wanted.fits(nodes) + ["set placement=colocated rl.max_lag=0"] * _would_share(
-        wanted, nodes
+        return f"Ray has no CPU left on the cluster's {_pluralise(len(nodes), 'node')}; free some, or let one join"
+    remedies = ["free some"] * request.fits(nodes) + ["set placement=colocated rl.max_lag=0"] * _would_fit_colocated(
+        request, nodes
     )
-    lower = ["rollout.workers"] * bool(wanted.engines) + ["learner.ranks"] * bool(wanted.ranks)
-    lower += ["rollout.engine.tensor_parallel"] * (wanted.processes > 1)
+    lower = ["rollout.workers"] * bool(request.engines) + ["learner.ranks"] * bool(request.ranks)
+    lower += ["rollout.engine.tensor_parallel"] * (request.processes > 1)
     remedies.append(f"lower {' or '.join(lower)}")
-    return f"the run wants {wanted}; the cluster has {has}; {', or '.join(remedies)}"
+    return f"the run wants {request}; the cluster has {has}; {', or '.join(remedies)}"
 
 
-def _would_share(wanted: Wanted, nodes: Sequence[Node]) -> bool:
+def _would_fit_colocated(request: PlacementRequest, nodes: Sequence[Node]) -> bool:
     """Return whether the GPUs are enough once a rank and an engine work in phases on each, and too few otherwise."""
-    both = wanted.ranks and wanted.engines and wanted.processes == 1
-    return bool(both) and not wanted.fits(nodes) and replace(wanted, colocated=True).fits(nodes)
+    both = request.ranks and request.engines and request.processes == 1
+    return bool(both) and not request.fits(nodes) and replace(request, colocated=True).fits(nodes)
 
 
-def in_order(nodes: Sequence[str], *, first: str) -> list[int]:
+def order_bundles(nodes: Sequence[str], *, first: str) -> list[int]:
     """Return the numbers of bundles that lie on these nodes so that those of one node follow each other, `first`'s before."""
     met = {node: place for place, node in enumerate(dict.fromkeys(nodes))}
     return sorted(range(len(nodes)), key=lambda number: (nodes[number] != first, met[nodes[number]], number))
 
 
-def _counted(count: int, noun: str) -> str:
+def _pluralise(count: int, noun: str) -> str:
     return f"{count} {noun}" + "s" * (count != 1)

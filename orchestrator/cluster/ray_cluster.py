@@ -15,7 +15,7 @@ from ray._private.runtime_env.constants import RAY_JOB_CONFIG_JSON_ENV_VAR
 from ray.job_config import JobConfig
 
 from temper.envs.sandbox.seal_probe import MIN_LEVEL_VARIABLE
-from temper.orchestrator.cluster.this_machine import HOOK, FirstOnes, import_folders, worker_variables
+from temper.orchestrator.cluster.this_machine import HOOK, FrozenPath, import_folders, worker_variables
 from temper.orchestrator.run.driver import VLLM_LEVEL
 
 STOP_S = 60.0
@@ -34,7 +34,7 @@ class SessionLogs:
     folder: Path
     job: str = "*"
 
-    def keep(self, into: Path) -> str:
+    def copy_to(self, into: Path) -> str:
         """Copy the logs, the newest first, within the bounds above; return the reason of a failure, or "".
 
         Names are new in each session, so that a continued run keeps those of before.
@@ -107,7 +107,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
         namespace="temper",
         log_to_driver=False,
         configure_logging=False,
-        job_config=JobConfig(_py_driver_sys_path=FirstOnes(import_folders())),
+        job_config=JobConfig(_py_driver_sys_path=FrozenPath(import_folders())),
         runtime_env={"env_vars": variables, "worker_process_setup_hook": HOOK},
         **({"include_dashboard": False, "num_cpus": max(slots, 2)} if address == "local" else {}),
     )
@@ -115,7 +115,7 @@ def start_ray(*, slots: int, min_sandbox_level: int) -> SessionLogs | None:
     return SessionLogs(folder=Path(joined.address_info["session_dir"]) / "logs", job=job)
 
 
-def asks_for_no_token() -> bool:
+def has_open_access() -> bool:
     """Return whether the cluster that this process joined lets in everybody who reaches it."""
     return os.environ.get("RAY_AUTH_MODE", "").lower() != "token"  # Ray sets it itself if it finds a token
 
@@ -123,8 +123,8 @@ def asks_for_no_token() -> bool:
 def _vllm_level() -> dict[str, str]:
     """Return the variables of vLLM's log level for workers; none if a submitted job has them, which Ray refuses twice."""
     job = json.loads(os.environ.get(RAY_JOB_CONFIG_JSON_ENV_VAR, "{}"))
-    told = (job.get("runtime_env") or {}).get("env_vars") or {}
-    return {name: os.environ[name] for name in {VLLM_LEVEL} & os.environ.keys() - told.keys()}
+    job_variables = (job.get("runtime_env") or {}).get("env_vars") or {}
+    return {name: os.environ[name] for name in {VLLM_LEVEL} & os.environ.keys() - job_variables.keys()}
 
 
 def stop_ray() -> None:

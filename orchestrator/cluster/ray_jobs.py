@@ -27,7 +27,7 @@ STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """The variable by which Ray knows that time. By default it kills a job after 3 s."""
 START_S, STOP_HEAD_S, ANSWER_S, SILENT_S, POLL_S = 90.0, 20.0, 60.0, 120.0, 0.5
 """Seconds for a head or its agent to start, to stop, for an answer, for a log without news, and between two questions."""
-UNANSWERED = 5
+MAX_UNANSWERED = 5
 """Questions in a row that the job server may leave without an answer."""
 
 
@@ -118,7 +118,7 @@ class Job:
     def follow(self, *, limit_s: float = math.inf) -> int:
         """Write the log until the job has ended, and return its exit status: 1 for a job that never ran.
 
-        Raise `OSError` if the server leaves `UNANSWERED` questions in a row, `TimeoutError` after `limit_s` seconds.
+        Raise `OSError` if the server leaves `MAX_UNANSWERED` questions in a row, `TimeoutError` after `limit_s` seconds.
         """
         deadline, unanswered = time.monotonic() + limit_s, 0
         while True:
@@ -130,7 +130,7 @@ class Job:
                 unanswered = 0
             except OSError:
                 unanswered += 1
-                if unanswered == UNANSWERED:
+                if unanswered == MAX_UNANSWERED:
                     raise
             if time.monotonic() > deadline:
                 raise TimeoutError(f"job {self.id} has not ended in {limit_s:.0f} s; see `ray job status {self.id}`")

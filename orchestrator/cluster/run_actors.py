@@ -10,7 +10,7 @@ import ray
 from temper.envs.core.process import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.learner.trainer_group import RankHandle, TrainerGroup
-from temper.orchestrator.cluster.actors import ActorProcess, at_node, ended_on_failure
+from temper.orchestrator.cluster.actors import ActorProcess, kill_on_failure, run_on_node
 from temper.orchestrator.cluster.bundles import Bundles
 from temper.orchestrator.cluster.placement import Node
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
@@ -81,7 +81,7 @@ async def start_trainer_group(config: LearnerConfig, *, bundles: Bundles, engine
     ]
     ranks = [rank_handle(one, number=number) for number, one in enumerate(started)]
     group = TrainerGroup(ranks, engine_processes=engine_processes)
-    with ended_on_failure(started):
+    with kill_on_failure(started):
         await group.ready()
     return group
 
@@ -110,4 +110,4 @@ async def _rendezvous(nodes: Sequence[Node]) -> tuple[str, int]:
     first = nodes[0]
     host = LOOPBACK if {node.name for node in nodes} == {first.name} else first.address
     here = first.name == ray.get_runtime_context().get_node_id()
-    return host, free_port(host) if here else await at_node(first.name, free_port, host)
+    return host, free_port(host) if here else await run_on_node(first.name, free_port, host)

@@ -74,7 +74,7 @@ def worker_variables() -> dict[str, str]:
     return {"PYTHONPATH": python_path, "PYTHONSAFEPATH": "1", FOLDER: module_folder()}
 
 
-class FirstOnes(list[str]):
+class FrozenPath(list[str]):
     """The folders that workers of Ray search first, to which Ray can't add the current one."""
 
     def extend(self, folders: Iterable[str]) -> None:

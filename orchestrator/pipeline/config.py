@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from temper.envs.core.setting import kinds
 from temper.envs.presets.catalog import with_preset
-from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
+from temper.orchestrator.cluster.hardware import Hardware, query_hardware
 from temper.orchestrator.config.fitting import check_colocated
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
 from temper.orchestrator.config.schema import complete, typed
@@ -113,7 +113,7 @@ def load_config(path: Path, overrides: list[str]) -> Config:
     return make_config(read_text(path, overrides))
 
 
-def load_resolved_config(path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = ask_hardware) -> Config:
+def load_resolved_config(path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = query_hardware) -> Config:
     """Return the same with the choices of its profile for the hardware and the model: the configuration of a run."""
     return make_config(resolve_profile(read_run_settings(path, overrides), ask=ask))
 

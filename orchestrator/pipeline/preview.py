@@ -8,7 +8,7 @@ from typing import Literal
 
 from temper.envs.core.setting import Kind
 from temper.envs.data.hub import cache_alone
-from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
+from temper.orchestrator.cluster.hardware import Hardware, query_hardware
 from temper.orchestrator.pipeline.config import Config, make_config, make_unresolved_config
 from temper.orchestrator.pipeline.continuation import Changes, allowed_changes, fingerprint_now
 from temper.orchestrator.pipeline.data_files import to_download
@@ -97,7 +97,7 @@ def _hardware_here(config: Config, downloads: Sequence[str]) -> Hardware:
     goes_by += ["the cluster of RAY_ADDRESS, which is not joined"] if "RAY_ADDRESS" in os.environ else []
     if goes_by:
         raise NotKnownHereError(f"what the profile chooses goes by {' and by '.join(goes_by)}")
-    return ask_hardware()
+    return query_hardware()
 
 
 def preview(config: Config, *, only: str | None = None, downloads: Sequence[str] = (), unknown: str = "") -> Preview:

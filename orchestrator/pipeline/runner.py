@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from temper.envs.core.process import LearnerDied
-from temper.orchestrator.cluster.bundles import reserve, wanted_by
-from temper.orchestrator.cluster.placement import Wanted
-from temper.orchestrator.cluster.ray_cluster import asks_for_no_token, start_ray
+from temper.orchestrator.cluster.bundles import build_request, reserve
+from temper.orchestrator.cluster.placement import PlacementRequest
+from temper.orchestrator.cluster.ray_cluster import has_open_access, start_ray
 from temper.orchestrator.loop.deadline import STOPPED, StopFlag, StopRequested, in_thread, within
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.continuation import check_continuation, reached
@@ -152,7 +152,7 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
         if logs is not None:
             run.printed = logs
             run.progress.note(f"what engines and ranks print: {logs.folder}, and {run.folder.printed} when this ends")
-        if asks_for_no_token():
+        if has_open_access():
             run.progress.note(
                 "warning: this Ray cluster asks for no token, so anyone who reaches its ports can run programs on it; start "
                 "it with RAY_AUTH_MODE=token (`ray get-auth-token --generate` makes a token)"
@@ -162,9 +162,9 @@ async def _start_cluster(run: Run, config: Config, ahead: list[StageInstance]) -
         await within(config.deadlines.start(), seen, stage="the start", waiting_for="all machines to look for runs_dir")
 
 
-def wanted_processes(config: Config, ahead: list[StageInstance]) -> Wanted:
+def wanted_processes(config: Config, ahead: list[StageInstance]) -> PlacementRequest:
     trains, plays = any(one.stage.trains for one in ahead), any(config.plays(one) for one in ahead)
-    return wanted_by(config, trains=trains, plays=plays)
+    return build_request(config, trains=trains, plays=plays)
 
 
 async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:

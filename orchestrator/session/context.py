@@ -98,7 +98,7 @@ class RunContext:
             return
         try:
             async with asyncio.timeout(2 * COPY_S), self._copying:
-                why = await in_thread(partial(self.printed.keep, self.folder.printed))
+                why = await in_thread(partial(self.printed.copy_to, self.folder.printed))
         except TimeoutError:
             why = f"{self.folder.printed} can't be written in {2 * COPY_S:g} s"
         if why:

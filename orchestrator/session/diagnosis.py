@@ -19,7 +19,7 @@ from typing import Literal
 import psutil
 
 from temper.envs.core.process import STACKS_SIGNAL, Heartbeat, Place, WatchedProcess
-from temper.orchestrator.cluster.actors import at_place
+from temper.orchestrator.cluster.actors import run_at_place
 from temper.orchestrator.run.folder import write_whole
 
 PY_SPY = Path(sys.executable).with_name("py-spy")
@@ -174,7 +174,7 @@ async def diagnose(
     if place is None:
         return FaultDiagnosis(who=process.name, kind=kind, what=what, evidence="it has no process yet")
     try:
-        found = await asyncio.wait_for(at_place(place, inspect, place.pid), INSPECT_S)
+        found = await asyncio.wait_for(run_at_place(place, inspect, place.pid), INSPECT_S)
     except Exception as error:  # evidence alone: its machine may be gone, or its memory may not be read
         found = ProcessReport(processes=(), text=f"it can't be looked at: {type(error).__name__}: {error}")
     return FaultDiagnosis(

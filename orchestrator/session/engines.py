@@ -7,7 +7,7 @@ from pathlib import Path
 
 from temper.envs.core.process import ProcessInfo
 from temper.envs.sandbox.sandbox import MIN_LEVEL
-from temper.orchestrator.cluster.bundles import gpus_taken
+from temper.orchestrator.cluster.bundles import describe_used_gpus
 from temper.orchestrator.cluster.run_actors import make_rollout_pool
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
 from temper.orchestrator.loop.interfaces import SAMPLING, DevicePhases
@@ -95,7 +95,7 @@ class Engines:
             self._limits.start(size_of(model)),
             self._start(model),
             stage=who,
-            waiting_for=lambda: f"the rollout engines to start{gpus_taken()}",
+            waiting_for=lambda: f"the rollout engines to start{describe_used_gpus()}",
             on_stuck=None if self._supervision is None else self._supervision.inspect_starting,
         )
         if self._beside is not None:  # both take long to start, mostly on one core each

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 
 from temper.envs.core.process import Heartbeat, WatchedProcess
-from temper.orchestrator.cluster.actors import at_place
+from temper.orchestrator.cluster.actors import run_at_place
 from temper.orchestrator.config.run_config import SupervisionConfig
 from temper.orchestrator.session.diagnosis import FaultDiagnosis, diagnose, end, outputs, tails
 
@@ -237,4 +237,4 @@ class Supervisor:
             watch.process.kill()
         if found.place is not None and found.processes:  # a stopped process and its children would stay
             with contextlib.suppress(TimeoutError, RuntimeError):  # a machine that is gone took them along
-                await asyncio.wait_for(at_place(found.place, end, found.processes), END_S)
+                await asyncio.wait_for(run_at_place(found.place, end, found.processes), END_S)

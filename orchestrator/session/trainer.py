@@ -16,9 +16,9 @@ from temper.learner.batches.builder import BatchBuilder
 from temper.learner.config import OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.trainer_group import TrainerGroup
-from temper.orchestrator.cluster.bundles import Bundles, gpus_taken
+from temper.orchestrator.cluster.bundles import Bundles, describe_used_gpus
 from temper.orchestrator.cluster.run_actors import start_trainer_group
-from temper.orchestrator.cluster.transport_choice import Ground, choose
+from temper.orchestrator.cluster.transport_choice import ClusterFacts, choose_transport
 from temper.orchestrator.loop.deadline import StopRequested, in_thread, within
 from temper.orchestrator.loop.interfaces import LEARNING, DevicePhases
 from temper.orchestrator.run.checkpoint import (
@@ -189,7 +189,9 @@ class Trainer:
                 learner = replace(learner, transport=transport)
             processes = config.rollout.engine.processes
             starting = start_trainer_group(learner, bundles=bundles, engine_processes=processes)
-            self.learner = await self._answer(starting, name, lambda: f"the learner's ranks to meet{gpus_taken()}")
+            self.learner = await self._answer(
+                starting, name, lambda: f"the learner's ranks to meet{describe_used_gpus()}"
+            )
         return self.learner
 
     async def _answer(
@@ -202,11 +204,11 @@ class Trainer:
         """Return the transport of pushes on the cluster as it is now. Raise `ValueError` if it can't reach the engines."""
         learner, (memory, _) = self._run.config.learner, await bundles.at_first_rank(available_bytes)
         ground = await in_thread(
-            partial(Ground.of_cluster, gpus=bundles.gpus, colocated=bundles.colocated, memory=memory)
+            partial(ClusterFacts.read, gpus=bundles.gpus, colocated=bundles.colocated, memory=memory)
         )
         parameters = await in_thread(require_whole, self._run.model_dir)
         nbytes = parameters * wire_dtype(learner.wire_dtype).itemsize
-        choice = choose(learner.transport, ground, nbytes=nbytes)
+        choice = choose_transport(learner.transport, ground, nbytes=nbytes)
         self._tell("weights", f"weights travel by {choice.transport}: {choice.why}")
         return choice.transport
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from temper.envs.core.task import Task
 from temper.learner.trainer_group import TrainerGroup
-from temper.orchestrator.cluster.bundles import reserve, wanted_by
+from temper.orchestrator.cluster.bundles import build_request, reserve
 from temper.orchestrator.cluster.ray_cluster import start_ray, stop_ray
 from temper.orchestrator.cluster.run_actors import make_rollout_pool, start_trainer_group
 from temper.orchestrator.config.run_config import RunConfig
@@ -34,7 +34,7 @@ async def started(config: RunConfig, model: Path) -> AsyncIterator[Processes]:
     """Start what a configuration wants: the engines serve a model directory as version 0. All end with the block."""
     start_ray(slots=config.actors, min_sandbox_level=config.sandbox.min_level)
     try:
-        began, bundles = time.monotonic(), await reserve(wanted_by(config))
+        began, bundles = time.monotonic(), await reserve(build_request(config))
         version = WeightVersion(step=0)
         pool = make_rollout_pool(config.rollout, bundles=bundles, model_dir=model, version=version, seed=config.seed)
         try:

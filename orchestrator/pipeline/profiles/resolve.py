@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from temper.learner.models.fresh import byte_tokenizer, hybrid_config, parameter_count
 from temper.learner.models.shape import ModelShape, read_shape, shape_of
-from temper.orchestrator.cluster.hardware import Hardware, ask_hardware
+from temper.orchestrator.cluster.hardware import Hardware, query_hardware
 from temper.orchestrator.config.run_config import ModelConfig, ProfileName, ResolvedProfile, RunConfig
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.config.text import resolved, written
@@ -48,7 +48,7 @@ CHOICES = (choose_processes, choose_limits, choose_learning, choose_sampling)
 def resolve_profile(
     given: RawConfig,
     *,
-    ask: Callable[[], Hardware] = ask_hardware,
+    ask: Callable[[], Hardware] = query_hardware,
     shape: Callable[[RawConfig], ModelShape] | None = None,
 ) -> RawConfig:
     """Return a configuration with the choices of its profile, and with the record of them.

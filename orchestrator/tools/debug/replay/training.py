@@ -12,7 +12,7 @@ from temper.learner.config import LearnerConfig
 from temper.learner.token_records import TokenRecord
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.cluster.bundles import Bundles, reserve
-from temper.orchestrator.cluster.placement import Wanted
+from temper.orchestrator.cluster.placement import PlacementRequest
 from temper.orchestrator.cluster.ray_cluster import start_ray
 from temper.orchestrator.cluster.run_actors import start_trainer_group
 from temper.orchestrator.config.schema import typed
@@ -167,5 +167,5 @@ class RayRanks:
         start_ray(slots=learner.ranks, min_sandbox_level=0)
         if self._bundles is not None:
             self._bundles.free()
-        self._bundles = await reserve(Wanted(ranks=learner.ranks))
+        self._bundles = await reserve(PlacementRequest(ranks=learner.ranks))
         return await start_trainer_group(learner, bundles=self._bundles, engine_processes=1)

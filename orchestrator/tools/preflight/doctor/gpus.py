@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from temper.learner.models.kernels import Device, require_kernels
-from temper.orchestrator.cluster.hardware import ASK_S, Hardware, chosen_of
-from temper.orchestrator.cluster.placement import Node, Wanted, lacking
+from temper.orchestrator.cluster.hardware import QUERY_S, Hardware, select_visible
+from temper.orchestrator.cluster.placement import Node, PlacementRequest, describe_shortage
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.runner import wanted_processes
 from temper.orchestrator.tools.preflight.doctor.check import NOT_ASKED
@@ -35,7 +35,7 @@ def _ask_driver() -> list[tuple[str, int]]:
     """Return the driver's version and the MiB in use, by GPU; empty if nvidia-smi is missing or knows of none."""
     if shutil.which(ASK_DRIVER[0]) is None:
         return []
-    told = subprocess.run(ASK_DRIVER, capture_output=True, text=True, timeout=ASK_S, check=False)
+    told = subprocess.run(ASK_DRIVER, capture_output=True, text=True, timeout=QUERY_S, check=False)
     return read_driver(told.stdout) if told.returncode == 0 else []
 
 
@@ -47,7 +47,7 @@ def read_driver(told: str) -> list[tuple[str, int]]:
 
 def gpus_in_use(told: list[tuple[str, int]], chosen: str | None) -> Iterator[Finding]:
     """Warn if memory is in use of a GPU that CUDA_VISIBLE_DEVICES has `chosen`, of any if it is None."""
-    ours = chosen_of(list(enumerate(told)), chosen)
+    ours = select_visible(list(enumerate(told)), chosen)
     used = [f"GPU {number} has {mib} MiB in use" for number, (_, mib) in ours if mib > IN_USE_MIB]
     if used:
         yield warning(", ".join(used), "end what uses them, or leave them out by CUDA_VISIBLE_DEVICES")
@@ -107,12 +107,12 @@ def look_at_devices(subject: Subject) -> Iterator[Finding]:
         yield check_devices(wanted_processes(subject.given, subject.given.instances), subject.hardware)
 
 
-def check_devices(wanted: Wanted, hardware: Hardware) -> Finding:
+def check_devices(wanted: PlacementRequest, hardware: Hardware) -> Finding:
     """Check whether one machine has the devices that a run places processes on."""
     nodes = [Node(name="", address="this machine", gpus=hardware.gpus, free=hardware.gpus)]
-    on_this, has = wanted.on(nodes), hardware.describe_error()
+    on_this, has = wanted.resolve_for(nodes), hardware.describe_error()
     if not on_this.fits(nodes):
-        what, _, remedy = lacking(on_this, nodes).rpartition("; ")
+        what, _, remedy = describe_shortage(on_this, nodes).rpartition("; ")
         return failure(what, remedy)
     if hardware.gpus:
         return ok(f"{has}; the run wants {on_this}" if on_this else f"{has}; the run places nothing")

@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Iterator, Sequence
 
-from temper.orchestrator.cluster.node_facts import CONNECT_S, NodeSeen, ask_nodes
+from temper.orchestrator.cluster.node_facts import CONNECT_S, NodeReport, query_nodes
 from temper.orchestrator.cluster.this_machine import PACKAGE, PORTS
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
@@ -24,7 +24,7 @@ def look_at_nodes(subject: Subject) -> Iterator[Finding]:
     if nobody is not None:
         yield nobody
     else:
-        yield from check_nodes(ask_nodes())
+        yield from check_nodes(query_nodes())
 
 
 def check_head(address: str) -> Finding | None:
@@ -45,7 +45,7 @@ def check_head(address: str) -> Finding | None:
     return None
 
 
-def check_nodes(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
+def check_nodes(nodes: Sequence[NodeReport]) -> Iterator[Finding]:
     """Compare the nodes with the first one, which is the driver's, and check each for faults that would disturb a run."""
     found = [one for node in nodes for one in _check_node(node, like=nodes[0])]
     yield from found
@@ -56,7 +56,7 @@ def check_nodes(nodes: Sequence[NodeSeen]) -> Iterator[Finding]:
         yield ok(f"{len(nodes)} nodes reach each other with {versions}, the same code and clocks within {apart:.2g} s")
 
 
-def _check_node(node: NodeSeen, *, like: NodeSeen) -> Iterator[Finding]:
+def _check_node(node: NodeReport, *, like: NodeReport) -> Iterator[Finding]:
     at, facts = node.address, node.facts
     if facts is None:
         yield failure(f"{at}: {node.fault}", f"start Ray there in an environment with Temper, as at {PACKAGE}")

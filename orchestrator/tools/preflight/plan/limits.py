@@ -73,7 +73,7 @@ def memory_limits(plan: Plan) -> list[Limit]:
 def _gpu_limits(plan: Plan) -> list[Limit]:
     if not plan.gpu:
         return []
-    wanted = plan.wanted.on(plan.nodes)
+    wanted = plan.wanted.resolve_for(plan.nodes)
     fewer = "lower learner.ranks, rollout.workers or rollout.engine.tensor_parallel, or set placement=colocated"
     remedy = "" if wanted.fits(plan.nodes) else fewer
     return [Limit(what="GPUs", needed=f"{wanted.gpus}", has=f"{plan.site.hardware.gpus}", remedy=remedy)]

@@ -5,10 +5,10 @@ from functools import cached_property
 from pathlib import Path
 
 from temper.learner.config import LearnerConfig, OptimConfig
-from temper.orchestrator.cluster.bundles import wanted_by
-from temper.orchestrator.cluster.hardware import GIB, ask_hardware
+from temper.orchestrator.cluster.bundles import build_request
+from temper.orchestrator.cluster.hardware import GIB, query_hardware
 from temper.orchestrator.cluster.placement import Node
-from temper.orchestrator.cluster.transport_choice import Choice, Ground, choose
+from temper.orchestrator.cluster.transport_choice import ClusterFacts, TransportChoice, choose_transport
 from temper.orchestrator.config.loop import LoopConfig, RlConfig
 from temper.orchestrator.config.text import resolved
 from temper.orchestrator.pipeline.config import Config, make_config, read_run_settings
@@ -52,13 +52,13 @@ class Plan:
         loops = (one for one in config.instances if isinstance(config.settings(one), LoopConfig))
         self.loop: StageInstance | None = next(loops, None)
         """The first stage that runs the loop."""
-        self.wanted = wanted_by(config, trains=self.trains, plays=self.plays)
+        self.wanted = build_request(config, trains=self.trains, plays=self.plays)
         self.gpu = site.hardware.gpus > 0
         self.nodes = [
             Node(name=str(at), address=str(at), gpus=one.gpus, free=one.gpus)
             for at, one in enumerate(site.hardware.machines)
         ]
-        self.halves = self.gpu and self.wanted.on(self.nodes).colocated and not self.wanted.colocated
+        self.halves = self.gpu and self.wanted.resolve_for(self.nodes).colocated and not self.wanted.colocated
         self.gpu_bytes = site.hardware.gpu_gib * GIB
         self.longest = config.rollout.limits.total_tokens
         """Tokens of the longest sequence of an episode."""
@@ -141,7 +141,7 @@ class Plan:
         """The transport of weights."""
         machines, memory = len(self.site.hardware.machines), int(self.site.hardware.memory_gib * GIB)
         store = min(STORE_SHARE * self.site.hardware.memory_gib * GIB, STORE_MOST)
-        ground = Ground(
+        ground = ClusterFacts(
             machines=machines,
             gpus=self.gpus,
             colocated=self.wanted.colocated or self.halves,
@@ -151,7 +151,7 @@ class Plan:
         learner = self.config.learner
         nbytes, lacks = self.model.push_bytes[learner.wire_dtype], ""
         try:
-            found = choose(learner.transport, ground, nbytes=nbytes)
+            found = choose_transport(learner.transport, ground, nbytes=nbytes)
         except ValueError as error:
             lacks = str(error)
             found = _choice_anyway(learner.transport, ground)
@@ -262,12 +262,12 @@ class Plan:
         return found
 
 
-def _choice_anyway(transport: str, ground: Ground) -> Choice:
+def _choice_anyway(transport: str, ground: ClusterFacts) -> TransportChoice:
     """Return the choice with unlimited room, or the wanted transport if that reaches no engine."""
     try:
-        return choose(transport, ground, nbytes=0)
+        return choose_transport(transport, ground, nbytes=0)
     except ValueError:
-        return Choice(transport=transport, why=f"learner.transport={transport}")
+        return TransportChoice(transport=transport, why=f"learner.transport={transport}")
 
 
 def plan_of(path: Path, overrides: Sequence[str], *, gpus: str | None, assumptions: Assumptions) -> Plan:
@@ -282,7 +282,7 @@ def plan_of(path: Path, overrides: Sequence[str], *, gpus: str | None, assumptio
 def site_of(gpus: str | None, assumptions: Assumptions) -> Site:
     """Return the named hardware, else that of the cluster. Raise `ValueError` for an unknown name."""
     if gpus is None:
-        return found_site(ask_hardware())
+        return found_site(query_hardware())
     return named_site(gpus, host_gib_per_gpu=assumptions.host_gib_per_gpu, shm_gib=assumptions.shm_gib)
 
 

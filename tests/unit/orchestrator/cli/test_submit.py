@@ -186,7 +186,7 @@ def test_a_killed_submit_leaves_no_process(head: Head) -> None:
     assert alive == []
 
 
-@pytest.mark.parametrize("silences", [2, ray_jobs.UNANSWERED])
+@pytest.mark.parametrize("silences", [2, ray_jobs.MAX_UNANSWERED])
 def test_a_slow_server_is_asked_again(silences: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = list[str]()
 
@@ -208,7 +208,7 @@ def test_a_slow_server_is_asked_again(silences: int, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(ray_jobs, "_client", lambda address: Server())
     job = Job("http://127.0.0.1:1", "true", runtime_env={}, write=lambda text: None)
-    if silences < ray_jobs.UNANSWERED:
+    if silences < ray_jobs.MAX_UNANSWERED:
         assert job.follow() == 0
         assert len(asked) == silences + 1
     else:

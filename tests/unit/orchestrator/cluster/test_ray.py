@@ -18,8 +18,8 @@ from ray.exceptions import ActorDiedError, NodeDiedError, OutOfMemoryError, RayE
 from temper.envs.core.process import LearnerDied, WorkerDied
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.cluster import bundles, ray_cluster
-from temper.orchestrator.cluster.actors import await_actor, living_nodes
-from temper.orchestrator.cluster.ray_cluster import SessionLogs, _vllm_level, asks_for_no_token, stop_ray
+from temper.orchestrator.cluster.actors import await_actor, list_nodes
+from temper.orchestrator.cluster.ray_cluster import SessionLogs, _vllm_level, has_open_access, stop_ray
 from temper.orchestrator.cluster.run_actors import TUNED, rank_variables
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_ports
 from temper.orchestrator.run.driver import VLLM_LEVEL
@@ -46,9 +46,9 @@ def test_a_cluster_that_does_not_answer_is_left_all_the_same(monkeypatch: pytest
     monkeypatch.setattr(ray_cluster, "STOP_S", 0.1)
     began = monotonic()
     monkeypatch.setattr(bundles, "cluster_nodes", lambda: answers.wait(10))
-    monkeypatch.setattr(bundles, "TAKEN_S", 0.1)
+    monkeypatch.setattr(bundles, "GPU_QUERY_S", 0.1)
     stop_ray()
-    assert bundles.gpus_taken() == ""
+    assert bundles.describe_used_gpus() == ""
     assert monotonic() - began < 5
     answers.set()
 
@@ -62,7 +62,7 @@ def test_a_cluster_without_a_token_is_known(
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     if mode is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
-    assert asks_for_no_token() is open_to_all
+    assert has_open_access() is open_to_all
 
 
 def printed(folder: Path, name: str, text: str, *, age_s: float = 0.0) -> Path:
@@ -80,12 +80,12 @@ def test_what_workers_of_the_job_printed_is_copied_and_again_as_it_grows(tmp_pat
     printed(logs, "worker-cc-02000000-13.err", "")
     printed(logs, "gcs_server.out", "of Ray itself\n")
     ours = SessionLogs(folder=logs, job="02000000")
-    assert ours.keep(into) == ""
+    assert ours.copy_to(into) == ""
     assert [path.name for path in into.iterdir()] == [mine.name]
     mine.write_text("begun\ndied\n", encoding="utf-8")
-    assert ours.keep(into) == ""
+    assert ours.copy_to(into) == ""
     assert (into / mine.name).read_text(encoding="utf-8") == "begun\ndied\n"
-    assert SessionLogs(folder=logs).keep(into) == ""
+    assert SessionLogs(folder=logs).copy_to(into) == ""
     assert len(list(into.iterdir())) == 2
 
 
@@ -95,7 +95,7 @@ def test_of_long_files_the_end_is_kept_and_of_many_the_newest(tmp_path: Path, mo
     logs, into = tmp_path / "logs", tmp_path / "ray"
     for number in range(5):
         printed(logs, f"worker-{number}-01-1.out", "x" * 90 + f"the end {number}\n", age_s=number)
-    assert SessionLogs(folder=logs).keep(into) == ""
+    assert SessionLogs(folder=logs).copy_to(into) == ""
     assert sorted(path.name[7] for path in into.iterdir()) == ["0", "1"]
     text = (into / "worker-0-01-1.out").read_text(encoding="utf-8")
     assert text.endswith("left out\nthe end 0\n")
@@ -105,10 +105,10 @@ def test_of_long_files_the_end_is_kept_and_of_many_the_newest(tmp_path: Path, mo
 def test_what_can_not_be_copied_is_told_and_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = tmp_path / "logs"
     printed(logs, "worker-a-01-1.out", "x")
-    assert "No such file or directory" in SessionLogs(folder=logs).keep(tmp_path / "gone" / "ray")
-    assert SessionLogs(folder=tmp_path / "never").keep(tmp_path / "ray") == ""
+    assert "No such file or directory" in SessionLogs(folder=logs).copy_to(tmp_path / "gone" / "ray")
+    assert SessionLogs(folder=tmp_path / "never").copy_to(tmp_path / "ray") == ""
     monkeypatch.setattr(ray_cluster, "COPY_S", -1.0)
-    assert "not all of" in SessionLogs(folder=logs).keep(tmp_path / "ray")
+    assert "not all of" in SessionLogs(folder=logs).copy_to(tmp_path / "ray")
 
 
 def test_a_copy_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_a_copy_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatch: 
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    assert "No space left" in SessionLogs(folder=logs).keep(into)
+    assert "No space left" in SessionLogs(folder=logs).copy_to(into)
     assert list(into.iterdir()) == []
 
 
@@ -140,8 +140,8 @@ def test_a_mere_head_holds_no_process_of_a_run(monkeypatch: pytest.MonkeyPatch) 
     offers: dict[str, dict[str, float]] = {"head": {}, "gpus": {"GPU": 8.0}, "cpus": {"CPU": 4.0}}
     found = [{"NodeID": name, "Alive": True, "Resources": offered} for name, offered in offers.items()]
     monkeypatch.setattr(ray, "nodes", lambda: found)
-    assert asyncio.run(living_nodes()) == ["head", "gpus", "cpus"]
-    assert asyncio.run(living_nodes(hosts=True)) == ["gpus", "cpus"]
+    assert asyncio.run(list_nodes()) == ["head", "gpus", "cpus"]
+    assert asyncio.run(list_nodes(hosts=True)) == ["gpus", "cpus"]
 
 
 def test_ranks_on_gpus_keep_their_tuning_and_have_segments_that_grow(monkeypatch: pytest.MonkeyPatch) -> None:

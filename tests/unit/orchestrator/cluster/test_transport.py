@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from temper.orchestrator.cluster.transport_choice import Ground, choose
+from temper.orchestrator.cluster.transport_choice import ClusterFacts, choose_transport
 
-ALONE = Ground(machines=1, gpus=0, colocated=False, memory=10**9, object_store=10**8)
+ALONE = ClusterFacts(machines=1, gpus=0, colocated=False, memory=10**9, object_store=10**8)
 TWO_MACHINES = replace(ALONE, machines=2)
 
 
-def chosen(wanted: str, ground: Ground, *, nbytes: int = 10**6) -> str:
-    return choose(wanted, ground, nbytes=nbytes).transport
+def chosen(wanted: str, ground: ClusterFacts, *, nbytes: int = 10**6) -> str:
+    return choose_transport(wanted, ground, nbytes=nbytes).transport
 
 
 def test_auto_broadcasts_if_each_process_has_a_gpu_and_else_shares_memory() -> None:
@@ -40,7 +40,7 @@ def test_a_transport_is_used_if_it_reaches_the_engines() -> None:
     ],
 )
 def test_a_transport_that_does_not_reach_the_engines_or_has_no_room_is_an_error(
-    wanted: str, ground: Ground, nbytes: int, message: str
+    wanted: str, ground: ClusterFacts, nbytes: int, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
         chosen(wanted, ground, nbytes=nbytes)

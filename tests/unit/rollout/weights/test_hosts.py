@@ -22,9 +22,9 @@ from temper.envs.core.task import EnvRef, Task
 from temper.learner.config import LearnerConfig
 from temper.learner.trainer_group import TrainerGroup
 from temper.learner.weight_sender import BucketSender, SegmentSender
-from temper.orchestrator.cluster.actors import ActorProcess, at_place
-from temper.orchestrator.cluster.bundles import cluster_nodes, gpus_taken, reserve
-from temper.orchestrator.cluster.placement import NoRoomError, Wanted
+from temper.orchestrator.cluster.actors import ActorProcess, run_at_place
+from temper.orchestrator.cluster.bundles import cluster_nodes, describe_used_gpus, reserve
+from temper.orchestrator.cluster.placement import NoRoomError, PlacementRequest
 from temper.orchestrator.cluster.run_actors import rank_handle, start_trainer_group
 from temper.orchestrator.cluster.this_machine import worker_variables
 from temper.orchestrator.loop.deadline import Deadline, StuckError, within
@@ -177,7 +177,7 @@ async def a_stopped_worker_is_looked_at_on_its_own_node(pool: RolloutPool) -> No
     assert process is not None
     assert process.place is not None
     assert process.place.host == socket.gethostname()
-    assert await at_place(process.place, _node) == process.place.node != _node()
+    assert await run_at_place(process.place, _node) == process.place.node != _node()
     os.kill(process.place.pid, signal.SIGSTOP)
     try:
         found = await diagnose(process, "no answer", kind="hung")
@@ -247,17 +247,17 @@ class Seen:
 
 async def what_is_reserved_lies_where_it_should() -> None:
     """Of two machines, with 16 GPUs and 4: ranks are packed, engines spread, pairs lie on one GPU."""
-    bundles = await reserve(Wanted(ranks=2, engines=4))
+    bundles = await reserve(PlacementRequest(ranks=2, engines=4))
     assert len({node.name for _, node in await bundles.ranks()}) == 1
     engines = [ray.remote(Seen).options(**bundles.engine(number).options()).remote() for number in range(4)]
     assert len({node for node, _ in await asyncio.gather(*(engine.gpus.remote() for engine in engines))}) == 2
     bundles.free()
-    bundles = await reserve(Wanted(ranks=18))
+    bundles = await reserve(PlacementRequest(ranks=18))
     ranks = [node.name for _, node in await bundles.ranks()]
     assert ranks == [_node()] * 16 + [ranks[-1]] * 2
     assert ranks[-1] != _node()
     bundles.free()
-    bundles = await reserve(Wanted(ranks=18, engines=18, colocated=True))
+    bundles = await reserve(PlacementRequest(ranks=18, engines=18, colocated=True))
     pair = (await bundles.ranks())[17][0], bundles.engine(17)
     actors = [ray.remote(Seen).options(**one.options()).remote() for one in pair]
     rank, engine = await asyncio.gather(*(actor.gpus.remote() for actor in actors))
@@ -270,7 +270,7 @@ async def what_is_reserved_lies_where_it_should() -> None:
     bundles.free()
     holder = ray.remote(Seen).options(num_cpus=0, num_gpus=16).remote()
     await holder.gpus.remote()
-    bundles = await reserve(Wanted(ranks=1))
+    bundles = await reserve(PlacementRequest(ranks=1))
     assert await bundles.at_first_rank(_node) == ranks[-1]
     bundles.free()
     ray.kill(holder)
@@ -282,14 +282,16 @@ async def what_has_no_room_is_said_at_once() -> None:
     await holder.node.remote()
     began = monotonic()
     with pytest.raises(NoRoomError, match=r"wants 12 GPUs, for 12 ranks; the cluster has .*4 of 16 free on"):
-        await reserve(Wanted(ranks=12))
+        await reserve(PlacementRequest(ranks=12))
     with pytest.raises(NoRoomError, match="wants 17 GPUs, for 1 engine with 17 GPUs of one machine each"):
-        await reserve(Wanted(engines=1, processes=17))
+        await reserve(PlacementRequest(engines=1, processes=17))
     assert monotonic() - began < 20
-    starting = start_trainer_group(LearnerConfig(), bundles=await reserve(Wanted(ranks=1)), engine_processes=1)
+    starting = start_trainer_group(
+        LearnerConfig(), bundles=await reserve(PlacementRequest(ranks=1)), engine_processes=1
+    )
     limit = Deadline(seconds=0.5, setting="deadlines.start_s")
     with pytest.raises(StuckError, match=r"the ranks \(of the GPUs 13 of 20 are taken\).*deadlines.start_s"):
-        await within(limit, starting, stage="sft", waiting_for=lambda: f"the ranks{gpus_taken()}")
+        await within(limit, starting, stage="sft", waiting_for=lambda: f"the ranks{describe_used_gpus()}")
     ray.kill(holder)
 
 

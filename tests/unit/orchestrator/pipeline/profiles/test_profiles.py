@@ -12,7 +12,14 @@ from support.run_folders import with_checkpoint
 from temper.envs.core.setting import Kind, kind_of
 from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config, make_model, parameter_count
 from temper.learner.models.shape import ModelShape, read_shape, shape_of
-from temper.orchestrator.cluster.hardware import Hardware, Machine, this_machine, told_by_torch, visible, with_gpus
+from temper.orchestrator.cluster.hardware import (
+    Hardware,
+    Machine,
+    limit_gpus,
+    parse_gpu_sizes,
+    query_torch,
+    this_machine,
+)
 from temper.orchestrator.config.run_config import ProfileName
 from temper.orchestrator.config.text import overridden, read_text
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config, make_config, save_config
@@ -309,14 +316,14 @@ def test_gpus_are_named_by_the_memory_that_they_are_sold_with() -> None:
 
 def test_what_nvidia_smi_says_counts_where_the_process_may_use_it() -> None:
     told = "81559\n81559\n24564\n"
-    assert visible(told, None) == [81559 / 1024, 81559 / 1024, 24564 / 1024]
-    assert visible(told, "2") == [24564 / 1024]
-    assert visible(told, "GPU-8932f937,GPU-1") == [81559 / 1024] * 2
-    assert visible(told, "") == visible(told, "-1") == []
-    assert len(told_by_torch()) == torch.cuda.device_count()  # where there is no nvidia-smi
+    assert parse_gpu_sizes(told, None) == [81559 / 1024, 81559 / 1024, 24564 / 1024]
+    assert parse_gpu_sizes(told, "2") == [24564 / 1024]
+    assert parse_gpu_sizes(told, "GPU-8932f937,GPU-1") == [81559 / 1024] * 2
+    assert parse_gpu_sizes(told, "") == parse_gpu_sizes(told, "-1") == []
+    assert len(query_torch()) == torch.cuda.device_count()  # where there is no nvidia-smi
     machine = Machine(gpus=1, gpu_gib=80.0, memory_gib=100.0, cpus=4)
-    assert with_gpus(machine, 8).gpus == 8  # as many as Ray may use
-    assert with_gpus(replace(machine, gpu_gib=0.0), 8).gpus == 0  # a torch for CPUs can't
+    assert limit_gpus(machine, 8).gpus == 8  # as many as Ray may use
+    assert limit_gpus(replace(machine, gpu_gib=0.0), 8).gpus == 0  # a torch for CPUs can't
     assert this_machine().cpus >= 1
     assert this_machine().memory_gib > 0.1
 

@@ -21,8 +21,8 @@ from temper.envs.sandbox.seal_probe import KERNEL
 from temper.learner.models.fresh import FreshModelConfig, byte_tokenizer, hybrid_config
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.cluster.hardware import Hardware, Machine
-from temper.orchestrator.cluster.node_facts import NodeFacts, NodeSeen, ask_nodes, checksum, listen, reach
-from temper.orchestrator.cluster.placement import Wanted
+from temper.orchestrator.cluster.node_facts import NodeFacts, NodeReport, checksum, listen, query_nodes, reach
+from temper.orchestrator.cluster.placement import PlacementRequest
 from temper.orchestrator.cluster.ray_cluster import ray
 from temper.orchestrator.cluster.this_machine import PACKAGE, free_port
 from temper.orchestrator.pipeline.config import Config, load_config
@@ -181,20 +181,20 @@ ALIKE = NodeFacts(
 )
 
 
-def beside(node: NodeSeen) -> Finding:
+def beside(node: NodeReport) -> Finding:
     """What is found where this node is the second of a cluster."""
-    (found,) = nodes.check_nodes([NodeSeen(address="10.0.0.1", facts=ALIKE), node])
+    (found,) = nodes.check_nodes([NodeReport(address="10.0.0.1", facts=ALIKE), node])
     return found
 
 
 def node(**facts: object) -> Plant:
     """Plants a second node with other facts."""
-    return lambda _: beside(NodeSeen(address="10.0.0.2", facts=replace(ALIKE, **facts)))  # type: ignore[arg-type]
+    return lambda _: beside(NodeReport(address="10.0.0.2", facts=replace(ALIKE, **facts)))  # type: ignore[arg-type]
 
 
 def seen(**given: object) -> Plant:
     """Plants a second node that is seen otherwise."""
-    return lambda _: beside(NodeSeen(address="10.0.0.2", **({"facts": ALIKE} | given)))  # type: ignore[arg-type]
+    return lambda _: beside(NodeReport(address="10.0.0.2", **({"facts": ALIKE} | given)))  # type: ignore[arg-type]
 
 
 def no_key(folder: Path) -> Finding:
@@ -211,7 +211,7 @@ def low_sandbox(*, programs: bool) -> Plant:
     return lambda _: machine.check_isolation(machine.tried(max_level=2), least=3, programs=programs)
 
 
-def devices(has: Machine, wanted: Wanted) -> Plant:
+def devices(has: Machine, wanted: PlacementRequest) -> Plant:
     return lambda _: gpus.check_devices(wanted, Hardware(machines=(has,)))
 
 
@@ -268,8 +268,8 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
     ],
     "kernels": [(FAILURE, "mamba", "STACK=cpu", no_kernels)],
     "devices": [
-        (FAILURE, "4 GPUs", "rollout.workers", devices(SMALL, Wanted(ranks=1, engines=3))),
-        (WARNING, "8 processes", "learner.ranks", devices(FEW_CORES, Wanted(ranks=4, engines=4))),
+        (FAILURE, "4 GPUs", "rollout.workers", devices(SMALL, PlacementRequest(ranks=1, engines=3))),
+        (WARNING, "8 processes", "learner.ranks", devices(FEW_CORES, PlacementRequest(ranks=4, engines=4))),
     ],
     "memory": [
         (FAILURE, "main memory of a machine", "2 GiB", memory(-1, replace(SMALL, gpus=0, memory_gib=0.5))),
@@ -366,7 +366,7 @@ def test_a_run_that_joins_a_cluster_has_other_hardware_than_this_machine(monkeyp
 
 
 def test_clocks_whose_difference_the_answers_time_explains_are_not_apart() -> None:
-    unsure = NodeSeen(address="10.0.0.2", facts=ALIKE, ahead_s=3.0, within_s=2.5)
+    unsure = NodeReport(address="10.0.0.2", facts=ALIKE, ahead_s=3.0, within_s=2.5)
     assert beside(unsure).level is Level.OK
 
 
@@ -392,7 +392,7 @@ def test_the_nodes_of_a_cluster_are_asked_for_what_they_have(monkeypatch: pytest
     cluster = Nodes()
     try:
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
-        there = ask_nodes()
+        there = query_nodes()
         assert not ray.is_initialized()
         assert len(there) == 2
         for node in there:
