@@ -29,7 +29,7 @@ demo: setup  ## set up, train the demo model on three environments, print where 
 budget-demo: setup  ## train under thinking budgets and without, SEED=1, and compare
 	@$(PY) -m temper.orchestrator run configs/budget_demo.yaml name=budgets-$(SEED) seed=$(SEED) $(ARGS)
 	@$(PY) -m temper.orchestrator run configs/budget_demo.yaml name=free-$(SEED) seed=$(SEED) \
-	  sft.thoughts.thinking.budget=0 rl.thinking.budget=0 $(ARGS)
+	  sft.reasoning.thinking.budget=0 rl.thinking.budget=0 $(ARGS)
 	@$(PY) -m temper.orchestrator report --compare --runs "under budgets=runs/budgets-$(SEED)" \
 	  --runs "without=runs/free-$(SEED)" --out runs/budget-demo-$(SEED).html
 

@@ -11,9 +11,9 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import UNLIMITED
 from temper.envs.core.turn_text import (
     CLOSE_CALL,
-    CLOSE_THOUGHT,
+    CLOSE_THINKING,
     OPEN_CALL,
-    OPEN_THOUGHT,
+    OPEN_THINKING,
     ParsedTurn,
     call_message,
     parse_turn,
@@ -35,8 +35,8 @@ class TranscriptScore:
 
 def parse_own_turn(text: str) -> ParsedTurn:
     """Return what a turn says that may hold a thought, with or without its opening tag."""
-    tagged = OPEN_THOUGHT in text or CLOSE_THOUGHT in text
-    return parse_turn(text if tagged else CLOSE_THOUGHT + text, thinks=True)
+    tagged = OPEN_THINKING in text or CLOSE_THINKING in text
+    return parse_turn(text if tagged else CLOSE_THINKING + text, thinks=True)
 
 
 def score_turns(

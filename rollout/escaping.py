@@ -11,13 +11,13 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from temper.envs.core.turn_text import CLOSE_CALL, CLOSE_THOUGHT, OPEN_CALL, OPEN_THOUGHT, writable
+from temper.envs.core.turn_text import CLOSE_CALL, CLOSE_THINKING, OPEN_CALL, OPEN_THINKING, writable
 
 BREAK = "\u200b"
 """A zero-width space."""
 TAG = re.compile(r"<+[^<>\s]+>+|\[/?[A-Z][A-Z_]*\]")
 XML_TAG = re.compile(r"</?\w[\w.:-]*/?>")
-OWN_TAGS = frozenset((OPEN_THOUGHT, CLOSE_THOUGHT, OPEN_CALL, CLOSE_CALL))
+OWN_TAGS = frozenset((OPEN_THINKING, CLOSE_THINKING, OPEN_CALL, CLOSE_CALL))
 SHORT, REMEMBERED = 16, 4096
 """Characters of a text whose ids are remembered, and how many texts are."""
 TEXT_PARTS = ("text", "input_text", "output_text")

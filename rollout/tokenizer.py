@@ -1,7 +1,7 @@
 """The tokenizer of a model directory, and what a run declares of its turns.
 
 What is declared stands in the tokenizer's own files once a run has written its model (`orchestrator/run/declared_model.py`):
-`chat_template.jinja`, and `eos_token`, `end_of_turn`, `thought_tags` and `tool_calls` of `tokenizer_config.json`. So whoever
+`chat_template.jinja`, and `eos_token`, `end_of_turn`, `thinking_tags` and `tool_calls` of `tokenizer_config.json`. So whoever
 loads the tokenizer has it.
 """
 
@@ -20,7 +20,7 @@ class DeclaredTurns:
     chat_template: str = ""
     """The text of the template."""
     end_of_turn: tuple[str, ...] = ()
-    thought_tags: tuple[str, ...] = ()
+    thinking_tags: tuple[str, ...] = ()
     tool_calls: Mapping[str, object] = field(default_factory=dict)
 
     def config(self) -> dict[str, object]:
@@ -28,7 +28,7 @@ class DeclaredTurns:
         entries: dict[str, object] = {}
         if self.end_of_turn:
             entries |= {"eos_token": self.end_of_turn[0], "end_of_turn": list(self.end_of_turn)}
-        entries |= {"thought_tags": list(self.thought_tags)} if self.thought_tags else {}
+        entries |= {"thinking_tags": list(self.thinking_tags)} if self.thinking_tags else {}
         return entries | ({"tool_calls": dict(self.tool_calls)} if self.tool_calls else {})
 
 

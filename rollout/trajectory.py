@@ -56,7 +56,7 @@ TOKEN_LIMITS = (Stop.LENGTH, Stop.EPISODE_LENGTH)
 class TurnFault(Enum):
     """What is wrong with the form of a turn, whatever its answer is worth."""
 
-    THOUGHT = "thought"  # the thought is closed not at all or several times, or a tag stands in the answer
+    THINKING = "thinking"  # the thought is closed not at all or several times, or a tag stands in the answer
     TOOL_CALL = "tool_call"  # a tool call can't be read, names no tool or lacks an argument
 
 
@@ -71,7 +71,7 @@ class Closed(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thought:
+class ThinkingStats:
     """The measures of one turn: sampled tokens before and after the closing of the thought, and how it was closed.
 
     The closing tag itself counts to neither; with thinking off all tokens are the answer's.
@@ -103,7 +103,7 @@ class Times:
 
 
 NO_TIME = Times()
-NO_THOUGHT = Thought(tokens=0, answer_tokens=0, closed=Closed.NONE)
+NO_THINKING = ThinkingStats(tokens=0, answer_tokens=0, closed=Closed.NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,7 +115,7 @@ class Turn:
     `context_1 + sampled_1 + context_2`; its training sequence is `context_1 + sampled_1 + context_2 + sampled_2`.
     `injected_T` marks tokens that were inserted, not sampled: their log-probability is NaN and carries no loss.
     All of these are read-only arrays (`rollout/token_arrays.py`).
-    `text` is all that was sampled, `thought_text` and `answer` are what was read of it, in the format of the model's family.
+    `text` is all that was sampled, `reasoning` and `answer` are what was read of it, in the format of the model's family.
     `thought` says how long thought and answer are and how the thought was closed, `faults` what is wrong with the form.
     `experts` are the expert choices that the engine recorded, of shape (ids, expert layers, experts of a token), a row for
     each of `context_ids` and `sampled_ids`; -1 for an id that it did not process. None where it recorded none.
@@ -128,10 +128,10 @@ class Turn:
     versions_T: Ids
     injected_T: Marks
     text: str
-    thought_text: str | None = None
+    reasoning: str | None = None
     answer: str = ""
     observation: tuple[Message, ...] = field(default=())
-    thought: Thought = NO_THOUGHT
+    thinking: ThinkingStats = NO_THINKING
     faults: tuple[TurnFault, ...] = ()
     experts: Choices | None = field(default=None, compare=False)
     times: Times = field(default=NO_TIME, compare=False)
@@ -183,22 +183,22 @@ class Trajectory:
         return sum(len(turn.sampled_ids) for turn in self.turns)
 
     @property
-    def unforced_tokens(self) -> int:
+    def model_tokens(self) -> int:
         """Tokens that the model sampled itself."""
         return sum(len(turn.injected_T) - int(turn.injected_T.sum()) for turn in self.turns)
 
     @property
-    def thought_tokens(self) -> int:
-        return sum(turn.thought.tokens for turn in self.turns)
+    def thinking_tokens(self) -> int:
+        return sum(turn.thinking.tokens for turn in self.turns)
 
     @property
     def answer_tokens(self) -> int:
-        return sum(turn.thought.answer_tokens for turn in self.turns)
+        return sum(turn.thinking.answer_tokens for turn in self.turns)
 
     @property
     def well_formed(self) -> bool:
         """Whether every turn has exactly one closing of its thought and no tag in the answer."""
-        return not any(TurnFault.THOUGHT in turn.faults for turn in self.turns)
+        return not any(TurnFault.THINKING in turn.faults for turn in self.turns)
 
     @property
     def correct(self) -> bool:
@@ -219,7 +219,7 @@ class Trajectory:
 def well_formed_share(trajectories: Sequence[Trajectory]) -> float:
     """Return the share of turns whose thought is closed exactly once and whose answer has no tag; 1 where there is no turn."""
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
-    return 1 - sum(TurnFault.THOUGHT in turn.faults for turn in turns) / len(turns) if turns else 1.0
+    return 1 - sum(TurnFault.THINKING in turn.faults for turn in turns) / len(turns) if turns else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,7 @@ class ThinkingMix:
     """Share that thinks up to a budget."""
     low_effort: float = scheduled(0.0, unit="share")
     """Share whose prompt asks for little thought."""
-    no_thought: float = scheduled(0.0, unit="share")
+    no_thinking: float = scheduled(0.0, unit="share")
     """Share that answers without a thought."""
     budgets: list[int] = scheduled([], unit="tokens")
     """Budgets in tokens, drawn with equal chance; one entry is a fixed budget."""
@@ -66,7 +66,7 @@ class ThinkingMix:
     """Lowest and highest budget in tokens, drawn log-uniformly; in place of `budgets`."""
 
     def __post_init__(self) -> None:
-        shares = {"budget": self.budget, "low_effort": self.low_effort, "no_thought": self.no_thought}
+        shares = {"budget": self.budget, "low_effort": self.low_effort, "no_thinking": self.no_thinking}
         for name, share in shares.items():
             if not share >= 0:
                 raise ValueError(f"thinking.{name}={share}: a share must be 0 or more")
@@ -92,7 +92,7 @@ class ThinkingMix:
     def draw_mode(self, rng: random.Random) -> Mode:
         lot = rng.random()
         for mode, share in (
-            (Mode.OFF, self.no_thought),
+            (Mode.OFF, self.no_thinking),
             (Mode.BUDGET, self.budget),
             (Mode.LOW_EFFORT, self.low_effort),
         ):

@@ -1,6 +1,6 @@
 """The text of one assistant turn: its thought, its answer, its tool calls. Pure functions.
 
-A turn reads `thought </think> answer`; with thinking off it is the bare answer. A tool call is
+A turn reads `reasoning </think> answer`; with thinking off it is the bare answer. A tool call is
 `<tool_call>{"name": ..., "arguments": {...}}</tool_call>` in the answer; white space inside is free.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from temper.envs.core.task import Message, Tool
 from temper.rewards.json_answers import NoJson, object_of
 
-OPEN_THOUGHT, CLOSE_THOUGHT = "<think>", "</think>"
+OPEN_THINKING, CLOSE_THINKING = "<think>", "</think>"
 OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
 BLANK_LINES = re.compile(r"\A(?:[ \t\r]*\n)+")
 CALL_BLOCK = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
@@ -32,7 +32,7 @@ class Tags:
     closing: str
 
 
-OWN_TAGS = Tags(opening=OPEN_THOUGHT, closing=CLOSE_THOUGHT)
+OWN_TAGS = Tags(opening=OPEN_THINKING, closing=CLOSE_THINKING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,13 +55,13 @@ class BadCall:
 class ParsedTurn:
     """A turn of the model, read once: `text` is all of it.
 
-    `thought` is None if thinking is off. `readable` says whether thought and answer can be told apart. If they can't,
+    `reasoning` is None if thinking is off. `readable` says whether thought and answer can be told apart. If they can't,
     the answer is empty and has no calls. `well_formed` is stricter: it forgives nothing that can still be read. `calls` are
     those of the answer in order, and `said` is the answer without them.
     """
 
     text: str
-    thought: str | None
+    reasoning: str | None
     answer: str
     said: str
     readable: bool
@@ -74,7 +74,7 @@ def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
     parts = split_turn(text, OWN_TAGS, thinks=thinks)
     return ParsedTurn(
         text=text,
-        thought=parts.thought,
+        reasoning=parts.reasoning,
         answer=parts.answer,
         said=CALL_BLOCK.sub("", parts.answer),
         readable=parts.readable,
@@ -87,7 +87,7 @@ def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
 class TurnParts:
     """A turn before its calls are read; see `ParsedTurn`."""
 
-    thought: str | None
+    reasoning: str | None
     answer: str
     readable: bool
     well_formed: bool
@@ -101,20 +101,20 @@ def split_turn(text: str, tags: Tags | None, *, thinks: bool, opened: bool = Tru
     readable has an empty answer. `well_formed` is stricter: exactly one closing, and no tag in the answer.
     """
     if tags is None:
-        return TurnParts(thought=None, answer=answer_text(text), readable=True, well_formed=True)
+        return TurnParts(reasoning=None, answer=answer_text(text), readable=True, well_formed=True)
     body = text.strip()
     tagged = tags.opening in body or tags.closing in body
     if not thinks or not (opened or tagged):
-        thought = "" if thinks else None
+        reasoning = "" if thinks else None
         if tagged:
-            return TurnParts(thought=body, answer="", readable=False, well_formed=False)
-        return TurnParts(thought=thought, answer=answer_text(text), readable=True, well_formed=True)
+            return TurnParts(reasoning=body, answer="", readable=False, well_formed=False)
+        return TurnParts(reasoning=reasoning, answer=answer_text(text), readable=True, well_formed=True)
     inner = body.removeprefix(tags.opening)
-    thought, closed, answer = inner.rpartition(tags.closing)
+    reasoning, closed, answer = inner.rpartition(tags.closing)
     well_formed = inner.count(tags.closing) == 1 and tags.opening not in inner and (opened or inner != body)
     if not closed or tags.opening in answer:
-        return TurnParts(thought=body, answer="", readable=False, well_formed=well_formed)
-    return TurnParts(thought=thought.strip(), answer=answer_text(answer), readable=True, well_formed=well_formed)
+        return TurnParts(reasoning=body, answer="", readable=False, well_formed=well_formed)
+    return TurnParts(reasoning=reasoning.strip(), answer=answer_text(answer), readable=True, well_formed=well_formed)
 
 
 def answer_text(text: str) -> str:
@@ -201,4 +201,4 @@ def turn_text(message: Message, *, thinks: bool) -> str:
     """Return the text that a model would sample to say `message`, the prompt having opened the thought."""
     calls = [OPEN_CALL + json.dumps(call["function"]) + CLOSE_CALL for call in message.get("tool_calls") or ()]
     answer = "".join((message["content"], *calls))
-    return f"{message.get('reasoning_content') or ''}\n{CLOSE_THOUGHT}\n{answer}" if thinks else answer
+    return f"{message.get('reasoning_content') or ''}\n{CLOSE_THINKING}\n{answer}" if thinks else answer

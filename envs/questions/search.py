@@ -168,16 +168,16 @@ def demonstrate(task: Task) -> list[Message]:
     known = tools(_corpus(task), _options(task), set())
     said: list[Message] = []
     for person, name in zip(spec["path"], spec["reference_ids"], strict=True):
-        for thought, call in ((person, ("search", {"query": person})), (name, ("open", {"id": name}))):
-            said.append(_asking(thought, *call))
+        for reasoning, call in ((person, ("search", {"query": person})), (name, ("open", {"id": name}))):
+            said.append(_asking(reasoning, *call))
             said.append({"role": "tool", "content": answer_call(Call(name=call[0], arguments=dict(call[1])), known)})
     last = spec["accepted"][0]
     return [*said, {"role": "assistant", "reasoning_content": last, "content": f"\\boxed{{{last}}}"}]
 
 
-def _asking(thought: str, name: str, arguments: dict[str, str]) -> Message:
+def _asking(reasoning: str, name: str, arguments: dict[str, str]) -> Message:
     calls = [call_message(name, dict(arguments))]
-    return {"role": "assistant", "reasoning_content": thought, "content": "", "tool_calls": calls}
+    return {"role": "assistant", "reasoning_content": reasoning, "content": "", "tool_calls": calls}
 
 
 def reference(task: Task) -> list[str]:

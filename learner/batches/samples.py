@@ -110,7 +110,7 @@ def samples_from_groups(
     The other turns keep theirs.
     """
     rewards_NG = [group.rewards_G for group in groups]
-    tokens_NG = [[0 if mask_truncated and t.truncated else t.unforced_tokens for t in g.trajectories] for g in groups]
+    tokens_NG = [[0 if mask_truncated and t.truncated else t.model_tokens for t in g.trajectories] for g in groups]
     advantages_NG = batch_advantages(rewards_NG, tokens_NG, kind=advantage, clip=advantage_clip, normalise=normalise)
     samples = [
         _sample(

@@ -227,5 +227,5 @@ class LossConfig:
     @property
     def overrides(self) -> dict[TurnFault, float]:
         """The advantages that turns with a fault get in place of their own."""
-        values = {TurnFault.THOUGHT: self.malformed_thinking, TurnFault.TOOL_CALL: self.invalid_call}
+        values = {TurnFault.THINKING: self.malformed_thinking, TurnFault.TOOL_CALL: self.invalid_call}
         return {fault: value for fault, value in values.items() if value is not None}

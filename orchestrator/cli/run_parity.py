@@ -106,5 +106,5 @@ def _prompts(given: argparse.Namespace, config: Config, tokenizer: PreTrainedTok
         return file_prompts(given.prompts, tokenizer)
     if given.env is not None:
         env = config.environments[given.env.partition("=")[0]]
-        return env_prompts(env, Renderer(tokenizer, config.rollout.thought), seed=config.seed)
+        return env_prompts(env, Renderer(tokenizer, config.rollout.thinking), seed=config.seed)
     return own_prompts(tokenizer)

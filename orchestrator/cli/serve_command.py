@@ -32,11 +32,11 @@ OPTIONS: dict[str, tuple[type, str, str]] = {
     "tool_call_parser": (str, "NAME", "vLLM's parser of tool calls, such as hermes; the format of the model's family"),
 }
 """Settings of `ServerConfig`: type, what stands for the value, and help with the default."""
-THOUGHT_OPTIONS: dict[str, tuple[type, str, str]] = {
+THINKING_OPTIONS: dict[str, tuple[type, str, str]] = {
     "grace": (int, "TOKENS", "in which the model may finish its line after a budget; that of the run, else 0"),
     "closing": (str, "TEXT", "closes a thought; that of the run, else of the chat template"),
 }
-"""Settings of `ThoughtConfig`, likewise; a run's folder brings its own `rollout.thought`."""
+"""Settings of `ThinkingConfig`, likewise; a run's folder brings its own `rollout.thinking`."""
 KEY_VARIABLE = "VLLM_API_KEY"
 EPILOG = """examples:
   temper serve runs/demo
@@ -57,7 +57,7 @@ def add_serve_command(commands: "Commands") -> None:
     command = add_command(commands, "serve", _serve, text, epilog=EPILOG)
     model = "a model directory, a name on the hub, or a run by folder or name: its newest model"
     command.add_argument("model", type=path_of_run, help=model)
-    for name, (kind, shown, explained) in (OPTIONS | THOUGHT_OPTIONS).items():
+    for name, (kind, shown, explained) in (OPTIONS | THINKING_OPTIONS).items():
         flag = f"--{name.replace('_', '-')}"
         command.add_argument(flag, type=kind, metavar=shown, help=explained, default=argparse.SUPPRESS)
     told = "tell budgets to the model, in the prompt; as the run did, else not"
@@ -68,14 +68,14 @@ def add_serve_command(commands: "Commands") -> None:
     command.add_argument("--raw-prompts", action="store_true", help=answered)
 
 
-def run_thought(given: Path) -> dict[str, Any]:
+def load_thinking_settings(given: Path) -> dict[str, Any]:
     """Return the settings of the thoughts in the rollouts of the run whose folder `given` is; none for a model directory."""
     path = given / "config.yaml"
     if (given / "config.json").is_file() or not path.is_file():
         return {}
     config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    thought: dict[str, Any] = config["rollout"]["thought"]
-    return thought
+    thinking: dict[str, Any] = config["rollout"]["thinking"]
+    return thinking
 
 
 def require_key(host: str, environment: Mapping[str, str]) -> None:
@@ -109,13 +109,13 @@ def _serve_model(model: Path, given: argparse.Namespace) -> int:
     from temper.rollout.engines.vllm_settings import prepare_environment
 
     prepare_environment()
-    from temper.rollout.budget.config import ThoughtConfig
+    from temper.rollout.budget.config import ThinkingConfig
     from temper.rollout.serving.server import ServerConfig, serve
 
     options = {name: value for name, value in vars(given).items() if name in (*OPTIONS, "raw_prompts")}
-    limits = {name: value for name, value in vars(given).items() if name in (*THOUGHT_OPTIONS, "announce")}
-    thought = ThoughtConfig(**{**run_thought(given.model), **limits})
-    return serve(model, ServerConfig(thought=thought, **options), name=str(given.model))
+    limits = {name: value for name, value in vars(given).items() if name in (*THINKING_OPTIONS, "announce")}
+    thinking = ThinkingConfig(**{**load_thinking_settings(given.model), **limits})
+    return serve(model, ServerConfig(thinking=thinking, **options), name=str(given.model))
 
 
 def _stop(number: int, frame: object) -> None:

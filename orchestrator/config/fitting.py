@@ -6,8 +6,8 @@ from temper.learner.config import require_together
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.config.supervised import SampledDataConfig, SupervisedConfig
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.sampling import PLAIN, Sampling
@@ -81,14 +81,14 @@ def require_room(budget: int | None, rollout: RolloutConfig, sampling: Sampling 
     """Raise `ValueError` where an episode's tokens, or a turn's by `sampling`, do not hold the largest budget and an answer."""
     if budget is None:
         return
-    answer = rollout.thought.answer_tokens or (rollout.limits.turn_tokens if sampling.max_tokens is None else 1)
-    needed = budget + rollout.thought.grace + answer
+    answer = rollout.thinking.answer_tokens or (rollout.limits.turn_tokens if sampling.max_tokens is None else 1)
+    needed = budget + rollout.thinking.grace + answer
     limits = {"rollout.limits.total_tokens": rollout.limits.total_tokens, "sampling.max_tokens": sampling.max_tokens}
     for setting, limit in limits.items():
         if limit is not None and needed > limit:
             raise ValueError(
-                f"a thinking budget of {budget} tokens, {rollout.thought.grace} of grace and {answer} for the answer do not "
-                f"fit into {setting}={limit}; raise it, or lower the budget or rollout.thought.answer_tokens"
+                f"a thinking budget of {budget} tokens, {rollout.thinking.grace} of grace and {answer} for the answer do not "
+                f"fit into {setting}={limit}; raise it, or lower the budget or rollout.thinking.answer_tokens"
             )
 
 
@@ -107,12 +107,12 @@ def require_drawn(name: str, sampling: Sampling, rollout: RolloutConfig) -> None
         )
 
 
-def check_thoughts(
-    model: Path, thought: ThoughtConfig, *, limited: bool, left_out: bool, declared: DeclaredTurns = AS_IT_IS
+def check_thinking(
+    model: Path, thinking: ThinkingConfig, *, limited: bool, left_out: bool, declared: DeclaredTurns = AS_IT_IS
 ) -> None:
     """Raise `ValueError` where the thoughts of a model can't be limited, or not be left out, as they shall be."""
     tokenizer = load_tokenizer(model, declared)
     if limited:
-        ThoughtTags(tokenizer, closing=thought.closing)
+        ThinkingTags(tokenizer, closing=thinking.closing)
     if left_out:
-        Renderer(tokenizer, thought).check_modes()
+        Renderer(tokenizer, thinking).check_modes()

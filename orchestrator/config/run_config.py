@@ -90,7 +90,7 @@ class ModelConfig:
     """A file with the chat template; null takes the model's own. A base model that has none needs it."""
     end_of_turn: list[str] = immutable([])
     """Tokens that end a turn; empty: what the chat template writes behind one, and the tokenizer's end of a sequence."""
-    thought_tags: list[str] = immutable([])
+    thinking_tags: list[str] = immutable([])
     """What opens and what closes a thought; empty: as the chat template writes one, if it does."""
     tool_calls: dict[str, Any] = immutable({})
     """How tool calls are written: `format`, the name of a known format, or a declaration of one in the notation of
@@ -100,17 +100,17 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.declares and self.path is None:
             raise ValueError(
-                "model.chat_template, model.end_of_turn, model.thought_tags and model.tool_calls are for the model of "
+                "model.chat_template, model.end_of_turn, model.thinking_tags and model.tool_calls are for the model of "
                 "model.path; without a path leave them out"
             )
         if self.revision is not None and self.path is None:
             raise ValueError(f"model.revision={self.revision} is that of model.path, which is not given")
-        if self.thought_tags and len(self.thought_tags) != 2:
-            raise ValueError(f"model.thought_tags={self.thought_tags}: give what opens a thought, and what closes it")
+        if self.thinking_tags and len(self.thinking_tags) != 2:
+            raise ValueError(f"model.thinking_tags={self.thinking_tags}: give what opens a thought, and what closes it")
 
     @property
     def declares(self) -> bool:
-        return bool(self.chat_template or self.end_of_turn or self.thought_tags or self.tool_calls)
+        return bool(self.chat_template or self.end_of_turn or self.thinking_tags or self.tool_calls)
 
     def declared(self) -> DeclaredTurns:
         """Return what it says of the model's turns. Raise `FileNotFoundError` where the template's file is not there."""
@@ -122,8 +122,8 @@ class ModelConfig:
                     f"model.chat_template={self.chat_template} is no file; name one with a chat template"
                 )
             template = file.read_text(encoding="utf-8")
-        tags, ends = tuple(self.thought_tags), tuple(self.end_of_turn)
-        return DeclaredTurns(chat_template=template, end_of_turn=ends, thought_tags=tags, tool_calls=self.tool_calls)
+        tags, ends = tuple(self.thinking_tags), tuple(self.end_of_turn)
+        return DeclaredTurns(chat_template=template, end_of_turn=ends, thinking_tags=tags, tool_calls=self.tool_calls)
 
     @property
     def source(self) -> ModelSource | None:

@@ -10,8 +10,8 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import Call
 from temper.learner.batches.samples import TrainingSample
 from temper.orchestrator.loop.mixture import Draw, Mixture
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.episodes.renderer import PARTS, Renderer
 from temper.rollout.formats.messages import one_call_a_turn
 
@@ -60,23 +60,23 @@ class DialogueTokenizer:
     """Makes training samples of dialogues, ids as the engine would see them, thoughts cut where a rollout would cut them."""
 
     def __init__(
-        self, renderer: Renderer, tags: ThoughtTags | None, thought: ThoughtConfig, *, train_closing: bool = False
+        self, renderer: Renderer, tags: ThinkingTags | None, thinking: ThinkingConfig, *, train_closing: bool = False
     ) -> None:
         self._renderer = renderer
         self._tags = tags
-        self._thought = thought
+        self._thinking = thinking
         self._train_closing = train_closing
 
     @classmethod
     def of(
-        cls, tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig, *, train_closing: bool = False
+        cls, tokenizer: PreTrainedTokenizerBase, thinking: ThinkingConfig, *, train_closing: bool = False
     ) -> "DialogueTokenizer":
         """Return that of a model's tokenizer."""
-        tags = ThoughtTags.find(tokenizer, closing=thought.closing)
-        return cls(Renderer(tokenizer, thought), tags, thought, train_closing=train_closing)
+        tags = ThinkingTags.find(tokenizer, closing=thinking.closing)
+        return cls(Renderer(tokenizer, thinking), tags, thinking, train_closing=train_closing)
 
     @property
-    def knows_thoughts(self) -> bool:
+    def reads_reasoning(self) -> bool:
         """Whether the model knows the tags of a thought; else they are plain text."""
         return self._tags is not None
 
@@ -92,7 +92,7 @@ class DialogueTokenizer:
         """Return whether a dialogue contains tags of the chat template, which are broken wherever they are written."""
         return self._renderer.breaks_tags([*dialogue.task.messages, *dialogue.reply])
 
-    def thought_tokens(self, message: Message) -> int:
+    def thinking_tokens(self, message: Message) -> int:
         """Count the tokens of a message's thought."""
         return len(self._renderer.encode(message["reasoning_content"]))
 
@@ -114,12 +114,12 @@ class DialogueTokenizer:
                 ids += opening
                 trained_T += [False] * len(opening)
                 between = []
-            turn, own, thought = self._turn(message, ids, thinks=thinks, budget=left)
+            turn, own, thinking_tokens = self._turn(message, ids, thinks=thinks, budget=left)
             made = _calls(message)
             ids += turn
             trained_T += own
-            if left is not None and self._thought.scope == "episode":
-                left = max(0, left - thought)
+            if left is not None and self._thinking.scope == "episode":
+                left = max(0, left - thinking_tokens)
         return TrainingSample.supervised(ids=ids, trained_T=trained_T)
 
     def _turn(
@@ -130,18 +130,18 @@ class DialogueTokenizer:
         if budget is None or self._tags is None or self._tags.tags.closing not in text:
             ids = self._renderer.encode(text)
             return ids, [True] * len(ids), 0
-        thought_text, found, answer_text = text.partition(self._tags.closing)
+        reasoning, found, answer_text = text.partition(self._tags.closing)
         if not found:  # the configuration closes thoughts otherwise than the chat template
-            thought_text, _, answer_text = text.partition(self._tags.tags.closing)
-            thought_text, answer_text = thought_text.rstrip("\n"), answer_text.lstrip("\n")
-        thought, answer = self._renderer.encode(thought_text), self._renderer.encode(answer_text)
-        limit, opened = ThoughtLimit(tokens=budget, grace=self._thought.grace), self._tags.opened_by(before)
-        close = self._tags.forced_close(thought, limit, opened=opened)
-        begin = self._tags.thought_start(thought, opened=opened) or 0
+            reasoning, _, answer_text = text.partition(self._tags.tags.closing)
+            reasoning, answer_text = reasoning.rstrip("\n"), answer_text.lstrip("\n")
+        reasoning_ids, answer = self._renderer.encode(reasoning), self._renderer.encode(answer_text)
+        limit, opened = ThinkingLimit(tokens=budget, grace=self._thinking.grace), self._tags.opened_by(before)
+        close = self._tags.forced_end(reasoning_ids, limit, opened=opened)
+        begin = self._tags.thinking_start(reasoning_ids, opened=opened) or 0
         if close is None:
             ids = self._renderer.encode(text)
-            return ids, [True] * len(ids), len(thought) - begin
-        kept = thought[: close.start]
+            return ids, [True] * len(ids), len(reasoning_ids) - begin
+        kept = reasoning_ids[: close.start]
         own = [True] * len(kept) + [self._train_closing] * len(close.ids) + [True] * len(answer)
         return (*kept, *close.ids, *answer), own, len(kept) - begin
 

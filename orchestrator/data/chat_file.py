@@ -5,7 +5,7 @@ from typing import Any
 
 from temper.envs.core.task import CHAT, Message, Task, Tool
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED, Thinking
-from temper.envs.core.turn_text import CLOSE_THOUGHT, OPEN_THOUGHT, answer_text, writable
+from temper.envs.core.turn_text import CLOSE_THINKING, OPEN_THINKING, answer_text, writable
 from temper.envs.data.config import DataConfig, OnError
 from temper.orchestrator.data.chat_data import Dialogue
 from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
@@ -37,21 +37,21 @@ def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
     return tuple(listed)
 
 
-def spoken(message: Message, *, thoughts: bool, name: str = "an assistant's message") -> Message:
+def spoken(message: Message, *, reads_reasoning: bool, name: str = "an assistant's message") -> Message:
     """Return an assistant's message. The part of its content before the closing tag becomes its thought.
 
-    Without `thoughts` the model knows no tags: they are plain text. Raise `ValueError` for a thought that is not opened
+    Without `reads_reasoning` the model knows no tags: they are plain text. Raise `ValueError` for a thought that is not opened
     and closed once, or that the model's template would leave out, and for a message that says nothing.
     """
     text, given = message["content"], message.get("reasoning_content") or ""
-    if given and not thoughts:
+    if given and not reads_reasoning:
         raise ValueError(f"the model's chat template shows no thought and would leave out {shown(given)}")
-    if thoughts and (_is_tagged(given) or _is_tagged(text)):
-        thought, closed, answer = text.partition(CLOSE_THOUGHT)
-        thought = thought.strip().removeprefix(OPEN_THOUGHT).strip()
-        if given or not closed or _is_tagged(thought) or _is_tagged(answer):
+    if reads_reasoning and (_is_tagged(given) or _is_tagged(text)):
+        reasoning, closed, answer = text.partition(CLOSE_THINKING)
+        reasoning = reasoning.strip().removeprefix(OPEN_THINKING).strip()
+        if given or not closed or _is_tagged(reasoning) or _is_tagged(answer):
             raise ValueError(f"the thought of {name} must be opened and closed once, unlike in {shown(given or text)}")
-        message = {**message, "reasoning_content": thought, "content": answer_text(answer)}
+        message = {**message, "reasoning_content": reasoning, "content": answer_text(answer)}
     if not message["content"].strip() and not message.get("tool_calls"):
         raise ValueError(f"{name} says nothing: {shown(message)}")
     return message
@@ -106,7 +106,7 @@ def _is_named(value: Any) -> bool:
 
 
 def _is_tagged(text: str) -> bool:
-    return OPEN_THOUGHT in text or CLOSE_THOUGHT in text
+    return OPEN_THINKING in text or CLOSE_THINKING in text
 
 
 def _read(text: str) -> Any:
@@ -129,21 +129,21 @@ def chat_rows(
     """
 
     def parse(row: dict[str, Any], number: int) -> Dialogue:
-        dialogue = parse_chat(row, number, thoughts=intake.knows_thoughts)
+        dialogue = parse_chat(row, number, reads_reasoning=intake.reads_reasoning)
         intake.require_fits(in_rounds(dialogue, rounds))
         return dialogue
 
     return intake.shuffled(data, parse, on_error=on_error, seed=f"{seed}/epoch")
 
 
-def parse_chat(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Dialogue:
+def parse_chat(row: dict[str, Any], number: int, *, reads_reasoning: bool = True) -> Dialogue:
     """Read one row: `{"messages": [...], "tools": [...]}`; everything before the first answer is the prompt.
 
-    An assistant's message at the very beginning is a part of the prompt. `thoughts` says whether the model knows the tags
-    of a thought. Raise `ValueError` for a malformed row.
+    An assistant's message at the very beginning is a part of the prompt. Without `reads_reasoning` the tags
+    are plain text. Raise `ValueError` for a malformed row.
     """
     messages = [
-        spoken(message, thoughts=thoughts) if message["role"] == "assistant" else message
+        spoken(message, reads_reasoning=reads_reasoning) if message["role"] == "assistant" else message
         for message in checked_messages(row)
     ]
     roles = [message["role"] for message in messages]

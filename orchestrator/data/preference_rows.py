@@ -37,7 +37,7 @@ def preference_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, s
     """
 
     def parse(row: dict[str, Any], number: int) -> Preference:
-        preference = parse_preference(row, number, thoughts=intake.knows_thoughts)
+        preference = parse_preference(row, number, reads_reasoning=intake.reads_reasoning)
         if intake.require_fits(preference.chosen) == intake.require_fits(preference.rejected):
             raise ValueError(f"`chosen` and `rejected` are the same tokens, {shown(row['chosen'])}")
         return preference
@@ -45,16 +45,16 @@ def preference_rows(data: DataConfig, intake: RowIntake, *, on_error: OnError, s
     return intake.shuffled(data, parse, on_error=on_error, seed=seed)
 
 
-def parse_preference(row: dict[str, Any], number: int, *, thoughts: bool = True) -> Preference:
+def parse_preference(row: dict[str, Any], number: int, *, reads_reasoning: bool = True) -> Preference:
     """Read one row: `{"messages": [...], "chosen": "text", "rejected": "text"}`, perhaps with `tools`. The prompt may
     be called `prompt`, a text or messages. The answers may be dialogues, which begin alike and end with the answer: what stands
     before it is then the prompt. A prompt that is given too must be part of it, or they go on with that prompt.
 
-    `thoughts` says whether the model knows the tags of a thought; else they are plain text.
+    `reads_reasoning` says whether the model knows the tags of a thought; else they are plain text.
     """
     row = _parted(row)
     messages = _prompt(row)
-    chosen, rejected = (_answer(row, name, thoughts=thoughts) for name in SIDES)
+    chosen, rejected = (_answer(row, name, reads_reasoning=reads_reasoning) for name in SIDES)
     if chosen == rejected:
         raise ValueError(f"`chosen` and `rejected` are the same answer, {shown(row['chosen'])}")
     thinks = {name: bool(said.get("reasoning_content")) for name, said in zip(SIDES, (chosen, rejected), strict=True)}
@@ -126,11 +126,11 @@ def _prompt(row: dict[str, Any]) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def _answer(row: dict[str, Any], name: str, *, thoughts: bool) -> Message:
+def _answer(row: dict[str, Any], name: str, *, reads_reasoning: bool) -> Message:
     """Return an answer as a message; what stands before the closing tag is its thought."""
     said = row.get(name)
     if isinstance(said, dict) and said["role"] == "assistant":
-        return spoken(said, thoughts=thoughts, name=f"`{name}`")
+        return spoken(said, reads_reasoning=reads_reasoning, name=f"`{name}`")
     if not isinstance(said, str) or not said.strip():
         raise ValueError(f"`{name}` must be an answer's text, not {shown(said)}")
-    return spoken({"role": "assistant", "content": said}, thoughts=thoughts, name=f"`{name}`")
+    return spoken({"role": "assistant", "content": said}, reads_reasoning=reads_reasoning, name=f"`{name}`")

@@ -109,9 +109,9 @@ class RowIntake:
         self._remarks: set[str] = set()
 
     @property
-    def knows_thoughts(self) -> bool:
+    def reads_reasoning(self) -> bool:
         """Whether the model knows the tags of a thought."""
-        return self._tokenizer.knows_thoughts
+        return self._tokenizer.reads_reasoning
 
     def read(
         self, data: DataConfig, parse: Callable[[dict[str, Any], int], T], *, on_error: OnError

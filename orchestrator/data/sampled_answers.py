@@ -14,8 +14,8 @@ from temper.learner.batches.pairs import Pair
 from temper.learner.batches.samples import TrainingSample
 from temper.orchestrator.data.row_intake import EpochBatches, Position, fits, require_rows, too_long
 from temper.orchestrator.loop.mixture import Draw, Mixture
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.token_arrays import joined, tokens_of
 from temper.rollout.trajectory import Closed, Group, Trajectory, Turn
@@ -30,9 +30,9 @@ class SampledAnswer:
     turns: tuple[Turn, ...]
 
     @property
-    def has_thought(self) -> bool:
+    def has_reasoning(self) -> bool:
         """Whether its prompt left room for a thought."""
-        return any(turn.thought.closed is not Closed.NONE for turn in self.turns)
+        return any(turn.thinking.closed is not Closed.NONE for turn in self.turns)
 
 
 def worth_imitating(trajectory: Trajectory) -> bool:
@@ -117,10 +117,10 @@ class RejectionSampledData:
         answers: Sequence[SampledAnswer],
         mixture: Mixture,
         renderer: Renderer,
-        tags: ThoughtTags | None,
+        tags: ThinkingTags | None,
         *,
         thinking: ThinkingMix,
-        thought: ThoughtConfig,
+        thinking_config: ThinkingConfig,
         batch_size: int,
         max_tokens: int | None,
         seed: int,
@@ -132,7 +132,7 @@ class RejectionSampledData:
         self._renderer = renderer
         self._tags = tags
         self._thinking = thinking
-        self._thought = thought
+        self._thinking_config = thinking_config
         self._max_tokens = max_tokens
         self._seed = seed
 
@@ -149,11 +149,11 @@ class RejectionSampledData:
 
     def _draw_budget(self, answer: SampledAnswer, rng: random.Random) -> int | None:
         mode = self._thinking.draw_mode(rng)
-        if mode is not Mode.BUDGET or not answer.has_thought or self._tags is None:
+        if mode is not Mode.BUDGET or not answer.has_reasoning or self._tags is None:
             return None
         if self._thinking.names_budgets:
             return self._thinking.draw_budget(rng)
-        longest = max(turn.thought.tokens for turn in answer.turns)
+        longest = max(turn.thinking.tokens for turn in answer.turns)
         return rng.randrange(longest) if longest else None
 
     def sample(self, answer: SampledAnswer, *, budget: int | None) -> TrainingSample:
@@ -167,8 +167,8 @@ class RejectionSampledData:
         for number, turn in enumerate(answer.turns):
             context = tokens_of(turn.context_ids) if number else prompt
             own = (~turn.injected_T).tolist()
-            kept, own, thought = self._cut(turn.sampled_ids.tolist(), own, budget=left, context=context)
-            left = max(0, left - thought) if self._thought.scope == "episode" else left
+            kept, own, thinking_tokens = self._cut(turn.sampled_ids.tolist(), own, budget=left, context=context)
+            left = max(0, left - thinking_tokens) if self._thinking_config.scope == "episode" else left
             ids += [*context, *kept]
             trained_T += [False] * len(context) + own
         return TrainingSample.supervised(ids=ids, trained_T=trained_T)
@@ -179,7 +179,7 @@ class RejectionSampledData:
         None if it can't be announced, because the environment added messages to those of the task.
         """
         seen = tokens_of(answer.turns[0].context_ids)
-        if not self._thought.announce:
+        if not self._thinking_config.announce:
             return seen
         task = self._mixture.task(answer.draw)
         announced = replace(task, thinking=up_to(budget))
@@ -191,14 +191,14 @@ class RejectionSampledData:
         """Cut a turn at a budget: its ids, which of them are trained, and the length of its thought."""
         assert self._tags is not None
         opened = self._tags.opened_by(context)
-        place, begin = self._tags.close_of(sampled), self._tags.thought_start(sampled, opened=opened)
+        place, begin = self._tags.close_of(sampled), self._tags.thinking_start(sampled, opened=opened)
         if place is None or begin is None:
             return sampled, own, 0 if begin is None else len(sampled) - begin
-        thought, after = sampled[: place[0]], self._tags.answer_start(sampled)
-        limit = ThoughtLimit(tokens=budget, grace=self._thought.grace)
-        close = self._tags.forced_close(thought, limit, opened=opened)
+        reasoning_ids, after = sampled[: place[0]], self._tags.answer_start(sampled)
+        limit = ThinkingLimit(tokens=budget, grace=self._thinking_config.grace)
+        close = self._tags.forced_end(reasoning_ids, limit, opened=opened)
         if close is None:
-            return sampled, own, len(thought) - begin
-        cut = [*thought[: close.start], *close.ids, *sampled[after:]]
+            return sampled, own, len(reasoning_ids) - begin
+        cut = [*reasoning_ids[: close.start], *close.ids, *sampled[after:]]
         trained = [*own[: close.start], *[False] * len(close.ids), *own[after:]]
         return cut, trained, close.start - begin

@@ -15,7 +15,7 @@ from temper.learner.batches.samples import TrainingSample
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from temper.orchestrator.data.row_intake import fits, positions
 
-DEMONSTRATED = ThinkingMix(budget=0.03, no_thought=0.1)
+DEMONSTRATED = ThinkingMix(budget=0.03, no_thinking=0.1)
 """The modes of demonstrations where the configuration names none."""
 
 
@@ -39,9 +39,9 @@ class SftDataConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.low_effort_keep <= 1:
-            raise ValueError(f"sft.thoughts.low_effort_keep={self.low_effort_keep} must be above 0 and at most 1")
+            raise ValueError(f"sft.reasoning.low_effort_keep={self.low_effort_keep} must be above 0 and at most 1")
         if self.rounds < 1:
-            raise ValueError(f"sft.thoughts.rounds={self.rounds} must be at least 1")
+            raise ValueError(f"sft.reasoning.rounds={self.rounds} must be at least 1")
 
 
 class SftData:
@@ -114,16 +114,16 @@ def under_mode(dialogue: Dialogue, config: SftDataConfig, tokenizer: DialogueTok
     if config.cut_to_answer:
         return replace(dialogue, reply=stopped_short(dialogue.reply, place, rng))
     budget = (
-        mix.draw_budget(rng) if mix.names_budgets else rng.randrange(tokenizer.thought_tokens(dialogue.reply[place]))
+        mix.draw_budget(rng) if mix.names_budgets else rng.randrange(tokenizer.thinking_tokens(dialogue.reply[place]))
     )
     return replace(dialogue, task=replace(dialogue.task, thinking=up_to(budget)))
 
 
 def stopped_short(reply: tuple[Message, ...], place: int, rng: random.Random) -> tuple[Message, ...]:
     """Return a reply that ends at one of its thoughts: after a part of it, or all, the last answer follows at once."""
-    thought = reply[place]["reasoning_content"]
+    reasoning = reply[place]["reasoning_content"]
     last = next(message for message in reversed(reply) if message["role"] == "assistant")
-    return (*reply[:place], {**last, "reasoning_content": thought[: rng.randint(1, len(thought))]})
+    return (*reply[:place], {**last, "reasoning_content": reasoning[: rng.randint(1, len(reasoning))]})
 
 
 def in_rounds(dialogue: Dialogue, rounds: int) -> Dialogue:
@@ -132,8 +132,8 @@ def in_rounds(dialogue: Dialogue, rounds: int) -> Dialogue:
         return dialogue
     thoughts = [message.get("reasoning_content") for message in dialogue.reply]
     reply = [
-        {**message, "reasoning_content": "\n".join([thought] * rounds)} if thought else message
-        for message, thought in zip(dialogue.reply, thoughts, strict=True)
+        {**message, "reasoning_content": "\n".join([reasoning] * rounds)} if reasoning else message
+        for message, reasoning in zip(dialogue.reply, thoughts, strict=True)
     ]
     return replace(dialogue, reply=tuple(reply))
 

@@ -52,11 +52,11 @@ class BudgetPoint:
     """Share of turns that close their thought exactly once and have no tag in the answer."""
     closed: dict[str, float]
     """Shares of turns by how the thought was closed: itself, line_end, abrupt, never."""
-    thought_tokens: float
+    thinking_tokens: float
     """Mean thought of an episode."""
-    thought_tokens_turn: float
+    thinking_tokens_turn: float
     """Mean thought of a turn."""
-    thought_tokens_median: float
+    thinking_tokens_median: float
     """Median thought of a turn."""
     answer_tokens: float
     """Mean answer of an episode."""
@@ -92,7 +92,7 @@ class BudgetPoint:
     @property
     def tokens(self) -> float:
         """Mean tokens that an episode spent, thought and answer."""
-        return self.thought_tokens + self.answer_tokens
+        return self.thinking_tokens + self.answer_tokens
 
     @property
     def place(self) -> tuple[int, int, float]:
@@ -105,20 +105,20 @@ class BudgetPoint:
         return accuracy_interval(self.accuracy, stderr=self.stderr, tasks=self.tasks, samples=self.samples)
 
 
-def median_free_thought(groups: Iterable[Group], *, scope: Scope) -> float | None:
+def median_free_thinking(groups: Iterable[Group], *, scope: Scope) -> float | None:
     """Return the median thought in tokens: over turns, or episodes with scope "episode"; None without an answer."""
     scored = [t for group in groups for t in group.trajectories]
     if scope == "episode":
-        lengths = [t.thought_tokens for t in scored]
+        lengths = [t.thinking_tokens for t in scored]
     else:
-        lengths = [turn.thought.tokens for t in scored for turn in t.turns]
+        lengths = [turn.thinking.tokens for t in scored for turn in t.turns]
     return float(median(lengths)) if lengths else None
 
 
-def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_thought: float) -> list[Condition]:
+def budget_conditions(budgets: Iterable[int], shares: Iterable[float], *, free_thinking: float) -> list[Condition]:
     """Return a condition for each budget, and for each share of the median free thought, at least one token; each once."""
     fixed = [Condition(thinking=up_to(budget)) for budget in budgets]
-    relative = [Condition(thinking=up_to(max(1, round(share * free_thought))), share=share) for share in shares]
+    relative = [Condition(thinking=up_to(max(1, round(share * free_thinking))), share=share) for share in shares]
     return list(dict.fromkeys((*fixed, *relative)))
 
 
@@ -162,15 +162,15 @@ def overshoots(trajectory: Trajectory, budget: int, *, scope: Scope) -> list[int
     """Return each turn's thought beyond its budget, in tokens; over an episode a turn has what the earlier ones left of it."""
     beyond, left = [], budget
     for turn in trajectory.turns:
-        beyond.append(max(0, turn.thought.tokens - left))
+        beyond.append(max(0, turn.thinking.tokens - left))
         if scope == "episode":
-            left = max(0, left - turn.thought.tokens)
+            left = max(0, left - turn.thinking.tokens)
     return beyond
 
 
 def _point(groups: Sequence[Group], condition: Condition, *, scope: Scope) -> BudgetPoint:
     scored = [t for group in groups for t in group.trajectories]
-    thoughts = [turn.thought for t in scored for turn in t.turns]
+    thoughts = [turn.thinking for t in scored for turn in t.turns]
     accuracies = task_accuracies(groups)
     budget = condition.thinking.budget
     beyond = [0] if budget is None else [n for t in scored for n in overshoots(t, budget, scope=scope)]
@@ -185,12 +185,12 @@ def _point(groups: Sequence[Group], condition: Condition, *, scope: Scope) -> Bu
         accuracy_low=mean(task_accuracies(groups, failed_are_wrong=True)) if scored else nan,
         stderr=standard_error(accuracies),
         well_formed=well_formed_share(scored) if scored else nan,
-        closed={how.value: mean([thought.closed is how for thought in thoughts]) for how in CLOSED},
-        thought_tokens=mean([t.thought_tokens for t in scored]),
-        thought_tokens_turn=mean([thought.tokens for thought in thoughts]),
-        thought_tokens_median=float(median(thought.tokens for thought in thoughts)) if thoughts else nan,
+        closed={how.value: mean([one.closed is how for one in thoughts]) for how in CLOSED},
+        thinking_tokens=mean([t.thinking_tokens for t in scored]),
+        thinking_tokens_turn=mean([one.tokens for one in thoughts]),
+        thinking_tokens_median=float(median(one.tokens for one in thoughts)) if thoughts else nan,
         answer_tokens=mean([t.answer_tokens for t in scored]),
-        answer_tokens_turn=mean([thought.answer_tokens for thought in thoughts]),
+        answer_tokens_turn=mean([one.answer_tokens for one in thoughts]),
         overshoot=mean(beyond),
         overshoot_max=max(beyond, default=0),
         truncated=mean([t.truncated for t in scored]),

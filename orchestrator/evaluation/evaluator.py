@@ -19,7 +19,7 @@ from temper.orchestrator.evaluation.budget_curve import (
     Condition,
     budget_conditions,
     budget_curve,
-    median_free_thought,
+    median_free_thinking,
 )
 from temper.orchestrator.evaluation.scores import describe_stale, drop_stale, of_env
 from temper.orchestrator.loop.deadline import Deadline, in_thread, together, within
@@ -57,7 +57,7 @@ class EvalConfig:
     budget_shares: list[float] = scheduled([], unit="share")
     """Further budgets, as shares of the environment's median thought without a limit in the same evaluation. Each model
     gets other budgets, so runs can't be compared by them."""
-    no_thought: bool = scheduled(False)
+    no_thinking: bool = scheduled(False)
     """Whether the tasks are also answered with thinking off."""
     low_effort: bool = scheduled(False)
     """Whether the tasks are also answered where the prompt asks for little thought."""
@@ -78,7 +78,7 @@ class EvalConfig:
     @property
     def has_curve(self) -> bool:
         """Whether there is more to measure than answers after unlimited thought."""
-        return bool(self.budgets or self.budget_shares or self.no_thought or self.low_effort)
+        return bool(self.budgets or self.budget_shares or self.no_thinking or self.low_effort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,9 +203,9 @@ async def thinking_passes(
     run: Run, config: EvalConfig, evaluator: Evaluator, tasks: list[Task], free: list[Group]
 ) -> tuple[list[Group], dict[str, list[BudgetPoint]]]:
     """Ask in further passes; returns their groups, and the curve of every environment that thinks."""
-    scope = run.config.rollout.thought.scope
+    scope = run.config.rollout.thinking.scope
     thinking = sorted({task.env.name for task in tasks if task.thinking == UNLIMITED})
-    medians = {env: median_free_thought(of_env(free, env), scope=scope) for env in thinking}
+    medians = {env: median_free_thinking(of_env(free, env), scope=scope) for env in thinking}
     known = {env: value for env, value in medians.items() if value is not None}
     for env in sorted(set(run.config.envs) - set(known)):
         why = "no answer has a score" if env in medians else "its tasks are answered without a thought"
@@ -224,13 +224,13 @@ async def thinking_passes(
 def further_passes(config: EvalConfig, medians: dict[str, float]) -> list[Pass]:
     """Return what is asked for beside unlimited thought, by kind; `medians` has each environment's free thought in tokens."""
     passes = []
-    if config.no_thought:
+    if config.no_thinking:
         passes.append(Pass(name="thinking off", conditions={env: [Condition(thinking=OFF)] for env in medians}))
     if config.low_effort:
         passes.append(Pass(name="low effort", conditions={env: [Condition(thinking=LOW_EFFORT)] for env in medians}))
     if config.budgets or config.budget_shares:
         conditions = {
-            env: budget_conditions(config.budgets, config.budget_shares, free_thought=value)
+            env: budget_conditions(config.budgets, config.budget_shares, free_thinking=value)
             for env, value in medians.items()
         }
         budgets = {env: ", ".join(str(one.thinking.budget) for one in asked) for env, asked in conditions.items()}

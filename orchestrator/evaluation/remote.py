@@ -91,7 +91,7 @@ async def evaluate_server(
     """
     if settings.has_curve:
         raise ValueError(
-            "--url with eval.budgets, budget_shares, no_thought or low_effort: curves over budgets need an engine of ours"
+            "--url with eval.budgets, budget_shares, no_thinking or low_effort: curves over budgets need an engine of ours"
         )
     folder = RunDir(Path(config.runs_dir).resolve() / config.name)
     path = folder.evals / f"{label}.json"
@@ -220,5 +220,5 @@ async def _answers(
 def _env_result(groups: list[Group], *, asked: int | None) -> dict[str, float]:
     """Return an environment's results; the tokens of an answer are those that the server counts."""
     scored = [answer for group in groups for answer in group.trajectories]
-    tokens = mean([answer.thought_tokens + answer.answer_tokens for answer in scored])
+    tokens = mean([answer.thinking_tokens + answer.answer_tokens for answer in scored])
     return env_result(groups, asked=asked) | {"tokens": tokens}

@@ -80,9 +80,9 @@ def result_json(
 
 def asked_of_engines(config: RunConfig) -> dict[str, Any]:
     """Return the settings of a run, by their names, that the answers of its own engines depend on beside the sampling."""
-    limits, thought = asdict(config.rollout.limits), asdict(config.rollout.thought)
+    limits, thinking = asdict(config.rollout.limits), asdict(config.rollout.thinking)
     named = {f"rollout.limits.{name}": limits[name] for name in ("turn_tokens", "total_tokens", "turns")}
-    return named | {f"rollout.thought.{name}": value for name, value in thought.items()} | asked_of_envs(config)
+    return named | {f"rollout.thinking.{name}": value for name, value in thinking.items()} | asked_of_envs(config)
 
 
 def asked_of_envs(config: RunConfig) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def env_result(groups: list[Group], *, asked: int | None, stale: int = 0) -> dic
         "tokens": mean([t.sampled_tokens for t in scored]),
         "truncated": mean([t.truncated for t in scored]),
         "well_formed": well_formed_share(scored) if scored else math.nan,
-        "thought_tokens": mean([t.thought_tokens for t in scored]),
+        "thinking_tokens": mean([t.thinking_tokens for t in scored]),
         "answer_tokens": mean([t.answer_tokens for t in scored]),
     } | _parts(scored)
 

@@ -10,8 +10,8 @@ from temper.rewards.length_shaping import effort_reward, length_rewards, overlon
 from temper.rewards.score import CORRECT, correctness
 from temper.rollout.trajectory import Group, Trajectory
 
-SHAPING_PARTS = THOUGHT_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = (
-    "thought_length",
+SHAPING_PARTS = THINKING_LENGTH, ANSWER_LENGTH, EFFORT, OVERLONG = (
+    "thinking_length",
     "answer_length",
     "effort",
     "overlong",
@@ -25,7 +25,7 @@ EARNED_DIGITS = 9
 class ShapingConfig:
     """What lengths are worth; everything is off where it is not set."""
 
-    thought_length: float = immutable(0.0)
+    thinking_length: float = immutable(0.0)
     """Weight of a thought's brevity relative to the other answers of its group, no gain for a wrong one; 0 is off."""
     answer_length: float = immutable(0.0)
     """The same for the answer's length."""
@@ -70,7 +70,7 @@ def shaped(group: Group, config: ShapingConfig, *, turn_tokens: int | None = Non
     if group.ticket.task.thinking.mode is Mode.LOW_EFFORT and config.effort_slope:
         trajectories = tuple(_with_effort(trajectory, config) for trajectory in trajectories)
     for part, weight, lengths_G in (
-        (THOUGHT_LENGTH, config.thought_length, [t.thought_tokens for t in trajectories]),
+        (THINKING_LENGTH, config.thinking_length, [t.thinking_tokens for t in trajectories]),
         (ANSWER_LENGTH, config.answer_length, [t.answer_tokens for t in trajectories]),
     ):
         if weight:

@@ -24,7 +24,7 @@ from temper.learner.config import LearnerConfig
 from temper.learner.models.fresh import byte_tokenizer, parameter_count
 from temper.learner.models.shape import longest_sequence
 from temper.learner.training_state import model_bytes, state_bytes
-from temper.orchestrator.config.fitting import check_thoughts
+from temper.orchestrator.config.fitting import check_thinking
 from temper.orchestrator.config.loop import LoopConfig
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok, warning
@@ -62,7 +62,7 @@ class Start:
 
     @cached_property
     def renderer(self) -> Renderer:
-        return Renderer(self.tokenizer, self.config.rollout.thought)
+        return Renderer(self.tokenizer, self.config.rollout.thinking)
 
     @cached_property
     def longest(self) -> int | None:
@@ -119,12 +119,12 @@ def check_entry_points(config: Config) -> None:
 def check_model(model: Path, config: Config) -> None:
     """Raise `FileNotFoundError` or `ValueError` if the model can't think as configured."""
     stages = [(one.stage, config.settings(one)) for one in config.instances]
-    check_thoughts(
+    check_thinking(
         model,
-        config.rollout.thought,
-        limited=any(stage.limits_thoughts(settings) for stage, settings in stages),
+        config.rollout.thinking,
+        limited=any(stage.limits_thinking(settings) for stage, settings in stages),
         left_out=any(not env.thinking for env in config.envs.values())
-        or any(stage.leaves_thoughts_out(settings) for stage, settings in stages),
+        or any(stage.samples_without_thinking(settings) for stage, settings in stages),
         declared=config.model.declared(),
     )
 
@@ -138,7 +138,7 @@ def check_format(start: Start) -> Iterator[Finding]:
         return
     config = start.config
     stages = [(one.stage, settings) for one in config.instances if (settings := config.settings(one)) is not None]
-    left_out = any(stage.leaves_thoughts_out(settings) for stage, settings in stages)
+    left_out = any(stage.samples_without_thinking(settings) for stage, settings in stages)
     needs = needs_of(config.environments, seed=config.seed, left_out=left_out)
     for note in check_round_trip(start.tokenizer, needs):
         yield warning(note, "give the model another template with model.chat_template")

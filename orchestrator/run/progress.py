@@ -262,7 +262,7 @@ class SamplingCount:
 
     def add(self, group: Group) -> None:
         self.finished += len(group.trajectories) + len(group.failed)
-        self._of_finished += sum(one.thought_tokens + one.answer_tokens for one in group.trajectories)
+        self._of_finished += sum(one.thinking_tokens + one.answer_tokens for one in group.trajectories)
 
     def text(self) -> str:
         """Return the line: answers, tokens per second since the line before, and the time left at the pace so far."""

@@ -280,7 +280,7 @@ def _turn_head(turn: Turn, arrays: Arrays) -> dict[str, Any]:
         "versions": _runs(turn.versions_T.tolist()),
     }
     if turn.injected_T.any():
-        head["forced"] = _runs(turn.injected_T.tolist())
+        head["injected"] = _runs(turn.injected_T.tolist())
     if turn.faults:
         head["faults"] = [fault.value for fault in turn.faults]
     if turn.experts is not None:
@@ -329,7 +329,7 @@ def _turn(head: dict[str, Any], parts: _Parts) -> Turn:
         sampled_ids=as_ids(parts.next("ids", sampled)),
         logprobs_T=as_floats(parts.next("behaviour", sampled)),
         versions_T=as_ids(list(_spread(head["versions"]))),
-        injected_T=as_marks(list(_spread(head.get("forced", [[False, sampled]])))),
+        injected_T=as_marks(list(_spread(head.get("injected", [[False, sampled]])))),
         text="",
         faults=tuple(TurnFault(fault) for fault in head.get("faults", ())),
         experts=None if shape is None else parts.next("experts", int(np.prod(shape))).reshape(shape),

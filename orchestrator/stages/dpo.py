@@ -86,7 +86,7 @@ def read_pairs_of_data(config: DpoConfig, intake: RowIntake, *, seed: int) -> Sh
 
 
 async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> Callable[[int], list[Pair]]:
-    tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
+    tokenizer, thinking = load_tokenizer(run.model_dir), run.config.rollout.thinking
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     seed, drawn = instance.seed(run.config.seed), config.steps * config.batch_size
     if config.data is None:
@@ -96,8 +96,8 @@ async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> Callab
         own, counts = await in_thread(partial(read_pairs, path, max_tokens=max_tokens))
         tell_data(run, instance.name, str(path), counts, drawn=drawn)
         return EpochBatches(len(own), lambda at: own[at.item], batch_size=config.batch_size, seed=f"{seed}/dpo").batch
-    by = DialogueTokenizer.of(tokenizer, thought)
-    intake = row_intake(config, instance.name, tokenizer, thought, longest=max_tokens)
+    by = DialogueTokenizer.of(tokenizer, thinking)
+    intake = row_intake(config, instance.name, tokenizer, thinking, longest=max_tokens)
     rows = await run.stop.wait_or(in_thread(partial(read_pairs_of_data, config, intake, seed=seed)))
     tell_data(run, instance.name, config.data.name, rows.counts, drawn=drawn)
     return lambda step: [rows.item(index).pair(by) for index in positions(step, config.batch_size)]
@@ -107,7 +107,7 @@ def _check(config: DpoConfig, start: StartCheck) -> None:
     if config.data is None:
         start.training_tasks(config.shares)
         return
-    intake = row_intake(config, start.name, start.tokenizer, start.config.rollout.thought, longest=start.longest)
+    intake = row_intake(config, start.name, start.tokenizer, start.config.rollout.thinking, longest=start.longest)
     read_pairs_of_data(config, intake, seed=start.config.seed)
 
 

@@ -1,7 +1,7 @@
 """`eval`: held-out tasks of each environment, answers drawn by `eval.sampling`; once more each under limited thought.
 
 The first pass thinks without a limit and gives the results of the environments. Further passes put the same tasks under
-other modes of thinking, as `eval.budgets`, `budget_shares`, `no_thought` and `low_effort` say; their points make a curve.
+other modes of thinking, as `eval.budgets`, `budget_shares`, `no_thinking` and `low_effort` say; their points make a curve.
 
 What no answer has a score for is NaN, in files null: never 0. Accuracy is over the answers with a score; beside it stand
 how many were asked for, and the accuracy that is left where those without a score count as wrong. The score of an environment
@@ -11,7 +11,7 @@ is stale, null too, where a token of it was sampled by other weights than those 
 import time
 from pathlib import Path
 
-from temper.orchestrator.config.fitting import check_thoughts, require_drawn, require_room
+from temper.orchestrator.config.fitting import check_thinking, require_drawn, require_room
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.budget_curve import BudgetPoint
 from temper.orchestrator.evaluation.evaluator import EvalConfig, Evaluator, heldout_tasks, thinking_passes
@@ -34,7 +34,7 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
     """
     state, label = run.folder.state(), instance.name.removeprefix("eval-")
     if config.has_curve:  # the command of this stage may ask for what no stage of the list does
-        check_thoughts(run.model_dir, run.config.rollout.thought, limited=_limits(config), left_out=config.no_thought)
+        check_thinking(run.model_dir, run.config.rollout.thinking, limited=_limits(config), left_out=config.no_thinking)
     pool = await run.engines.serving(run.model_dir, who=f"eval of {label}")
     evaluator = Evaluator(run, config, pool, label=label, first_ticket=instance.first_ticket, version=run.version)
     began = time.monotonic()
@@ -88,7 +88,7 @@ def curve_metrics(curves: dict[str, list[BudgetPoint]]) -> dict[str, float]:
         for name, value in (
             ("accuracy", point.accuracy),
             ("well_formed", point.well_formed),
-            ("thought_tokens", point.thought_tokens),
+            ("thinking_tokens", point.thinking_tokens),
             ("answer_tokens", point.answer_tokens),
         )
     }
@@ -110,8 +110,8 @@ STAGE = Stage(
     run=run_eval,
     first_ticket=TICKETS,
     plays=lambda config: True,
-    limits_thoughts=_limits,
-    leaves_thoughts_out=lambda config: config.no_thought,
+    limits_thinking=_limits,
+    samples_without_thinking=lambda config: config.no_thinking,
     fits=_fits,
     check=lambda config, start: heldout_tasks(start.config, config.tasks and 1),
 )

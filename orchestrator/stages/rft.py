@@ -23,7 +23,7 @@ from temper.orchestrator.stages.supervised_loop import (
     tell_data,
     train_supervised,
 )
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
 
@@ -41,25 +41,25 @@ class RftConfig(SampledDataConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.thinking.no_thought or self.thinking.low_effort:
-            raise ValueError("rft.thinking cuts thoughts at budgets; its no_thought and low_effort must be 0")
+        if self.thinking.no_thinking or self.thinking.low_effort:
+            raise ValueError("rft.thinking cuts thoughts at budgets; its no_thinking and low_effort must be 0")
 
 
 async def run_rft(run: Run, config: RftConfig, instance: StageInstance) -> Path:
     """Sample if that is not done, then train for `config.steps`; return the checkpoint of the last step."""
     mixture = await in_thread(instance.mixture, run.config, config.shares)
     path = await sample_once(run, config, mixture, instance=instance, lines=answer_lines, wanted="right answers")
-    tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
+    tokenizer, thinking = load_tokenizer(run.model_dir), run.config.rollout.thinking
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     kept, counts = await in_thread(partial(read_answers, path, max_tokens=max_tokens))
     tell_data(run, instance.name, str(path), counts, drawn=config.steps * config.batch_size)
     data = RejectionSampledData(
         kept,
         mixture,
-        Renderer(tokenizer, thought),
-        ThoughtTags.find(tokenizer, closing=thought.closing),
+        Renderer(tokenizer, thinking),
+        ThinkingTags.find(tokenizer, closing=thinking.closing),
         thinking=config.thinking,
-        thought=thought,
+        thinking_config=thinking,
         batch_size=config.batch_size,
         max_tokens=max_tokens,
         seed=instance.seed(run.config.seed),
@@ -75,7 +75,7 @@ STAGE = Stage(
     run=run_rft,
     first_ticket=2 * TICKETS,
     plays=lambda config: True,
-    limits_thoughts=lambda config: config.thinking.budget > 0,
+    limits_thinking=lambda config: config.thinking.budget > 0,
     fits=fit_sampled_data,
     check=lambda config, start: start.training_tasks(config.shares),
 )

@@ -42,8 +42,8 @@ STAGE = Stage(
     run=run_rl,
     first_ticket=0,
     plays=lambda config: True,
-    limits_thoughts=lambda config: config.thinking.budget > 0,
-    leaves_thoughts_out=lambda config: config.thinking.no_thought > 0,
+    limits_thinking=lambda config: config.thinking.budget > 0,
+    samples_without_thinking=lambda config: config.thinking.no_thinking > 0,
     fits=_fits,
     check=lambda config, start: start.loop_tasks(config),
 )

@@ -36,19 +36,19 @@ class SftConfig(SupervisedConfig):
     """Rows with `messages`; null takes the environments' own demonstrations."""
     on_error: OnError = immutable("raise")
     """What a malformed or too long row does, and a too long demonstration: raise, or skip (counted and reported)."""
-    thoughts: SftDataConfig = field(default_factory=SftDataConfig)
+    reasoning: SftDataConfig = field(default_factory=SftDataConfig)
     """What is done to the thoughts."""
 
     @property
     def usual(self) -> bool:
         """Whether the configuration leaves the thoughts of demonstrations to the default."""
-        return self.data is None and self.thoughts.thinking is None
+        return self.data is None and self.reasoning.thinking is None
 
     def modes(self, *, left_out: bool) -> SftDataConfig:
         """Return the modes of the stage's samples; `left_out` says whether the model can leave thoughts out."""
         if not self.usual:
-            return self.thoughts
-        return replace(self.thoughts, thinking=DEMONSTRATED if left_out else replace(DEMONSTRATED, no_thought=0.0))
+            return self.reasoning
+        return replace(self.reasoning, thinking=DEMONSTRATED if left_out else replace(DEMONSTRATED, no_thinking=0.0))
 
 
 async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
@@ -60,28 +60,28 @@ async def run_sft(run: Run, config: SftConfig, instance: StageInstance) -> Path:
 def read_chats(config: SftConfig, intake: RowIntake, *, seed: int) -> ShuffledRows[Dialogue]:
     """Read the rows of `data`, or the first of streamed ones. Raise `FileNotFoundError`, or `ValueError` for a bad row."""
     assert config.data is not None
-    return chat_rows(config.data, intake, on_error=config.on_error, rounds=config.thoughts.rounds, seed=seed)
+    return chat_rows(config.data, intake, on_error=config.on_error, rounds=config.reasoning.rounds, seed=seed)
 
 
 def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
     name, seed = instance.name, instance.seed(run.config.seed)
-    tokenizer, thought = load_tokenizer(run.model_dir), run.config.rollout.thought
+    tokenizer, thinking = load_tokenizer(run.model_dir), run.config.rollout.thinking
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     source: Callable[[int], Dialogue]
     if config.data is None:
         source = Demonstrations(instance.mixture(run.config, config.shares), run.config.environments).dialogue
     else:
-        chats = read_chats(config, row_intake(config, name, tokenizer, thought, longest=max_tokens), seed=seed)
+        chats = read_chats(config, row_intake(config, name, tokenizer, thinking, longest=max_tokens), seed=seed)
         tell_data(run, name, config.data.name, chats.counts, drawn=config.steps * config.batch_size)
         source = chats.item
-    left_out = Renderer(tokenizer).leaves_thoughts_out
+    left_out = Renderer(tokenizer).can_skip_thinking
     if config.usual and not left_out:
         run.progress.note(
             f"{name}: the chat template can't leave thoughts out, so no demonstration is without its thought"
         )
     return SftData(
         source,
-        DialogueTokenizer.of(tokenizer, thought, train_closing=config.thoughts.train_closing),
+        DialogueTokenizer.of(tokenizer, thinking, train_closing=config.reasoning.train_closing),
         config.modes(left_out=left_out),
         name=name,
         batch_size=config.batch_size,
@@ -92,16 +92,16 @@ def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
     )
 
 
-def _leaves_thoughts_out(config: SftConfig) -> bool:
-    mix = config.thoughts.thinking  # without one there are such samples only where the model can
-    return mix is not None and mix.no_thought > 0
+def _samples_without_thinking(config: SftConfig) -> bool:
+    mix = config.reasoning.thinking  # without one there are such samples only where the model can
+    return mix is not None and mix.no_thinking > 0
 
 
 def _check(config: SftConfig, start: StartCheck) -> None:
     if config.data is None:
         Demonstrations(start.training_tasks(config.shares), start.config.environments)
         return
-    intake = row_intake(config, start.name, start.tokenizer, start.config.rollout.thought, longest=start.longest)
+    intake = row_intake(config, start.name, start.tokenizer, start.config.rollout.thinking, longest=start.longest)
     read_chats(config, intake, seed=start.config.seed)
 
 
@@ -110,7 +110,7 @@ STAGE = Stage(
     role=Role.TRAIN,
     settings=SftConfig,
     run=run_sft,
-    leaves_thoughts_out=_leaves_thoughts_out,
+    samples_without_thinking=_samples_without_thinking,
     data=lambda config: config.data,
     fits=fit_supervised,
     check=_check,

@@ -71,9 +71,9 @@ class Stage(Generic[S]):
     """Where the tickets of its episodes begin, a multiple of `TICKETS` of its own; None where it never plays any."""
     plays: Callable[[S], bool] = lambda settings: False
     """Whether it plays episodes, for which it needs the engines."""
-    limits_thoughts: Callable[[S], bool] = lambda settings: False
+    limits_thinking: Callable[[S], bool] = lambda settings: False
     """Whether it closes thoughts at a budget."""
-    leaves_thoughts_out: Callable[[S], bool] = lambda settings: False
+    samples_without_thinking: Callable[[S], bool] = lambda settings: False
     """Whether it switches thinking off."""
     models: Callable[[S], dict[str, ModelSource | None]] = lambda settings: {}
     """The settings that name a model, whose content belongs to what a run is."""

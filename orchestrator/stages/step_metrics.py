@@ -137,7 +137,7 @@ def _env_metrics(groups: list[Group]) -> dict[str, float]:
             "policy_faults": fmean(t.score.outcome is Outcome.POLICY_FAULT for t in scored),
             "truncated_any": fmean(t.score.outcome is Outcome.TRUNCATED for t in scored),
             "correct": fmean(t.correct for t in scored),
-            "thought_tokens": fmean(t.thought_tokens for t in scored),
+            "thinking_tokens": fmean(t.thinking_tokens for t in scored),
             "answer_tokens": fmean(t.answer_tokens for t in scored),
             "well_formed": well_formed_share(scored),
             "forced_ends": fmean(any(turn.injected_T.any() for turn in t.turns) for t in scored),

@@ -24,7 +24,7 @@ from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.session.context import skipped_steps
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import StageInstance
-from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
@@ -127,13 +127,13 @@ def row_intake(
     config: SupervisedConfig,
     name: str,
     tokenizer: PreTrainedTokenizerBase,
-    thought: ThoughtConfig,
+    thinking: ThinkingConfig,
     *,
     longest: int | None,
 ) -> RowIntake:
     """Return the intake of a stage's rows, up to `longest` if no setting limits them."""
     setting, max_tokens = limit_name(name, config.max_tokens), config.max_tokens or longest
-    return RowIntake(DialogueTokenizer.of(tokenizer, thought), max_tokens=max_tokens, setting=setting)
+    return RowIntake(DialogueTokenizer.of(tokenizer, thinking), max_tokens=max_tokens, setting=setting)
 
 
 def tell_data(run: Run, name: str, source: str, counts: Mapping[str, int], *, drawn: int) -> None:

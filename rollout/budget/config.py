@@ -10,7 +10,7 @@ Scope = Literal["turn", "episode"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThoughtConfig:
+class ThinkingConfig:
     """How thoughts are limited, and what the prompt says about it."""
 
     grace: int = scheduled(0, unit="tokens")
@@ -30,11 +30,11 @@ class ThoughtConfig:
 
     def __post_init__(self) -> None:
         if self.grace < 0:
-            raise ValueError(f"rollout.thought.grace={self.grace} must be 0 or more tokens")
+            raise ValueError(f"rollout.thinking.grace={self.grace} must be 0 or more tokens")
         if self.answer_tokens is not None and self.answer_tokens < 1:
-            raise ValueError(f"rollout.thought.answer_tokens={self.answer_tokens} must be 1 or more")
+            raise ValueError(f"rollout.thinking.answer_tokens={self.answer_tokens} must be 1 or more")
         if self.budget_notice.count("%d") != 1 or self.budget_notice.count("%") != 1:
-            raise ValueError(f"rollout.thought.budget_notice={self.budget_notice!r} must contain %d once")
+            raise ValueError(f"rollout.thinking.budget_notice={self.budget_notice!r} must contain %d once")
 
     def notice(self, thinking: Thinking) -> str:
         """Return what the prompt says of the mode, "" where it says nothing."""

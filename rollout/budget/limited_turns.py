@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 
 Steps = NDArray[np.int16]
 """A state for each state and each byte, or each token."""
@@ -53,7 +53,7 @@ class LimitTables:
     injected_S: NDArray[np.int64]
 
 
-def limit_tables(tokenizer: PreTrainedTokenizerBase, tags: Sequence[ThoughtTags], *, size: int) -> LimitTables:
+def limit_tables(tokenizer: PreTrainedTokenizerBase, tags: Sequence[ThinkingTags], *, size: int) -> LimitTables:
     """Return the tables of a tokenizer whose model has `size` tokens. `tags` differ in their closing alone."""
     pieces = token_bytes(tokenizer, size)
     opening, opened, unopened = _opening_steps(tags[0].tags.opening.encode())
@@ -134,7 +134,7 @@ def _opening_steps(opening: bytes) -> tuple[Steps, int, int]:
     return steps, opened, states[b""]
 
 
-def _closing_steps(tags: ThoughtTags) -> tuple[Steps, list[bytes]]:
+def _closing_steps(tags: ThinkingTags) -> tuple[Steps, list[bytes]]:
     """Return the automaton of what a turn's end has of the closing, and the ends that its states from 1 on stand for."""
     ends = tags.tags.closing.encode() if tags.tag_id is None else b""
     texts = [tags.closing.encode(), tags.closing.lstrip().encode(), ends]
@@ -200,7 +200,7 @@ class LimitedTurns:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerBase,
-        tags: Sequence[ThoughtTags],
+        tags: Sequence[ThinkingTags],
         *,
         vocabulary: int,
         slots: int,
@@ -227,12 +227,14 @@ class LimitedTurns:
             rows = torch.stack([torch.stack(turn) for turn in turns])
             self._turns[torch.tensor(slots).to(device, non_blocking=True)] = rows.to(device, non_blocking=True)
 
-    def start_turn(self, limit: ThoughtLimit, context: Sequence[int], ids: Sequence[int], *, variant: int = 0) -> Turns:
+    def start_turn(
+        self, limit: ThinkingLimit, context: Sequence[int], ids: Sequence[int], *, variant: int = 0
+    ) -> Turns:
         """Return what is known of a turn that follows `context` and has begun with `ids`, as the rule sees it."""
         tags = self._tags[variant]
         opened = tags.opened_by(context)
-        begin = tags.thought_start(ids, opened=opened)
-        close = tags.forced_close(ids, limit, opened=opened)
+        begin = tags.thinking_start(ids, opened=opened)
+        close = tags.forced_end(ids, limit, opened=opened)
         tables, ended = self._tables, tags.close_of(ids) is not None
         way = tables.opened if begin is not None else _walked(tables.opening_SV, tables.unopened, ids[: tags.reach])
         numbers = (
@@ -247,7 +249,7 @@ class LimitedTurns:
         )
         return Turns(*map(torch.tensor, numbers))
 
-    def _closing(self, tags: ThoughtTags, ids: Sequence[int], variant: int) -> int:
+    def _closing(self, tags: ThinkingTags, ids: Sequence[int], variant: int) -> int:
         """Return the state that the closing of an open thought is in, which its last tokens tell."""
         return _walked(self._tables.closing_SV, self._tables.roots[variant], ids[-tags.window :])
 

@@ -19,8 +19,8 @@ from transformers import PreTrainedTokenizerBase
 from temper.envs.core.turn_text import Tags
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import ASKED, in_mode, rendered
-from temper.rollout.formats.turn_format import opens_thought
-from temper.rollout.trajectory import Closed, Thought
+from temper.rollout.formats.turn_format import opens_thinking
+from temper.rollout.trajectory import Closed, ThinkingStats
 
 TOKENS_BEFORE = 32
 """How many tokens before the place of a forced closing are read at the least for what the model has already begun of it, and
@@ -28,7 +28,7 @@ how many may stand before the end of an opening beside its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtLimit:
+class ThinkingLimit:
     """Where a thought ends at the latest: after `tokens`, or at the end of its line up to `grace` tokens later."""
 
     tokens: int
@@ -42,7 +42,7 @@ class ThoughtLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForcedClose:
+class ForcedEnd:
     """A thought that is closed by force: the ids that are inserted at `start`."""
 
     start: int
@@ -53,7 +53,7 @@ class ForcedClose:
         return self.start + len(self.ids)
 
 
-class ThoughtTags:
+class ThinkingTags:
     """The tags of a tokenizer, and the rule in its tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> None:
@@ -67,19 +67,19 @@ class ThoughtTags:
         if form.tags is None:
             raise ValueError(
                 "the chat template knows no thinking tags: thoughts can't be limited; set the budgets' shares to 0, take a "
-                "reasoning model, or name what opens and closes its thoughts with model.thought_tags"
+                "reasoning model, or name what opens and closes its thoughts with model.thinking_tags"
             )
         self.tags: Tags = form.tags
         self._think = form.think
         if closing is not None and self.tags.closing not in closing:
-            raise ValueError(f"rollout.thought.closing={closing!r} does not contain {self.tags.closing!r}")
+            raise ValueError(f"rollout.thinking.closing={closing!r} does not contain {self.tags.closing!r}")
         self.closing = closing if closing is not None else form.closing
         self.tag_id: int | None = tokenizer.get_vocab().get(self.tags.closing)
         """The token that is the closing tag; None where it is several."""
         self.opening_tokens = len(tokenizer(self.tags.opening, add_special_tokens=False)["input_ids"])
 
     @classmethod
-    def find(cls, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> "ThoughtTags | None":
+    def find(cls, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> "ThinkingTags | None":
         """Return the tags of a tokenizer that has some; None for a model that does not think.
 
         Raises `ValueError` where a `closing` is given that does not close the thoughts of this model.
@@ -94,9 +94,9 @@ class ThoughtTags:
         prompt = rendered(self._tokenizer, in_mode([ASKED], self._think), open_turn=True) or ""
         return prompt.rstrip().endswith(self.tags.opening)
 
-    def before_grammar(self) -> "ThoughtTags":
+    def before_grammar(self) -> "ThinkingTags":
         """Return those whose closing ends with the tag: the answer's grammar begins right after it and takes nothing else."""
-        return ThoughtTags(self._tokenizer, closing=self.closing.partition(self.tags.closing)[0] + self.tags.closing)
+        return ThinkingTags(self._tokenizer, closing=self.closing.partition(self.tags.closing)[0] + self.tags.closing)
 
     @property
     def reach(self) -> int:
@@ -110,7 +110,7 @@ class ThoughtTags:
 
     def opened_by(self, context_ids: Sequence[int]) -> bool:
         """Return whether the ids before a turn have opened its thought."""
-        return opens_thought(self._tokenizer, self.tags, context_ids)
+        return opens_thinking(self._tokenizer, self.tags, context_ids)
 
     def close_of(self, ids: Sequence[int]) -> tuple[int, int] | None:
         """Return where the first closing tag lies: its first index and that after its last; None where there is none."""
@@ -125,7 +125,7 @@ class ThoughtTags:
         start = max(n for n in range(end) if len(self._text(ids[:n])) <= before)
         return start, end
 
-    def thought_start(self, ids: Sequence[int], *, opened: bool | None = None) -> int | None:
+    def thinking_start(self, ids: Sequence[int], *, opened: bool | None = None) -> int | None:
         """Return where the thought of the turn that begins with `ids` is open: 0 where it was before, else behind the opening.
 
         None where the opening is not whole yet, or where the turn is an answer alone. `opened` says whether the thought was
@@ -138,15 +138,13 @@ class ThoughtTags:
             return None
         return next(end for end in range(1, reach + 1) if self._opens(ids[:end]))
 
-    def forced_close(
-        self, ids: Sequence[int], limit: ThoughtLimit, *, opened: bool | None = None
-    ) -> ForcedClose | None:
+    def forced_end(self, ids: Sequence[int], limit: ThinkingLimit, *, opened: bool | None = None) -> ForcedEnd | None:
         """Return what is inserted into the turn that begins with `ids`, and where; None where the model is free so far.
 
         What stands before the place decides alone, so that the place does not move with what follows. `opened` is as in
-        `thought_start`.
+        `thinking_start`.
         """
-        begin = self.thought_start(ids, opened=opened)
+        begin = self.thinking_start(ids, opened=opened)
         if begin is None:
             return None
         latest = begin + limit.tokens + limit.grace
@@ -154,13 +152,13 @@ class ThoughtTags:
         start = next((n for n in places if n == latest or self._line_ends(ids[begin:n])), None)
         if start is None or self.close_of(ids[:start]) is not None:
             return None
-        return ForcedClose(start=start, ids=self._rest_of_closing(ids[:start]))
+        return ForcedEnd(start=start, ids=self._rest_of_closing(ids[:start]))
 
-    def forced_marks(
-        self, ids: Sequence[int], limit: ThoughtLimit, *, prefix_ids: Sequence[int] = (), opened: bool | None = None
+    def injected_marks(
+        self, ids: Sequence[int], limit: ThinkingLimit, *, prefix_ids: Sequence[int] = (), opened: bool | None = None
     ) -> tuple[bool, ...]:
         """Return which of `ids`, which follow `prefix_ids` in the turn, the limit inserted."""
-        close = self.forced_close([*prefix_ids, *ids], limit, opened=opened)
+        close = self.forced_end([*prefix_ids, *ids], limit, opened=opened)
         places = range(0) if close is None else range(close.start, close.end)
         return tuple(place in places for place in range(len(prefix_ids), len(prefix_ids) + len(ids)))
 
@@ -172,31 +170,31 @@ class ThoughtTags:
         ends = (place[1] + count for count in range(len(tail) + 1))
         return next((end for end in ends if self._text(ids[place[1] : end]) == tail), place[1])
 
-    def cut(self, thought: Sequence[int]) -> tuple[int, ...]:
+    def cut(self, thinking_ids: Sequence[int]) -> tuple[int, ...]:
         """Return the closing that follows a thought which was cut short: for training data."""
-        return self._rest_of_closing(thought)
+        return self._rest_of_closing(thinking_ids)
 
     def measure(
         self, ids: Sequence[int], *, thinks: bool, injected_T: Sequence[bool] = (), opened: bool | None = None
-    ) -> Thought:
+    ) -> ThinkingStats:
         """Return lengths and closing of a whole turn, its opening left out; `injected_T` marks what the engine inserted.
 
-        `opened` is as in `thought_start`.
+        `opened` is as in `thinking_start`.
         """
         if not thinks:
-            return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
-        begin = self.thought_start(ids, opened=opened)
+            return ThinkingStats(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
+        begin = self.thinking_start(ids, opened=opened)
         at = begin or 0
         if any(injected_T):
             start = list(injected_T).index(True)
             closed = Closed.LINE_END if self._line_ends(ids[at:start]) else Closed.ABRUPT
-            return Thought(tokens=start - at, answer_tokens=len(ids) - start - sum(injected_T), closed=closed)
+            return ThinkingStats(tokens=start - at, answer_tokens=len(ids) - start - sum(injected_T), closed=closed)
         place = self.close_of(ids)
         if place is None and begin is None and not self._begins_opening(ids):  # it answered at once
-            return Thought(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
+            return ThinkingStats(tokens=0, answer_tokens=len(ids), closed=Closed.NONE)
         if place is None:
-            return Thought(tokens=len(ids) - at, answer_tokens=0, closed=Closed.NEVER)
-        return Thought(tokens=max(0, place[0] - at), answer_tokens=len(ids) - place[1], closed=Closed.ITSELF)
+            return ThinkingStats(tokens=len(ids) - at, answer_tokens=0, closed=Closed.NEVER)
+        return ThinkingStats(tokens=max(0, place[0] - at), answer_tokens=len(ids) - place[1], closed=Closed.ITSELF)
 
     def _opens(self, ids: Sequence[int]) -> bool:
         return self._text(ids).lstrip().startswith(self.tags.opening)
@@ -207,8 +205,8 @@ class ThoughtTags:
     def _line_ends(self, ids: Sequence[int]) -> bool:
         return bool(ids) and "\n" in self._text(ids[-1:])
 
-    def _rest_of_closing(self, thought: Sequence[int]) -> tuple[int, ...]:
-        return self.rest_after(self._text(thought[-self.window :]))
+    def _rest_of_closing(self, thinking_ids: Sequence[int]) -> tuple[int, ...]:
+        return self.rest_after(self._text(thinking_ids[-self.window :]))
 
     def rest_after(self, end: str) -> tuple[int, ...]:
         """Return the closing without what the end of a thought already has of it."""
@@ -241,7 +239,7 @@ class RefusedRequest(ValueError):
         self.parameter = parameter
 
 
-def extra_args(limit: ThoughtLimit, *, prefix_tokens: int = 0) -> dict[str, Any]:
+def extra_args(limit: ThinkingLimit, *, prefix_tokens: int = 0) -> dict[str, Any]:
     """Return the extra arguments of a request under a limit, whose turn began with so many tokens of its prompt."""
     return {BUDGET: limit.tokens, GRACE: limit.grace} | ({PREFIX: prefix_tokens} if prefix_tokens else {})
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from temper.envs.core.clock import Clock
 from temper.envs.core.process import MemoryUsage
-from temper.rollout.budget.rule import ThoughtLimit
+from temper.rollout.budget.rule import ThinkingLimit
 from temper.rollout.expert_choices import Choices
 from temper.rollout.sampling import PLAIN, Sampling
 from temper.rollout.trajectory import WeightVersion
@@ -133,7 +133,7 @@ class TurnRequest:
     """Most tokens that it samples, whatever `sampling.max_tokens` is."""
     seed: int
     sampling: Sampling = PLAIN
-    limit: ThoughtLimit | None = None
+    limit: ThinkingLimit | None = None
     """Where the thought that the turn begins with ends at the latest, closed by force."""
     prefix_ids: tuple[int, ...] = ()
     """The turn's first tokens, sampled before: the completion is what follows them, and the limit counts them."""

@@ -11,9 +11,9 @@ from vllm.triton_utils import HAS_TRITON
 
 from temper.rollout.budget.rule import CLOSING
 from temper.rollout.engines.config import OURS, SET_BY, EngineConfig
-from temper.rollout.engines.runners.batch_thought_processor import BatchThoughtProcessor
+from temper.rollout.engines.runners.batch_thinking_processor import BatchThinkingProcessor
 from temper.rollout.engines.runners.choice import RunnerName, chosen_runner, drafting, set_runner
-from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
+from temper.rollout.engines.runners.thinking_processor import ThinkingProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU, engine_arguments
 from temper.rollout.engines.vllm_worker import BACKEND, WorkerExtension
 
@@ -21,7 +21,7 @@ WHOLE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """The types of a cache's numbers that are a model's too, by their names in `kv_cache_dtype`."""
 HYBRID_MATCH = 16
 """Tokens in whose multiples a cached prefix of a hybrid ends. By default it is a whole block, of more than a thousand."""
-THOUGHT_PROCESSORS: dict[RunnerName, type] = {"v1": ThoughtProcessor, "v2": BatchThoughtProcessor}
+THINKING_PROCESSORS: dict[RunnerName, type] = {"v1": ThinkingProcessor, "v2": BatchThinkingProcessor}
 """What limits thoughts in each of vLLM's model runners."""
 
 
@@ -67,7 +67,9 @@ def rollout_arguments(
             # Not the logits' own: what was really sampled from.
             "logprobs_mode": "processed_logprobs",
             # The first runner takes none beside drafts: there `DraftSampler` has them.
-            "logits_processors": [] if closing is None or (drafts and runner == "v1") else [THOUGHT_PROCESSORS[runner]],
+            "logits_processors": []
+            if closing is None or (drafts and runner == "v1")
+            else [THINKING_PROCESSORS[runner]],
             "speculative_config": drafts,
             "enable_return_routed_experts": by_vllm,
             "additional_config": {} if closing is None else {CLOSING: closing},

@@ -12,7 +12,7 @@ import numpy as np
 
 from temper.envs.core.errors import describe_error
 from temper.envs.core.process import MemoryUsage, WorkerDied
-from temper.rollout.budget.rule import ThoughtTags, extra_args
+from temper.rollout.budget.rule import ThinkingTags, extra_args
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.engine_process import EngineProcess
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest, ended_at_stop
@@ -161,7 +161,7 @@ class VllmEngine:
         *,
         version: WeightVersion,
         ends: tuple[int, ...],
-        tags: ThoughtTags | None = None,
+        tags: ThinkingTags | None = None,
         record_experts: bool = False,
         sleeps: bool = False,
         on_pass: Callable[[int], None] = lambda tokens: None,
@@ -235,7 +235,7 @@ class VllmEngine:
             with self._stats.at_work(), self._clocks.of(name, request.clock):
                 sampled = await self._output(prompt, request_params(request, ends=self._ends), name)
             ids = tuple(sampled.token_ids)
-            injected_T = self._forced_marks(name, ids)
+            injected_T = self._injected_marks(name, ids)
         finally:
             self._limited.pop(name, None)
         assert isinstance(sampled.logprobs, FlatLogprobs)
@@ -253,14 +253,14 @@ class VllmEngine:
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._llm.get_tokenizer().decode(list(ids), skip_special_tokens=False))
 
-    def _forced_marks(self, name: str, ids: tuple[int, ...]) -> tuple[bool, ...]:
+    def _injected_marks(self, name: str, ids: tuple[int, ...]) -> tuple[bool, ...]:
         request = self._limited.get(name)
         if request is None:
             return (False,) * len(ids)
         assert self._tags is not None
         assert request.limit is not None
         opened = self._tags.opened_by(request.prompt_ids)
-        return self._tags.forced_marks(ids, request.limit, prefix_ids=request.prefix_ids, opened=opened)
+        return self._tags.injected_marks(ids, request.limit, prefix_ids=request.prefix_ids, opened=opened)
 
     def partial_completion(self, request: str) -> Completion | None:
         """See `Engine.partial_completion`: vLLM's front end has the tokens of a running request, whatever it is to put out."""
@@ -277,7 +277,7 @@ class VllmEngine:
             ids,
             state.logprobs_processor.logprobs,
             state.weight_version_starts,
-            injected_T=self._forced_marks(request, ids),
+            injected_T=self._injected_marks(request, ids),
             finished=False,
         )
 

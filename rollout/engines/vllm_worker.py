@@ -34,7 +34,7 @@ from temper.rollout.engines.cache_pages import give_pages_back, nbytes_of, resid
 from temper.rollout.engines.runners.draft_sampler import DraftSampler
 from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
 from temper.rollout.engines.runners.layer_recorder import LayerRecorder
-from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
+from temper.rollout.engines.runners.thinking_processor import ThinkingProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU
 from temper.rollout.weights.buckets import BucketReceiver, IncomingWeights
 from temper.rollout.weights.host_memory import MappedFiles, give_back
@@ -230,7 +230,7 @@ class WorkerExtension:
         return str(self.weight_transfer_engine.failure)  # type: ignore[attr-defined]
 
     def sample_drafts(self, limited: bool) -> None:
-        DraftSampler(self.model_runner, [ThoughtProcessor] if limited else [])  # type: ignore[attr-defined]
+        DraftSampler(self.model_runner, [ThinkingProcessor] if limited else [])  # type: ignore[attr-defined]
 
     def record_experts(self) -> str:
         """Record from now on which experts the model chooses; returns why that can not be, or nothing."""

@@ -326,7 +326,7 @@ class EpisodeRunner:
     async def _sample(self, episode: Episode, ids: tuple[int, ...], *, room: int) -> SampledTurn:
         if episode.said is not None:  # in a process before
             return self._sampler.measured(episode.said, episode.task.thinking, ids)
-        thought_so_far = sum(turn.thought.tokens for turn in episode.turns)
+        thinking_so_far = sum(turn.thinking.tokens for turn in episode.turns)
         seed = _turn_seed(episode.seed, len(episode.turns))
         async with episode.watch.place(self._places):
             with episode.clock.turned(on=True), episode.watch.running("generate_s"):
@@ -337,7 +337,7 @@ class EpisodeRunner:
                                 ids,
                                 episode.task.thinking,
                                 room=room,
-                                thought_so_far=thought_so_far,
+                                thinking_so_far=thinking_so_far,
                                 seed=seed,
                                 sampling=episode.sampling,
                                 partial=episode.before,
@@ -431,10 +431,10 @@ def kept_turn(
         versions_T=as_ids(completion.versions_T),
         injected_T=as_marks(completion.injected_T),
         text=parsed.text,
-        thought_text=parsed.thought,
+        reasoning=parsed.reasoning,
         answer=parsed.answer,
         observation=result.messages,
-        thought=sampled.thought,
+        thinking=sampled.thinking,
         faults=turn_faults(parsed, task),
         experts=None if experts is None else experts[-len(context) - len(completion.token_ids) :],
         times=times,
@@ -444,7 +444,7 @@ def kept_turn(
 
 def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
     faults = {
-        TurnFault.THOUGHT: not parsed.well_formed,
+        TurnFault.THINKING: not parsed.well_formed,
         TurnFault.TOOL_CALL: not calls_are_valid(parsed.calls, task.tools),
     }
     return tuple(fault for fault, there in faults.items() if there)

@@ -11,21 +11,21 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn, Tags, call_message
-from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.escaping import Escaper
 from temper.rollout.formats.find import find_format
 from temper.rollout.formats.messages import (
     ASKED,
+    REASONING,
     SAID,
     SPOKEN,
-    THOUGHT,
     after_common,
     in_mode,
     modes,
     prepared,
     with_line,
 )
-from temper.rollout.formats.turn_format import TurnFormat, opens_thought
+from temper.rollout.formats.turn_format import TurnFormat, opens_thinking
 
 UNNAMED = BadCall(error="")
 """A call without a name or an id of the model's own."""
@@ -52,9 +52,9 @@ PARTS: dict[str, tuple[list[Message], list[Tool]]] = {
 class Renderer:
     """Renders parts of a conversation with a tokenizer's chat template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig | None = None) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, thinking: ThinkingConfig | None = None) -> None:
         self._tokenizer = tokenizer
-        self._thought = thought or ThoughtConfig()
+        self._thinking = thinking or ThinkingConfig()
         self.format: TurnFormat = find_format(tokenizer)
         self._end_ids = frozenset(self.format.end_ids)
         self._last: tuple[Task, tuple[Message, ...], tuple[int, ...]] | None = None
@@ -70,7 +70,7 @@ class Renderer:
         """
         last = self._last
         if last is None or (last[0], last[1]) != (task, first):
-            messages = with_notice([*task.messages, *first], self._thought.notice(task.thinking))
+            messages = with_notice([*task.messages, *first], self._thinking.notice(task.thinking))
             ids = self.encode(self._render(messages, tools=task.tools, thinks=task.thinks))
             last = self._last = (task, first, ids)
         return last[2]
@@ -122,11 +122,11 @@ class Renderer:
 
     def parse(self, text: str, task: Task, context_ids: Sequence[int]) -> ParsedTurn:
         """Read a turn of a task that followed these ids, in the format of the model's family."""
-        opened = not task.thinks or self.opens_thought(context_ids)
+        opened = not task.thinks or self.opens_thinking(context_ids)
         return self.format.parse(text, thinks=task.thinks, tools=task.tools, opened=opened)
 
-    def opens_thought(self, context_ids: Sequence[int]) -> bool:
-        return opens_thought(self._tokenizer, self.format.tags, context_ids)
+    def opens_thinking(self, context_ids: Sequence[int]) -> bool:
+        return opens_thinking(self._tokenizer, self.format.tags, context_ids)
 
     def answer_text(self, message: Message, *, thinks: bool, context_ids: Sequence[int] | None = None) -> str:
         """Return the text that a model would have to sample for `message`: thought, closing, answer, the end of the turn.
@@ -143,13 +143,13 @@ class Renderer:
             )
         if thinks not in self._openings:
             self._openings[thinks] = self._render([ASKED], thinks=thinks)
-        given = dict(message) if thinks else {k: v for k, v in message.items() if k != THOUGHT}
+        given = dict(message) if thinks else {k: v for k, v in message.items() if k != REASONING}
         whole = self._render([ASKED, given], thinks=thinks, open_turn=False)
         if self.format.reads_calls and any(call["function"]["name"] not in whole for call in calls):
             whole = self._answered(given, thinks=thinks)
         sampled_text = self._behind(self._openings[thinks], whole, given, thinks=thinks)
         if thinks and context_ids is not None:
-            sampled_text = self._opened(sampled_text, opened=self.opens_thought(context_ids))
+            sampled_text = self._opened(sampled_text, opened=self.opens_thinking(context_ids))
         end, length = max((sampled_text.rfind(end), len(end)) for end in self.format.ends)
         if end >= 0:
             return sampled_text[: end + length]
@@ -175,12 +175,12 @@ class Renderer:
 
     def _behind(self, opening: str, whole: str, message: Message, *, thinks: bool) -> str:
         """Return what follows the opening of a turn in the template's text of it, its thought included."""
-        tags, thought = self.format.tags, message.get(THOUGHT) or ""
+        tags, reasoning = self.format.tags, message.get(REASONING) or ""
         opened = thinks and tags is not None and opening.rstrip().endswith(tags.opening)
         left_out = not thinks and tags is not None and opening.rstrip().endswith(tags.closing)
-        before = _before_thought(opening, tags) if tags is not None and (opened or left_out) else opening
-        missing = opened and not thought and tags is not None and tags.closing not in whole.removeprefix(opening)
-        if not whole.startswith(before) or missing or (opened and not thought and not whole.startswith(opening)):
+        before = _text_before_thinking(opening, tags) if tags is not None and (opened or left_out) else opening
+        missing = opened and not reasoning and tags is not None and tags.closing not in whole.removeprefix(opening)
+        if not whole.startswith(before) or missing or (opened and not reasoning and not whole.startswith(opening)):
             raise ValueError(
                 f"the chat template opens a turn with {opening[-40:]!r} but renders a message as {whole[-80:]!r}; "
                 f"a demonstration can't follow the opening (is its thought missing?)"
@@ -190,7 +190,7 @@ class Renderer:
         else:
             said = whole.removeprefix(before)
             said = said.removeprefix(tags.opening).lstrip("\n") if tags is not None else said
-        if not thinks or tags is None or not thought:
+        if not thinks or tags is None or not reasoning:
             return said
         empty = said.lstrip().removeprefix(tags.opening).lstrip()
         if empty.startswith(tags.closing):
@@ -198,19 +198,19 @@ class Renderer:
         if tags.closing in said:
             return said
         partial = "" if opened else f"{tags.opening}\n"
-        return partial + self._escaper.text(thought) + self.format.closing + said.lstrip()
+        return partial + self._escaper.text(reasoning) + self.format.closing + said.lstrip()
 
     @property
-    def leaves_thoughts_out(self) -> bool:
+    def can_skip_thinking(self) -> bool:
         """Whether turns can be without a thought: the model has none, or its chat template then opens them otherwise."""
         return self.format.tags is None or self._render([ASKED], thinks=True) != self._render([ASKED], thinks=False)
 
     def check_modes(self) -> None:
         """Raise `ValueError` where a model thinks and its chat template opens a turn alike with and without thinking."""
-        if not self.leaves_thoughts_out:
+        if not self.can_skip_thinking:
             raise ValueError(
                 "the chat template can't switch thinking off: with enable_thinking, thinking and /no_think turns begin as "
-                "without; set no_thought=0 (rl.thinking, sft.thoughts.thinking), eval.no_thought=false and "
+                "without; set no_thinking=0 (rl.thinking, sft.reasoning.thinking), eval.no_thinking=false and "
                 "envs.*.thinking=true, or give the model a template that can"
             )
 
@@ -280,7 +280,7 @@ def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
     return [*messages[:last], with_line(messages[last], notice), *messages[last + 1 :]]
 
 
-def _before_thought(opening: str, tags: Tags) -> str:
+def _text_before_thinking(opening: str, tags: Tags) -> str:
     """Return the opening of a turn without the tags of a thought, one or both, with which it ends."""
     ended = opening.rstrip().endswith(tags.closing)
     before = opening[: opening.rindex(tags.closing)] if ended else opening

@@ -128,7 +128,7 @@ def _turn_to_json(turn: PartialTurn) -> dict[str, Any]:
         "sampled_ids": list(said.token_ids),
         "logprobs": [None if math.isnan(value) else value for value in said.logprobs_T],
         "versions": list(said.versions_T),
-        "forced": list(said.injected_T),
+        "injected": list(said.injected_T),
         "experts": to_json(said.experts),
         "finished": said.finished,
         "whole": turn.whole,
@@ -140,7 +140,7 @@ def _turn_from_json(data: dict[str, Any]) -> PartialTurn:
         token_ids=tuple(data["sampled_ids"]),
         logprobs_T=tuple(math.nan if value is None else value for value in data["logprobs"]),
         versions_T=tuple(data["versions"]),
-        injected_T=tuple(data["forced"]),
+        injected_T=tuple(data["injected"]),
         experts=from_json(data["experts"]),
         finished=data["finished"],
     )

@@ -15,7 +15,7 @@ from temper.envs.core.task import Message, Task, Tool
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import BadCall, Call, ParsedTurn
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.formats.messages import PROBE_CALLS, PROBE_TOOLS, THOUGHT, one_call_a_turn
+from temper.rollout.formats.messages import PROBE_CALLS, PROBE_TOOLS, REASONING, one_call_a_turn
 
 OTHER_TEMPLATE = "give the model another template with model.chat_template"
 KNOWN = "the formats of tool calls are listed in docs/models.md; another one is declared with model.tool_calls"
@@ -25,12 +25,12 @@ def _calls() -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": name, "arguments": arguments}} for name, arguments in PROBE_CALLS]
 
 
-ASKING: Message = {"role": "assistant", THOUGHT: "look both up\n\nfirst", "content": "", "tool_calls": _calls()}
+ASKING: Message = {"role": "assistant", REASONING: "look both up\n\nfirst", "content": "", "tool_calls": _calls()}
 TOLD: tuple[Message, ...] = ({"role": "tool", "content": "17"}, {"role": "tool", "content": "none"})
 ANSWERS: tuple[Message, ...] = (
-    {"role": "assistant", THOUGHT: "both are there", "content": "It is \\boxed{17}."},
+    {"role": "assistant", REASONING: "both are there", "content": "It is \\boxed{17}."},
     {"role": "user", "content": "And once more?"},
-    {"role": "assistant", THOUGHT: "the same", "content": "Still \\boxed{17}."},
+    {"role": "assistant", REASONING: "the same", "content": "Still \\boxed{17}."},
 )
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
 USER: Message = {"role": "user", "content": "What are they?"}
@@ -88,7 +88,7 @@ class _Dialogue:
         self._task = Task(messages=tuple(first), spec={}, tools=tools, thinking=UNLIMITED if thinks else OFF)
         said = [ASKING, *TOLD, *ANSWERS] if needs.tools else list(ANSWERS)
         if not thinks:
-            said = [{key: value for key, value in message.items() if key != THOUGHT} for message in said]
+            said = [{key: value for key, value in message.items() if key != REASONING} for message in said]
         self._reply = said if renderer.format.parallel else one_call_a_turn(said)
 
     def check(self) -> list[str]:
@@ -124,9 +124,13 @@ class _Dialogue:
             Call(name=call["function"]["name"], arguments=call["function"]["arguments"])
             for call in message.get("tool_calls") or ()
         )
-        thought = message[THOUGHT] if self._thinks and renderer.format.tags is not None and THOUGHT in message else None
+        reasoning = (
+            message[REASONING] if self._thinks and renderer.format.tags is not None and REASONING in message else None
+        )
         same = (
-            parsed.calls == wanted and parsed.said.strip() == message["content"] and (parsed.thought or None) == thought
+            parsed.calls == wanted
+            and parsed.said.strip() == message["content"]
+            and (parsed.reasoning or None) == reasoning
         )
         if not (same and parsed.readable and parsed.well_formed):
             raise ValueError(
@@ -162,6 +166,6 @@ def _message(parsed: ParsedTurn) -> Message:
         if isinstance(call, Call)
     ]
     message: Message = {"role": "assistant", "content": parsed.said.strip()}
-    if parsed.thought:
-        message[THOUGHT] = parsed.thought
+    if parsed.reasoning:
+        message[REASONING] = parsed.reasoning
     return {**message, "tool_calls": calls} if calls else message

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 
 from temper.envs.core.clock import Clock
 from temper.envs.core.thinking_mode import Thinking
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.engines.protocol import Completion, Engine, TurnRequest
 from temper.rollout.sampling import PLAIN, Sampling
-from temper.rollout.trajectory import Closed, Thought
+from temper.rollout.trajectory import Closed, ThinkingStats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +17,13 @@ class SampledTurn:
     """What the engine sampled for a turn, and the measures of its thought."""
 
     completion: Completion
-    thought: Thought
+    thinking: ThinkingStats
 
 
 class TurnSampler:
     """Asks the engine for turns under the mode of the task. Without `tags` no thought is seen, limited or measured."""
 
-    def __init__(self, engine: Engine, tags: ThoughtTags | None, config: ThoughtConfig, *, turn_tokens: int) -> None:
+    def __init__(self, engine: Engine, tags: ThinkingTags | None, config: ThinkingConfig, *, turn_tokens: int) -> None:
         self._engine = engine
         self._tags = tags
         self._config = config
@@ -35,7 +35,7 @@ class TurnSampler:
         thinking: Thinking,
         *,
         room: int,
-        thought_so_far: int,
+        thinking_so_far: int,
         seed: int,
         sampling: Sampling = PLAIN,
         partial: Completion | None = None,
@@ -44,7 +44,7 @@ class TurnSampler:
     ) -> SampledTurn:
         """Sample the turn that follows `ids`, of at most `room` tokens, those that it has `partial` with included.
 
-        `thought_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room, or
+        `thinking_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room, or
         `sampling.max_tokens`, does not hold the opening that the model writes, budget, closing and answer, the budget
         shrinks. `request` is the name by which `partial_completion` knows the turn, `clock` is its episode's.
         """
@@ -57,16 +57,16 @@ class TurnSampler:
             return self.measured(await self._generate(free, partial), thinking, ids)
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
-        budget = thinking.budget - (thought_so_far if self._config.scope == "episode" else 0)
+        budget = thinking.budget - (thinking_so_far if self._config.scope == "episode" else 0)
         tags = len(self._tags.cut(())) + (0 if self._tags.opened_by(ids) else self._tags.opening_tokens)
         answer_tokens = self._config.answer_tokens or turn_tokens
         besides = self._config.grace + tags
         kept = answer_tokens if sampling.max_tokens is None or self._config.answer_tokens else 1  # for the answer
-        limit = ThoughtLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace)
+        limit = ThinkingLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace)
         limited = replace(free, max_tokens=min(limit.tokens + besides + answer_tokens, room), limit=limit)
         completion = await self._generate(limited, partial)
         sampled = self.measured(completion, thinking, ids)
-        too_long = sampled.thought.answer_tokens - answer_tokens
+        too_long = sampled.thinking.answer_tokens - answer_tokens
         if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
             return self.measured(completion.first(len(completion.token_ids) - too_long), thinking, ids)
         return sampled
@@ -78,15 +78,15 @@ class TurnSampler:
     def measured(self, completion: Completion, thinking: Thinking, ids: tuple[int, ...]) -> SampledTurn:
         """Return a whole turn that follows `ids` with the measures of its thought."""
         if self._tags is None:
-            thought = Thought(tokens=0, answer_tokens=len(completion.token_ids), closed=Closed.NONE)
+            stats = ThinkingStats(tokens=0, answer_tokens=len(completion.token_ids), closed=Closed.NONE)
         else:
-            thought = self._tags.measure(
+            stats = self._tags.measure(
                 completion.token_ids,
                 thinks=thinking.on,
                 injected_T=completion.injected_T,
                 opened=thinking.on and self._tags.opened_by(ids),
             )
-        return SampledTurn(completion=completion, thought=thought)
+        return SampledTurn(completion=completion, thinking=stats)
 
     async def _generate(self, request: TurnRequest, partial: Completion | None) -> Completion:
         """Return the whole turn of a request; one that has begun goes on, by a seed of its own for the rest."""

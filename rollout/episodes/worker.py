@@ -9,8 +9,8 @@ from pathlib import Path
 from temper.envs.core.process import Heartbeat, MemoryUsage, ProgressCounter, WorkerDied
 from temper.envs.core.setting import free
 from temper.envs.sandbox.sandbox import sandbox_report, shared_sandbox
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Engine, EngineStats, TurnRequest
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner, sample_seed
@@ -39,7 +39,7 @@ class RolloutConfig:
     """Programs of the model that a worker runs at once; the others wait, off the clocks of their episodes."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
-    thought: ThoughtConfig = field(default_factory=ThoughtConfig)
+    thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
 
     @property
     def processes(self) -> int:
@@ -86,8 +86,8 @@ class RolloutWorker:
         from temper.rollout.engines.vllm_engine import VllmEngine
 
         tokenizer = load_tokenizer(Path(model_dir))
-        renderer = Renderer(tokenizer, self._config.thought)
-        tags = ThoughtTags.find(tokenizer, closing=self._config.thought.closing)
+        renderer = Renderer(tokenizer, self._config.thinking)
+        tags = ThinkingTags.find(tokenizer, closing=self._config.thinking.closing)
         engine = VllmEngine(
             Path(model_dir),
             self._config.engine,
@@ -102,9 +102,9 @@ class RolloutWorker:
         self.attach(engine, renderer, tags)
         return await engine.version()
 
-    def attach(self, engine: Engine, renderer: Renderer, tags: ThoughtTags | None) -> None:
+    def attach(self, engine: Engine, renderer: Renderer, tags: ThinkingTags | None) -> None:
         config = self._config
-        sampler = TurnSampler(engine, tags, config.thought, turn_tokens=config.limits.turn_tokens)
+        sampler = TurnSampler(engine, tags, config.thinking, turn_tokens=config.limits.turn_tokens)
         self._engine = engine
         self._runner = EpisodeRunner(
             sampler=sampler,

@@ -1,7 +1,7 @@
 """The format of a tokenizer's family, found out by what its chat template renders.
 
-In this order: what the tokenizer's configuration declares (`end_of_turn`, `thought_tags`, `tool_calls`; a run writes
-`model.end_of_turn`, `model.thought_tags` and `model.tool_calls` there), its own `response_template`, then the entry of
+In this order: what the tokenizer's configuration declares (`end_of_turn`, `thinking_tags`, `tool_calls`; a run writes
+`model.end_of_turn`, `model.thinking_tags` and `model.tool_calls` there), its own `response_template`, then the entry of
 `CALL_SYNTAXES` that reads the calls which the template rendered as they were given. vLLM's parsers are not asked:
 they forgive what a model in training must be told, and take as long to load as an engine.
 
@@ -26,11 +26,11 @@ from temper.rollout.formats.messages import (
     ASKED,
     PROBE_CALLS,
     PROBE_TOOLS,
+    REASONING_FIELDS,
+    REASONING_MARK,
     SAID,
     SPOKEN,
     SPOKEN_MODES,
-    THOUGHT_FIELDS,
-    THOUGHT_MARK,
     after_common,
     calling,
     rendered,
@@ -41,7 +41,7 @@ from temper.rollout.formats.turn_format import CALL, CHANNEL_TAGS, END, NEXT_MES
 
 WIDE_BAR, WIDE_SPACE = "\uff5c", "\u2581"
 """What DeepSeek's tags have in place of `|` and a space."""
-THOUGHT_TAGS = (
+THINKING_TAGS = (
     OWN_TAGS,
     Tags(opening="<|channel>thought", closing="<channel|>"),
     Tags(opening="[THINK]", closing="[/THINK]"),
@@ -207,7 +207,7 @@ USUAL_CLOSING = "\n{tag}\n\n"
 
 def find_format(tokenizer: PreTrainedTokenizerBase) -> TurnFormat:
     """Return the format of a tokenizer. Raise `ValueError` where nothing that is one token ends a turn."""
-    field, between = _thought(tokenizer)
+    field, between = _find_reasoning_field(tokenizer)
     tags = _tags(tokenizer, between)
     if tags == CHANNEL_TAGS:
         return _channels(tokenizer, field)
@@ -220,7 +220,7 @@ def find_format(tokenizer: PreTrainedTokenizerBase) -> TurnFormat:
         name=syntax.name if syntax is not None else "text",
         tags=tags,
         closing=_closing(tags, between),
-        thought_field=field,
+        reasoning_field=field,
         ends=ends,
         end_ids=_ids(tokenizer, ends),
         parted_by=parted_by,
@@ -239,7 +239,7 @@ def _channels(tokenizer: PreTrainedTokenizerBase, field: str | None) -> TurnForm
         name="channels",
         tags=CHANNEL_TAGS,
         closing=NEXT_MESSAGE,
-        thought_field=field,
+        reasoning_field=field,
         ends=TURN_ENDS,
         end_ids=_ids(tokenizer, TURN_ENDS),
         parted_by=(END, RETURN, CALL),
@@ -250,12 +250,12 @@ def _channels(tokenizer: PreTrainedTokenizerBase, field: str | None) -> TurnForm
     )
 
 
-def _thought(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, tuple[str, str]]:
+def _find_reasoning_field(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, tuple[str, str]]:
     """Return the field from which the template writes a thought, and what it writes before and behind it."""
-    for field in THOUGHT_FIELDS:
+    for field in REASONING_FIELDS:
         for message in (SPOKEN, calling(1), calling(1, as_text=True)):
-            text = rendered(tokenizer, [ASKED, {**message, field: THOUGHT_MARK}], tools=PROBE_TOOLS)
-            before, found, after = (text or "").partition(THOUGHT_MARK)
+            text = rendered(tokenizer, [ASKED, {**message, field: REASONING_MARK}], tools=PROBE_TOOLS)
+            before, found, after = (text or "").partition(REASONING_MARK)
             if found and (SAID in after):
                 return field, (before, after.partition(SAID)[0])
     return None, ("", "")
@@ -263,7 +263,7 @@ def _thought(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, tuple[str,
 
 def _tags(tokenizer: PreTrainedTokenizerBase, between: tuple[str, str]) -> Tags | None:
     """Return the tags of a thought: declared, or those that the template writes; None for a model without any."""
-    given = tokenizer.init_kwargs.get("thought_tags")
+    given = tokenizer.init_kwargs.get("thinking_tags")
     if given is not None:
         if (
             not isinstance(given, list | tuple)
@@ -271,16 +271,16 @@ def _tags(tokenizer: PreTrainedTokenizerBase, between: tuple[str, str]) -> Tags 
             or not all(isinstance(tag, str) and tag for tag in given)
         ):
             raise ValueError(
-                f"model.thought_tags={given!r}: give the text that opens a thought and the one that closes it"
+                f"model.thinking_tags={given!r}: give the text that opens a thought and the one that closes it"
             )
         return Tags(opening=given[0], closing=given[1])
     opening, closing = between
     template = str(tokenizer.chat_template or "")
-    for tags in (CHANNEL_TAGS, *THOUGHT_TAGS):
+    for tags in (CHANNEL_TAGS, *THINKING_TAGS):
         if tags.opening in opening and tags.closing in closing:
             return tags
     tokens = tokenizer.get_vocab()
-    known = (tags for tags in THOUGHT_TAGS if _in(template, tags.opening))
+    known = (tags for tags in THINKING_TAGS if _in(template, tags.opening))
     return next((tags for tags in known if _in(template, tags.closing) or tags.closing in tokens), None)
 
 

@@ -10,13 +10,13 @@ from transformers import PreTrainedTokenizerBase
 from temper.envs.core.task import Message, Tool
 from temper.rollout.formats.turn_format import TurnFormat
 
-SAID, THOUGHT_MARK = "temper-mark", "temper-thought"
+SAID, REASONING_MARK = "temper-mark", "temper-thought"
 """Stand for the text of an assistant, and for its thought."""
-THOUGHT = "reasoning_content"
+REASONING = "reasoning_content"
 """The field in which messages of ours have their thought."""
 ASKED: Message = {"role": "user", "content": "-"}
 SPOKEN: Message = {"role": "assistant", "content": SAID}
-THOUGHT_FIELDS = ("reasoning_content", "thinking", "reasoning")
+REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
 """Where templates look for the thought of a message."""
 PROBE_TOOLS: tuple[Tool, ...] = tuple(
     {
@@ -119,7 +119,7 @@ def prepared(messages: Sequence[Message], form: TurnFormat) -> list[Message]:
     answered = 0
     for message in messages:
         if message.get("role") == "assistant":
-            made = _thought_moved(message, form)
+            made = _move_reasoning(message, form)
             calls = [_call(call, number, form) for number, call in enumerate(message.get("tool_calls") or ())]
             answered = 0
             said = {
@@ -150,11 +150,11 @@ def with_line(message: Message, text: str) -> Message:
     return {**message, "content": said}
 
 
-def _thought_moved(message: Message, form: TurnFormat) -> Message:
-    if THOUGHT not in message or form.thought_field in (None, THOUGHT):
+def _move_reasoning(message: Message, form: TurnFormat) -> Message:
+    if REASONING not in message or form.reasoning_field in (None, REASONING):
         return message
-    moved = {key: value for key, value in message.items() if key != THOUGHT}
-    return {**moved, form.thought_field: message[THOUGHT]} if message[THOUGHT] else moved
+    moved = {key: value for key, value in message.items() if key != REASONING}
+    return {**moved, form.reasoning_field: message[REASONING]} if message[REASONING] else moved
 
 
 def _call(call: dict[str, Any], number: int, form: TurnFormat) -> dict[str, Any]:

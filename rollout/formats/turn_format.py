@@ -65,7 +65,7 @@ def read_channels(text: str, *, thinks: bool) -> ParsedTurn:
     readable = bool(answers or calls) and (thinks or not thoughts) and HEAD_TAG.search(said) is None
     return ParsedTurn(
         text=text,
-        thought="\n".join(thoughts) if thinks else None,
+        reasoning="\n".join(thoughts) if thinks else None,
         answer=answer_text("\n".join([*beside, *answers, *asked])) if readable else "",
         said=said if readable else "",
         readable=readable,
@@ -83,7 +83,7 @@ class TurnFormat:
     """How a model thinks, calls and ends its turns; `find_format` finds it out for a tokenizer.
 
     `tags` are those of a thought, None for a model that does not think, `closing` is the text that closes one by force, and
-    `thought_field` the field of a message that the template writes as the thought, None where it writes none. `ends` are
+    `reasoning_field` the field of a message that the template writes as the thought, None where it writes none. `ends` are
     the tokens that end a turn, `end_ids` their ids; `parted_by` is what the template writes between a turn and the next
     message, behind one of calls the last of them, and `behind_answer` what stands between an answer and that. `calls` is
     how tool calls are written, None where `no_calls` says why there are none; with `parallel` a turn may have several.
@@ -94,7 +94,7 @@ class TurnFormat:
     name: str
     tags: Tags | None
     closing: str
-    thought_field: str | None
+    reasoning_field: str | None
     ends: tuple[str, ...]
     end_ids: tuple[int, ...]
     parted_by: tuple[str, ...]
@@ -124,7 +124,7 @@ class TurnFormat:
         calls, said = ((), parts.answer) if self.calls is None else self.calls.read(parts.answer, tools)
         return ParsedTurn(
             text=text,
-            thought=parts.thought,
+            reasoning=parts.reasoning,
             answer=parts.answer,
             said=said,
             readable=parts.readable,
@@ -133,7 +133,7 @@ class TurnFormat:
         )
 
 
-def opens_thought(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, context_ids: Sequence[int]) -> bool:
+def opens_thinking(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, context_ids: Sequence[int]) -> bool:
     """Return whether the ids before a turn have opened its thought; else the model itself does, or answers at once."""
     return tags is not None and _ends_with(tokenizer, tags.opening, tuple(context_ids[-OPENING_TOKENS:]))
 

@@ -13,7 +13,7 @@ from temper.envs.core.task import Message
 from temper.envs.core.thinking_mode import Mode, Thinking
 from temper.envs.core.turn_text import (
     CALL_BLOCK,
-    CLOSE_THOUGHT,
+    CLOSE_THINKING,
     OWN_TAGS,
     BadCall,
     Call,
@@ -32,9 +32,9 @@ from temper.rollout.budget.rule import BUDGET
 from temper.rollout.formats.messages import modes
 from temper.rollout.remote.client import Refused, ServerFault
 from temper.rollout.sampling import Sampling
-from temper.rollout.trajectory import Closed, Thought
+from temper.rollout.trajectory import Closed, ThinkingStats
 
-THOUGHTS = ("reasoning_content", "reasoning")
+REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where servers put a thought."""
 ENDED = ("stop", "tool_calls", "function_call", "end_turn", "tool_use", "stop_sequence", "eos")
 CUT = ("length", "max_tokens", "max_output_tokens", "model_length")
@@ -50,7 +50,7 @@ class ChatTurn:
 
     parsed: ParsedTurn
     message: Message
-    thought: Thought
+    thinking: ThinkingStats
     finished: bool
 
 
@@ -135,11 +135,11 @@ def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> Cha
         choice = reply["choices"][0]
         message, reason = choice["message"], choice["finish_reason"]
         content, calls = message.get("content") or "", message.get("tool_calls") or []
-        thought = next((message[name] for name in THOUGHTS if message.get(name)), None)
+        reasoning = next((message[name] for name in REASONING_FIELDS if message.get(name)), None)
         given = [_given(call["function"]) for call in calls]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ServerFault(f"the reply is no chat completion: {json.dumps(reply)[:300]}") from error
-    if not isinstance(content, str) or not (thought is None or isinstance(thought, str)):
+    if not isinstance(content, str) or not (reasoning is None or isinstance(reasoning, str)):
         raise ServerFault(f"the reply has a message that is no text: {json.dumps(message)[:300]}")
     if reason == "content_filter":
         raise Refused("the server filtered the answer out")
@@ -149,8 +149,10 @@ def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> Cha
             f"finish_reason is {reason!r}: whether the answer is whole is told by {ENDED} and {CUT} alone"
         )
     content, cut = sampling.before_stop(writable(content)), ended in CUT
-    parsed = _parsed(content, writable(thought), given, thinks=thinks, cut=cut)
-    return ChatTurn(parsed=parsed, message=_message(parsed), thought=_thought(reply, parsed), finished=not cut)
+    parsed = _parsed(content, writable(reasoning), given, thinks=thinks, cut=cut)
+    return ChatTurn(
+        parsed=parsed, message=_message(parsed), thinking=_measure_thinking(reply, parsed), finished=not cut
+    )
 
 
 def _given(function: dict[str, Any]) -> Call | BadCall:
@@ -160,14 +162,14 @@ def _given(function: dict[str, Any]) -> Call | BadCall:
 
 
 def _parsed(
-    content: str, thought: str | None, given: Sequence[Call | BadCall], *, thinks: bool, cut: bool
+    content: str, reasoning: str | None, given: Sequence[Call | BadCall], *, thinks: bool, cut: bool
 ) -> ParsedTurn:
     """Return a turn; calls that the server does not give are read in the answer."""
-    parts = _parts(content, thought, called=bool(given), thinks=thinks, cut=cut)
+    parts = _parts(content, reasoning, called=bool(given), thinks=thinks, cut=cut)
     calls = {"tool_calls": [_shown(call) for call in given]}
     return ParsedTurn(
-        text=turn_text({"content": content, "reasoning_content": thought, **calls}, thinks=thought is not None),
-        thought=parts.thought,
+        text=turn_text({"content": content, "reasoning_content": reasoning, **calls}, thinks=reasoning is not None),
+        reasoning=parts.reasoning,
         answer=turn_text({"content": parts.answer, **calls}, thinks=False) if parts.readable else "",
         said=CALL_BLOCK.sub("", parts.answer),
         readable=parts.readable,
@@ -176,15 +178,15 @@ def _parsed(
     )
 
 
-def _parts(content: str, thought: str | None, *, called: bool, thinks: bool, cut: bool) -> TurnParts:
+def _parts(content: str, reasoning: str | None, *, called: bool, thinks: bool, cut: bool) -> TurnParts:
     """Tell thought from answer: as the server does, else by the tags that it left in the text.
 
     A text without tags is an answer if it came to its end; one that was cut off may be a thought that the template opened.
     """
-    if thought is None:
-        return split_turn(content, OWN_TAGS, thinks=thinks, opened=cut or CLOSE_THOUGHT in content)
+    if reasoning is None:
+        return split_turn(content, OWN_TAGS, thinks=thinks, opened=cut or CLOSE_THINKING in content)
     readable = called or bool(content) or not cut  # else the thought never came to its end
-    return TurnParts(thought=thought, answer=answer_text(content), readable=readable, well_formed=readable)
+    return TurnParts(reasoning=reasoning, answer=answer_text(content), readable=readable, well_formed=readable)
 
 
 def _shown(call: Call | BadCall) -> dict[str, Any]:
@@ -193,15 +195,15 @@ def _shown(call: Call | BadCall) -> dict[str, Any]:
 
 def _message(parsed: ParsedTurn) -> Message:
     """Return what the conversation keeps of a turn: calls in their own place, wherever the server had them."""
-    thought = {"reasoning_content": parsed.thought} if parsed.thought else {}
+    reasoning = {"reasoning_content": parsed.reasoning} if parsed.reasoning else {}
     calls = {"tool_calls": [_shown(call) for call in parsed.calls]} if parsed.calls else {}
-    return {"role": "assistant", "content": parsed.said, **thought, **calls}
+    return {"role": "assistant", "content": parsed.said, **reasoning, **calls}
 
 
-def _thought(reply: dict[str, Any], parsed: ParsedTurn) -> Thought:
+def _measure_thinking(reply: dict[str, Any], parsed: ParsedTurn) -> ThinkingStats:
     """Return the lengths that the server tells, 0 where it does not."""
     usage = reply.get("usage") or {}
     details = usage.get("completion_tokens_details") or {}
-    whole, thought = (int(part or 0) for part in (usage.get("completion_tokens"), details.get("reasoning_tokens")))
-    closed = Closed.NONE if not parsed.thought else Closed.ITSELF if parsed.readable else Closed.NEVER
-    return Thought(tokens=thought, answer_tokens=max(0, whole - thought), closed=closed)
+    whole, thinking = (int(part or 0) for part in (usage.get("completion_tokens"), details.get("reasoning_tokens")))
+    closed = Closed.NONE if not parsed.reasoning else Closed.ITSELF if parsed.readable else Closed.NEVER
+    return ThinkingStats(tokens=thinking, answer_tokens=max(0, whole - thinking), closed=closed)

@@ -17,8 +17,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.thinking_mode import LOW_EFFORT, up_to
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import BUDGET, GRACE, RefusedRequest, ThoughtTags, check_extra_args, shown
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import BUDGET, GRACE, RefusedRequest, ThinkingTags, check_extra_args, shown
 from temper.rollout.episodes.renderer import Renderer, with_notice
 from temper.rollout.formats.messages import in_mode, modes
 
@@ -30,7 +30,7 @@ Body = dict[str, Any]
 class ThinkingRules:
     """What the served model can do, and how it is told."""
 
-    thought: ThoughtConfig
+    thinking: ThinkingConfig
     closing: str = ""
     """The text that closes a thought, whatever the request says."""
     no_budget: str = ""
@@ -44,13 +44,13 @@ class ThinkingRules:
     """What the system message has to say in either mode, "" where the chat template opens the turn so without."""
 
 
-def thinking_rules(tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig) -> ThinkingRules:
+def thinking_rules(tokenizer: PreTrainedTokenizerBase, thinking: ThinkingConfig) -> ThinkingRules:
     """Return what a model can do, by its tokenizer and its chat template. Raises `ValueError` for a closing without the tag."""
     closing = no_budget = no_switch = ""
     try:
-        closing = ThoughtTags(tokenizer, closing=thought.closing).closing
+        closing = ThinkingTags(tokenizer, closing=thinking.closing).closing
     except ValueError as error:
-        if thought.closing is not None:
+        if thinking.closing is not None:
             raise
         no_budget = _reason(error)
     renderer = Renderer(tokenizer)
@@ -60,7 +60,7 @@ def thinking_rules(tokenizer: PreTrainedTokenizerBase, thought: ThoughtConfig) -
         no_switch = _reason(error)
     form = renderer.format
     return ThinkingRules(
-        thought=thought,
+        thinking=thinking,
         closing=closing,
         no_budget=no_budget,
         no_switch=no_switch,
@@ -99,11 +99,11 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
         new["chat_template_kwargs"] = {**_mapping(body, "chat_template_kwargs"), **modes(thinks=bool(thinks))}
         messages = _in_mode(messages, rules.think if thinks else rules.no_think)
         if thinks == LOW:
-            messages = _noted(messages, rules.thought.notice(LOW_EFFORT))
+            messages = _noted(messages, rules.thinking.notice(LOW_EFFORT))
     if limit is not None:
         _check_limit(body, limit, thinks)
         new["vllm_xargs"] = {**_mapping(body, "vllm_xargs"), **limit}
-        messages = _noted(messages, rules.thought.notice(up_to(limit[BUDGET])))
+        messages = _noted(messages, rules.thinking.notice(up_to(limit[BUDGET])))
     return {**new, "messages": messages}
 
 
@@ -120,7 +120,7 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
     """Return the extra arguments that limit the thought; None without a budget. Plain keys go before vLLM's `vllm_xargs`."""
     given = _mapping(body, "vllm_xargs")
     plain = {name: body[name] for name in (BUDGET, GRACE) if body.get(name) is not None}
-    limit: dict[str, Any] = {GRACE: rules.thought.grace}
+    limit: dict[str, Any] = {GRACE: rules.thinking.grace}
     limit |= {name: given[name] for name in (BUDGET, GRACE) if name in given} | plain
     check_extra_args({**given, **limit})
     if BUDGET not in limit:

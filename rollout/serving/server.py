@@ -20,9 +20,9 @@ from vllm.logger import configure_logging_from_args
 from vllm.triton_utils import HAS_TRITON
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import CLOSING
-from temper.rollout.engines.rollout_arguments import THOUGHT_PROCESSORS
+from temper.rollout.engines.rollout_arguments import THINKING_PROCESSORS
 from temper.rollout.engines.runners.choice import chosen_runner, set_runner
 from temper.rollout.engines.scratch_folder import ScratchFolder
 from temper.rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
@@ -65,7 +65,7 @@ class ServerConfig:
     """vLLM's parser of tool calls; null reads them by the format of the model's family."""
     raw_prompts: bool = False
     """Whether prompts that are one text, or token ids, are answered too; whoever writes them can forge any turn."""
-    thought: ThoughtConfig = field(default_factory=ThoughtConfig)
+    thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
 
 
 def serve(model: Path, config: ServerConfig, *, name: str) -> int:
@@ -75,7 +75,7 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
     """
     tokenizer = load_tokenizer(model)
     form = find_format(tokenizer)
-    rules = thinking_rules(tokenizer, config.thought)
+    rules = thinking_rules(tokenizer, config.thinking)
     if config.tool_call_parser is not None:
         rules = replace(rules, no_calls="")
     missing = (("thinking budgets", rules.no_budget), ("thinking=false", rules.no_switch), ("tools", rules.no_calls))
@@ -128,7 +128,7 @@ def _arguments(
         "enable_auto_tool_choice": bool(calls),
     }
     if not rules.no_budget:
-        values["logits_processors"] = [THOUGHT_PROCESSORS[runner]]
+        values["logits_processors"] = [THINKING_PROCESSORS[runner]]
         values["additional_config"] = {CLOSING: rules.closing}
     if form.tags is not None and thoughts:
         values["reasoning_parser"] = thoughts

@@ -28,7 +28,7 @@ from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.mixture import Mixture, open_mixture
 from temper.orchestrator.pipeline.config import Config, load_resolved_config
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.tokenizer import load_tokenizer, pad_id
 from temper.rollout.trajectory import WeightVersion
@@ -44,7 +44,7 @@ async def bench(config: Config, mixture: Mixture) -> dict[str, float]:
         model = Path(folder) / "model"
         parameters = make_model(model, config.model.fresh, seed=config.seed)
         tokenizer = load_tokenizer(model)
-        alike = replace(config, rollout=same_length(config, len(ThoughtTags(tokenizer).cut(()))))
+        alike = replace(config, rollout=same_length(config, len(ThinkingTags(tokenizer).cut(()))))
         began, stolen = time.monotonic(), _stolen_s()
         async with started(alike, model) as made:
             pool, learner = made.pool, made.learner

@@ -70,7 +70,7 @@ def same_length(config: Config, closing: int) -> RolloutConfig:
     """Return settings whose turns are as long with the budget, its closing included, as without."""
     rollout = config.rollout
     answer = rollout.limits.turn_tokens - enforced_budget(config) - closing
-    return replace(rollout, thought=replace(rollout.thought, grace=0, answer_tokens=max(1, answer)))
+    return replace(rollout, thinking=replace(rollout.thinking, grace=0, answer_tokens=max(1, answer)))
 
 
 async def _episodes(pool: RolloutPool, tasks: list[Task], config: Config, *, first: int) -> tuple[list[Group], Speed]:

@@ -68,14 +68,14 @@ TWO = {
 """What makes two small steps of each stage."""
 BRIEF = tuple(f"envs.{{}}.{setting}" for setting in ("length_limit=32", "weights={{correct: 1, length: 0.5}}"))
 """Brevity is rewarded too, so that answers of a model that can do nothing yet differ in worth."""
-THOUGHTS = (
-    *("rl.thinking={budget: 0.5, budget_range: [4, 8]}", "rollout.thought={grace: 4, answer_tokens: 16}"),
+THINKING = (
+    *("rl.thinking={budget: 0.5, budget_range: [4, 8]}", "rollout.thinking={grace: 4, answer_tokens: 16}"),
     "eval.budget_shares=[0.5]",
 )
 OWN = {
     "one_gpu_small": ("rl", "math", ()),
     "one_gpu": ("rl", "math", ()),
-    "eight_gpus": ("rl", "math", THOUGHTS),
+    "eight_gpus": ("rl", "math", THINKING),
     "two_hosts": ("rl", "math", ("learner.train_router=true",)),  # a hybrid without experts has no router
     "experts": ("rl", "math", ()),
     "served": ("rl", "science", ()),

@@ -14,7 +14,7 @@ from gpu.measure import Report
 from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.models.loading import cast, read_model
 from temper.learner.models.scorer import Scorer
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.engines.config import Dtype, EngineConfig, PrefixCaching, Runner, Speculation
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
@@ -23,7 +23,7 @@ from temper.rollout.trajectory import WeightVersion
 BOUNDS: dict[Dtype, float] = {"float32": 1e-3, "bfloat16": 5e-2}
 """Largest mean difference on a GPU in nats. On a CPU float32 is held to 1e-5 at every token."""
 EXACT = 1e-5
-LIMITS = (None, ThoughtLimit(tokens=5, grace=0), ThoughtLimit(tokens=17, grace=6))
+LIMITS = (None, ThinkingLimit(tokens=5, grace=0), ThinkingLimit(tokens=17, grace=6))
 WAYS: tuple[tuple[Dtype, Speculation], ...] = (("float32", "off"), ("bfloat16", "off"))
 DRAFTED: tuple[tuple[Dtype, Speculation], ...] = (("float32", "ngram"),)
 """The second runner alone: on a GPU the first makes no drafts."""
@@ -47,7 +47,7 @@ def compare(report: Report, *, runner: Runner, small: bool) -> None:
         report.note(
             f"log-probabilities of a hybrid of {parameters:,} parameters, {requests} answers of {length} tokens"
         )
-        tags = ThoughtTags(byte_tokenizer())
+        tags = ThinkingTags(byte_tokenizer())
         asked = _asked(tags, requests, length)
         for dtype, speculation in (*WAYS, *(DRAFTED if runner == "v2" else ())):
             config = EngineConfig(
@@ -63,7 +63,7 @@ def compare(report: Report, *, runner: Runner, small: bool) -> None:
             report.figure(f"{what}: largest", gaps.max().item(), "nats", at_most=EXACT if exact else None)
 
 
-def _asked(tags: ThoughtTags, requests: int, length: int) -> list[TurnRequest]:
+def _asked(tags: ThinkingTags, requests: int, length: int) -> list[TurnRequest]:
     """Return requests that begin in a thought, each with one of the limits."""
     opening = "<think>\n" if tags.opened_by_prompt else ""
     text = f"<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n{opening}"
@@ -74,7 +74,9 @@ def _asked(tags: ThoughtTags, requests: int, length: int) -> list[TurnRequest]:
     ]
 
 
-async def _sampled(folder: Path, config: EngineConfig, asked: list[TurnRequest], tags: ThoughtTags) -> list[Completion]:
+async def _sampled(
+    folder: Path, config: EngineConfig, asked: list[TurnRequest], tags: ThinkingTags
+) -> list[Completion]:
     engine = VllmEngine(folder, config, version=WeightVersion(step=0), ends=(), tags=tags)
     await engine.start()
     try:
@@ -83,12 +85,12 @@ async def _sampled(folder: Path, config: EngineConfig, asked: list[TurnRequest],
         await engine.close()
 
 
-def _closed_by_rule(tags: ThoughtTags, request: TurnRequest, said: Completion) -> bool:
+def _closed_by_rule(tags: ThinkingTags, request: TurnRequest, said: Completion) -> bool:
     """Return whether the tokens that are marked as inserted are those that the rule inserts."""
     marked = [place for place, forced in enumerate(said.injected_T) if forced]
     if request.limit is None:
         return not marked
-    close = tags.forced_close(said.token_ids, request.limit, opened=tags.opened_by(request.prompt_ids))
+    close = tags.forced_end(said.token_ids, request.limit, opened=tags.opened_by(request.prompt_ids))
     if close is None:
         return not marked
     end = min(close.end, len(said.token_ids))

@@ -92,10 +92,10 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
         f"distill={{teacher: {teacher}, steps: 2, groups_per_step: 4, group_size: 2}}",
         "dpo={tasks: 24, samples: 4, steps: 3, batch_size: 4, optim: {learning_rate: 1.0e-3, warmup_steps: 0}}",
         "dpo.shares={math: 0, code: 0, tool_use: 0, spelling: 0, easy: 0}",
-        "rl.thinking={budget: 0.9, budgets: [4, 8], no_thought: 0.1}",
+        "rl.thinking={budget: 0.9, budgets: [4, 8], no_thinking: 0.1}",
         "rl.loss.malformed_thinking=-1.0",
         "eval.budgets=[4]",
-        "eval.no_thought=true",
+        "eval.no_thinking=true",
     ]
     job = found.start("job", *arguments, LAST.format(kind="adamw", steps=4), f"rl.steps={ENDLESS}", *TWO_RANKS)
     run = job.run
@@ -172,8 +172,8 @@ def test_a_run_that_is_stopped_and_killed_leaves_everything_a_run_leaves(
     assert {turn["closed"] for _, turn in limited} <= {"itself", "line_end", "abrupt", "never"}
     within = [len(turn["sampled_ids"]) <= budget + 1 for budget, turn in limited if turn["closed"] == "never"]
     assert all(within)  # the model ended its turn before its budget did
-    assert any(any(turn["forced"]) for _, turn in limited)
-    assert all([p is None for p in turn["logprobs"]] == turn["forced"] for turn in sampled)
+    assert any(any(turn["injected"]) for _, turn in limited)
+    assert all([p is None for p in turn["logprobs"]] == turn["injected"] for turn in sampled)
 
     (tracked,) = tracked_runs(client)
     assert tracked.info.status == "FINISHED"

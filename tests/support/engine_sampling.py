@@ -16,7 +16,7 @@ from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.losses.config import LossConfig
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.sampling import PLAIN, Sampling
@@ -39,7 +39,7 @@ SAMPLINGS = [
     Sampling(min_p=0.3),
     Sampling(temperature=1.5, top_p=0.9, top_k=20, min_p=0.05),
 ]
-LIMITS = [None, ThoughtLimit(tokens=0), ThoughtLimit(tokens=7, grace=3)]
+LIMITS = [None, ThinkingLimit(tokens=0), ThinkingLimit(tokens=7, grace=3)]
 
 
 def distribution(logits_TV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
@@ -76,7 +76,7 @@ async def sampling_is_exact(engine: VllmEngine, model_dir: Path) -> None:
     """Sample in many ways at once; the model, and a learner of it, find the same log-probabilities."""
     tokenizer = load_tokenizer(model_dir)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    tags = ThoughtTags(tokenizer)
+    tags = ThinkingTags(tokenizer)
     prompt = tuple(tokenizer("<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n<think>\n")["input_ids"])
     asked = [(sampling, limit) for sampling in SAMPLINGS for limit in LIMITS]
     said = await asyncio.gather(
@@ -87,7 +87,7 @@ async def sampling_is_exact(engine: VllmEngine, model_dir: Path) -> None:
     )
     for (sampling, limit), one in zip(asked, said, strict=True):
         check(model, prompt, sampling, one)
-        close = None if limit is None else tags.forced_close(one.token_ids, limit)
+        close = None if limit is None else tags.forced_end(one.token_ids, limit)
         marked = [place for place, forced in enumerate(one.injected_T) if forced]
         assert marked == ([] if close is None else list(range(close.start, close.end)))
     assert sum(any(one.injected_T) for one in said) >= len(SAMPLINGS)

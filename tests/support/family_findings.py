@@ -26,7 +26,7 @@ from temper.envs.retail.env import DOMAIN
 from temper.envs.service import reference
 from temper.envs.service.env import with_folder
 from temper.envs.tool_use import lookups
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.trajectory import Closed, Stop, Trajectory
 
@@ -95,7 +95,7 @@ def find(name: str) -> Finding:
     form, tags = family.renderer.format, family.tags
     modes: list[Thinking] = [UNLIMITED]
     if tags is None:
-        refused.append(f"budgets: {_refusal(lambda: ThoughtTags(tokenizer))}")
+        refused.append(f"budgets: {_refusal(lambda: ThinkingTags(tokenizer))}")
     else:
         modes += BUDGETS
     if switched:
@@ -156,7 +156,7 @@ def _play_right(family: Family, mode: Thinking, *, tools: bool) -> None:
     played = family.play(bound(task, env), said)
     _require_right(played)
     if mode.budget is not None:
-        thoughts = [turn.thought for turn in played.turns if turn.thought.closed is not Closed.NONE]
+        thoughts = [turn.thinking for turn in played.turns if turn.thinking.closed is not Closed.NONE]
         assert thoughts, "no turn was thought about"
         assert {one.tokens for one in thoughts} == {mode.budget}, thoughts
         assert {one.closed for one in thoughts} <= {Closed.ABRUPT, Closed.LINE_END}, thoughts
@@ -164,8 +164,8 @@ def _play_right(family: Family, mode: Thinking, *, tools: bool) -> None:
 
 def _play_shop(family: Family) -> None:
     """Play a real row of the shop, a call a turn, each turn with a thought where the family thinks."""
-    thought = {} if family.tags is None else {"reasoning_content": "first this"}
-    _require_right(family.play(shop_task(), [{**message, **thought} for message in shop_reference()]))
+    reasoning = {} if family.tags is None else {"reasoning_content": "first this"}
+    _require_right(family.play(shop_task(), [{**message, **reasoning} for message in shop_reference()]))
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from support.replay_engine import ReplayEngine
 
-from temper.rollout.budget.rule import ThoughtLimit
+from temper.rollout.budget.rule import ThinkingLimit
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.trajectory import Trajectory
@@ -46,7 +46,7 @@ class HeldEngine(ReplayEngine):
         self._tokens = tokens
         self._running: dict[str, Completion] = {}
         self.held = asyncio.Event()
-        self.asked: list[tuple[int, int, ThoughtLimit | None]] = []
+        self.asked: list[tuple[int, int, ThinkingLimit | None]] = []
         """Of each call the tokens that had begun, the seed and the limit."""
         self.most: list[int] = []
 

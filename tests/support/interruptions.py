@@ -15,7 +15,7 @@ from support.scripted_engine import RENDERER, ROOM, TAGS
 from temper.envs.catalog import make_env
 from temper.envs.core.task import EnvRef, Task
 from temper.envs.env_episode import MakeEnv
-from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits, EpisodeRunner
 from temper.rollout.episodes.resume import PartialGroup, partial_group_from_json, partial_group_to_json
 from temper.rollout.episodes.turn_sampler import TurnSampler
@@ -31,9 +31,13 @@ def ticket_of(task: Task) -> Ticket:
 
 
 def runner_of(
-    engine: HeldEngine, *, limits: EpisodeLimits = ROOM, make: MakeEnv = make_env, thought: ThoughtConfig | None = None
+    engine: HeldEngine,
+    *,
+    limits: EpisodeLimits = ROOM,
+    make: MakeEnv = make_env,
+    thinking: ThinkingConfig | None = None,
 ) -> EpisodeRunner:
-    sampler = TurnSampler(engine, TAGS, thought or ThoughtConfig(), turn_tokens=limits.turn_tokens)
+    sampler = TurnSampler(engine, TAGS, thinking or ThinkingConfig(), turn_tokens=limits.turn_tokens)
     return EpisodeRunner(sampler=sampler, renderer=RENDERER, limits=limits, make_env=make)
 
 

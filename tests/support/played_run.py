@@ -53,7 +53,7 @@ def write_played_run(folder: Path) -> RunDir:
     answers = [one for group in groups for one in group.trajectories]
     advantages = [0.5, -0.25, -0.25, 0.0, 0.0]
     rows_of_training = [
-        training(answer.unforced_tokens, version=6, advantage=advantage)
+        training(answer.model_tokens, version=6, advantage=advantage)
         for answer, advantage in zip(answers, advantages, strict=True)
     ]
     write_groups(run.trajectory_file("rl", 10), groups, training=rows_of_training)

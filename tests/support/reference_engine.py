@@ -7,8 +7,8 @@ from support.replay_engine import ReplayEngine
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.task import Message, Task
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
@@ -25,13 +25,13 @@ class Family:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.renderer = Renderer(tokenizer)
-        self.tags = ThoughtTags.find(tokenizer)
+        self.tags = ThinkingTags.find(tokenizer)
 
     def play(self, task: Task, messages: Sequence[Message]) -> Trajectory:
         """The episode in which the model says the assistant's messages, one call a turn where it makes no more."""
         said = list(messages) if self.renderer.format.parallel else one_call_a_turn(messages)
         engine = ReferenceEngine(self, task, [message for message in said if message["role"] == "assistant"])
-        sampler = TurnSampler(engine, self.tags, ThoughtConfig(), turn_tokens=ROOM.turn_tokens)
+        sampler = TurnSampler(engine, self.tags, ThinkingConfig(), turn_tokens=ROOM.turn_tokens)
         runner = EpisodeRunner(sampler=sampler, renderer=self.renderer, limits=ROOM)
         return asyncio.run(runner.run(task, seed=1))
 
@@ -50,7 +50,7 @@ class ReferenceEngine(ReplayEngine):
         ids = renderer.encode(text)
         close = None
         if request.limit is not None and tags is not None:
-            close = tags.forced_close(ids, request.limit, opened=tags.opened_by(request.prompt_ids))
+            close = tags.forced_end(ids, request.limit, opened=tags.opened_by(request.prompt_ids))
         if close is not None:
             assert tags is not None
             ids = (*ids[: close.start], *close.ids, *ids[tags.answer_start(ids) :])

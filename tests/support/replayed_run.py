@@ -78,7 +78,7 @@ class Rollouts:
             versions_T=as_ids([ticket.admitted.step] * count),
             injected_T=as_marks(forced),
             text="an answer",
-            faults=(TurnFault.THOUGHT,) if rng.random() < 0.2 else (),
+            faults=(TurnFault.THINKING,) if rng.random() < 0.2 else (),
         )
 
     async def groups_in_flight(self) -> list[PartialGroup]:

@@ -19,7 +19,7 @@ from typing import Any
 
 from temper.orchestrator.run.metrics_log import read_metrics
 
-SAME_OF_A_TURN = ("context_ids", "sampled_ids", "forced", "text")
+SAME_OF_A_TURN = ("context_ids", "sampled_ids", "injected", "text")
 SAME_OF_AN_ANSWER = ("reward", "parts", "outcome", "stop", "failure")
 Answer = dict[str, Any]
 """A line of `trajectories/`, as `rollout/trajectory_json.py` writes it."""

@@ -9,8 +9,8 @@ from temper.envs.catalog import make_env
 from temper.envs.core.task import Task
 from temper.envs.env_episode import MakeEnv
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
@@ -19,7 +19,7 @@ from temper.rollout.trajectory import Trajectory
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)
-TAGS = ThoughtTags(TOKENIZER)
+TAGS = ThinkingTags(TOKENIZER)
 ROOM = EpisodeLimits(turn_tokens=400, total_tokens=100_000)
 """Limits that no short episode meets."""
 
@@ -54,7 +54,7 @@ def runner_of(
     engine: ReplayEngine, *, limits: EpisodeLimits = ROOM, sequences: int = 256, make: MakeEnv = make_env
 ) -> EpisodeRunner:
     """Episodes of that engine."""
-    sampler = TurnSampler(engine, TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens)
+    sampler = TurnSampler(engine, TAGS, ThinkingConfig(), turn_tokens=limits.turn_tokens)
     return EpisodeRunner(sampler=sampler, renderer=RENDERER, limits=limits, sequences=sequences, make_env=make)
 
 

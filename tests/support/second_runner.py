@@ -28,7 +28,7 @@ class Interpreter:
 
 backends["cpu"] = Backend(compiler=None, driver=Interpreter)
 
-from unit.rollout.engines.test_thought import CONFIG, story
+from unit.rollout.engines.test_thinking import CONFIG, story
 
 if __name__ == "__main__":
     config = replace(CONFIG, runner="v2")

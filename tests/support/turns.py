@@ -7,7 +7,7 @@ from temper.orchestrator.loop.buffer import Dropped, Occupancy
 from temper.orchestrator.loop.step import StepPart, StepReport, StepTimes
 from temper.rollout.engines.protocol import EngineStats
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Group, Thought, Turn, TurnFault, WeightVersion
+from temper.rollout.trajectory import Group, ThinkingStats, Turn, TurnFault, WeightVersion
 
 
 def turn_of(
@@ -17,7 +17,7 @@ def turn_of(
     logprob: float = -1.0,
     versions: Sequence[int] | None = None,
     text: str = "",
-    thought: Thought | None = None,
+    thinking: ThinkingStats | None = None,
     faults: tuple[TurnFault, ...] = (),
 ) -> Turn:
     """Return a turn, whose tokens are of version 0 unless `versions` has others."""
@@ -30,7 +30,7 @@ def turn_of(
         text=text,
         faults=faults,
     )
-    return turn if thought is None else replace(turn, thought=thought)
+    return turn if thinking is None else replace(turn, thinking=thinking)
 
 
 def report_of(

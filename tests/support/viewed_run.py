@@ -15,7 +15,7 @@ from temper.envs.core.task import EnvRef, Task
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.rewards.score import Outcome, Score
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
-from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
+from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import write_groups
 
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\"> <!-- &lt;b&gt; \u2028"
@@ -49,7 +49,7 @@ def turn(prompt: str, text: str, **changes: Any) -> Turn:
         injected_T=as_marks([False] * count),
         text=text,
         answer=text,
-        thought=Thought(tokens=0, answer_tokens=count, closed=Closed.NONE),
+        thinking=ThinkingStats(tokens=0, answer_tokens=count, closed=Closed.NONE),
         times=Times(generate_s=0.5, step_s=0.25),
     )
     return replace(plain, **changes)
@@ -109,7 +109,7 @@ def step_groups() -> tuple[list[Group], list[dict[str, Any] | None]]:
         answer(asked, [calls, turn(TOOL_SAYS, "8<end>")], 0.0, stop=Stop.LENGTH),
     ]
     second = Group.of(Ticket(number=8, task=asked, admitted=WeightVersion(step=4)), tools)
-    lengths = [t.unforced_tokens for t in (*first.trajectories, *tools)]
+    lengths = [t.model_tokens for t in (*first.trajectories, *tools)]
     rows: list[dict[str, Any] | None] = [training(length) for length in lengths]
     rows[1] = training(lengths[1], advantage=-0.5)
     rows[2] = training(

@@ -130,7 +130,7 @@ def parts_of(row: Row, *, ended: float) -> Iterator[Part]:
             outputs={"text": turn["text"], "choices": [{"message": message}]},
             facts={
                 "sampled tokens": len(turn["sampled_ids"]),
-                "thought tokens": turn["thought_tokens"],
+                "thought tokens": turn["thinking_tokens"],
                 "thought closed": turn["closed"],
                 "faults": turn["faults"],
                 "queue_s": turn["times"]["queue_s"],

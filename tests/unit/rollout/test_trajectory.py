@@ -12,7 +12,7 @@ from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import EnvRef, Task
 from temper.rewards.score import Outcome, Score
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks, every
-from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Times, Trajectory, Turn, WeightVersion
+from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import group_from_json, group_to_json, turn_from_json, turn_to_json
 
 HEAVY = ("transformers", "torch", "vllm", "ray")
@@ -31,7 +31,7 @@ def test_a_turn_is_read_back_as_it_was_written_times_included() -> None:
         versions_T=as_ids((4,)),
         injected_T=as_marks((False,)),
         text="a",
-        thought=Thought(tokens=0, answer_tokens=1, closed=Closed.NONE),
+        thinking=ThinkingStats(tokens=0, answer_tokens=1, closed=Closed.NONE),
         times=Times(queue_s=0.1, generate_s=0.25, step_s=1.5),
         tool_spans=(ToolSpan(name="get", arguments={"key": ["a", 1]}, began_s=0.25, seconds=0.000125),),
     )

@@ -69,7 +69,7 @@ class RecordedTasks:
         model = self._run.state().model
         if model is None:
             raise ValueError(f"{self._run.root} has no model, whose tokenizer says how its turns are read")
-        return Renderer(load_tokenizer(self._run.root / model), self._config.rollout.thought)
+        return Renderer(load_tokenizer(self._run.root / model), self._config.rollout.thinking)
 
     def task(self, row: Row) -> Task:
         """Make the task of a row again. Raise `ValueError` if the run does not say how, or another task comes out."""

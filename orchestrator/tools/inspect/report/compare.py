@@ -19,7 +19,7 @@ MEASURES: dict[str, Callable[[BudgetPoint], float]] = {
     "accuracy": lambda point: point.accuracy,
     "tokens": lambda point: point.tokens,
     "well_formed": lambda point: point.well_formed,
-    "thought_tokens_turn": lambda point: point.thought_tokens_turn,
+    "thinking_tokens_turn": lambda point: point.thinking_tokens_turn,
     "answer_tokens_turn": lambda point: point.answer_tokens_turn,
     "failed": lambda point: point.failures / max(1, point.failures + point.samples),
 }

@@ -15,7 +15,7 @@ NEWEST_FILES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """One passage of a conversation. `role` is `thought`, `answer`, or a chat role."""
+    """One passage of a conversation. `role` is `reasoning`, `answer`, or a chat role."""
 
     role: str
     text: str
@@ -84,7 +84,7 @@ def to_transcript(row: dict[str, Any], *, source: str) -> Transcript:
     passages = [Passage(role=m["role"], text=_text(m.get("content"))) for m in row["messages"]]
     versions = [version for turn in row["turns"] for version in turn["versions"]]
     for turn in row["turns"]:
-        passages.append(Passage(role="thought", text=_text(turn["thought_text"])))
+        passages.append(Passage(role="reasoning", text=_text(turn["reasoning"])))
         passages.append(Passage(role="answer", text=_text(turn["answer"])))
         passages += [Passage(role=m["role"], text=_text(m.get("content"))) for m in turn["observation"]]
     failure = row["failure"]
@@ -98,7 +98,7 @@ def to_transcript(row: dict[str, Any], *, source: str) -> Transcript:
         failure=None if failure is None else f"{failure['kind']}: {failure['message']}",
         detail=row.get("detail", ""),
         tokens=sum(len(turn["sampled_ids"]) for turn in row["turns"]),
-        forced=sum(sum(turn["forced"]) for turn in row["turns"]),
+        forced=sum(sum(turn["injected"]) for turn in row["turns"]),
         versions=(min(versions), max(versions)) if versions else None,
         passages=tuple(passage for passage in passages if passage.text),
     )

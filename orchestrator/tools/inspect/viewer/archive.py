@@ -18,7 +18,7 @@ OF_ANSWER = (
     *("reward", "outcome", "parts", "detail", "evidence", "failure", "stop", "seconds", "times", "carried"),
     "training",
 )
-OF_TURN = ("text", "thought_text", "answer", "observation", "context_ids", "sampled_ids", "closed", "faults", "times")
+OF_TURN = ("text", "reasoning", "answer", "observation", "context_ids", "sampled_ids", "closed", "faults", "times")
 
 
 class Archive:
@@ -85,7 +85,7 @@ def _turn(turn: dict[str, Any]) -> dict[str, Any]:
         "tool_spans": turn.get("tool_spans"),
         "logprobs": [None if value is None else round(value, DIGITS) for value in turn["logprobs"]],
         "versions": [[version, count] for version, _, count in _runs(turn["versions"])],
-        "forced": [[first, count] for forced, first, count in _runs(turn["forced"]) if forced],
+        "injected": [[first, count] for forced, first, count in _runs(turn["injected"]) if forced],
     }
 
 

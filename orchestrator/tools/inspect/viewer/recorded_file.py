@@ -24,8 +24,8 @@ OF_ROW = {
     *("seconds", "turns"),
 }
 OF_TURN = {
-    *("context_ids", "sampled_ids", "logprobs", "versions", "forced", "text", "thought_text", "answer", "observation"),
-    *("thought_tokens", "closed", "faults", "times"),
+    *("context_ids", "sampled_ids", "logprobs", "versions", "injected", "text", "reasoning", "answer", "observation"),
+    *("thinking_tokens", "closed", "faults", "times"),
 }
 """The keys of a row and of each of its turns in every file of a run."""
 PIECE_BYTES = 1_000_000

@@ -81,7 +81,7 @@ def _per_token(value: float | list[float | None] | None, count: int) -> np.ndarr
 def _engine_logprobs(row: Row) -> np.ndarray:
     """Return the engine's log-probabilities of the tokens that the model sampled itself, over all turns."""
     values = [value for turn in row["turns"] for value in turn["logprobs"]]
-    forced = [mark for turn in row["turns"] for mark in turn["forced"]]
+    forced = [mark for turn in row["turns"] for mark in turn["injected"]]
     return np.array(values, dtype=np.float64)[~np.array(forced, dtype=np.bool_)]
 
 
@@ -101,9 +101,9 @@ def _facts(row: Row) -> dict[str, Any]:
         "failure": None if failure is None else failure["kind"],
         "closed": turns[-1]["closed"] if turns else None,
         "tokens": sum(len(turn["sampled_ids"]) for turn in turns),
-        "thought": sum(turn["thought_tokens"] for turn in turns),
+        "thinking": sum(turn["thinking_tokens"] for turn in turns),
         "turns": len(turns),
-        "forced": sum(sum(turn["forced"]) for turn in turns),
+        "injected": sum(sum(turn["injected"]) for turn in turns),
         "seconds": row["seconds"],
         "tool_s": _rounded(sum(turn["times"]["step_s"] for turn in turns)),
         "oldest": min(versions, default=None),

@@ -69,9 +69,9 @@ CHECKS = (
     Check("push", room.look_at_push, "set learner.transport=auto", local=True, quick=True, after=MODEL),
     Check("room", room.look_at_room, "free some, or give runs_dir= on another disk", quick=True, after=MODEL),
     Check(
-        "thoughts",
-        model.look_at_thoughts,
-        "give the tags of the model with model.thought_tags",
+        "thinking",
+        model.check_thinking_tags,
+        "give the tags of the model with model.thinking_tags",
         of_run=True,
         after=MODEL,
     ),

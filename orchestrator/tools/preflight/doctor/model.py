@@ -19,7 +19,7 @@ def look_at_files(subject: Subject) -> Iterator[Finding]:
     yield ok(f"{where}, {subject.start.parameters:,} parameters, {subject.shape.vocabulary:,} tokens")
 
 
-def look_at_thoughts(subject: Subject) -> Iterator[Finding]:
+def check_thinking_tags(subject: Subject) -> Iterator[Finding]:
     """Look for the tags of a thought, and whether thoughts can be limited and left out as stages do."""
     if subject.model is not None:
         check_model(subject.model, subject.config)

@@ -17,11 +17,11 @@ from temper.orchestrator.tools.preflight.doctor.subject import Subject, to_downl
 from temper.rewards.score import correctness
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.formats.messages import THOUGHT
+from temper.rollout.formats.messages import REASONING
 
 TASKS = 8
 """Tasks of each environment whose reference answers are played."""
-THOUGHT_OF = "It is known."
+REASONING_OF = "It is known."
 """The thought before a reference answer if the model thinks."""
 
 
@@ -105,7 +105,7 @@ def _play(env: BoundEnv, task: Task, renderer: Renderer, played: Played) -> None
     def read(text: str) -> ParsedTurn:
         """Return a reference turn as the template writes and reads it. Raise `ValueError` if it can't be written."""
         thinks = task.thinks and renderer.format.tags is not None
-        message = _message(parse_turn(text, thinks=False)) | ({THOUGHT: THOUGHT_OF} if thinks else {})
+        message = _message(parse_turn(text, thinks=False)) | ({REASONING: REASONING_OF} if thinks else {})
         ids = renderer.encode(renderer.answer_text(message, thinks=task.thinks, context_ids=context))
         played.longest = max(played.longest, len(ids))
         return renderer.parse(renderer.text(ids), task, context)

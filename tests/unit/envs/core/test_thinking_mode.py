@@ -9,7 +9,7 @@ from temper.envs.binding import EnvConfig, bind_all
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Mode, Thinking, ThinkingMix, up_to
 from temper.orchestrator.loop.mixture import Draw, open_mixture
 
-EVERY = ThinkingMix(budget=0.4, low_effort=0.1, no_thought=0.2, budgets=[8, 16])
+EVERY = ThinkingMix(budget=0.4, low_effort=0.1, no_thinking=0.2, budgets=[8, 16])
 
 
 def test_modes_are_drawn_by_their_shares_and_what_is_left_is_unlimited() -> None:
@@ -30,7 +30,7 @@ def test_a_range_of_budgets_is_drawn_log_uniformly_between_its_ends() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"budget": 0.7, "no_thought": 0.4}, "at most 1"),
+        ({"budget": 0.7, "no_thinking": 0.4}, "at most 1"),
         ({"budget": -0.1}, "thinking.budget=-0.1"),
         ({"budgets": [-1]}, "budget of -1 tokens"),
         ({"budget_range": [9, 3]}, "budget_range=\\[9, 3\\]"),

@@ -22,7 +22,7 @@ from temper.envs.tools.calculator import calculate
 )
 def test_a_turn_splits_into_thought_and_answer(text: str, thinks: bool, expected: tuple[str, str, bool]) -> None:
     parsed = parse_turn(text, thinks=thinks)
-    assert (parsed.thought, parsed.answer, parsed.readable) == expected
+    assert (parsed.reasoning, parsed.answer, parsed.readable) == expected
 
 
 CALL = Call(name="a", arguments={})
@@ -32,14 +32,14 @@ READ = {"readable": True, "well_formed": True}
 @pytest.mark.parametrize(
     ("text", "thinks", "expected"),
     [
-        ('so</think>I ask. <tool_call>{"name": "a"}</tool_call>', True, {"thought": "so", "calls": (CALL,), **READ}),
+        ('so</think>I ask. <tool_call>{"name": "a"}</tool_call>', True, {"reasoning": "so", "calls": (CALL,), **READ}),
         (
             "a</think>b</think>85",
             True,
-            {"thought": "a</think>b", "answer": "85", "readable": True, "well_formed": False},
+            {"reasoning": "a</think>b", "answer": "85", "readable": True, "well_formed": False},
         ),
         ('not closed <tool_call>{"name": "a"}</tool_call>', True, {"answer": "", "calls": (), "readable": False}),
-        ("85", False, {"thought": None, "answer": "85", "calls": (), **READ}),
+        ("85", False, {"reasoning": None, "answer": "85", "calls": (), **READ}),
         ("so</think>85", False, {"answer": "", "readable": False, "well_formed": False}),
     ],
 )
@@ -83,7 +83,7 @@ def test_an_unclosed_call_before_a_good_one_is_its_own_error() -> None:
 def test_the_text_of_a_message_reads_back() -> None:
     message = {"reasoning_content": "need ann", "content": "", "tool_calls": [call_message("get", {"key": "ann"})]}
     parsed = parse_turn(turn_text(message, thinks=True), thinks=True)
-    assert (parsed.thought, parsed.well_formed) == ("need ann", True)
+    assert (parsed.reasoning, parsed.well_formed) == ("need ann", True)
     assert parsed.calls == (Call(name="get", arguments={"key": "ann"}),)
 
 

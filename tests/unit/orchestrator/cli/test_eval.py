@@ -307,8 +307,8 @@ def test_a_configuration_asks_a_server_in_its_environments(tmp_path: Path) -> No
         ([str(DEMO), "--runs-dir", "elsewhere"], "give runs_dir=DIR"),
         (["--url", "http://127.0.0.1:9/v1", "--env", "math", "rollout.limits.turn_tokens=9"], "--max-tokens"),
         (
-            ["--url", "http://127.0.0.1:9/v1", "--env", "math", "rollout.thought.grace=9"],
-            "rollout.thought.grace=9 beside",
+            ["--url", "http://127.0.0.1:9/v1", "--env", "math", "rollout.thinking.grace=9"],
+            "rollout.thinking.grace=9 beside",
         ),
         (["--url", "http://127.0.0.1:9/v1", "--env", "math", "--samples", "0"], "eval.samples=0"),
     ],

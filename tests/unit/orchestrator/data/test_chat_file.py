@@ -27,10 +27,10 @@ from temper.orchestrator.data.row_intake import (
 from temper.orchestrator.data.sft import SftData, SftDataConfig
 from temper.orchestrator.pipeline.config import Config, load_config
 from temper.orchestrator.stages.sft import SftConfig
-from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.config import ThinkingConfig
 
 TOKENIZER = byte_tokenizer()
-TOKENS = DialogueTokenizer.of(TOKENIZER, ThoughtConfig())
+TOKENS = DialogueTokenizer.of(TOKENIZER, ThinkingConfig())
 ASKED = {"role": "user", "content": "6*7=?"}
 SAID = {"role": "assistant", "content": "42"}
 ROW: dict[str, Any] = {"messages": [ASKED, SAID]}
@@ -132,11 +132,11 @@ def test_a_thought_in_the_text_of_an_answer_is_its_thought() -> None:
     apart = parse_chat(said({"role": "assistant", "reasoning_content": "six sevens", "content": "  42"}), 0)
     assert text(inline) == text(apart)
     assert inline.task.thinking == UNLIMITED
-    unknown = parse_chat(said({"role": "assistant", "content": "<think>so</think>42"}), 0, thoughts=False)
+    unknown = parse_chat(said({"role": "assistant", "content": "<think>so</think>42"}), 0, reads_reasoning=False)
     assert unknown.reply[0]["content"] == "<think>so</think>42"
     assert unknown.task.thinking == OFF
     with pytest.raises(ValueError, match="'so'"):
-        parse_chat(said(SAID | {"reasoning_content": "so"}), 0, thoughts=False)
+        parse_chat(said(SAID | {"reasoning_content": "so"}), 0, reads_reasoning=False)
 
 
 def test_calls_and_tools_that_other_formats_write_as_text_are_read() -> None:
@@ -175,7 +175,7 @@ def test_a_row_that_the_template_refuses_or_would_cut_is_named(
     tokenizer.chat_template = template
     path = saved(tmp_path / "chats.jsonl", ROW, row)
     with pytest.raises(ValueError, match=f"chats.jsonl:2: .*{named}"):
-        chats(path, tokens=DialogueTokenizer.of(tokenizer, ThoughtConfig()))
+        chats(path, tokens=DialogueTokenizer.of(tokenizer, ThinkingConfig()))
     assert chats(path).counts["rows"] == 2  # the template of the fresh model takes them all
 
 
@@ -226,16 +226,16 @@ def test_rows_of_a_user_are_altered_only_where_that_is_asked_for(tmp_path: Path)
         return {TOKENIZER.decode(sequence.ids) for sequence in data.batch(1)}
 
     assert batch(SftConfig(data=DataConfig(path="chats.jsonl"))) == {text(parse_chat(row, 0))}
-    asked = SftDataConfig(thinking=ThinkingMix(no_thought=0.5))
-    assert len(batch(SftConfig(data=DataConfig(path="chats.jsonl"), thoughts=asked))) == 2
-    assert SftConfig().modes(left_out=True).thinking == ThinkingMix(budget=0.03, no_thought=0.1)
+    asked = SftDataConfig(thinking=ThinkingMix(no_thinking=0.5))
+    assert len(batch(SftConfig(data=DataConfig(path="chats.jsonl"), reasoning=asked))) == 2
+    assert SftConfig().modes(left_out=True).thinking == ThinkingMix(budget=0.03, no_thinking=0.1)
     assert SftConfig().modes(left_out=False).thinking == ThinkingMix(budget=0.03)
 
 
 def test_modes_are_read_from_a_configuration_that_names_some_and_a_limit_must_be_one() -> None:
     demo = Path("configs/demo.yaml")
-    named: Config = load_config(demo, ["sft.data=x.jsonl", "sft.thoughts.thinking={no_thought: 0.2}"])
-    assert named.section(SftConfig).modes(left_out=False).thinking == ThinkingMix(budget=0.45, no_thought=0.2)
+    named: Config = load_config(demo, ["sft.data=x.jsonl", "sft.reasoning.thinking={no_thinking: 0.2}"])
+    assert named.section(SftConfig).modes(left_out=False).thinking == ThinkingMix(budget=0.45, no_thinking=0.2)
     for stage in ("sft", "rft", "dpo"):
         with pytest.raises(ValueError, match=f"{stage}.max_tokens=0"):
             load_config(demo, [f"{stage}.max_tokens=0"])

@@ -27,8 +27,8 @@ from temper.orchestrator.data.row_intake import EpochBatches, RowIntake, Shuffle
 from temper.orchestrator.data.sampled_answers import pair_lines, read_pairs
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.stages.dpo import DpoConfig
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, TurnFault, WeightVersion
 
@@ -48,7 +48,7 @@ def read_preferences(
 
 
 def tokens_of() -> DialogueTokenizer:
-    return DialogueTokenizer(Renderer(TOKENIZER), ThoughtTags(TOKENIZER), ThoughtConfig())
+    return DialogueTokenizer(Renderer(TOKENIZER), ThinkingTags(TOKENIZER), ThinkingConfig())
 
 
 def texts(sample: TrainingSample) -> tuple[str, str]:
@@ -71,7 +71,7 @@ def test_a_row_becomes_two_answers_to_one_prompt_with_their_thoughts() -> None:
 
 def test_answers_without_thoughts_follow_a_prompt_that_opens_none() -> None:
     row = parse_preference({"messages": ASKED, "chosen": "42", "rejected": "41\n"}, 0)
-    tagged = parse_preference(ROW, 0, thoughts=False)  # to a model without thoughts their tags are text
+    tagged = parse_preference(ROW, 0, reads_reasoning=False)  # to a model without thoughts their tags are text
     assert tagged.chosen.reply[0]["content"] == ROW["chosen"]
     assert row.chosen.task.thinking == tagged.chosen.task.thinking == OFF
     assert parse_preference(ROW, 0).chosen.task.thinking == UNLIMITED
@@ -156,7 +156,7 @@ def test_answers_that_become_the_same_tokens_are_no_pair(tmp_path: Path) -> None
     tokenizer.chat_template = str(tokenizer.chat_template).replace(
         "{{ message.content or '' }}", "{{ message.content | trim }}"
     )
-    trimmed = RowIntake(DialogueTokenizer.of(tokenizer, ThoughtConfig()), max_tokens=None, setting="dpo.max_tokens")
+    trimmed = RowIntake(DialogueTokenizer.of(tokenizer, ThinkingConfig()), max_tokens=None, setting="dpo.max_tokens")
     path = saved(tmp_path / "pairs.jsonl", {"messages": ASKED, "chosen": "42", "rejected": "42\n"})
     with pytest.raises(ValueError, match="pairs.jsonl:1: `chosen` and `rejected`.*'42'"):
         read_preferences(path, trimmed, on_error="raise")
@@ -211,7 +211,7 @@ def test_each_right_answer_is_paired_with_another_wrong_one_of_the_same_task(tmp
     right = [two_turns(), said("so\n</think>\n42<|im_end|>", reward=1.0)]
     unusable = [
         replace(right[1], stop=Stop.LENGTH),
-        replace(right[1], turns=(replace(right[1].turns[0], faults=(TurnFault.THOUGHT,)),)),
+        replace(right[1], turns=(replace(right[1].turns[0], faults=(TurnFault.THINKING,)),)),
     ]
     wrong = [said(f"{number}<|im_end|>", reward=0.0) for number in (7, 8, 9)]
     path = tmp_path / "dpo.jsonl"

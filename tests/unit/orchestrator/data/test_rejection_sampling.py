@@ -8,7 +8,7 @@ import pytest
 from temper.envs.binding import EnvConfig, bind_all
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import ThinkingMix
-from temper.envs.core.turn_text import CLOSE_THOUGHT
+from temper.envs.core.turn_text import CLOSE_THINKING
 from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.data.sampled_answers import (
@@ -20,14 +20,14 @@ from temper.orchestrator.data.sampled_answers import (
     worth_imitating,
 )
 from temper.orchestrator.loop.mixture import Draw, Mixture, open_mixture
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, Turn, TurnFault, WeightVersion
 
 TOKENIZER = byte_tokenizer()
-TAGS = ThoughtTags(TOKENIZER)
+TAGS = ThinkingTags(TOKENIZER)
 DRAW = Draw(env="math", index=0)
 NEVER_CUT = ThinkingMix()
 
@@ -52,7 +52,7 @@ def spoken(context: tuple[int, ...], text: str, *, forced: str = "") -> Turn:
         versions_T=as_ids((0,) * len(ids)),
         injected_T=as_marks(marks),
         text=text,
-        thought=TAGS.measure(ids, thinks=True),
+        thinking=TAGS.measure(ids, thinks=True),
     )
 
 
@@ -80,20 +80,20 @@ def own(
     *,
     thinking: ThinkingMix = NEVER_CUT,
     batch_size: int = 1,
-    thought: ThoughtConfig | None = None,
+    thinking_config: ThinkingConfig | None = None,
     said: Trajectory | None = None,
     max_tokens: int | None = None,
-    tags: ThoughtTags | None = TAGS,
+    tags: ThinkingTags | None = TAGS,
 ) -> tuple[RejectionSampledData, SampledAnswer]:
     save(path, said or two_turns())
-    (answers, _), settings = read_answers(path, max_tokens=max_tokens), thought or ThoughtConfig()
+    (answers, _), settings = read_answers(path, max_tokens=max_tokens), thinking_config or ThinkingConfig()
     data = RejectionSampledData(
         answers,
         mixture(thinks=said is None),
         Renderer(TOKENIZER, settings),
         tags,
         thinking=thinking,
-        thought=settings,
+        thinking_config=settings,
         batch_size=batch_size,
         max_tokens=max_tokens,
         seed=1,
@@ -119,10 +119,10 @@ def test_under_a_budget_each_longer_thought_is_cut_and_its_own_answer_follows(tm
     whole, trained = texts(data.sample(answer, budget=4))
     assert whole == "long\n</think>\nask<|im_end|>[told]<think>\nso\n</think>\n42<|im_end|>"
     assert trained == "longask<|im_end|>so42<|im_end|>"
-    shared, answer = own(tmp_path / "own.jsonl", thought=ThoughtConfig(scope="episode"))
+    shared, answer = own(tmp_path / "own.jsonl", thinking_config=ThinkingConfig(scope="episode"))
     whole, _ = texts(shared.sample(answer, budget=5))
     assert whole == "long \n</think>\nask<|im_end|>[told]<think>\n\n</think>\n42<|im_end|>"
-    data, answer = own(tmp_path / "own.jsonl", thought=ThoughtConfig(announce=True))
+    data, answer = own(tmp_path / "own.jsonl", thinking_config=ThinkingConfig(announce=True))
     assert "{thinking token budget: 4}<|im_end|>" in TOKENIZER.decode(data.sample(answer, budget=4).ids)
     assert "budget" not in TOKENIZER.decode(data.sample(answer, budget=None).ids)
 
@@ -133,7 +133,7 @@ def test_a_step_has_the_same_batch_in_a_continued_run_and_the_share_of_cut_thoug
 
     batch = data().batch(2)
     assert batch[0] == data().batch(2)[0]
-    cut = sum("lo\n" + CLOSE_THOUGHT in TOKENIZER.decode(sequence.ids) for sequence in batch)
+    cut = sum("lo\n" + CLOSE_THINKING in TOKENIZER.decode(sequence.ids) for sequence in batch)
     assert 80 < cut < 120
 
 
@@ -142,16 +142,16 @@ def test_only_right_whole_and_well_formed_answers_are_kept() -> None:
     assert worth_imitating(right)
     assert not worth_imitating(replace(right, reward=0.0))
     assert not worth_imitating(replace(right, stop=Stop.LENGTH))
-    assert not worth_imitating(replace(right, turns=(replace(right.turns[0], faults=(TurnFault.THOUGHT,)),)))
+    assert not worth_imitating(replace(right, turns=(replace(right.turns[0], faults=(TurnFault.THINKING,)),)))
 
 
 def test_an_answer_without_a_thought_gets_no_budget_and_no_announcement(tmp_path: Path) -> None:
     cut = ThinkingMix(budget=1.0, budgets=[4])
     prompt = Renderer(TOKENIZER).prompt_ids(mixture(thinks=False).task(DRAW))
     ids = ids_of("42<|im_end|>")
-    turn = replace(spoken(prompt, "42<|im_end|>"), thought=TAGS.measure(ids, thinks=False))
-    announced = ThoughtConfig(announce=True)
-    data, answer = own(tmp_path / "own.jsonl", thinking=cut, thought=announced, said=trajectory(turn))
+    turn = replace(spoken(prompt, "42<|im_end|>"), thinking=TAGS.measure(ids, thinks=False))
+    announced = ThinkingConfig(announce=True)
+    data, answer = own(tmp_path / "own.jsonl", thinking=cut, thinking_config=announced, said=trajectory(turn))
     assert tuple(data.batch(1)[0].ids) == (*prompt, *ids)
     assert answer.turns == (turn,)  # as it was, after the file
 
@@ -171,7 +171,9 @@ def test_an_answer_over_the_limit_is_left_out_and_counted_never_cut(tmp_path: Pa
 def test_a_budget_that_makes_the_prompt_too_long_leaves_the_answer_whole(tmp_path: Path) -> None:
     cut = ThinkingMix(budget=1.0, budgets=[9])
     whole = sample_of(two_turns().turns)
-    data, _ = own(tmp_path / "own.jsonl", thinking=cut, thought=ThoughtConfig(announce=True), max_tokens=len(whole.ids))
+    data, _ = own(
+        tmp_path / "own.jsonl", thinking=cut, thinking_config=ThinkingConfig(announce=True), max_tokens=len(whole.ids)
+    )
     assert data.batch(1)[0] == whole
 
 
@@ -181,7 +183,7 @@ def test_a_budget_that_the_prompt_can_not_announce_cuts_nothing(tmp_path: Path) 
     said = trajectory(spoken(greeted, "long thought\n</think>\n42<|im_end|>"))
     path = tmp_path / "own.jsonl"
     whole = sample_of(said.turns)
-    assert own(path, thinking=cut, thought=ThoughtConfig(announce=True), said=said)[0].batch(1)[0] == whole
+    assert own(path, thinking=cut, thinking_config=ThinkingConfig(announce=True), said=said)[0].batch(1)[0] == whole
     assert len(own(path, thinking=cut, said=said)[0].batch(1)[0].ids) < len(whole.ids)
 
 

@@ -19,8 +19,8 @@ from temper.orchestrator.data.chat_file import parse_chat
 from temper.orchestrator.data.row_intake import limit_name
 from temper.orchestrator.data.sft import SftData, SftDataConfig, in_rounds, under_mode
 from temper.orchestrator.loop.mixture import open_mixture
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
 
 TOKENIZER = byte_tokenizer()
@@ -34,9 +34,9 @@ RESULT = {"role": "tool", "content": "17"}
 ANSWER = {"role": "assistant", "reasoning_content": "done", "content": "\\boxed{17}"}
 
 
-def tokens_of(*, train_closing: bool = False, thought: ThoughtConfig | None = None) -> DialogueTokenizer:
-    config = thought or ThoughtConfig()
-    return DialogueTokenizer(Renderer(TOKENIZER, config), ThoughtTags(TOKENIZER), config, train_closing=train_closing)
+def tokens_of(*, train_closing: bool = False, thinking: ThinkingConfig | None = None) -> DialogueTokenizer:
+    config = thinking or ThinkingConfig()
+    return DialogueTokenizer(Renderer(TOKENIZER, config), ThinkingTags(TOKENIZER), config, train_closing=train_closing)
 
 
 def data(
@@ -44,7 +44,7 @@ def data(
 ) -> SftData:
     envs = bind_all({"math": EnvConfig()})
     mixture = open_mixture(envs, {}, split="train", seed=seed)
-    config = SftDataConfig(thinking=ThinkingMix(budget=truncate, no_thought=strip))
+    config = SftDataConfig(thinking=ThinkingMix(budget=truncate, no_thinking=strip))
     return SftData(
         Demonstrations(mixture, envs).dialogue,
         tokens_of(),
@@ -91,7 +91,7 @@ def test_at_a_budget_every_longer_thought_is_cut_and_the_dialogue_goes_on_with_i
 
 
 def test_a_thought_that_the_configuration_closes_otherwise_than_the_template_keeps_its_answer() -> None:
-    config = ThoughtConfig(closing="\n</think>\nSo: ")
+    config = ThinkingConfig(closing="\n</think>\nSo: ")
     by = DialogueTokenizer.of(TOKENIZER, config)
     whole, trained = pieces(replace(DIALOGUE, task=replace(TASK, thinking=up_to(3))), by)
     assert whole.endswith("don\n</think>\nSo: \\boxed{17}<|im_end|>")
@@ -100,20 +100,20 @@ def test_a_thought_that_the_configuration_closes_otherwise_than_the_template_kee
 
 def test_a_budget_of_the_episode_is_shared_by_its_thoughts() -> None:
     cut_at_nine = replace(DIALOGUE, task=replace(TASK, thinking=up_to(9)))
-    whole, _ = pieces(cut_at_nine, tokens_of(thought=ThoughtConfig(scope="episode")))
+    whole, _ = pieces(cut_at_nine, tokens_of(thinking=ThinkingConfig(scope="episode")))
     assert whole.startswith("get a b\n</think>")  # 7 tokens; 2 are left
     assert "do\n</think>\n\\boxed{17}" in whole
     assert "done\n</think>" in pieces(cut_at_nine, tokens_of())[0]  # of each turn: nothing to cut
 
 
 def test_a_sample_is_cut_exactly_as_a_rollout_would_be() -> None:
-    tags = ThoughtTags(TOKENIZER)
+    tags = ThinkingTags(TOKENIZER)
     lines = Dialogue(task=replace(TASK, thinking=up_to(4)), reply=({**ANSWER, "reasoning_content": "one two\nthree"},))
-    ids = tokens_of(thought=ThoughtConfig(grace=6)).sample(lines).ids
+    ids = tokens_of(thinking=ThinkingConfig(grace=6)).sample(lines).ids
     said = ids[len(Renderer(TOKENIZER).prompt_ids(lines.task)) :].tolist()
-    forced_close = tags.forced_close(said, ThoughtLimit(tokens=4, grace=6))
-    assert forced_close is not None
-    assert tuple(said[forced_close.start : forced_close.end]) == forced_close.ids
+    forced_end = tags.forced_end(said, ThinkingLimit(tokens=4, grace=6))
+    assert forced_end is not None
+    assert tuple(said[forced_end.start : forced_end.end]) == forced_end.ids
     assert TOKENIZER.decode(said) == "one two\n</think>\n\\boxed{17}<|im_end|>"
 
 
@@ -138,7 +138,7 @@ def test_budgets_of_the_configuration_are_drawn_and_announced() -> None:
     config = SftDataConfig(thinking=ThinkingMix(budget=1.0, budgets=[2, 5]))
     budgets = Counter(cut(config, seed=seed).task.thinking.budget for seed in range(100))
     assert set(budgets) == {2, 5}
-    announced = tokens_of(thought=ThoughtConfig(announce=True)).sample(cut(config)).ids
+    announced = tokens_of(thinking=ThinkingConfig(announce=True)).sample(cut(config)).ids
     assert "a+b=?\n{thinking token budget: " in TOKENIZER.decode(announced)
 
 
@@ -153,7 +153,7 @@ def test_little_effort_shortens_a_thought_and_rounds_repeat_it() -> None:
 
 
 def test_a_dialogue_without_a_thought_or_with_a_mode_of_its_own_stays_as_it_is() -> None:
-    every = SftDataConfig(thinking=ThinkingMix(budget=0.5, no_thought=0.5))
+    every = SftDataConfig(thinking=ThinkingMix(budget=0.5, no_thinking=0.5))
     plain = Dialogue(task=TASK, reply=({"role": "assistant", "content": "17"},))
     low = parse_chat({"messages": [*TASK.messages, ANSWER], "reasoning_effort": "low"}, 0)
     assert low.task.thinking == LOW_EFFORT
@@ -210,7 +210,7 @@ def test_a_limit_is_called_by_the_setting_of_its_instance_or_by_that_of_the_mode
 
 def test_what_is_over_the_limit_only_under_its_mode_stays_as_it_was() -> None:
     config = SftDataConfig(thinking=ThinkingMix(budget=1.0, budgets=[3]))
-    told = tokens_of(thought=ThoughtConfig(announce=True))
+    told = tokens_of(thinking=ThinkingConfig(announce=True))
     length = len(told.sample(DIALOGUE).ids)
     lengths = [len(fixed(told, config, max_tokens=most).batch(1)[0].ids) for most in (length, None)]
     assert lengths[0] == length < lengths[1]

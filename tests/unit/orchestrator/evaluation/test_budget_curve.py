@@ -18,7 +18,7 @@ from temper.orchestrator.evaluation.budget_curve import (
     Condition,
     budget_conditions,
     budget_curve,
-    median_free_thought,
+    median_free_thinking,
     overshoots,
 )
 from temper.orchestrator.evaluation.evaluator import EvalConfig, further_passes
@@ -48,7 +48,7 @@ from temper.rollout.trajectory import (
     FailureKind,
     Group,
     Stop,
-    Thought,
+    ThinkingStats,
     Ticket,
     Trajectory,
     Turn,
@@ -57,7 +57,7 @@ from temper.rollout.trajectory import (
 )
 
 
-def turn(thought: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: bool = True) -> Turn:
+def turn(thinking: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: bool = True) -> Turn:
     """A turn of which only the measures matter here."""
     return Turn(
         context_ids=as_ids((1,)),
@@ -66,8 +66,8 @@ def turn(thought: int, answer: int, closed: Closed = Closed.ITSELF, *, formed: b
         versions_T=as_ids((0,)),
         injected_T=as_marks((False,)),
         text="",
-        thought=Thought(tokens=thought, answer_tokens=answer, closed=closed),
-        faults=() if formed else (TurnFault.THOUGHT,),
+        thinking=ThinkingStats(tokens=thinking, answer_tokens=answer, closed=closed),
+        faults=() if formed else (TurnFault.THINKING,),
     )
 
 
@@ -108,8 +108,8 @@ def test_a_point_holds_what_the_answers_say() -> None:
     assert point.stderr == pytest.approx(0.25)  # deviation of 1/2 and 1 is 0.25 * sqrt(2), over the root of 2 tasks
     assert point.well_formed == pytest.approx(3 / 4)  # one of four turns has a fault
     assert point.closed == {"itself": 0.25, "line_end": 0.25, "abrupt": 0.25, "never": 0.25}  # of four turns
-    assert point.thought_tokens == pytest.approx((16 + 13 + 3) / 3)
-    assert (point.thought_tokens_turn, point.thought_tokens_median) == (8.0, 8.0)  # 3, 6, 10, 13
+    assert point.thinking_tokens == pytest.approx((16 + 13 + 3) / 3)
+    assert (point.thinking_tokens_turn, point.thinking_tokens_median) == (8.0, 8.0)  # 3, 6, 10, 13
     assert point.answer_tokens == pytest.approx((6 + 6 + 8) / 3)
     assert point.answer_tokens_turn == 5.0
     assert (point.overshoot, point.overshoot_max) == (0.75, 3)  # only the 13 is beyond
@@ -138,7 +138,7 @@ def test_points_stand_in_the_order_of_their_budgets_and_take_only_the_groups_of_
 def test_a_mode_without_a_single_score_has_a_point_that_measures_nothing() -> None:
     (point,) = budget_curve([group(task_under(OFF), [], failed=2)], [Condition(thinking=OFF)], scope="turn")
     assert (point.tasks, point.samples, point.failures) == (1, 0, 2)
-    measures = (point.accuracy, point.accuracy_low, point.stderr, point.well_formed, point.thought_tokens)
+    measures = (point.accuracy, point.accuracy_low, point.stderr, point.well_formed, point.thinking_tokens)
     assert all(math.isnan(value) for value in (*measures, *point.closed.values(), *point.interval))
     again = BudgetPoint.read(json.loads(json.dumps(finite(point.as_json()))))
     assert math.isnan(again.accuracy)
@@ -172,13 +172,13 @@ def test_failures_stand_beside_the_accuracy_and_bound_it_from_below() -> None:
 def test_the_median_free_thought_is_over_turns_or_over_episodes() -> None:
     task = task_under(UNLIMITED)
     groups = [group(task, [answer(task, True, turn(2, 1), turn(4, 1)), answer(task, True, turn(9, 1))])]
-    assert median_free_thought(groups, scope="turn") == 4.0
-    assert median_free_thought(groups, scope="episode") == 7.5
-    assert median_free_thought([group(task, [], failed=1)], scope="turn") is None
+    assert median_free_thinking(groups, scope="turn") == 4.0
+    assert median_free_thinking(groups, scope="episode") == 7.5
+    assert median_free_thinking([group(task, [], failed=1)], scope="turn") is None
 
 
 def test_shares_become_budgets_of_at_least_one_token_and_each_setting_stands_once() -> None:
-    settings = budget_conditions([5, 5], [0.5, 0.01, 1.0], free_thought=10.4)
+    settings = budget_conditions([5, 5], [0.5, 0.01, 1.0], free_thinking=10.4)
     assert [(one.thinking.budget, one.share) for one in settings] == [(5, None), (5, 0.5), (1, 0.01), (10, 1.0)]
 
 
@@ -221,7 +221,7 @@ def test_an_impossible_budget_is_named(setting: dict[str, Any], named: str) -> N
 
 
 def test_passes_go_by_kind_and_put_every_budget_of_an_environment_at_once() -> None:
-    config = EvalConfig(budgets=[4], budget_shares=[0.5, 1.0], no_thought=True, low_effort=True)
+    config = EvalConfig(budgets=[4], budget_shares=[0.5, 1.0], no_thinking=True, low_effort=True)
     off, _, budgets = further_passes(config, {"code": 8.0, "math": 40.0})
     assert budgets.name == "budgets in tokens: code 4, 4, 8; math 4, 20, 40"
     plain = [task_under(UNLIMITED, key) for key in ("a", "b")]
@@ -308,14 +308,14 @@ def done(
 
 def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_path: Path) -> None:
     pool = RolloutPool(fails="tool_use")
-    asked = ["eval.budgets=[2]", "eval.budget_shares=[0.5]", "eval.no_thought=true", "eval.low_effort=true"]
+    asked = ["eval.budgets=[2]", "eval.budget_shares=[0.5]", "eval.no_thinking=true", "eval.low_effort=true"]
     asked += ["eval.max_failures=1", "envs.code.thinking=false"]
     found, metrics, screen = evaluated(tmp_path, *asked, pool=pool)
     accuracies = {env: result["avg_at_k"] for env, result in found["envs"].items()}
     assert accuracies == {"math": 1.0, "code": 0.0, "tool_use": None}
     assert (found["envs"]["tool_use"]["failures"], found["envs"]["tool_use"]["pass_at_k"]) == (4, None)
     result = found["envs"]["math"]
-    assert (result["well_formed"], result["thought_tokens"], result["answer_tokens"]) == (1.0, 8.0, 3.0)
+    assert (result["well_formed"], result["thinking_tokens"], result["answer_tokens"]) == (1.0, 8.0, 3.0)
     assert list(found["curve"]) == ["math"]
     points = [BudgetPoint.read(raw) for raw in found["curve"]["math"]]
     assert [(point.label, point.share, point.accuracy) for point in points] == [
@@ -327,7 +327,7 @@ def test_an_evaluation_under_budgets_leaves_curves_and_keeps_its_results(tmp_pat
     ]
     assert metrics["math/thinking/budget-2/accuracy"] == 0.0
     assert metrics["math/thinking/off/answer_tokens"] == 3.0
-    assert metrics["math/thinking/budget-4/thought_tokens"] == 4.0
+    assert metrics["math/thinking/budget-4/thinking_tokens"] == 4.0
     assert math.isnan(metrics["tool_use/avg_at_k"])
     lines = ("thinking off", "low effort", "budgets in tokens: math 2, 4", "no curve for code", "for tool_use: no")
     assert [line for line in lines if line not in screen] == []
@@ -380,7 +380,7 @@ def test_an_evaluation_that_is_done_again_keeps_its_place(tmp_path: Path) -> Non
 
 def test_every_ticket_has_its_own_number_and_the_first_pass_those_it_always_had(tmp_path: Path) -> None:
     pool = RolloutPool()
-    evaluated(tmp_path, "eval.budgets=[2,8]", "eval.no_thought=true", pool=pool)
+    evaluated(tmp_path, "eval.budgets=[2,8]", "eval.no_thinking=true", pool=pool)
     numbers = [ticket.number for ticket in pool.tickets]
     assert sorted(numbers) == list(range(EVALUATION.first_ticket, EVALUATION.first_ticket + 3 * 2 * 4))
     first = [ticket for ticket in pool.tickets if ticket.task.thinking == UNLIMITED]

@@ -22,14 +22,24 @@ from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.stages.rl import teaches
 from temper.rewards.length_shaping import overlong_penalty
 from temper.rewards.score import CORRECT, Score
-from temper.rollout.trajectory import Closed, Group, Stop, Thought, Ticket, Trajectory, Turn, TurnFault, WeightVersion
+from temper.rollout.trajectory import (
+    Closed,
+    Group,
+    Stop,
+    ThinkingStats,
+    Ticket,
+    Trajectory,
+    Turn,
+    TurnFault,
+    WeightVersion,
+)
 
 VERSION = WeightVersion(step=0)
 
 
-def turn(*, thought: int = 2, answer: int = 1, faults: tuple[TurnFault, ...] = ()) -> Turn:
-    own = Thought(tokens=thought, answer_tokens=answer, closed=Closed.ITSELF)
-    return turn_of((5,) * (thought + answer), context=(1, 2), thought=own, faults=faults)
+def turn(*, thinking: int = 2, answer: int = 1, faults: tuple[TurnFault, ...] = ()) -> Turn:
+    own = ThinkingStats(tokens=thinking, answer_tokens=answer, closed=Closed.ITSELF)
+    return turn_of((5,) * (thinking + answer), context=(1, 2), thinking=own, faults=faults)
 
 
 def group(answers: Sequence[tuple[float, Sequence[Turn]]], *, thinking: Thinking = UNLIMITED) -> Group:
@@ -44,36 +54,36 @@ def group(answers: Sequence[tuple[float, Sequence[Turn]]], *, thinking: Thinking
 
 
 def test_nothing_is_added_where_nothing_is_set() -> None:
-    plain = group([(1.0, [turn()]), (0.0, [turn(thought=9)])])
+    plain = group([(1.0, [turn()]), (0.0, [turn(thinking=9)])])
     assert shaped(plain, ShapingConfig()) == plain
 
 
 def test_thoughts_and_answers_are_rewarded_separately_and_a_group_that_is_all_right_gets_a_signal() -> None:
-    before = group([(1.0, [turn(thought=10, answer=4)]), (1.0, [turn(thought=20, answer=2)])])
+    before = group([(1.0, [turn(thinking=10, answer=4)]), (1.0, [turn(thinking=20, answer=2)])])
     assert not differ(before.rewards_G)
-    after = shaped(before, ShapingConfig(thought_length=0.5, answer_length=0.25))
+    after = shaped(before, ShapingConfig(thinking_length=0.5, answer_length=0.25))
     # brevity +-0.5 around the mean, in opposite directions for thought and answer
     assert after.rewards_G == pytest.approx([1 + 0.25 - 0.125, 1 - 0.25 + 0.125])
     assert after.trajectories[0].score.parts == pytest.approx(
-        {CORRECT: 1.0, "thought_length": 0.25, "answer_length": -0.125}
+        {CORRECT: 1.0, "thinking_length": 0.25, "answer_length": -0.125}
     )
     assert all(t.correct for t in after.trajectories)
     assert differ(after.rewards_G)
 
 
 def test_a_group_that_is_all_wrong_gets_no_reward_for_length() -> None:
-    after = shaped(group([(0.0, [turn()]), (0.0, [turn(thought=9)])]), ShapingConfig(thought_length=0.5))
+    after = shaped(group([(0.0, [turn()]), (0.0, [turn(thinking=9)])]), ShapingConfig(thinking_length=0.5))
     assert after.rewards_G == [0.0, 0.0]
 
 
 def test_effort_is_rewarded_only_where_the_prompt_asks_for_little() -> None:
     config = ShapingConfig(effort_slope=0.2, effort_tokens=30)
-    answers = [(1.0, [turn(thought=14, answer=1)]), (1.0, [turn(thought=59, answer=1)])]
+    answers = [(1.0, [turn(thinking=14, answer=1)]), (1.0, [turn(thinking=59, answer=1)])]
     assert shaped(group(answers), config).rewards_G == [1.0, 1.0]
     assert shaped(group(answers, thinking=LOW_EFFORT), config).rewards_G == pytest.approx([1.1, 0.8])
 
 
-@pytest.mark.parametrize("setting", [{"thought_length": -0.1}, {"effort_tokens": 0}, {"shortest_bonus": -1.0}])
+@pytest.mark.parametrize("setting", [{"thinking_length": -0.1}, {"effort_tokens": 0}, {"shortest_bonus": -1.0}])
 def test_impossible_settings_name_their_value(setting: dict[str, float]) -> None:
     ((name, value),) = setting.items()
     with pytest.raises(ValueError, match=f"rl.shaping.{name}={value}"):
@@ -81,8 +91,8 @@ def test_impossible_settings_name_their_value(setting: dict[str, float]) -> None
 
 
 def test_the_advantage_of_a_turn_with_a_fault_is_overwritten_and_that_of_the_others_kept() -> None:
-    good, bad = turn(), turn(thought=1, faults=(TurnFault.THOUGHT,))
-    both = turn(faults=(TurnFault.THOUGHT, TurnFault.TOOL_CALL))
+    good, bad = turn(), turn(thinking=1, faults=(TurnFault.THINKING,))
+    both = turn(faults=(TurnFault.THINKING, TurnFault.TOOL_CALL))
     told = group([(1.0, [good, bad]), (0.0, [both])])
     first, second = samples_from_groups(
         [told], advantage="dr_grpo", overrides=LossConfig(malformed_thinking=-5.0, invalid_call=-2.0).overrides
@@ -95,7 +105,7 @@ def test_the_advantage_of_a_turn_with_a_fault_is_overwritten_and_that_of_the_oth
 
 
 def test_the_batches_of_a_step_are_those_of_all_its_epochs() -> None:
-    answered = group([(1.0, [turn()]), (0.0, [turn(thought=3)])])
+    answered = group([(1.0, [turn()]), (0.0, [turn(thinking=3)])])
     groups = [replace(answered, ticket=replace(answered.ticket, number=number)) for number in range(4)]
     builder = BatchBuilder(config=LearnerConfig(), pad_id=0)
     first, second, third = builder.build_from_groups(groups, LossConfig(), updates=1, epochs=3)
@@ -110,7 +120,7 @@ def test_an_override_above_zero_is_refused() -> None:
 
 
 def test_a_group_of_equal_rewards_is_kept_where_one_of_its_turns_has_an_advantage_of_its_own() -> None:
-    wrong = [(0.0, [turn(faults=(TurnFault.THOUGHT,))]), (0.0, [turn()])]
+    wrong = [(0.0, [turn(faults=(TurnFault.THINKING,))]), (0.0, [turn()])]
     task = group(wrong).ticket.task
 
     class Source:

@@ -33,7 +33,7 @@ from temper.orchestrator.pipeline.start_checks import (
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.stages.dpo import DpoConfig
 from temper.orchestrator.stages.sft import SftConfig
-from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.episodes.worker import RolloutConfig
 from temper.rollout.weights.weight_files import require_whole
 
@@ -259,7 +259,7 @@ def saved_template(directory: Path, template: str) -> Path:
 def test_a_template_that_ignores_the_mode_is_refused_where_a_stage_switches_thinking_off(tmp_path: Path) -> None:
     template = str(byte_tokenizer().chat_template)
     model = saved_template(tiny_models.nemotron_h(tmp_path / "m"), template.replace("if thinking else", "if true else"))
-    bare = SftConfig(thoughts=SftDataConfig(thinking=ThinkingMix(no_thought=0.1)))
+    bare = SftConfig(reasoning=SftDataConfig(thinking=ThinkingMix(no_thinking=0.1)))
     with pytest.raises(ValueError, match="can't switch thinking off"):
         check_model(
             model, Config(name="x", envs=ENVS, stages=["init", "sft"], sections=usual_sections() | {"sft": bare})
@@ -276,7 +276,7 @@ def test_a_template_that_does_not_show_the_closing_has_the_usual_one_or_that_of_
     plain = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}{{ '<think>' if add_generation_prompt }}"
     model = saved_template(tiny_models.nemotron_h(tmp_path / "m"), plain)
     check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS))
-    given = RolloutConfig(thought=ThoughtConfig(closing="\n</think>\n\n"))
+    given = RolloutConfig(thinking=ThinkingConfig(closing="\n</think>\n\n"))
     check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"], sections=BUDGETS, rollout=given))
     check_model(model, Config(name="x", envs=ENVS, stages=["init", "rl"]))
 
@@ -287,9 +287,9 @@ def test_a_template_that_does_not_show_the_closing_has_the_usual_one_or_that_of_
         ("rl.thinking.budget=0.5", "give rl.thinking.budgets"),
         ("rl.thinking={budget: 0.5, budgets: [-4]}", "budget of -4 tokens"),
         ("rl.thinking={budget: 0.5, budgets: [450]}", "rollout.limits.total_tokens=512"),
-        ("rollout.thought.grace=-1", "grace=-1"),
-        ("rft.thinking.no_thought=0.1", "must be 0"),
-        ("sft.thoughts.low_effort_keep=0", "low_effort_keep=0"),
+        ("rollout.thinking.grace=-1", "grace=-1"),
+        ("rft.thinking.no_thinking=0.1", "must be 0"),
+        ("sft.reasoning.low_effort_keep=0", "low_effort_keep=0"),
     ],
 )
 def test_impossible_budgets_are_refused_when_the_configuration_is_read(override: str, said: str) -> None:

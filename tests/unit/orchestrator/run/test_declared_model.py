@@ -42,7 +42,7 @@ def test_a_base_model_is_told_its_template_its_end_of_a_turn_and_its_tags(tmp_pa
         path=str(source),
         chat_template=str(tmp_path / "chat.jinja"),
         end_of_turn=["<|pad|>"],
-        thought_tags=["<why>", "</why>"],
+        thinking_tags=["<why>", "</why>"],
     )
     made = tmp_path / "made"
     made.mkdir()
@@ -76,7 +76,7 @@ def test_calls_that_no_known_format_reads_are_read_as_the_configuration_declares
     (tmp_path / "chat.jinja").write_text(shown + TEMPLATE.replace("<|pad|>", ASKS + "<|pad|>"), encoding="utf-8")
     file = tmp_path / "config.yaml"
     lines = {"path": str(source), "chat_template": str(tmp_path / "chat.jinja"), "end_of_turn": ["<|pad|>"]}
-    lines |= {"thought_tags": ["<why>", "</why>"]}
+    lines |= {"thinking_tags": ["<why>", "</why>"]}
 
     def made(number: int, **more: Any) -> PreTrainedTokenizerBase:
         file.write_text(
@@ -131,7 +131,7 @@ def test_what_is_declared_needs_a_model_and_a_file() -> None:
     with pytest.raises(ValueError, match="without a path leave them out"):
         ModelConfig(end_of_turn=["x"])
     with pytest.raises(ValueError, match="what opens a thought, and what closes it"):
-        ModelConfig(path="m", thought_tags=["<why>"])
+        ModelConfig(path="m", thinking_tags=["<why>"])
     with pytest.raises(FileNotFoundError, match="is no file"):
         ModelConfig(path="m", chat_template="nowhere.jinja").declared()
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from unit.rollout.budget.test_rule import ONE_TOKEN, SPELT_OUT, opening_itself
 
 from temper.rollout.budget.limited_turns import CERTAIN, LimitedTurns, token_bytes
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 
 SIZE = 300
 """Tokens of the model, some more than its tokenizer has."""
@@ -30,9 +30,9 @@ def drawn(rng: random.Random, tokenizer: PreTrainedTokenizerBase, tokens: int) -
     return ids[:tokens]
 
 
-def forced_token(tags: ThoughtTags, limit: ThoughtLimit, ids: list[int], *, opened: bool) -> int | None:
+def injected_token(tags: ThinkingTags, limit: ThinkingLimit, ids: list[int], *, opened: bool) -> int | None:
     """What the rule inserts behind a turn's beginning."""
-    close = tags.forced_close(ids, limit, opened=opened)
+    close = tags.forced_end(ids, limit, opened=opened)
     place = None if close is None else len(ids) - close.start
     return None if close is None or place is None or place >= len(close.ids) else close.ids[place]
 
@@ -50,13 +50,13 @@ def chosen(logits_RV: torch.Tensor) -> list[int | None]:
 )
 def test_turns_are_closed_where_the_rule_closes_them(tokenizer: PreTrainedTokenizerBase, closing: str | None) -> None:
     rng = random.Random(1)
-    tags = [ThoughtTags(tokenizer, closing=closing), ThoughtTags(tokenizer, closing="</think>")]
+    tags = [ThinkingTags(tokenizer, closing=closing), ThinkingTags(tokenizer, closing="</think>")]
     prompts = [
         tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("ask <think>\n", "ask <think>\n", "ask\n")
     ]
     slots, drafts = 40, 2
     turns = LimitedTurns(tokenizer, tags, vocabulary=SIZE, slots=slots + 1, device=torch.device("cpu"))
-    limits = [ThoughtLimit(tokens=rng.choice([0, 1, 3, 9, 20]), grace=rng.choice([0, 0, 4, 9])) for _ in range(slots)]
+    limits = [ThinkingLimit(tokens=rng.choice([0, 1, 3, 9, 20]), grace=rng.choice([0, 0, 4, 9])) for _ in range(slots)]
     contexts, variants = [rng.choice(prompts) for _ in limits], [rng.randrange(2) for _ in limits]
     opened = [tags[0].opened_by(context) for context in contexts]
     said = [drawn(rng, tokenizer, rng.choice([0, 0, 0, 5, 40])) for _ in limits]
@@ -79,7 +79,7 @@ def test_turns_are_closed_where_the_rule_closes_them(tokenizer: PreTrainedTokeni
         step = []
         for slot, (limit, ids, guess) in enumerate(zip(limits, said, guesses, strict=True)):
             ruled = [
-                forced_token(tags[variants[slot]], limit, ids + guess[:count], opened=opened[slot])
+                injected_token(tags[variants[slot]], limit, ids + guess[:count], opened=opened[slot])
                 for count in range(drafts + 1)
             ]
             assert inserted[slot * (drafts + 1) :][: drafts + 1] == ruled, (slot, limit, ids, guess)

@@ -5,8 +5,8 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.turn_text import OWN_TAGS, split_turn
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ForcedClose, ThoughtLimit, ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ForcedEnd, ThinkingLimit, ThinkingTags
 from temper.rollout.trajectory import Closed
 
 ONE_TOKEN = byte_tokenizer()
@@ -39,11 +39,11 @@ def ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def forced_text(
+def injected_text(
     tokenizer: PreTrainedTokenizerBase, said: str, *, tokens: int, grace: int = 0
 ) -> tuple[int, str] | None:
-    forced_close = ThoughtTags(tokenizer).forced_close(ids(tokenizer, said), ThoughtLimit(tokens=tokens, grace=grace))
-    return None if forced_close is None else (forced_close.start, str(tokenizer.decode(list(forced_close.ids))))
+    forced_end = ThinkingTags(tokenizer).forced_end(ids(tokenizer, said), ThinkingLimit(tokens=tokens, grace=grace))
+    return None if forced_end is None else (forced_end.start, str(tokenizer.decode(list(forced_end.ids))))
 
 
 def test_the_tags_of_the_second_tokenizer_are_several_tokens() -> None:
@@ -52,7 +52,7 @@ def test_the_tags_of_the_second_tokenizer_are_several_tokens() -> None:
 
 @BOTH
 def test_the_closing_is_what_the_template_puts_between_thought_and_answer(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert ThoughtTags(tokenizer).closing == "\n</think>\n"
+    assert ThinkingTags(tokenizer).closing == "\n</think>\n"
 
 
 @BOTH
@@ -72,7 +72,7 @@ def test_the_closing_is_what_the_template_puts_between_thought_and_answer(tokeni
 def test_a_thought_is_closed_at_its_budget_or_at_the_end_of_its_line(
     tokenizer: PreTrainedTokenizerBase, said: str, tokens: int, grace: int, expected: tuple[int, str] | None
 ) -> None:
-    assert forced_text(tokenizer, said, tokens=tokens, grace=grace) == expected
+    assert injected_text(tokenizer, said, tokens=tokens, grace=grace) == expected
 
 
 @BOTH
@@ -80,21 +80,21 @@ def test_a_thought_is_closed_at_its_budget_or_at_the_end_of_its_line(
 def test_a_thought_that_has_ended_by_itself_is_left_alone(tokenizer: PreTrainedTokenizerBase, grace: int) -> None:
     said = "ab\n</think>\nthe answer is long"
     budget = len(ids(tokenizer, "ab\n</think>"))
-    assert forced_text(tokenizer, said, tokens=budget, grace=grace) is None
+    assert injected_text(tokenizer, said, tokens=budget, grace=grace) is None
 
 
 def test_a_tag_that_is_half_said_is_completed_and_not_doubled() -> None:
-    assert forced_text(SPELT_OUT, "ab\n</thi", tokens=8) == (8, "nk>\n")
-    assert forced_text(SPELT_OUT, "ab</thi", tokens=7) == (7, "nk>\n")  # without the closing's first newline
-    assert forced_text(SPELT_OUT, "1<2 <", tokens=5) == (5, "\n</think>\n")  # a lone < is no tag yet
-    assert ThoughtTags(SPELT_OUT, closing="</think>").forced_close(
-        ids(SPELT_OUT, "ab</thi"), ThoughtLimit(tokens=7)
-    ) == ForcedClose(start=7, ids=tuple(ids(SPELT_OUT, "nk>")))
+    assert injected_text(SPELT_OUT, "ab\n</thi", tokens=8) == (8, "nk>\n")
+    assert injected_text(SPELT_OUT, "ab</thi", tokens=7) == (7, "nk>\n")  # without the closing's first newline
+    assert injected_text(SPELT_OUT, "1<2 <", tokens=5) == (5, "\n</think>\n")  # a lone < is no tag yet
+    assert ThinkingTags(SPELT_OUT, closing="</think>").forced_end(
+        ids(SPELT_OUT, "ab</thi"), ThinkingLimit(tokens=7)
+    ) == ForcedEnd(start=7, ids=tuple(ids(SPELT_OUT, "nk>")))
 
 
 @BOTH
 def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTokenizerBase) -> None:
-    tags = ThoughtTags(tokenizer)
+    tags = ThinkingTags(tokenizer)
     said = ids(tokenizer, "abc</think>\nxy")
     assert tags.close_of(said) == (3, 3 + len(ids(tokenizer, "</think>")))
     free = tags.measure(said, thinks=True)
@@ -104,9 +104,9 @@ def test_thought_and_answer_are_measured_without_the_tag(tokenizer: PreTrainedTo
     off = tags.measure(ids(tokenizer, "xy"), thinks=False)
     assert (off.tokens, off.answer_tokens, off.closed) == (0, 2, Closed.NONE)
     cut = ids(tokenizer, "abc\n</think>\nxy")
-    forced_close = tags.forced_close(cut, ThoughtLimit(tokens=3))
-    assert forced_close is not None
-    marks = [forced_close.start <= place < forced_close.end for place in range(len(cut))]
+    forced_end = tags.forced_end(cut, ThinkingLimit(tokens=3))
+    assert forced_end is not None
+    marks = [forced_end.start <= place < forced_end.end for place in range(len(cut))]
     forced = tags.measure(cut, thinks=True, injected_T=marks)
     assert (forced.tokens, forced.answer_tokens, forced.closed) == (3, 2, Closed.ABRUPT)
 
@@ -115,11 +115,11 @@ def test_a_tokenizer_without_thinking_tags_and_a_closing_without_one_are_refused
     plain = spelt_out()
     plain.chat_template = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"
     with pytest.raises(ValueError, match="no thinking tags"):
-        ThoughtTags(plain)
-    assert ThoughtTags.find(plain) is None
+        ThinkingTags(plain)
+    assert ThinkingTags.find(plain) is None
     with pytest.raises(ValueError, match="no thinking tags"):
-        ThoughtTags.find(plain, closing="</think>")
-    for tags in (ThoughtTags, ThoughtTags.find):
+        ThinkingTags.find(plain, closing="</think>")
+    for tags in (ThinkingTags, ThinkingTags.find):
         with pytest.raises(ValueError, match="does not contain '</think>'"):
             tags(ONE_TOKEN, closing="done")
 
@@ -130,7 +130,7 @@ def test_a_template_that_leaves_thoughts_out_closes_them_in_the_usual_way() -> N
         "{% for m in messages %}{{ m.content.split('</think>')[-1] }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}<think>\n{% endif %}"
     )
-    assert ThoughtTags(mute).closing == "\n</think>\n\n"
+    assert ThinkingTags(mute).closing == "\n</think>\n\n"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_template_that_leaves_thoughts_out_closes_them_in_the_usual_way() -> N
 )
 def test_impossible_settings_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        ThoughtConfig(**settings)  # type: ignore[arg-type]
+        ThinkingConfig(**settings)  # type: ignore[arg-type]
 
 
 def opening_itself() -> PreTrainedTokenizerBase:
@@ -153,12 +153,12 @@ def opening_itself() -> PreTrainedTokenizerBase:
     return other
 
 
-def played(tags: ThoughtTags, free: str, limit: ThoughtLimit) -> tuple[list[int], ForcedClose | None]:
+def played(tags: ThinkingTags, free: str, limit: ThinkingLimit) -> tuple[list[int], ForcedEnd | None]:
     """A turn of 40 tokens as the engine's processor makes it, token by token, and what was inserted."""
     wanted, inserted = ids(SPELT_OUT, free), None
     said: list[int] = []
     while len(said) < 40:
-        inserted = inserted or tags.forced_close(said, limit)
+        inserted = inserted or tags.forced_end(said, limit)
         place = None if inserted is None else len(said) - inserted.start
         if inserted is not None and place is not None and place < len(inserted.ids):
             said.append(inserted.ids[place])
@@ -173,22 +173,22 @@ def played(tags: ThoughtTags, free: str, limit: ThoughtLimit) -> tuple[list[int]
 def test_a_thought_that_the_model_opens_itself_has_its_budget_behind_the_opening(
     before: str, tokens: int, grace: int
 ) -> None:
-    tags, limit = ThoughtTags(opening_itself()), ThoughtLimit(tokens=tokens, grace=grace)
+    tags, limit = ThinkingTags(opening_itself()), ThinkingLimit(tokens=tokens, grace=grace)
     assert not tags.opened_by_prompt
     said, inserted = played(tags, f"{before}<think>7+8 is 15 as I think", limit)
     assert inserted is not None
     begin = len(before) + len("<think>")
     assert inserted.start == begin + tokens + grace  # no line ends
-    assert tags.forced_close(said, limit) == inserted  # the place does not move with what follows
-    marks = tags.forced_marks(said, limit)
+    assert tags.forced_end(said, limit) == inserted  # the place does not move with what follows
+    marks = tags.injected_marks(said, limit)
     assert tags.measure(said, thinks=True, injected_T=marks).tokens == tokens + grace
     parts = split_turn(str(SPELT_OUT.decode(said[: inserted.end])), OWN_TAGS, thinks=True, opened=False)
-    assert (parts.well_formed, parts.thought) == (True, "7+8 is 15 as I think"[: tokens + grace].strip())
+    assert (parts.well_formed, parts.reasoning) == (True, "7+8 is 15 as I think"[: tokens + grace].strip())
 
 
 def test_within_the_grace_a_line_of_the_opening_is_none_of_the_thought() -> None:
-    tags = ThoughtTags(opening_itself())
-    _, inserted = played(tags, "\n<think>7+8\n=15 and so on", ThoughtLimit(tokens=2, grace=6))
+    tags = ThinkingTags(opening_itself())
+    _, inserted = played(tags, "\n<think>7+8\n=15 and so on", ThinkingLimit(tokens=2, grace=6))
     assert inserted is not None
     assert inserted.start == len("\n<think>7+8\n")
 
@@ -196,11 +196,11 @@ def test_within_the_grace_a_line_of_the_opening_is_none_of_the_thought() -> None
 @pytest.mark.parametrize("tokens", [0, 1, 3])
 @pytest.mark.parametrize("free", ["The answer is 15.", "<thin air>", "<b>15</b> <think>"])
 def test_an_answer_without_a_thought_is_left_alone(free: str, tokens: int) -> None:
-    tags = ThoughtTags(opening_itself())
-    said, inserted = played(tags, free, ThoughtLimit(tokens=tokens))
+    tags = ThinkingTags(opening_itself())
+    said, inserted = played(tags, free, ThinkingLimit(tokens=tokens))
     assert inserted is None
     assert tags.measure(said, thinks=True).closed == Closed.NONE
 
 
 def test_a_turn_that_ends_inside_an_opening_is_a_thought_that_never_closed() -> None:
-    assert ThoughtTags(opening_itself()).measure(ids(SPELT_OUT, "<thi"), thinks=True).closed == Closed.NEVER
+    assert ThinkingTags(opening_itself()).measure(ids(SPELT_OUT, "<thi"), thinks=True).closed == Closed.NEVER

@@ -16,7 +16,7 @@ from support import tiny_models
 from support.engine_sampling import sampling_is_exact
 from support.pushes import loaded, offered
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from unit.rollout.engines.test_thought import limits_hold
+from unit.rollout.engines.test_thinking import limits_hold
 
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.core.clock import Clock
@@ -30,8 +30,8 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.engines.config import Dtype, EngineConfig
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.rollout_arguments import rollout_arguments
@@ -123,7 +123,7 @@ async def a_group_is_given_up(engine: VllmEngine, model_dir: Path) -> None:
     limits = EpisodeLimits(turn_tokens=150, total_tokens=256)
     worker = RolloutWorker(RolloutConfig(engine=CONFIG, limits=limits), seed=1)
     tokenizer = load_tokenizer(model_dir)
-    worker.attach(engine, Renderer(tokenizer, ThoughtConfig()), ThoughtTags.find(tokenizer, closing=None))
+    worker.attach(engine, Renderer(tokenizer, ThinkingConfig()), ThinkingTags.find(tokenizer, closing=None))
     task = open_source(bind("math", EnvConfig()), split="train", seed=1).task(0)
     ticket = Ticket(number=1, task=task, admitted=WeightVersion(step=0))
     group = asyncio.create_task(worker.run_group(ticket, 32))
@@ -297,7 +297,7 @@ async def the_learner_has_its_phase(setup: Setup) -> None:
 
 async def in_one_engine(model_dir: Path, config: EngineConfig, stories: Sequence[Story]) -> None:
     """Try several things with one engine, which begins each with the weights of the model."""
-    tags = ThoughtTags(load_tokenizer(model_dir))
+    tags = ThinkingTags(load_tokenizer(model_dir))
     engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS, tags=tags)
     await engine.start()
     try:

@@ -20,8 +20,8 @@ from temper.envs.core.task import Task
 from temper.envs.env_episode import MakeEnv
 from temper.envs.source import open_source
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.episode import EpisodeLimits, EpisodeRunner
 from temper.rollout.episodes.renderer import Renderer
@@ -32,7 +32,7 @@ from temper.rollout.trajectory_json import group_lines
 
 TOKENIZER: PreTrainedTokenizerBase = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)
-TAGS = ThoughtTags(TOKENIZER)
+TAGS = ThinkingTags(TOKENIZER)
 LIMITS = EpisodeLimits()
 
 
@@ -49,7 +49,7 @@ def play(
     make: MakeEnv = make_env,
 ) -> Trajectory:
     runner = EpisodeRunner(
-        sampler=TurnSampler(ReplayEngine(recording), TAGS, ThoughtConfig(), turn_tokens=limits.turn_tokens),
+        sampler=TurnSampler(ReplayEngine(recording), TAGS, ThinkingConfig(), turn_tokens=limits.turn_tokens),
         renderer=RENDERER,
         limits=limits,
         make_env=make,

@@ -11,14 +11,14 @@ from temper.learner.batches.samples import TrainingSample
 from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
 from temper.orchestrator.data.chat_file import parse_chat
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
 
 TOKENIZER = byte_tokenizer()
 RENDERER = Renderer(TOKENIZER)
-TOKENS = DialogueTokenizer(RENDERER, ThoughtTags(TOKENIZER), ThoughtConfig())
+TOKENS = DialogueTokenizer(RENDERER, ThinkingTags(TOKENIZER), ThinkingConfig())
 REPLY = (
     {
         "role": "assistant",
@@ -93,7 +93,7 @@ def test_the_mode_stands_at_the_end_of_the_last_user_message() -> None:
         spec={},
         thinking=up_to(64),
     )
-    silent, open_about_it = RENDERER, Renderer(TOKENIZER, ThoughtConfig(announce=True))
+    silent, open_about_it = RENDERER, Renderer(TOKENIZER, ThinkingConfig(announce=True))
     assert "budget" not in TOKENIZER.decode(silent.prompt_ids(asked))
     said = TOKENIZER.decode(open_about_it.prompt_ids(asked))
     assert "user\nc\n{thinking token budget: 64}<|im_end|>\n<|im_start|>assistant\n<think>\n" in said

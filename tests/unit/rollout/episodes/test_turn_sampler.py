@@ -7,8 +7,8 @@ from support.replay_engine import ReplayEngine
 
 from temper.envs.core.thinking_mode import OFF, UNLIMITED, Thinking, up_to
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.episodes.turn_sampler import SampledTurn, TurnSampler
 from temper.rollout.sampling import Sampling
@@ -16,7 +16,7 @@ from temper.rollout.trajectory import Closed, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
 
 TOKENIZER = byte_tokenizer()
-TAGS = ThoughtTags(TOKENIZER)
+TAGS = ThinkingTags(TOKENIZER)
 PROMPT = tuple(TOKENIZER("<think>\n", add_special_tokens=False)["input_ids"])
 CLOSING = 3
 """Tokens of the closing: a newline, the tag, a newline."""
@@ -29,7 +29,7 @@ class Asked(ReplayEngine):
         ids = tuple(TOKENIZER(text, add_special_tokens=False)["input_ids"])
         said = Completion(token_ids=ids, logprobs_T=(-1.0,) * len(ids), versions_T=(0,) * len(ids), finished=finished)
         super().__init__({prompt: [said]})
-        self.asked: list[tuple[int, ThoughtLimit | None]] = []
+        self.asked: list[tuple[int, ThinkingLimit | None]] = []
 
     async def generate(self, request: TurnRequest) -> Completion:
         self.asked.append((request.max_tokens, request.limit))
@@ -40,31 +40,31 @@ class Asked(ReplayEngine):
 
 
 def say(
-    engine: Asked, thinking: Thinking, config: ThoughtConfig, *, room: int = 500, thought_so_far: int = 0
+    engine: Asked, thinking: Thinking, config: ThinkingConfig, *, room: int = 500, thinking_so_far: int = 0
 ) -> SampledTurn:
     sampler = TurnSampler(engine, TAGS, config, turn_tokens=100)
-    return asyncio.run(sampler.sample(PROMPT, thinking, room=room, thought_so_far=thought_so_far, seed=1))
+    return asyncio.run(sampler.sample(PROMPT, thinking, room=room, thinking_so_far=thinking_so_far, seed=1))
 
 
 @pytest.mark.parametrize("thinking", [UNLIMITED, OFF])
 def test_without_a_budget_a_turn_has_its_own_limit_or_what_is_left_of_the_episode(thinking: Thinking) -> None:
     engine = Asked("a")
-    say(engine, thinking, ThoughtConfig())
-    say(engine, thinking, ThoughtConfig(), room=7)
+    say(engine, thinking, ThinkingConfig())
+    say(engine, thinking, ThinkingConfig(), room=7)
     assert engine.asked == [(100, None), (7, None)]
 
 
 def test_a_budget_leaves_room_for_grace_closing_and_answer() -> None:
     engine = Asked("a")
-    say(engine, up_to(20), ThoughtConfig(grace=4, answer_tokens=30))
-    assert engine.asked == [(20 + 4 + CLOSING + 30, ThoughtLimit(tokens=20, grace=4))]
+    say(engine, up_to(20), ThinkingConfig(grace=4, answer_tokens=30))
+    assert engine.asked == [(20 + 4 + CLOSING + 30, ThinkingLimit(tokens=20, grace=4))]
 
 
 def test_a_budget_shrinks_to_what_the_episode_has_left() -> None:
     engine = Asked("a")
-    say(engine, up_to(20), ThoughtConfig(answer_tokens=30), room=40)
-    say(engine, up_to(20), ThoughtConfig(answer_tokens=30), room=10)
-    assert engine.asked == [(40, ThoughtLimit(tokens=40 - CLOSING - 30)), (10, ThoughtLimit(tokens=0))]
+    say(engine, up_to(20), ThinkingConfig(answer_tokens=30), room=40)
+    say(engine, up_to(20), ThinkingConfig(answer_tokens=30), room=10)
+    assert engine.asked == [(40, ThinkingLimit(tokens=40 - CLOSING - 30)), (10, ThinkingLimit(tokens=0))]
 
 
 @pytest.mark.parametrize(
@@ -82,39 +82,39 @@ def test_the_most_tokens_of_a_turn_hold_its_thought_too(
     most: int, answer_tokens: int | None, asked: tuple[int, int]
 ) -> None:
     engine = Asked("a")
-    sampler = TurnSampler(engine, TAGS, ThoughtConfig(grace=4, answer_tokens=answer_tokens), turn_tokens=100)
+    sampler = TurnSampler(engine, TAGS, ThinkingConfig(grace=4, answer_tokens=answer_tokens), turn_tokens=100)
     sampling = Sampling(max_tokens=most)
-    asyncio.run(sampler.sample(PROMPT, up_to(20), room=500, thought_so_far=0, seed=1, sampling=sampling))
-    assert engine.asked == [(asked[0], ThoughtLimit(tokens=asked[1], grace=4))]
+    asyncio.run(sampler.sample(PROMPT, up_to(20), room=500, thinking_so_far=0, seed=1, sampling=sampling))
+    assert engine.asked == [(asked[0], ThinkingLimit(tokens=asked[1], grace=4))]
 
 
 def test_where_the_model_opens_its_thought_itself_there_is_room_for_that() -> None:
     engine = Asked("a", prompt=(1, 2, 3))
-    sampler = TurnSampler(engine, TAGS, ThoughtConfig(answer_tokens=30), turn_tokens=100)
-    asyncio.run(sampler.sample((1, 2, 3), up_to(20), room=500, thought_so_far=0, seed=1))
-    assert engine.asked == [(1 + 20 + CLOSING + 30, ThoughtLimit(tokens=20))]
+    sampler = TurnSampler(engine, TAGS, ThinkingConfig(answer_tokens=30), turn_tokens=100)
+    asyncio.run(sampler.sample((1, 2, 3), up_to(20), room=500, thinking_so_far=0, seed=1))
+    assert engine.asked == [(1 + 20 + CLOSING + 30, ThinkingLimit(tokens=20))]
 
 
 def test_a_budget_of_the_episode_is_what_earlier_turns_have_left_of_it() -> None:
     engine = Asked("a")
     for scope in ("turn", "episode"):
-        say(engine, up_to(20), ThoughtConfig(scope=scope, answer_tokens=9), thought_so_far=15)
-    say(engine, up_to(20), ThoughtConfig(scope="episode", answer_tokens=9), thought_so_far=25)
+        say(engine, up_to(20), ThinkingConfig(scope=scope, answer_tokens=9), thinking_so_far=15)
+    say(engine, up_to(20), ThinkingConfig(scope="episode", answer_tokens=9), thinking_so_far=25)
     assert [limit and limit.tokens for _, limit in engine.asked] == [20, 5, 0]
 
 
 def test_an_answer_stops_at_its_own_limit_where_the_thought_ended_early() -> None:
-    said = say(Asked("ab\n</think>\n123456"), up_to(50), ThoughtConfig(answer_tokens=4))
+    said = say(Asked("ab\n</think>\n123456"), up_to(50), ThinkingConfig(answer_tokens=4))
     assert TOKENIZER.decode(list(said.completion.token_ids)) == "ab\n</think>\n123"
-    assert (said.completion.finished, said.thought.tokens, said.thought.answer_tokens) == (False, 3, 4)
-    assert said.thought.closed is Closed.ITSELF
-    whole = say(Asked("ab\n</think>\n123"), up_to(50), ThoughtConfig(answer_tokens=4))
+    assert (said.completion.finished, said.thinking.tokens, said.thinking.answer_tokens) == (False, 3, 4)
+    assert said.thinking.closed is Closed.ITSELF
+    whole = say(Asked("ab\n</think>\n123"), up_to(50), ThinkingConfig(answer_tokens=4))
     assert whole.completion.finished
 
 
 def test_a_budget_for_a_model_without_tags_is_an_error() -> None:
-    sampler = TurnSampler(Asked("a"), None, ThoughtConfig(), turn_tokens=100)
+    sampler = TurnSampler(Asked("a"), None, ThinkingConfig(), turn_tokens=100)
     with pytest.raises(ValueError, match="budget of 5 tokens"):
-        asyncio.run(sampler.sample(PROMPT, up_to(5), room=50, thought_so_far=0, seed=1))
-    said = asyncio.run(sampler.sample(PROMPT, UNLIMITED, room=50, thought_so_far=0, seed=1))
-    assert said.thought.closed is Closed.NONE
+        asyncio.run(sampler.sample(PROMPT, up_to(5), room=50, thinking_so_far=0, seed=1))
+    said = asyncio.run(sampler.sample(PROMPT, UNLIMITED, room=50, thinking_so_far=0, seed=1))
+    assert said.thinking.closed is Closed.NONE

@@ -10,7 +10,7 @@ from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.core.turn_text import OWN_TAGS, BadCall, Call, parse_calls, parse_turn
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.episodes.round_trip import Needs, check_round_trip
 from temper.rollout.formats.call_syntax import typed
@@ -204,7 +204,7 @@ def test_a_family_without_a_variable_for_it_is_told_in_the_system_text_whether_t
 ) -> None:
     template = NEMOTRON_NANO_V2.replace("namespace(thinks=true)", f"namespace(thinks={usual})")
     tokenizer = tokenizer_of("nemotron_nano_v2", template)
-    renderer, tags = Renderer(tokenizer), ThoughtTags(tokenizer)
+    renderer, tags = Renderer(tokenizer), ThinkingTags(tokenizer)
     assert (renderer.format.think, renderer.format.no_think) == said
     assert tags.opened_by_prompt
     renderer.check_modes()
@@ -220,7 +220,7 @@ def test_a_family_without_a_variable_for_it_is_told_in_the_system_text_whether_t
 def test_a_model_that_opens_its_thoughts_itself_may_answer_without_one() -> None:
     renderer = Renderer(tokenizer_of("qwen3"))
     direct = renderer.format.parse("17", thinks=True, opened=False)
-    assert (direct.thought, direct.answer, direct.readable, direct.well_formed) == ("", "17", True, True)
+    assert (direct.reasoning, direct.answer, direct.readable, direct.well_formed) == ("", "17", True, True)
     cut = renderer.format.parse("<think>17", thinks=True, opened=False)
     assert (cut.readable, cut.answer) == (False, "")
     assert not renderer.format.parse("17", thinks=True, opened=True).readable
@@ -230,8 +230,8 @@ def test_a_model_without_tags_has_answers_alone_in_either_mode() -> None:
     form = find_format(tokenizer_of("llama3_1"))
     for thinks in (True, False):
         parsed = form.parse("so </think> 17", thinks=thinks)
-        assert (parsed.thought, parsed.answer, parsed.well_formed) == (None, "so </think> 17", True)
-    assert ThoughtTags.find(tokenizer_of("llama3_1")) is None
+        assert (parsed.reasoning, parsed.answer, parsed.well_formed) == (None, "so </think> 17", True)
+    assert ThinkingTags.find(tokenizer_of("llama3_1")) is None
 
 
 CHANNELS = [
@@ -253,7 +253,7 @@ CHANNELS = [
 @pytest.mark.parametrize(("text", "expected"), CHANNELS)
 def test_channels_are_told_apart(text: str, expected: tuple[str, str, bool, bool]) -> None:
     parsed = find_format(tokenizer_of("gptoss")).parse(text, thinks=True)
-    assert (parsed.thought, parsed.answer, parsed.readable, parsed.well_formed) == expected
+    assert (parsed.reasoning, parsed.answer, parsed.readable, parsed.well_formed) == expected
 
 
 @pytest.mark.parametrize(
@@ -293,14 +293,14 @@ def test_an_end_that_opens_another_part_than_what_follows_does_not_stand_for_it(
 @pytest.mark.parametrize("name", ["qwen3", "gptoss", "gemma4_v5", "glm4moe", "nemotron_nano_v2"])
 def test_a_budget_closes_a_thought_in_the_tags_of_its_family(name: str) -> None:
     tokenizer = tokenizer_of(name)
-    tags, renderer = ThoughtTags(tokenizer), Renderer(tokenizer)
+    tags, renderer = ThinkingTags(tokenizer), Renderer(tokenizer)
     text = renderer.answer_text({"role": "assistant", "content": "17", "reasoning_content": "x" * 40}, thinks=True)
     ids = renderer.encode(text)
-    begin, end = tags.thought_start(ids), tags.close_of(ids)
+    begin, end = tags.thinking_start(ids), tags.close_of(ids)
     assert begin is not None
     assert end is not None
     for budget in (0, 1, 3, 30):
-        close = tags.forced_close(ids[: end[0]], ThoughtLimit(tokens=budget))
+        close = tags.forced_end(ids[: end[0]], ThinkingLimit(tokens=budget))
         assert close is not None
         assert close.start == begin + budget
         assert tags.tags.closing in renderer.decoded(close.ids)

@@ -39,9 +39,9 @@ def expert(task: Task) -> Say:
             }
             for n, call in enumerate(message.get("tool_calls") or ())
         ]
-        thought = {"reasoning_content": message["reasoning_content"]}
+        reasoning = {"reasoning_content": message["reasoning_content"]}
         more = {"tool_calls": calls} if calls else {}
-        return told(message["content"] or None, reason="tool_calls" if calls else "stop", **thought, **more)
+        return told(message["content"] or None, reason="tool_calls" if calls else "stop", **reasoning, **more)
 
     return say
 
@@ -53,7 +53,7 @@ def test_an_answer_is_scored_and_its_lengths_are_those_that_the_server_tells() -
         )
     assert [one.reward for one in group.trajectories] == [1.0] * 3
     turn = group.trajectories[0].turns[0]
-    assert (turn.thought.tokens, turn.thought.answer_tokens, turn.thought.closed) == (4, 5, Closed.ITSELF)
+    assert (turn.thinking.tokens, turn.thinking.answer_tokens, turn.thinking.closed) == (4, 5, Closed.ITSELF)
     assert "two and two" in turn.text
     assert not turn.faults
     body = server.bodies[0]
@@ -86,10 +86,10 @@ def test_calls_and_thoughts_that_the_server_left_in_the_text_are_read_there() ->
     text = 'I look.</think>\nSo:<tool_call>{"name": "get", "arguments": {"key": "a"}}</tool_call>'
     turn = read_turn({"choices": [told(text)]}, thinks=True, sampling=PLAIN)
     assert turn.parsed.calls == (Call(name="get", arguments={"key": "a"}),)
-    assert (turn.parsed.thought, turn.parsed.well_formed) == ("I look.", True)
+    assert (turn.parsed.reasoning, turn.parsed.well_formed) == ("I look.", True)
     assert turn.message == {"role": "assistant", "content": "So:", "reasoning_content": "I look.", "tool_calls": [GET]}
     plain = read_turn({"choices": [told("no thought")]}, thinks=True, sampling=PLAIN)
-    assert (plain.parsed.answer, plain.parsed.readable, plain.thought.closed) == ("no thought", True, Closed.NONE)
+    assert (plain.parsed.answer, plain.parsed.readable, plain.thinking.closed) == ("no thought", True, Closed.NONE)
 
 
 def test_a_call_whose_arguments_are_no_json_is_an_error_for_the_model() -> None:
@@ -139,7 +139,7 @@ def test_an_answer_that_is_cut_off_is_cut_and_a_thought_that_never_ended_is_no_a
     with ChatServerDouble(lambda body: told(None, reason="length", reasoning_content="hm, hm")) as server:
         (answer,) = asked(server, MATH).trajectories
     assert (answer.stop, answer.reward, answer.truncated) == (Stop.LENGTH, 0.0, True)
-    assert answer.turns[0].thought.closed is Closed.NEVER
+    assert answer.turns[0].thinking.closed is Closed.NEVER
 
 
 def test_a_reply_that_is_no_answer_is_asked_for_again() -> None:

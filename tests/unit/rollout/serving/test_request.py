@@ -8,7 +8,7 @@ import pytest
 from support.model_families import tokenizer_of
 
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.config import ThoughtConfig
+from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import RefusedRequest, check_extra_args
 from temper.rollout.escaping import BREAK, Escaper
 from temper.rollout.serving.middleware import CHAT, CONVERSATIONS, MOST_BYTES, RAW_PROMPTS, ThinkingMiddleware
@@ -16,8 +16,8 @@ from temper.rollout.serving.request import ThinkingRules, rewritten, thinking_ru
 
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
 CLOSING = "\n</think>\n"
-RULES = ThinkingRules(thought=ThoughtConfig(grace=4), closing=CLOSING)
-ANNOUNCING = ThinkingRules(thought=ThoughtConfig(announce=True), closing=CLOSING)
+RULES = ThinkingRules(thinking=ThinkingConfig(grace=4), closing=CLOSING)
+ANNOUNCING = ThinkingRules(thinking=ThinkingConfig(announce=True), closing=CLOSING)
 OFF = {"chat_template_kwargs": {"enable_thinking": False, "thinking": False}}
 
 
@@ -62,7 +62,7 @@ def test_thinking_becomes_an_argument_of_the_chat_template() -> None:
 
 
 def test_where_the_template_has_no_variable_for_it_the_system_message_switches_thinking_off() -> None:
-    rules = thinking_rules(tokenizer_of("nemotron_nano_v2"), ThoughtConfig())
+    rules = thinking_rules(tokenizer_of("nemotron_nano_v2"), ThinkingConfig())
     assert (rules.no_switch, rules.no_think) == ("", "/no_think")
     for said in ({"thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}):
         assert rewritten(body(**said), rules)["messages"] == [{"role": "system", "content": "/no_think"}, *QUESTION]
@@ -116,20 +116,20 @@ def test_a_bad_value_is_refused_with_what_would_be_right(said: dict[str, Any], w
 
 def test_what_a_model_can_do_is_found_in_its_template() -> None:
     tokenizer = byte_tokenizer()
-    assert thinking_rules(tokenizer, ThoughtConfig()) == ThinkingRules(thought=ThoughtConfig(), closing=CLOSING)
+    assert thinking_rules(tokenizer, ThinkingConfig()) == ThinkingRules(thinking=ThinkingConfig(), closing=CLOSING)
     bare = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
     tokenizer.chat_template = bare
-    rules = thinking_rules(tokenizer, ThoughtConfig())
+    rules = thinking_rules(tokenizer, ThinkingConfig())
     with pytest.raises(RefusedRequest, match="not available: the chat template knows no thinking tags"):
         rewritten(body(thinking_budget=5), rules)
     assert rewritten(body(thinking=False), rules)["messages"] == body()["messages"]  # it does not think anyway
     tokenizer.chat_template = "{# <think></think> #}" + bare
-    rules = thinking_rules(tokenizer, ThoughtConfig())
+    rules = thinking_rules(tokenizer, ThinkingConfig())
     assert rules.no_budget == ""
     with pytest.raises(RefusedRequest, match="thinking is false, but the chat template can.t switch thinking off"):
         rewritten(body(thinking=False), rules)
     with pytest.raises(ValueError, match="does not contain '</think>'"):
-        thinking_rules(tokenizer, ThoughtConfig(closing="</thought>"))
+        thinking_rules(tokenizer, ThinkingConfig(closing="</thought>"))
 
 
 def through_the_middleware(

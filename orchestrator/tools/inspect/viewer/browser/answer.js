@@ -132,7 +132,7 @@ function drawToken() {
     fact("weights version", known(one.version[i]));
     const { training } = one.answer;
     if (training && training.version) fact("lag", String(training.version - one.version[i]), "weight updates between sampling and training");
-    if (one.reasons[i] === "forced") fact("", REASONS.forced[0]);
+    if (one.reasons[i] === "injected") fact("", REASONS.injected[0]);
     else {
       fact("engine logprob", known(one.engine[i]));
       if (one.engine[i] === one.engine[i]) fact("p", number(Math.exp(one.engine[i])), "the engine's probability");

@@ -5,12 +5,12 @@ const COLOURS = [
   { name: "surprisal", title: "surprisal", about: "-log p by the engine: how unlikely the token was" },
   { name: "advantage", title: "advantage", trained: true, about: "advantage times loss weight: how the update changed the token" },
   { name: "version", title: "weights", about: "version of the weights that sampled the token" },
-  { name: "forced", title: "forced", about: "tokens that the thinking budget inserted" },
+  { name: "injected", title: "injected", about: "tokens that the thinking budget inserted" },
   { name: "loss", title: "no loss", trained: true, about: "why a token carries no loss" },
 ];
 
 const REASONS = {
-  forced: ["inserted by the thinking budget, not sampled: no loss", 35],
+  injected: ["inserted by the thinking budget, not sampled: no loss", 35],
   truncated: ["the answer reached a token limit: no loss (mask_truncated)", 265],
   error_guard: ["error_guard: the trainer-engine mismatch of the sequence is too large", 0],
   sequence_range: ["sequence_range: the mean ratio of the sequence is out of range", 320],
@@ -48,7 +48,7 @@ function colourOf(one, i, scales) {
       const [oldest, newest] = [scales.versions[0], scales.versions.at(-1)];
       return one.version[i] < newest ? tint("old", 0.1 + 0.9 * (newest - one.version[i]) / (newest - oldest)) : "";
     }
-    case "forced": return one.reasons[i] === "forced" ? tint("forced", 0.8) : "";
+    case "injected": return one.reasons[i] === "injected" ? tint("injected", 0.8) : "";
     default: return one.reasons[i] ? `hsl(${hue(one.reasons[i])} 65% 50% / 0.45)` : "";
   }
 }
@@ -68,7 +68,7 @@ function legend() {
     version: () => versions.length > 1
       ? [swatch(full("old"), `oldest: version ${versions[0]}`), `newest: ${versions.at(-1)}, no colour`]
       : [versions.length ? `weights version ${versions[0]} sampled all tokens of the group` : UNRECORDED],
-    forced: () => [swatch(full("forced"), scales.reasons.has("forced") ? "inserted, not sampled" : "no inserted tokens in this group")],
+    injected: () => [swatch(full("injected"), scales.reasons.has("injected") ? "inserted, not sampled" : "no inserted tokens in this group")],
     loss: () => scales.reasons.size
       ? [...scales.reasons].map(([reason, count]) => swatch(`hsl(${hue(reason)} 65% 50% / 0.45)`, `${reason} ${number(count)}`))
       : ["every sampled token of the group carries loss"],

@@ -121,7 +121,7 @@ function spans(one, from, to, parts = -1) {
     if (!one.sampled[i]) classes.push("context");
     if (text.startsWith("\n")) classes.push("newline");
     if (text === "") classes.push("empty");
-    if (one.reasons[i] === "forced") classes.push("forced");
+    if (one.reasons[i] === "injected") classes.push("injected");
     if (i === parts) classes.push("parts");
     if (classes.length) span.className = classes.join(" ");
     if (TURNS.test(text) || UNSEEN.test(text)) hide(span, text);

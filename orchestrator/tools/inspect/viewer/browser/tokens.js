@@ -28,13 +28,13 @@ function tokensOf(answer, bytes) {
     for (const word of one.sampled_ids.length ? [] : wordsOf(one)) {
       made.ids[at] = idOf(word); made.texts[at] = word; made.turns[at] = number; made.sampled[at] = 1; at++;
     }
-    const forced = new Uint8Array(one.sampled_ids.length);
-    for (const [first, length] of one.forced) forced.fill(1, first, first + length);
+    const injected = new Uint8Array(one.sampled_ids.length);
+    for (const [first, length] of one.injected) injected.fill(1, first, first + length);
     const versions = one.versions.flatMap(([version, length]) => new Array(length).fill(version));
     one.sampled_ids.forEach((id, place) => {
       made.ids[at] = id; made.texts[at] = text(id); made.turns[at] = number; made.sampled[at] = 1; made.version[at] = versions[place];
-      if (forced[place]) {
-        made.reasons[at] = "forced";
+      if (injected[place]) {
+        made.reasons[at] = "injected";
       } else {
         made.engine[at] = one.logprobs[place] ?? NaN;
         made.surprisal[at] = -made.engine[at];

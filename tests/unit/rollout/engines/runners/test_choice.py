@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from support import tiny_models
 
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.engines.config import EngineConfig, Runner
 from temper.rollout.engines.protocol import Completion, TurnRequest
 from temper.rollout.engines.runners.choice import RunnerName, chosen_runner, drafting
@@ -98,7 +98,7 @@ async def sampled(model: Path, config: EngineConfig) -> tuple[list[Completion], 
     tokenizer = byte_tokenizer()
     prompt = tuple(tokenizer(TEXT)["input_ids"])
     ends = (tokenizer.eos_token_id,)
-    engine = VllmEngine(model, config, version=WeightVersion(step=0), ends=ends, tags=ThoughtTags(tokenizer))
+    engine = VllmEngine(model, config, version=WeightVersion(step=0), ends=ends, tags=ThinkingTags(tokenizer))
     try:
         await engine.start()
         said = (
@@ -108,7 +108,7 @@ async def sampled(model: Path, config: EngineConfig) -> tuple[list[Completion], 
                     max_tokens=60,
                     seed=number,
                     sampling=SAMPLINGS[number % len(SAMPLINGS)],
-                    limit=ThoughtLimit(tokens=20, grace=4) if number % 3 == 0 else None,
+                    limit=ThinkingLimit(tokens=20, grace=4) if number % 3 == 0 else None,
                 )
             )
             for number in range(20)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support import tiny_models
-from unit.rollout.budget.test_limited_turns import forced_token
+from unit.rollout.budget.test_limited_turns import injected_token
 from vllm import SamplingParams
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveDirectionality
 from vllm.v1.sample.metadata import SamplingMetadata
@@ -17,12 +17,12 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.rule import CLOSING, ThoughtLimit, ThoughtTags, extra_args
+from temper.rollout.budget.rule import CLOSING, ThinkingLimit, ThinkingTags, extra_args
 from temper.rollout.engines.runners.draft_sampler import DraftSampler
-from temper.rollout.engines.runners.thought_processor import ThoughtProcessor
+from temper.rollout.engines.runners.thinking_processor import ThinkingProcessor
 
 TOKENIZER = byte_tokenizer()
-TAGS = ThoughtTags(TOKENIZER)
+TAGS = ThinkingTags(TOKENIZER)
 PROMPT = TOKENIZER("ask <think>\n")["input_ids"]
 SIZE, WANTED, ROWS = 288, 40, 6
 TEMPERATURES = (1.0, 0.0, 0.5)
@@ -36,7 +36,7 @@ class Request:
     """One request, its limit and random numbers, and what was sampled."""
 
     number: int
-    limit: ThoughtLimit | None
+    limit: ThinkingLimit | None
     generator: torch.Generator
     said: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Request:
 def requests() -> list[Request]:
     limits = [
         None,
-        *(ThoughtLimit(tokens=tokens, grace=grace) for tokens, grace in ((0, 0), (7, 0), (7, 9), (20, 4), (12, 0))),
+        *(ThinkingLimit(tokens=tokens, grace=grace) for tokens, grace in ((0, 0), (7, 0), (7, 9), (20, 4), (12, 0))),
     ]
     return [Request(row, limit, torch.Generator().manual_seed(row)) for row, limit in enumerate(limits)]
 
@@ -76,7 +76,7 @@ class Batch:
             input_batch=self,
             vllm_config=config,
         )
-        self.drafting = DraftSampler(runner, [ThoughtProcessor])
+        self.drafting = DraftSampler(runner, [ThinkingProcessor])
         assert runner.rejection_sampler is self.drafting
         params = (SamplingParams(extra_args=None if one.limit is None else extra_args(one.limit)) for one in self.rows)
         added = [(row, each, PROMPT, self.rows[row].said) for row, each in enumerate(params)]
@@ -158,6 +158,6 @@ def test_drafts_change_no_token_and_no_probability(tmp_path: Path) -> None:
         assert one.said[:WANTED] == same.said
         assert one.logprobs[:WANTED] == pytest.approx(same.logprobs, abs=1e-6)
         if one.limit is not None:
-            ruled = [forced_token(TAGS, one.limit, one.said[:end], opened=True) for end in range(WANTED)]
+            ruled = [injected_token(TAGS, one.limit, one.said[:end], opened=True) for end in range(WANTED)]
             assert any(token is not None for token in ruled)
             assert all(token in (None, said) for token, said in zip(ruled, one.said, strict=False))

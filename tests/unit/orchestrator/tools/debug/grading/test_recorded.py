@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
         group(
             40,
             first,
-            [answer(first, right(first), 1.0, thought_length=0.25), answer(first, "2</think>\n\\boxed{-1}", 0.0)],
+            [answer(first, right(first), 1.0, thinking_length=0.25), answer(first, "2</think>\n\\boxed{-1}", 0.0)],
         ),
         group(41, second, [answer(second, "2</think>\n\\boxed{-1}", 1.0)]),
     ]

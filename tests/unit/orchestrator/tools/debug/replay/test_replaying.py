@@ -70,12 +70,12 @@ def test_the_record_holds_what_the_answers_of_the_step_hold(run: RunDir) -> None
     for row, answer in zip(rows, batch.answers, strict=True):
         for turn, kept in zip(row["turns"], answer.turns, strict=True):
             assert turn["sampled_ids"] == kept.sampled_ids.tolist()
-            assert turn["forced"] == kept.injected_T.tolist()
+            assert turn["injected"] == kept.injected_T.tolist()
             assert turn["versions"] == kept.versions_T.tolist()
             assert turn["faults"] == [fault.value for fault in kept.faults]
             written = [math.nan if value is None else value for value in turn["logprobs"]]
             assert np.array_equal(written, kept.logprobs_T.tolist(), equal_nan=True)
-    assert any(any(turn["forced"]) for row in rows for turn in row["turns"])
+    assert any(any(turn["injected"]) for row in rows for turn in row["turns"])
     assert any(row["stop"] == "length" for row in rows)
     assert any(turn["faults"] for row in rows for turn in row["turns"])
 

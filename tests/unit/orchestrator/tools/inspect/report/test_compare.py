@@ -30,7 +30,7 @@ def point(
     answer: float = 4.0,
 ) -> dict[str, Any]:
     """A point of a curve, as an evaluation stores it."""
-    lengths = {"thought_tokens": 12.0, "thought_tokens_turn": 6.0, "thought_tokens_median": 5.0, "overshoot": 0.0}
+    lengths = {"thinking_tokens": 12.0, "thinking_tokens_turn": 6.0, "thinking_tokens_median": 5.0, "overshoot": 0.0}
     rest = {"answer_tokens": 2 * answer, "overshoot_max": 0, "truncated": 0.0, "stderr": 0.1, "closed": {"itself": 1.0}}
     own = {"accuracy": accuracy, "accuracy_low": accuracy, "well_formed": formed, "answer_tokens_turn": answer}
     head = {"mode": mode, "share": share, "budget": budget, "tasks": 8, "samples": 32, "scores": scores(right or [])}

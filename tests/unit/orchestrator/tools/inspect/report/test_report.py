@@ -19,7 +19,7 @@ def row(**changes: Any) -> dict[str, Any]:
     """A trajectory line: one turn of three tokens, the last one forced."""
     turn = {
         "text": "2 and 3\n</think>\n\\boxed{5}",
-        "thought_text": "2 and 3",
+        "reasoning": "2 and 3",
         "answer": "\\boxed{5}",
         "closed": "itself",
         "observation": [],
@@ -27,7 +27,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "sampled_ids": [3, 4, 5],
         "logprobs": [-0.1, -0.2, None],
         "versions": [6, 7, 7],
-        "forced": [False, False, True],
+        "injected": [False, False, True],
     }
     plain = {
         "env": "math",
@@ -70,7 +70,7 @@ def write_run(folder: Path, trajectories: list[dict[str, Any]]) -> None:
 
 def point(mode: str, budget: int | None = None, **changes: Any) -> dict[str, Any]:
     """A point of a curve, as an evaluation stores it."""
-    lengths = {"thought_tokens": 12.0, "thought_tokens_turn": 6.0, "thought_tokens_median": 5.0, "overshoot": 0.0}
+    lengths = {"thinking_tokens": 12.0, "thinking_tokens_turn": 6.0, "thinking_tokens_median": 5.0, "overshoot": 0.0}
     answers = {"answer_tokens": 8.0, "answer_tokens_turn": 4.0, "overshoot_max": 0, "truncated": 0.0}
     shares = {"accuracy": 0.5, "accuracy_low": 0.5, "stderr": 0.1, "well_formed": 1.0, "closed": {"itself": 1.0}}
     return {"mode": mode, "budget": budget, "tasks": 8, "samples": 32, **lengths, **answers, **shares, **changes}
@@ -186,21 +186,21 @@ def test_a_sample_counts_tokens_forced_ones_and_versions() -> None:
     assert (sample.tokens, sample.forced, sample.versions) == (3, 1, (6, 7))
     assert [(said.role, said.text) for said in sample.passages] == [
         ("user", "2+3?"),
-        ("thought", "2 and 3"),
+        ("reasoning", "2 and 3"),
         ("answer", "\\boxed{5}"),
     ]
 
 
 @pytest.mark.parametrize(
-    ("thought", "answer", "shown"),
+    ("reasoning", "answer", "shown"),
     [
-        ("so", "", [("thought", "so")]),
+        ("so", "", [("reasoning", "so")]),
         (None, "5", [("answer", "5")]),  # a model without thinking tags, or thinking off
-        ("a</think>b", " 5", [("thought", "a</think>b"), ("answer", " 5")]),
+        ("a</think>b", " 5", [("reasoning", "a</think>b"), ("answer", " 5")]),
     ],
 )
-def test_a_turn_is_shown_as_it_was_graded(thought: str | None, answer: str, shown: list[tuple[str, str]]) -> None:
-    turn = row()["turns"][0] | {"thought_text": thought, "answer": answer}
+def test_a_turn_is_shown_as_it_was_graded(reasoning: str | None, answer: str, shown: list[tuple[str, str]]) -> None:
+    turn = row()["turns"][0] | {"reasoning": reasoning, "answer": answer}
     sample = to_transcript(row(turns=[turn]), source="rl-1")
     assert [(said.role, said.text) for said in sample.passages[1:]] == shown
 

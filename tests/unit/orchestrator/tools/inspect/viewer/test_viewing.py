@@ -61,7 +61,7 @@ def test_columns_say_what_answers_and_their_groups_are(run: RunDir) -> None:
     assert found["share"][0] + found["share"][3] == pytest.approx(1)
     assert found["share"][0] > found["share"][3] > 0
     assert found["failure"] == [None, None, "timeout", None, None]
-    assert (found["tool_s"][3], found["turns"][3], found["forced"][3]) == (0.5, 2, 1)
+    assert (found["tool_s"][3], found["turns"][3], found["injected"][3]) == (0.5, 2, 1)
     evaluated = columns(run, "eval-rl")  # without a record of training
     for name in ("lag", "mismatch", "advantage", "masked", "share"):
         assert evaluated[name] == [None] * 6
@@ -84,8 +84,8 @@ def test_a_piece_has_whole_groups_with_the_bytes_of_their_tokens(run: RunDir) ->
     turn = piece["groups"][0]["answers"][1]["turns"][0]
     text = b"".join(piece["bytes"][str(one)].encode("latin-1") for one in turn["sampled_ids"]).decode()
     assert text == f"51 {SPLIT}{HOSTILE}<end>"
-    assert (turn["versions"][0], turn["forced"]) == ([3, 2], [])
-    assert piece["groups"][1]["answers"][0]["turns"][0]["forced"] == [[len("get(h)") - 1, 1]]
+    assert (turn["versions"][0], turn["injected"]) == ([3, 2], [])
+    assert piece["groups"][1]["answers"][0]["turns"][0]["injected"] == [[len("get(h)") - 1, 1]]
     assert piece["groups"][1]["answers"][0]["turns"][0]["observation"] == [{"role": "tool", "content": TOOL_SAYS}]
 
 
@@ -114,7 +114,7 @@ def test_a_last_line_that_is_being_written_is_left_out_and_a_bad_one_is_named(ru
     with pytest.raises(ValueError, match="line 7 is no JSON"):
         list(Lines(tmp_path / "bad.jsonl").rows())
     row = json.loads(whole.splitlines()[0])
-    lacks = {name: value for name, value in row["turns"][0].items() if name != "forced"}
+    lacks = {name: value for name, value in row["turns"][0].items() if name != "injected"}
     for other in (3, {"ticket": 1}, row | {"turns": 1}, row | {"turns": [lacks]}):
         (tmp_path / "bad.jsonl").write_text(json.dumps(other) + "\n", encoding="utf-8")
         with pytest.raises(ValueError, match=r"bad\.jsonl, line 1 is no answer as a run writes it"):

@@ -285,8 +285,8 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (FAILURE, "bytes free and a checkpoint of", "runs_dir=", given("room", *HUGE)),
         (WARNING, "3 checkpoints of 0.4 GB take 1.2", "checkpoints.keep", little_room),
     ],
-    "thoughts": [
-        (FAILURE, "thought", "", with_template("thoughts", PLAIN, "rl.thinking={budget: 0.5, budgets: [16]}"))
+    "thinking": [
+        (FAILURE, "thought", "", with_template("thinking", PLAIN, "rl.thinking={budget: 0.5, budgets: [16]}"))
     ],
     "end of turn": [(FAILURE, "turn", "model.end_of_turn", with_template("end of turn", NO_TURNS))],
     "tool calls": [(FAILURE, "tools", "model.tool_calls", with_template("tool calls", PLAIN))],
@@ -474,7 +474,7 @@ def test_what_builds_on_a_model_that_is_not_whole_is_not_said_again(tmp_path: Pa
     (model / "model.safetensors").write_bytes(b"torn")
     found = list(examine(read_subject(DEMO, ["name=examined", f"model.path={model}"])))
     assert [one.where for one in found if one.level is Level.FAILURE] == ["model"]
-    assert {"thoughts", "tool calls", "environments"}.isdisjoint(one.where for one in found)
+    assert {"thinking", "tool calls", "environments"}.isdisjoint(one.where for one in found)
 
 
 def test_reference_that_the_model_can_not_say_is_told_from_reference_that_is_wrong(tmp_path: Path) -> None:

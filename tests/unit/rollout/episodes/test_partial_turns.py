@@ -28,8 +28,8 @@ from support.scripted_engine import RENDERER, TAGS, TOKENIZER, completion, play
 
 from temper.envs.core.task import EnvRef
 from temper.envs.core.thinking_mode import up_to
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtLimit
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingLimit
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits
 from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, partial_group_from_json, partial_group_to_json
@@ -148,22 +148,24 @@ def limited(said: str, closing: str, answer: str) -> Completion:
 def test_a_thought_has_one_limit_however_often_it_is_interrupted() -> None:
     task, _ = mathematics(Path())
     task = dataclasses.replace(task, thinking=up_to(5))
-    thought = ThoughtConfig(grace=2, answer_tokens=30)
+    thinking = ThinkingConfig(grace=2, answer_tokens=30)
     said = {RENDERER.prompt_ids(task): limited("2+2=4", TAGS.closing, "\\boxed{4}")}
     (whole,) = said.values()
 
     async def story(tokens: int) -> tuple[HeldEngine, Trajectory]:
-        left = await stopped(task, HeldEngine(said, hold_at=0, tokens=tokens), thought=thought)
+        left = await stopped(task, HeldEngine(said, hold_at=0, tokens=tokens), thinking=thinking)
         engine = HeldEngine(said)
-        return engine, await gone_on(task, engine, left, thought=thought)
+        return engine, await gone_on(task, engine, left, thinking=thinking)
 
     undisturbed = HeldEngine(said)
-    expected = asyncio.run(gone_on(task, undisturbed, PartialGroup(ticket=ticket_of(task), attempt=0), thought=thought))
+    expected = asyncio.run(
+        gone_on(task, undisturbed, PartialGroup(ticket=ticket_of(task), attempt=0), thinking=thinking)
+    )
     for tokens in range(len(whole.token_ids)):  # before the closing, inside it and after it
         engine, trajectory = asyncio.run(story(tokens))
         same_but_for_versions(trajectory, expected)
         (partial, _, limit), (most,) = engine.asked[0], engine.most
-        assert (partial, limit) == (tokens, ThoughtLimit(tokens=5, grace=2))
+        assert (partial, limit) == (tokens, ThinkingLimit(tokens=5, grace=2))
         assert partial + most == undisturbed.most[0]
 
 

@@ -1,6 +1,6 @@
 """The limit of a thought in vLLM's first model runner: a logits processor that closes it where the rule says.
 
-It runs in the engine's process, for rollouts and for the server alike; `batch_thought_processor.py` is that of the second
+It runs in the engine's process, for rollouts and for the server alike; `batch_thinking_processor.py` is that of the second
 runner, by the same rule on tensors (`rollout/budget/limited_turns.py`). A request asks for it with the extra arguments
 `thinking_budget` and `thinking_grace` (tokens). The last `thinking_prefix_tokens` tokens of the prompt begin the turn, and
 count. The text that closes a thought is the engine's: `thinking_closing` of its `additional_config`.
@@ -17,7 +17,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from temper.rollout.budget.limited_turns import LimitedTurns
-from temper.rollout.budget.rule import BUDGET, CLOSING, GRACE, PREFIX, ThoughtLimit, ThoughtTags, check_extra_args
+from temper.rollout.budget.rule import BUDGET, CLOSING, GRACE, PREFIX, ThinkingLimit, ThinkingTags, check_extra_args
 from temper.rollout.tokenizer import load_tokenizer
 
 
@@ -30,13 +30,13 @@ class _Request:
     read: int
 
 
-class ThoughtProcessor(LogitsProcessor):
+class ThinkingProcessor(LogitsProcessor):
     """Forces the closing of thoughts at their limits; requests without a limit are left alone."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         model = vllm_config.model_config
         tokenizer = load_tokenizer(Path(model.tokenizer))
-        tags = ThoughtTags(tokenizer, closing=str(vllm_config.additional_config[CLOSING]))
+        tags = ThinkingTags(tokenizer, closing=str(vllm_config.additional_config[CLOSING]))
         self._device = device
         self._none = 2 * int(vllm_config.scheduler_config.max_num_seqs)  # some come before others have gone
         """The slot of those without a limit."""
@@ -67,7 +67,7 @@ class ThoughtProcessor(LogitsProcessor):
         if BUDGET not in given:
             return None
         assert prompt is not None
-        limit = ThoughtLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
+        limit = ThinkingLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
         first = len(prompt) - int(given.get(PREFIX, 0))
         ids = [*prompt[first:], *sampled]
         variant = int(params.structured_outputs is not None)

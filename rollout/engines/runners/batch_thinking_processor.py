@@ -1,4 +1,4 @@
-"""The limit of a thought in vLLM's second model runner: what `thought_processor.py` is in the first, for all requests together.
+"""The thinking limit in vLLM's second model runner, for all requests of a batch together (the first: `thinking_processor.py`).
 
 The rule is that of `rollout/budget/limited_turns.py`, on the device; the host looks at a request when it comes, and never at
 its tokens after that. A request may have rows for drafts, each with the logits of what would follow them.
@@ -13,7 +13,7 @@ from vllm import SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 from temper.rollout.budget.limited_turns import FREE, LimitedTurns, Turns
-from temper.rollout.budget.rule import BUDGET, CLOSING, GRACE, PREFIX, ThoughtLimit, ThoughtTags, check_extra_args
+from temper.rollout.budget.rule import BUDGET, CLOSING, GRACE, PREFIX, ThinkingLimit, ThinkingTags, check_extra_args
 from temper.rollout.formats.turn_format import OPENING_TOKENS
 from temper.rollout.tokenizer import load_tokenizer
 
@@ -21,12 +21,12 @@ NO_TURN = 2**30
 """Where the turn of a request without a limit begins: behind all that it will ever have."""
 
 
-class BatchThoughtProcessor(LogitsProcessor):
+class BatchThinkingProcessor(LogitsProcessor):
     """Forces the closing of thoughts at their limits; requests without a limit are left alone."""
 
     def __init__(self, vllm_config: Any, req_states: LogitsProcRequestState) -> None:
         tokenizer = load_tokenizer(Path(vllm_config.model_config.tokenizer))
-        tags = ThoughtTags(tokenizer, closing=str(vllm_config.additional_config[CLOSING]))
+        tags = ThinkingTags(tokenizer, closing=str(vllm_config.additional_config[CLOSING]))
         self._requests = req_states
         self._turns = LimitedTurns(
             tokenizer,
@@ -74,7 +74,7 @@ class BatchThoughtProcessor(LogitsProcessor):
         given = params.extra_args or {}
         begin = max(0, first - OPENING_TOKENS)
         ids = self._requests.all_token_ids.gpu[slot, begin : int(self._requests.prefill_len.np[slot])].tolist()
-        limit = ThoughtLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
+        limit = ThinkingLimit(tokens=given[BUDGET], grace=given.get(GRACE, 0))
         variant = int(params.structured_outputs is not None)
         return self._turns.start_turn(limit, ids[: first - begin], ids[first - begin :], variant=variant)
 

@@ -17,8 +17,8 @@ from temper.learner.batches.samples import TrainingSample
 from temper.learner.config import LearnerConfig, OptimConfig
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
-from temper.rollout.budget.config import ThoughtConfig
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.config import ThinkingConfig
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
@@ -37,7 +37,7 @@ BEFORE, AFTER = 3, 8
 SAMPLES = 8
 ENGINE = EngineConfig(max_model_len=1000, max_sequences=64)
 CONFIG = RolloutConfig(
-    engine=ENGINE, limits=EpisodeLimits(turn_tokens=150, total_tokens=960), thought=ThoughtConfig(grace=4)
+    engine=ENGINE, limits=EpisodeLimits(turn_tokens=150, total_tokens=960), thinking=ThinkingConfig(grace=4)
 )
 MODES = (UNLIMITED, up_to(0), up_to(20), up_to(60))
 LONG_S = 60.0
@@ -95,12 +95,12 @@ def check_kept(trajectory: Trajectory, group: PartialGroup, sample: int) -> None
     assert versions == [BEFORE] * len(kept) + [AFTER] * (len(ids) - len(kept))
 
 
-def check_closings(tags: ThoughtTags, trajectory: Trajectory, budget: int) -> int:
+def check_closings(tags: ThinkingTags, trajectory: Trajectory, budget: int) -> int:
     """Its thoughts are closed exactly where the rule says; returns how many were closed by force."""
     forced = 0
     for turn in trajectory.turns:
-        limit = ThoughtLimit(tokens=budget, grace=CONFIG.thought.grace)
-        place = tags.forced_close(tokens_of(turn.sampled_ids), limit)
+        limit = ThinkingLimit(tokens=budget, grace=CONFIG.thinking.grace)
+        place = tags.forced_end(tokens_of(turn.sampled_ids), limit)
         marked = [number for number, mark in enumerate(turn.injected_T) if mark]
         expected = [] if place is None else list(range(place.start, min(place.end, len(turn.sampled_ids))))
         assert marked == expected
@@ -128,11 +128,11 @@ def gap(rank: TrainerWorker, trajectories: list[Trajectory]) -> float:
     )
 
 
-async def closings_go_on(engine: VllmEngine, tags: ThoughtTags, prompt: tuple[int, ...]) -> None:
+async def closings_go_on(engine: VllmEngine, tags: ThinkingTags, prompt: tuple[int, ...]) -> None:
     """A turn that is cut anywhere before, inside and behind its closing goes on with the rest of that closing."""
-    limit = ThoughtLimit(tokens=6, grace=3)
+    limit = ThinkingLimit(tokens=6, grace=3)
     whole = await engine.generate(TurnRequest(prompt_ids=prompt, max_tokens=40, seed=5, limit=limit))
-    place = tags.forced_close(whole.token_ids, limit)
+    place = tags.forced_end(whole.token_ids, limit)
     assert place is not None
     assert len(whole.token_ids) > place.end
     for cut in range(1, place.end + 3):
@@ -141,7 +141,7 @@ async def closings_go_on(engine: VllmEngine, tags: ThoughtTags, prompt: tuple[in
             TurnRequest(prompt_ids=prompt, max_tokens=40 - cut, seed=cut, limit=limit, prefix_ids=partial.token_ids)
         )
         both = partial.then(rest)
-        closed = tags.forced_close(both.token_ids, limit)
+        closed = tags.forced_end(both.token_ids, limit)
         assert closed is not None
         assert [n for n, mark in enumerate(both.injected_T) if mark] == list(range(closed.start, closed.end))
         assert both.token_ids[closed.start : closed.end] == closed.ids
@@ -149,7 +149,7 @@ async def closings_go_on(engine: VllmEngine, tags: ThoughtTags, prompt: tuple[in
 
 async def story(model_dir: Path, say: pytest.CaptureFixture[str]) -> None:
     tokenizer = load_tokenizer(model_dir)
-    tags = ThoughtTags(tokenizer)
+    tags = ThinkingTags(tokenizer)
     tickets = [ticket_of(n, ("gym", "math")[n % 2], MODES[n // 2]) for n in range(8)]
     first = await worker_on(model_dir, version=BEFORE)
     engine = first._engine

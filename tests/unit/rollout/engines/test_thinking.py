@@ -17,7 +17,7 @@ from temper.learner.losses.config import LossConfig
 from temper.learner.models.fresh import byte_tokenizer
 from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import free_port
-from temper.rollout.budget.rule import ThoughtLimit, ThoughtTags
+from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest
 from temper.rollout.engines.vllm_engine import VllmEngine
@@ -30,8 +30,8 @@ CONFIG = EngineConfig(max_model_len=256, max_sequences=64)
 DRAFTING = replace(CONFIG, speculation="ngram")
 TOLERANCE = 1e-5
 """Largest difference of a log-probability, in nats, in float32."""
-LIMITS = [None, *(ThoughtLimit(tokens=tokens, grace=grace) for tokens in (0, 5, 17, 33) for grace in (0, 6))]
-Passage = tuple[tuple[int, ...], ThoughtLimit | None, Completion]
+LIMITS = [None, *(ThinkingLimit(tokens=tokens, grace=grace) for tokens in (0, 5, 17, 33) for grace in (0, 6))]
+Passage = tuple[tuple[int, ...], ThinkingLimit | None, Completion]
 
 
 def gap(rank: TrainerWorker, samples: list[Passage]) -> float:
@@ -47,20 +47,20 @@ def gap(rank: TrainerWorker, samples: list[Passage]) -> float:
     return largest
 
 
-def check_marks(tags: ThoughtTags, samples: list[Passage]) -> int:
+def check_marks(tags: ThinkingTags, samples: list[Passage]) -> int:
     """Every completion has the closing exactly where the rule puts it; returns how many were closed by force."""
     count = 0
     for prompt, limit, said in samples:
-        forced_close = None
+        forced_end = None
         if limit is not None:
-            forced_close = tags.forced_close(said.token_ids, limit, opened=tags.opened_by(prompt))
+            forced_end = tags.forced_end(said.token_ids, limit, opened=tags.opened_by(prompt))
         marked = [place for place, forced in enumerate(said.injected_T) if forced]
-        if forced_close is None:
+        if forced_end is None:
             assert not marked
             continue
         count += 1
-        assert marked == list(range(forced_close.start, min(forced_close.end, len(said.token_ids))))
-        assert tuple(said.token_ids[place] for place in marked) == forced_close.ids[: len(marked)]
+        assert marked == list(range(forced_end.start, min(forced_end.end, len(said.token_ids))))
+        assert tuple(said.token_ids[place] for place in marked) == forced_end.ids[: len(marked)]
     return count
 
 
@@ -77,7 +77,7 @@ def check_stats(stats: EngineStats, samples: list[Passage]) -> None:
 
 async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
     """Start an engine and check the limits in it."""
-    tags = ThoughtTags(load_tokenizer(model_dir))
+    tags = ThinkingTags(load_tokenizer(model_dir))
     engine = VllmEngine(model_dir, config, version=WeightVersion(step=0), ends=ENDS, tags=tags)
     await engine.start()
     try:
@@ -89,7 +89,7 @@ async def story(model_dir: Path, config: EngineConfig, *, forced: int) -> None:
 async def limits_hold(engine: VllmEngine, model_dir: Path, *, forced: int = 12, drafts: bool = False) -> None:
     """Sample under many limits at once; then push weights while thoughts are in flight, and sample again."""
     tokenizer = load_tokenizer(model_dir)
-    tags = ThoughtTags(tokenizer)
+    tags = ThinkingTags(tokenizer)
     opening = "<think>\n" if tags.opened_by_prompt else ""
     prompt = tuple(tokenizer(f"<|im_start|>user\n2+2=?<|im_end|>\n<|im_start|>assistant\n{opening}")["input_ids"])
     rank = TrainerWorker(0, 1, "127.0.0.1", free_port(), LearnerConfig())

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 from support import tiny_models
-from unit.rollout.budget.test_limited_turns import SIZE, chosen, drawn, forced_token
+from unit.rollout.budget.test_limited_turns import SIZE, chosen, drawn, injected_token
 from vllm import SamplingParams
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsContext, LogitsProcRequestState
 
 from temper.learner.models.fresh import byte_tokenizer
-from temper.rollout.budget.rule import BUDGET, CLOSING, ThoughtLimit, ThoughtTags, extra_args
-from temper.rollout.engines.runners.batch_thought_processor import BatchThoughtProcessor
+from temper.rollout.budget.rule import BUDGET, CLOSING, ThinkingLimit, ThinkingTags, extra_args
+from temper.rollout.engines.runners.batch_thinking_processor import BatchThinkingProcessor
 
 SLOTS, LENGTH, DRAFTS = 12, 200, 3
 
@@ -37,7 +37,7 @@ class Buffer:
 class Turn:
     """A request: its limit, its prompt, which ends with the beginning of the turn, and what was sampled."""
 
-    limit: ThoughtLimit | None
+    limit: ThinkingLimit | None
     prompt: list[int]
     prefix_ids: list[int]
     said: list[int] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Turn:
 def test_turns_of_requests_that_come_and_go_are_closed_where_the_rule_closes_them(tmp_path: Path) -> None:
     rng, tokenizer = random.Random(2), byte_tokenizer()
     model = tiny_models.llama(tmp_path)
-    tags = ThoughtTags(tokenizer)
+    tags = ThinkingTags(tokenizer)
     buffers = [Buffer(torch.zeros(shape, dtype=torch.int32)) for shape in [(SLOTS, LENGTH), *[(SLOTS,)] * 3]]
     all_ids, prompt_len, prefill_len, total_len = buffers
     states = LogitsProcRequestState(torch.device("cpu"), SLOTS, SIZE, all_ids, prompt_len, prefill_len, total_len)
@@ -55,7 +55,7 @@ def test_turns_of_requests_that_come_and_go_are_closed_where_the_rule_closes_the
         additional_config={CLOSING: tags.closing},
         num_speculative_tokens=DRAFTS,
     )
-    processor = BatchThoughtProcessor(config, states)
+    processor = BatchThinkingProcessor(config, states)
     running: dict[int, Turn] = {}
     forced = accepted = 0
 
@@ -73,12 +73,12 @@ def test_turns_of_requests_that_come_and_go_are_closed_where_the_rule_closes_the
         if turn.limit is None:
             return None
         ids = [*turn.prefix_ids, *turn.said, *guess]
-        return forced_token(tags, turn.limit, ids, opened=tags.opened_by(turn.prompt))
+        return injected_token(tags, turn.limit, ids, opened=tags.opened_by(turn.prompt))
 
     for _ in range(150):
         for slot in rng.sample(range(SLOTS), 2):
             if slot not in running or len(running[slot].said) > 20:
-                limit = ThoughtLimit(tokens=rng.choice([0, 2, 9, 15]), grace=rng.choice([0, 5]))
+                limit = ThinkingLimit(tokens=rng.choice([0, 2, 9, 15]), grace=rng.choice([0, 5]))
                 prompt = tokenizer(rng.choice(["ask <think>\n", "ask <think>\n", "ask\n"]))["input_ids"]
                 prefix_ids = drawn(rng, tokenizer, rng.choice([0, 0, 0, 7]))
                 enter(slot, Turn(None if rng.random() < 0.2 else limit, prompt, prefix_ids))
