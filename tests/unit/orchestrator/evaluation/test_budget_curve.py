@@ -397,5 +397,5 @@ def test_an_evaluation_without_budgets_asks_each_task_once_and_writes_no_curve(t
     assert (found["version"], "curve" in found, sorted(found["tasks"])) == (0, False, sorted(found["envs"]))
     assert [(one["right"], one["scored"], one["failed"]) for one in found["tasks"]["math"]] == [(2, 2, 0)] * 2
     assert len({one["key"] for one in found["tasks"]["math"]}) == 2
-    assert not [name for name in metrics if "thinking" in name]
+    assert not [name for name in metrics if "/thinking/" in name]
     assert [path.name for path in (tmp_path / "run" / "trajectories").iterdir()] == ["eval-rl.jsonl"]
