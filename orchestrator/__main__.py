@@ -13,6 +13,7 @@ from temper.orchestrator.cli.env_commands import add_env_commands
 from temper.orchestrator.cli.eval_command import add_eval_command, is_override
 from temper.orchestrator.cli.exit_status import ends_unread, exit_status
 from temper.orchestrator.cli.look_commands import add_look_commands
+from temper.orchestrator.cli.push_command import add_push_command
 from temper.orchestrator.cli.run_commands import add_run_commands
 from temper.orchestrator.cli.serve_command import add_serve_command
 from temper.orchestrator.cluster.this_machine import module_folder, search_last
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 GROUPS = {
     "train and evaluate": ("run", "eval", "fork", "submit", "serve"),
-    "look at runs": ("status", "scale", "report", "view", "ui"),
+    "look at runs": ("status", "scale", "report", "view", "ui", "push"),
     "prepare and check": ("config", "doctor", "env", "debug"),
 }
 """The commands as `--help` lists them. Those of two words are listed by the first one."""
@@ -79,6 +80,7 @@ def parser() -> argparse.ArgumentParser:
     add_eval_command(commands)
     add_serve_command(commands)
     add_look_commands(commands)
+    add_push_command(commands)
     add_config_command(commands)
     add_doctor_commands(commands)
     env = _add_group(commands, "env", "check, write and list environments, and grade answers by them")

@@ -11,7 +11,7 @@ from temper.orchestrator.evaluation.record import EnvResult, RunRecord
 
 HASH = 7
 """Characters of a commit."""
-NO_TRAINING = ("eval", "report")
+NO_TRAINING = ("init", "eval", "report")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ def describe_run(record: RunRecord, folder: Path) -> dict[str, str]:
     facts = {
         "model": describe_model(record.config),
         "data": ", ".join(_describe_env(name, env) for name, env in record.config.get("envs", {}).items()),
-        "hardware": record.config.get("chosen", {}).get("hardware", ""),
+        "hardware": record.config.get("resolved", {}).get("hardware", ""),
         "stages": ", ".join(name for name in record.stage_seconds if name.partition("-")[0] not in NO_TRAINING),
         "seed": "" if record.seed is None else str(record.seed),
         "commit": source_commit(),
