@@ -26,8 +26,8 @@ from temper.orchestrator.tools.inspect.viewer.page import document, facts_of
 from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
 from temper.orchestrator.tools.inspect.viewer.server import ViewServer
 from temper.orchestrator.tools.inspect.viewer.token_bytes import tokenizer_of_run
-from temper.orchestrator.tracking.mlflow.dashboard import runs_page, serving
-from temper.orchestrator.tracking.mlflow.tracker import store_of
+from temper.orchestrator.tracking.mlflow.dashboard import runs_page, serve
+from temper.orchestrator.tracking.mlflow.tracker import find_store
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
@@ -235,7 +235,7 @@ def _serve(run: RunDir, port: int) -> int:
 
 
 def _ui(given: argparse.Namespace) -> int:
-    store = store_of(None, given.runs_dir)
+    store = find_store(None, given.runs_dir)
     if store.startswith(("http://", "https://")):
         address = runs_page(store.rstrip("/"), given.experiment)
         print(blanked(address))
@@ -246,7 +246,7 @@ def _ui(given: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the server is ended in any case
     with (
         contextlib.suppress(KeyboardInterrupt),
-        serving(store, port=given.port, log=given.runs_dir / "mlflow-ui.log") as (address, server),
+        serve(store, port=given.port, log=given.runs_dir / "mlflow-ui.log") as (address, server),
     ):
         page = runs_page(address, given.experiment)
         print(f"{page} (Ctrl-C ends the server)", flush=True)

@@ -26,7 +26,7 @@ from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, StageInstance, all_stages
-from temper.orchestrator.tracking.place import Ended
+from temper.orchestrator.tracking.backend import RunStatus
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
@@ -116,13 +116,13 @@ def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) 
 
 
 async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: list[StageInstance]) -> int:
-    tracker = tracker_of(config, folder, say=progress.note)
+    tracker = tracker_of(config, folder, notify=progress.note)
     stop = StopFlag()
     will_train = any(one.stage.trains for one in ahead)
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
-    ended = Ended.FAILED
+    ended = RunStatus.FAILED
     try:
-        tell_tracker(tracker, config, folder, say=progress.note)
+        tell_tracker(tracker, config, folder, notify=progress.note)
         await _start_cluster(run, config, ahead)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
         async with run.supervision.watching():
@@ -130,14 +130,14 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
                 stop.check()
                 await _run_stage(run, one, config)
         tell_model(tracker, folder)
-        ended = Ended.FINISHED
+        ended = RunStatus.FINISHED
         return 0
     except StopRequested:
-        ended = Ended.KILLED
+        ended = RunStatus.KILLED
         progress.note("stopped as asked; the same command continues the run")
         return STOPPED
     except (KeyboardInterrupt, asyncio.CancelledError):  # stopped at once, by a second signal
-        ended = Ended.KILLED
+        ended = RunStatus.KILLED
         raise
     finally:
         await run.close()
@@ -182,7 +182,7 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
     seconds = time.monotonic() - began
     finish(run, one, seconds, wanted=config.steps(one) if one.stage.trains else 0)
     tell_stage(run.tracker, one, config, run.folder, seconds)
-    tell_note(run.tracker, run.folder, say=run.progress.note)
+    tell_note(run.tracker, run.folder, notify=run.progress.note)
     run.progress.end_stage()
     run.progress.note(f"{one.name}: done in {seconds:.0f} s")
 

@@ -16,34 +16,34 @@ from temper.orchestrator.pipeline.config import Config, flat_config
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.stages.stage import Role, StageInstance
-from temper.orchestrator.tracking.mlflow.tracker import SQLITE, StoredRun, mlflow_sender, store_of
-from temper.orchestrator.tracking.place import FILE, PAGE, DataSet, first_line
-from temper.orchestrator.tracking.sinks.sink import SinkRun, sink_sender
+from temper.orchestrator.tracking.backend import FILE, PAGE, DataSet, first_line
+from temper.orchestrator.tracking.mlflow.tracker import SQLITE, StoredRun, find_store, make_mlflow_sender
+from temper.orchestrator.tracking.sinks.sink import SinkRun, make_sink_sender
 from temper.orchestrator.tracking.tracker import Tracker
 
 
-def tracker_of(config: Config, folder: RunDir, *, say: Callable[[str], None]) -> Tracker:
+def tracker_of(config: Config, folder: RunDir, *, notify: Callable[[str], None]) -> Tracker:
     tracking, local_dir = config.tracking, folder.root.parent
     stored = StoredRun(
         name=config.name,
-        uri=store_of(tracking.uri, local_dir),
+        uri=find_store(tracking.uri, local_dir),
         experiment=tracking.experiment,
         metrics=folder.metrics,
-        memory=folder.tracking,
+        state_dir=folder.tracking,
         artifacts=local_dir.absolute() / "mlartifacts",
         traces=tracking.traces,
         stages=tracking.stages,
         registered=tracking.registered_model,
         system_s=tracking.system_s,
     )
-    further = [sink_sender(sink_run(config, folder, sink), say=say) for sink in tracking.also]
-    return Tracker(mlflow_sender(stored, say=say), *further)
+    further = [make_sink_sender(sink_run(config, folder, sink), notify=notify) for sink in tracking.also]
+    return Tracker(make_mlflow_sender(stored, notify=notify), *further)
 
 
 def stores_by_path(config: Config) -> dict[str, str]:
     """Return the settings of stores that a relative path names, in the settings or by a variable, with the whole path."""
     stores = {}
-    uri = store_of(config.tracking.uri, Path(config.runs_dir))
+    uri = find_store(config.tracking.uri, Path(config.runs_dir))
     if uri.startswith(SQLITE) and not Path(uri.removeprefix(SQLITE)).is_absolute():
         stores["tracking.uri"] = f"{SQLITE}{Path(uri.removeprefix(SQLITE)).absolute()}"
     folder = config.tracking.trackio.dir or os.environ.get("TRACKIO_DIR")
@@ -59,7 +59,7 @@ def sink_run(config: Config, folder: RunDir, sink: str) -> SinkRun:
         name=config.name,
         project=(wandb if sink == "wandb" else trackio).project,
         metrics=folder.metrics.absolute(),
-        memory=(folder.tracking / sink).absolute(),
+        state_dir=(folder.tracking / sink).absolute(),
         store=str(trackio_store(config)) if sink == "trackio" else "",
         entity=wandb.entity,
         uploads=wandb.uploads,
@@ -74,14 +74,14 @@ def trackio_store(config: Config) -> Path:
 LONGEST_DIGEST = 36
 
 
-def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, say: Callable[[str], None]) -> None:
+def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, notify: Callable[[str], None]) -> None:
     """Send all that a run has by now but its metrics: a process that was killed may not have sent it."""
     tracker.params(flat_config(config))
     state = folder.state()
     for one in config.instances:
         if one.name in state.done:
             tell_stage(tracker, one, config, folder, state.seconds.get(one.name, 0.0))
-    tell_note(tracker, folder, say=say)
+    tell_note(tracker, folder, notify=notify)
     reported = any(one.stage.role is Role.REPORT and one.name in state.done for one in config.instances)
     answers = folder.newest_trajectories() if reported and config.tracking.trajectories else []
     for path in (*folder.artifacts, *answers):
@@ -90,12 +90,12 @@ def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, say: Calla
         tracker.episodes(path)
 
 
-def tell_note(tracker: Tracker, folder: RunDir, *, say: Callable[[str], None]) -> None:
-    """Send the description of the run. If that fails, `say` gets the reason."""
+def tell_note(tracker: Tracker, folder: RunDir, *, notify: Callable[[str], None]) -> None:
+    """Send the description of the run. If that fails, `notify` gets the reason."""
     try:
         note = run_note(folder)
     except Exception as error:  # a description must not end the run
-        say(f"tracking: the run is not described anew ({first_line(error)})")
+        notify(f"tracking: the run is not described anew ({first_line(error)})")
         return
     tracker.describe(note)
 

@@ -14,7 +14,7 @@ TEXTS = ("prompt", "answer", "verdict")
 """Columns, before the others, of what was asked and answered: the first of the answers to a task, and the verifier's line."""
 
 
-def table_of(result: dict[str, Any], answers: Path | None) -> dict[str, Any]:
+def build_table(result: dict[str, Any], answers: Path | None) -> dict[str, Any]:
     """Return the columns and rows of an evaluation's file; with the file of its `answers` the texts too."""
     texts = {} if answers is None else _texts(answers)
     rows = []
@@ -27,7 +27,7 @@ def table_of(result: dict[str, Any], answers: Path | None) -> dict[str, Any]:
     return {"columns": [*(() if answers is None else TEXTS), *COLUMNS], "data": rows}
 
 
-def accuracies(result: dict[str, Any]) -> dict[str, float]:
+def read_accuracies(result: dict[str, Any]) -> dict[str, float]:
     """Return the accuracy of each environment by its metric's name, as far as it is known."""
     known = {env: values.get("avg_at_k") for env, values in result["envs"].items()}
     return {f"{ACCURACY}/{env}": float(value) for env, value in known.items() if value is not None}
@@ -43,11 +43,11 @@ def _texts(path: Path) -> dict[tuple[str, str], list[str | None]]:
             key = row["env"], row["key"]
             if key not in found:
                 answer = row["turns"][-1]["answer"] if row["turns"] else ""
-                found[key] = [asked(row["messages"]), answer, blanked(row.get("detail", ""))]
+                found[key] = [last_user_message(row["messages"]), answer, blanked(row.get("detail", ""))]
     return found
 
 
-def asked(messages: Sequence[dict[str, Any]]) -> str:
+def last_user_message(messages: Sequence[dict[str, Any]]) -> str:
     """Return the last thing that a user said, as text."""
     content = next((m.get("content") for m in reversed(messages) if m.get("role") == "user"), "")
     return content if isinstance(content, str) else json.dumps(content)

@@ -40,7 +40,7 @@ REFUSED = re.compile(r"[^\w./: -]")
 """Characters that MLflow takes in no name."""
 
 
-def shown_name(stage: str, key: str, *, of: str | None = None) -> str:
+def display_name(stage: str, key: str, *, of: str | None = None) -> str:
     """Return the name of a key of a stage's rows, in the run or, with `of`, in the nested run of this stage alone."""
     key = REFUSED.sub("_", key)
     if stage == SYSTEM:
@@ -58,6 +58,6 @@ def shown_name(stage: str, key: str, *, of: str | None = None) -> str:
     return key if of else f"{stage}/{key}"
 
 
-def shown_values(row: MetricsRow, *, of: str | None = None) -> dict[str, float]:
+def display_values(row: MetricsRow, *, of: str | None = None) -> dict[str, float]:
     """Return a row's values that are numbers, under the names that are shown."""
-    return {shown_name(row.stage, name, of=of): value for name, value in row.values.items() if math.isfinite(value)}
+    return {display_name(row.stage, name, of=of): value for name, value in row.values.items() if math.isfinite(value)}

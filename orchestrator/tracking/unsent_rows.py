@@ -17,7 +17,7 @@ NOTHING: dict[str, Any] = {"sent": 0, "offered": 0, "digest": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remembered:
+class RunIdentity:
     """Which run of the place is ours; `run.json`, stored before it is used."""
 
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -28,17 +28,17 @@ class Remembered:
     """The runs that this one replaces and that are not deleted yet."""
 
 
-def remembered(folder: Path) -> Remembered:
+def load_identity(folder: Path) -> RunIdentity:
     """Return what is remembered of the run; for a new one its mark, stored before it is used for the first time."""
     path = folder / "run.json"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        remember(folder, Remembered())
+        save_identity(folder, RunIdentity())
     raw = json.loads(path.read_text(encoding="utf-8"))
-    return Remembered(mark=raw["mark"], run_id=raw["run_id"], replaced=tuple(raw.get("replaced", ())))
+    return RunIdentity(mark=raw["mark"], run_id=raw["run_id"], replaced=tuple(raw.get("replaced", ())))
 
 
-def remember(folder: Path, known: Remembered) -> None:
+def save_identity(folder: Path, known: RunIdentity) -> None:
     """Store it, whole or not at all."""
     write_json(folder / "run.json", asdict(known))
 
@@ -53,7 +53,7 @@ class UnsentRows:
     def __init__(self, metrics: Path, record: Path, stages: Collection[str] = ()) -> None:
         """With `stages` the lines of other stages do not count."""
         self._metrics = metrics
-        self._heads = tuple(f'{{"stage": {json.dumps(stage)},'.encode() for stage in stages)
+        self._prefixes = tuple(f'{{"stage": {json.dumps(stage)},'.encode() for stage in stages)
         self._record = record
         self.known = _read(record)
         """The content of the record."""
@@ -62,26 +62,26 @@ class UnsentRows:
         self._offset = 0
         self._digest = hashlib.blake2b(digest_size=16)
         """Of the lines before `_offset`, which were sent."""
-        self._cut = False
+        self._lost_rows = False
 
-    def is_cut(self) -> bool:
+    def has_lost_rows(self) -> bool:
         """Return whether a line that was offered is in the file no more."""
-        self._follow()
-        return bool(self.known["offered"]) if self._file is None else self._cut
+        self._open_current()
+        return bool(self.known["offered"]) if self._file is None else self._lost_rows
 
-    def send(self, deliver: Callable[[list[MetricsRow]], None], *, say: Callable[[str], None]) -> None:
+    def send(self, deliver: Callable[[list[MetricsRow]], None], *, notify: Callable[[str], None]) -> None:
         """Deliver all whole lines that are unsent. A line that is no row is named and left out."""
-        self._follow()
-        while not self._cut:
+        self._open_current()
+        while not self._lost_rows:
             lines, offset = self._next()
             if not lines:
                 return
             digest = self._digest.copy()
             digest.update(b"".join(lines))
             count = self.known["sent"] + len(lines)
-            self._note({"sent": self.known["sent"], "offered": count, "digest": digest.hexdigest()})
-            deliver(self._rows(lines, say))
-            self._note(self.known | {"sent": count})
+            self._write_record({"sent": self.known["sent"], "offered": count, "digest": digest.hexdigest()})
+            deliver(self._rows(lines, notify))
+            self._write_record(self.known | {"sent": count})
             self._digest, self._offset = digest, offset
 
     def count(self) -> int:
@@ -111,24 +111,24 @@ class UnsentRows:
                     found.append(line)
         return found, offset
 
-    def _rows(self, lines: list[bytes], say: Callable[[str], None]) -> list[MetricsRow]:
+    def _rows(self, lines: list[bytes], notify: Callable[[str], None]) -> list[MetricsRow]:
         found = []
         for line in lines:
             try:
                 found.append(parse_row(line.decode(errors="replace").removesuffix("\n")))
             except ValueError as error:
-                say(f"tracking: {self._metrics} has a line that is left out: {error}")
+                notify(f"tracking: {self._metrics} has a line that is left out: {error}")
         return found
 
     def _is_wanted(self, line: bytes) -> bool:
-        return line.endswith(b"\n") and (not self._heads or line.startswith(self._heads))
+        return line.endswith(b"\n") and (not self._prefixes or line.startswith(self._prefixes))
 
-    def _note(self, known: dict[str, Any]) -> None:
+    def _write_record(self, known: dict[str, Any]) -> None:
         self.known = known
         self._record.parent.mkdir(parents=True, exist_ok=True)
         write_json(self._record, known)
 
-    def _follow(self) -> None:
+    def _open_current(self) -> None:
         """Open the file that has the name now: a file that lost rows is another one, else it only grows."""
         try:
             now = os.stat(self._metrics)
@@ -145,17 +145,17 @@ class UnsentRows:
     def _check(self, file: BinaryIO) -> None:
         """Compare the file with the record, and find the first unsent line."""
         self._offset, self._digest = 0, hashlib.blake2b(digest_size=16)
-        digest, count, place = self._digest.copy(), 0, 0
+        digest, count, backend = self._digest.copy(), 0, 0
         for line in file:
             if count == self.known["offered"]:
                 break
-            place += len(line)
+            backend += len(line)
             if self._is_wanted(line):
                 digest.update(line)
                 count += 1
                 if count == self.known["sent"]:
-                    self._digest, self._offset = digest.copy(), place
-        self._cut = bool(self.known["offered"]) and digest.hexdigest() != self.known["digest"]
+                    self._digest, self._offset = digest.copy(), backend
+        self._lost_rows = bool(self.known["offered"]) and digest.hexdigest() != self.known["digest"]
 
 
 def _read(record: Path) -> dict[str, Any]:

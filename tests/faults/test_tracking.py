@@ -19,7 +19,7 @@ from support.fault_report import saw
 from support.healing import audited, steps_done
 
 from temper.orchestrator.run.metrics_log import MetricsRow
-from temper.orchestrator.tracking.metric_names import shown_name
+from temper.orchestrator.tracking.metric_names import display_name
 
 MANY = 2000
 """Steps, more than are made."""
@@ -102,7 +102,7 @@ def require_tracked(server: Server, run: Path) -> None:
     (found,) = of_the_experiment(server, ViewType.ACTIVE_ONLY)
     assert found.info.status == "FINISHED"
     for stage, name in METRICS:
-        history = client.get_metric_history(found.info.run_id, shown_name(stage, name))
+        history = client.get_metric_history(found.info.run_id, display_name(stage, name))
         sent = sorted((metric.step, metric.value) for metric in history)
         assert sent == [(row.step, row.values[name]) for row in rows(run, stage)], (stage, name)
     listed = [file for folder in (None, "eval") for file in client.list_artifacts(found.info.run_id, folder)]
@@ -113,7 +113,7 @@ def require_tracked(server: Server, run: Path) -> None:
 def sent_step(server: Server) -> int:
     """Return the newest step of rl that the server has."""
     (found,) = of_the_experiment(server, ViewType.ACTIVE_ONLY)
-    name = next(shown_name(stage, name) for stage, name in METRICS if stage == "rl")
+    name = next(display_name(stage, name) for stage, name in METRICS if stage == "rl")
     return max((one.step for one in MlflowClient(server.uri).get_metric_history(found.info.run_id, name)), default=0)
 
 

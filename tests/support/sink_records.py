@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from temper.orchestrator.run.metrics_log import read_metrics
-from temper.orchestrator.tracking.metric_names import shown_name
+from temper.orchestrator.tracking.metric_names import display_name
 
 Points = dict[str, dict[int, float]]
 """By the name of a metric, its value at each step."""
@@ -91,5 +91,5 @@ def expected(folder: Path) -> Points:
     for row in read_metrics(folder / "metrics.jsonl"):
         for name, value in row.values.items():
             if math.isfinite(value):
-                points.setdefault(shown_name(row.stage, name), {})[row.step] = value
+                points.setdefault(display_name(row.stage, name), {})[row.step] = value
     return points

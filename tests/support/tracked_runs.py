@@ -9,7 +9,7 @@ from typing import Any
 from mlflow.entities import Run, ViewType
 from mlflow.tracking import MlflowClient
 
-from temper.orchestrator.tracking.mlflow.tracker import StoredRun, mlflow_sender
+from temper.orchestrator.tracking.mlflow.tracker import StoredRun, make_mlflow_sender
 from temper.orchestrator.tracking.tracker import Tracker
 
 
@@ -21,7 +21,7 @@ def tracker(
     experiment: str = "",
     traces: int | None = None,
     system_s: float = 0.0,
-    say: Callable[[str], None] = print,
+    notify: Callable[[str], None] = print,
 ) -> Tracker:
     """The tracker of the run in a folder, by default in an experiment of the folder's name."""
     run = StoredRun(
@@ -29,12 +29,12 @@ def tracker(
         uri=uri,
         experiment=experiment or folder.name,
         metrics=folder / "metrics.jsonl",
-        memory=folder / "tracking",
+        state_dir=folder / "tracking",
         artifacts=folder / "mlartifacts",
         traces=traces,
         system_s=system_s,
     )
-    return Tracker(mlflow_sender(run, say=say))
+    return Tracker(make_mlflow_sender(run, notify=notify))
 
 
 def runs(folder: Path, uri: str, view: int = ViewType.ACTIVE_ONLY) -> dict[str, Run]:
@@ -54,9 +54,9 @@ def history(uri: str, run: Run, name: str) -> dict[int, float]:
     return {metric.step: metric.value for metric in found}
 
 
-def sent_rows(memory: Path) -> int:
+def sent_rows(state_dir: Path) -> int:
     """How many rows are known to have arrived."""
-    return sum(json.loads(path.read_text())["sent"] for path in memory.glob("*.sent"))
+    return sum(json.loads(path.read_text())["sent"] for path in state_dir.glob("*.sent"))
 
 
 def wait_for(what: Callable[[], object]) -> None:

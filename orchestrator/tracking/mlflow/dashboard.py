@@ -28,7 +28,7 @@ STOP_S = ANSWER_S = 10.0
 
 
 @contextlib.contextmanager
-def serving(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+def serve(store: str, *, port: int, log: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """Serve MLflow's pages of a store; yields their address, once they answer, and the process. What it prints goes to `log`.
 
     Raise `ValueError` where the port is taken or it ends instead, `TimeoutError` where it never answers.
@@ -61,10 +61,10 @@ def runs_page(address: str, experiment: str | None) -> str:
     """
     from mlflow.exceptions import MlflowException  # imported here: it takes seconds
 
-    from temper.orchestrator.tracking.mlflow.run import client_of
+    from temper.orchestrator.tracking.mlflow.run import make_client
 
     try:
-        client = client_of(address)
+        client = make_client(address)
         known = {one.name: one.experiment_id for one in client.search_experiments(max_results=1000)}
         if experiment is not None and experiment not in known:
             raise ValueError(f"--experiment {experiment} is not at {address}; there are {', '.join(known)}")

@@ -31,10 +31,18 @@ from mlflow.tracking import MlflowClient
 
 from temper.orchestrator.run.folder import evaluations_of
 from temper.orchestrator.run.metrics_log import MetricsRow
-from temper.orchestrator.tracking.metric_names import shown_values
+from temper.orchestrator.tracking.backend import (
+    REJECTED,
+    Backend,
+    DataSet,
+    RunDeletedError,
+    RunStatus,
+    first_line,
+    is_refusal,
+)
+from temper.orchestrator.tracking.metric_names import display_values
 from temper.orchestrator.tracking.mlflow.tracker import StoredRun
-from temper.orchestrator.tracking.place import REJECTED, DataSet, Ended, Place, RunDeletedError, first_line, is_refusal
-from temper.orchestrator.tracking.unsent_rows import Remembered, UnsentRows, remember, remembered
+from temper.orchestrator.tracking.unsent_rows import RunIdentity, UnsentRows, load_identity, save_identity
 
 AT_ONCE = {"metrics": 1000, "params": 100, "tags": 100}
 """Entries that MLflow takes in one call."""
@@ -50,18 +58,18 @@ OWN_TAGS = ("temper.", "event.", "now.", "mlflow.runName")
 """Tags that are made anew in a run that replaces another; those of people move with it."""
 
 
-class MlflowRun(Place):
-    """A run at a store, remembered in its folder `memory`, whose `<id>.sent` counts the rows sent."""
+class MlflowRun(Backend):
+    """A run at a store, remembered in its folder `state_dir`, whose `<id>.sent` counts the rows sent."""
 
-    def __init__(self, run: StoredRun, *, say: Callable[[str], None], parent: "MlflowRun | None" = None) -> None:
+    def __init__(self, run: StoredRun, *, notify: Callable[[str], None], parent: "MlflowRun | None" = None) -> None:
         """With a `parent` it is the nested run of the stage `run.name`, which gets the rows of that stage alone."""
         if run.is_local:
             run.artifacts.parent.mkdir(parents=True, exist_ok=True)
-        self.client = client_of(run.uri)
+        self.client = make_client(run.uri)
         self.run = run
         self.id = ""
         self.experiment_id = ""
-        self._say = say
+        self._notify = notify
         self._parent = parent
         self._params: dict[str, str] = {}
         self._rejected: set[str] = set()
@@ -70,7 +78,7 @@ class MlflowRun(Place):
     @property
     def replaced(self) -> tuple[str, ...]:
         """The runs that this one replaces, and that are not deleted yet."""
-        return remembered(self.run.memory).replaced
+        return load_identity(self.run.state_dir).replaced
 
     def connect(self) -> UnsentRows:
         """Find the run or create it, in the place of one that has rows which the file lost; return the rows it lacks.
@@ -78,27 +86,27 @@ class MlflowRun(Place):
         Raise `RunDeletedError` if somebody deleted it.
         """
         self.experiment_id = self._experiment()
-        known = remembered(self.run.memory)
-        run = self._found(known.run_id) or self._marked(known.mark)
+        known = load_identity(self.run.state_dir)
+        run = self._find(known.run_id) or self._find_by_mark(known.mark)
         if run is None and known.run_id is not None:
-            self._say(f"tracking: {self.run.uri} has no run {known.run_id}; a new one begins there, with all rows")
+            self._notify(f"tracking: {self.run.uri} has no run {known.run_id}; a new one begins there, with all rows")
         if run is not None:
             self.id = str(run.info.run_id)
             self._require_active(run)
-            unsent = self._unsent()
-            if unsent.is_cut():
-                known, run = Remembered(replaced=(*known.replaced, self.id)), None
-                remember(self.run.memory, known)
+            unsent = self._open_unsent()
+            if unsent.has_lost_rows():
+                known, run = RunIdentity(replaced=(*known.replaced, self.id)), None
+                save_identity(self.run.state_dir, known)
             unsent.close()
-        run = run or self._created(known)
+        run = run or self._create(known)
         self.id = str(run.info.run_id)
-        remember(self.run.memory, replace(known, run_id=self.id))
+        save_identity(self.run.state_dir, replace(known, run_id=self.id))
         self.client.update_run(self.id, status="RUNNING")
         self._params = dict(run.data.params)
-        return self._unsent()
+        return self._open_unsent()
 
-    def require_there(self) -> None:
-        self._require_active(self._found(self.id))
+    def require_run(self) -> None:
+        self._require_active(self._find(self.id))
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
         """Deliver rows. To deliver one twice leaves one: time and value are the same."""
@@ -135,28 +143,28 @@ class MlflowRun(Place):
 
     def delete_replaced(self) -> None:
         """Tag and delete the runs that this one replaces, once this one has everything. A server may refuse."""
-        known = remembered(self.run.memory)
+        known = load_identity(self.run.state_dir)
         for old in known.replaced:
             try:
                 self._delete(old)
             except MlflowException as error:
                 if not is_refusal(error):
                     raise
-                self._say(
+                self._notify(
                     f"tracking: {self.run.uri} keeps the run {old} ({first_line(error)}), which {self.id} replaces: it has "
                     f"rows that metrics.jsonl no longer has"
                 )
-            for file in self.run.memory.glob(f"{old}.*"):
+            for file in self.run.state_dir.glob(f"{old}.*"):
                 file.unlink()
         if known.replaced:
-            remember(self.run.memory, replace(known, replaced=()))
+            save_identity(self.run.state_dir, replace(known, replaced=()))
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: RunStatus) -> None:
         self.client.set_terminated(self.id, status=ended.value)
 
-    def _unsent(self) -> UnsentRows:
+    def _open_unsent(self) -> UnsentRows:
         stages = () if self._parent is None else (self.run.name, evaluations_of(self.run.name))
-        return UnsentRows(self.run.metrics, self.run.memory / f"{self.id}.sent", stages)
+        return UnsentRows(self.run.metrics, self.run.state_dir / f"{self.id}.sent", stages)
 
     def _log(self, kind: str, entries: list[Any]) -> None:
         for start in range(0, len(entries), AT_ONCE[kind]):
@@ -169,27 +177,27 @@ class MlflowRun(Place):
         except MlflowException as error:
             if error.error_code not in REJECTED:
                 raise
-            self.require_there()
+            self.require_run()
             if len(entries) > 1:
                 middle = len(entries) // 2
                 self._log_batch(kind, entries[:middle])
                 self._log_batch(kind, entries[middle:])
             elif entries[0].key not in self._rejected:
                 self._rejected.add(entries[0].key)
-                self._say(f"tracking: {self.run.uri} does not take {entries[0].key!r} ({first_line(error)})")
+                self._notify(f"tracking: {self.run.uri} does not take {entries[0].key!r} ({first_line(error)})")
 
     def _delete(self, old: str) -> None:
-        run = self._found(old)
+        run = self._find(old)
         if run is not None and run.info.lifecycle_stage != LifecycleStage.DELETED:
             self.client.set_tag(old, REPLACED_BY, self.id)
-            for nested in self._tagged(PARENT, old, ViewType.ACTIVE_ONLY):
+            for nested in self._search_by_tag(PARENT, old, ViewType.ACTIVE_ONLY):
                 self.client.set_tag(nested.info.run_id, PARENT, self.id)
             self.client.update_run(old, status="KILLED")
             self.client.delete_run(old)
 
-    def _created(self, known: Remembered) -> Run:
+    def _create(self, known: RunIdentity) -> Run:
         """Create the run, with the start and the people's tags of the one that it replaces."""
-        old = self._found(known.replaced[-1]) if known.replaced else None
+        old = self._find(known.replaced[-1]) if known.replaced else None
         began, tags = (None, {}) if old is None else (old.info.start_time, old.data.tags)
         kept = {name: value for name, value in tags.items() if not name.startswith(OWN_TAGS)}
         own = {MARK: known.mark}
@@ -200,7 +208,7 @@ class MlflowRun(Place):
         )
         return made
 
-    def _found(self, run_id: str | None) -> Run | None:
+    def _find(self, run_id: str | None) -> Run | None:
         try:
             return None if run_id is None else self.client.get_run(run_id)
         except MlflowException as error:
@@ -208,11 +216,11 @@ class MlflowRun(Place):
                 raise
             return None
 
-    def _marked(self, mark: str) -> Run | None:
-        found = self._tagged(MARK if self._parent is None else STAGE_MARK, mark, ViewType.ALL)
+    def _find_by_mark(self, mark: str) -> Run | None:
+        found = self._search_by_tag(MARK if self._parent is None else STAGE_MARK, mark, ViewType.ALL)
         return found[0] if found else None
 
-    def _tagged(self, tag: str, value: str, view: int) -> list[Run]:
+    def _search_by_tag(self, tag: str, value: str, view: int) -> list[Run]:
         query = f"tags.`{tag}` = '{value}'"
         return list(self.client.search_runs([self.experiment_id], filter_string=query, run_view_type=view))
 
@@ -220,7 +228,7 @@ class MlflowRun(Place):
         if run is None or run.info.lifecycle_stage == LifecycleStage.DELETED:
             raise RunDeletedError(
                 f"the run {self.id} was deleted at {self.run.uri}, so nothing more is sent; restore it there, or delete "
-                f"{self.run.memory} to begin a new one; metrics.jsonl has all"
+                f"{self.run.state_dir} to begin a new one; metrics.jsonl has all"
             )
 
     def _experiment(self) -> str:
@@ -235,7 +243,7 @@ class MlflowRun(Place):
 
 def _metrics(row: MetricsRow, of: str | None) -> list[Metric]:
     time = round(row.time * 1000)
-    values = shown_values(row, of=of)
+    values = display_values(row, of=of)
     return [Metric(name, value, time, row.step) for name, value in values.items()]
 
 
@@ -245,12 +253,12 @@ def _event(row: MetricsRow) -> RunTag:
     return RunTag(f"event.{round(row.time * 1000)}.{text}", row.event_line[:LONGEST_VALUE])
 
 
-def known_experiments(uri: str) -> int:
+def count_experiments(uri: str) -> int:
     """Return how many experiments a store has, up to 100. Raise MLflow's error if it does not answer."""
-    return len(client_of(uri).search_experiments(max_results=100))
+    return len(make_client(uri).search_experiments(max_results=100))
 
 
-def client_of(uri: str) -> Any:
+def make_client(uri: str) -> Any:
     """Return a client that gives up soon, and logs little."""
     for variable, value in (("TIMEOUT", "5"), ("MAX_RETRIES", "0"), ("BACKOFF_FACTOR", "0")):
         os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{variable}", value)

@@ -23,7 +23,7 @@ from mlflow.entities import (
 )
 
 from temper.orchestrator.run.redaction import blanked
-from temper.orchestrator.tracking.evaluation_table import asked
+from temper.orchestrator.tracking.evaluation_table import last_user_message
 from temper.rewards.score import correctness
 
 Row = dict[str, Any]
@@ -49,7 +49,7 @@ class Part:
     facts: dict[str, Any]
 
 
-def sampled_rows(path: Path, count: int) -> Iterator[tuple[int, Row]]:
+def sample_rows(path: Path, count: int) -> Iterator[tuple[int, Row]]:
     """Yield up to `count` rows of a file of trajectories, evenly over it, each with the number of its line.
 
     A file that is gone, or a torn line, yields nothing: it will be made again.
@@ -59,19 +59,19 @@ def sampled_rows(path: Path, count: int) -> Iterator[tuple[int, Row]]:
     except FileNotFoundError:
         return
     wanted = min(count, len(lines))
-    for place in sorted({number * len(lines) // wanted for number in range(wanted)}):
+    for backend in sorted({number * len(lines) // wanted for number in range(wanted)}):
         try:
-            yield place, json.loads(lines[place], parse_constant=lambda _: None)
+            yield backend, json.loads(lines[backend], parse_constant=lambda _: None)
         except json.JSONDecodeError:
             continue
 
 
-def trace_of(
-    row: Row, place: int, *, ended: float, experiment: str, run: str, file: str
+def build_trace(
+    row: Row, backend: int, *, ended: float, experiment: str, run: str, file: str
 ) -> tuple[TraceInfo, list[Span]]:
-    """Return the trace and spans of a recorded answer, the line `place` of a file written at `ended`, in seconds."""
-    number = hashlib.blake2b(f"{run}/{file}/{place}".encode(), digest_size=16).hexdigest()
-    whole, *parts = parts_of(row, ended=ended)
+    """Return the trace and spans of a recorded answer, the line `backend` of a file written at `ended`, in seconds."""
+    number = hashlib.blake2b(f"{run}/{file}/{backend}".encode(), digest_size=16).hexdigest()
+    whole, *parts = build_parts(row, ended=ended)
     failure = None if row["failure"] is None else blanked(f"{row['failure']['kind']}: {row['failure']['message']}")
     prompt, sampled = (sum(len(turn[ids]) for turn in row["turns"]) for ids in ("context_ids", "sampled_ids"))
     usage = {"input_tokens": prompt, "output_tokens": sampled, "total_tokens": prompt + sampled}
@@ -83,20 +83,20 @@ def trace_of(
         request_time=whole.began // MS,
         execution_duration=max(1, (whole.ended - whole.began) // MS),
         state=TraceState.OK if failure is None else TraceState.ERROR,
-        request_preview=asked(row["messages"])[:PREVIEW],
+        request_preview=last_user_message(row["messages"])[:PREVIEW],
         response_preview=failure or whole.outputs["answer"][:PREVIEW],
         trace_metadata={SOURCE_RUN: run, "mlflow.trace.tokenUsage": json.dumps(usage)},
-        tags={"mlflow.traceName": row["env"], "env": row["env"], "file": file, "line": str(place + 1)},
+        tags={"mlflow.traceName": row["env"], "env": row["env"], "file": file, "line": str(backend + 1)},
         assessments=[
             Feedback(name=name, value=value, source=VERIFIER, rationale=why, trace_id=f"tr-{number}")
             for name, value in scores.items()
         ],
     )
     spans = [_span(whole, number, ROOT, None, failure)]
-    return info, spans + [_span(part, number, place, ROOT, None) for place, part in enumerate(parts, ROOT + 1)]
+    return info, spans + [_span(part, number, backend, ROOT, None) for backend, part in enumerate(parts, ROOT + 1)]
 
 
-def parts_of(row: Row, *, ended: float) -> Iterator[Part]:
+def build_parts(row: Row, *, ended: float) -> Iterator[Part]:
     """Yield the episode of a row, its turns, their calls and its grading.
 
     The time of an episode outside its turns, above all that of its making, is before them.

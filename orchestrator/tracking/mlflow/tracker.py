@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from temper.orchestrator.tracking.place import Place
+from temper.orchestrator.tracking.backend import Backend
 from temper.orchestrator.tracking.sending import Sender
 
 SQLITE = "sqlite:///"
@@ -14,7 +14,7 @@ USUAL_TRACES = 8
 CLOSE_S = 15.0
 
 
-def store_of(uri: str | None, local_dir: Path) -> str:
+def find_store(uri: str | None, local_dir: Path) -> str:
     """Return the store of a run: the given one, else that of the environment, else a file next to the runs."""
     return uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{local_dir.absolute()}/mlflow.db"
 
@@ -27,7 +27,7 @@ class StoredRun:
     uri: str
     experiment: str
     metrics: Path
-    memory: Path
+    state_dir: Path
     """The folder that keeps which run of the store this is, so that it stays one however often its process dies."""
     artifacts: Path
     """The folder of the files of a new experiment in a local store."""
@@ -46,7 +46,7 @@ class StoredRun:
         return self.uri.startswith(SQLITE)
 
     @property
-    def shown_traces(self) -> int:
+    def traces_per_file(self) -> int:
         """How many episodes of a file become traces."""
         return self.traces if self.traces is not None else USUAL_TRACES if self.is_local else 0
 
@@ -56,12 +56,12 @@ class StoredRun:
         return self.registered if self.registered is not None else f"temper-{self.name}" if self.is_local else ""
 
 
-def mlflow_sender(run: StoredRun, *, say: Callable[[str], None] = print) -> Sender:
+def make_mlflow_sender(run: StoredRun, *, notify: Callable[[str], None] = print) -> Sender:
     """Return the sender of a run to MLflow."""
     # Imported here: MLflow takes seconds, and most commands track nothing. Not in the thread, as the run imports much then.
-    from temper.orchestrator.tracking.mlflow.place import MlflowPlace
+    from temper.orchestrator.tracking.mlflow.backend import MlflowBackend
 
-    def make() -> Place:
-        return MlflowPlace(run, say=say)
+    def make() -> Backend:
+        return MlflowBackend(run, notify=notify)
 
-    return Sender(run.uri, make, say=say, close_s=CLOSE_S)
+    return Sender(run.uri, make, notify=notify, close_s=CLOSE_S)

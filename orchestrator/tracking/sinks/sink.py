@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from temper.orchestrator.run.metrics_log import MetricsRow
-from temper.orchestrator.tracking.evaluation_table import accuracies
+from temper.orchestrator.tracking.backend import FILE, PAGE, Backend
+from temper.orchestrator.tracking.evaluation_table import read_accuracies
 from temper.orchestrator.tracking.metric_names import EVALUATIONS
-from temper.orchestrator.tracking.place import FILE, PAGE, Place
 from temper.orchestrator.tracking.sending import Sender
 
 LINK = re.compile(rf"(?: - )?!?\[[^\]]*\]\((?:{PAGE}|{FILE})[^)]*\)")
@@ -27,7 +27,7 @@ class SinkRun:
     project: str
     metrics: Path
     """The metrics file, whose folder is the run's."""
-    memory: Path
+    state_dir: Path
     """The folder in which the sink keeps its state of the run."""
     store: str = ""
     """The folder of the store, of trackio."""
@@ -45,28 +45,28 @@ class SinkRun:
         return path.relative_to(self.root) if path.is_relative_to(self.root) else Path(path.name)
 
 
-def sink_sender(run: SinkRun, *, say: Callable[[str], None]) -> Sender:
+def make_sink_sender(run: SinkRun, *, notify: Callable[[str], None]) -> Sender:
     """Return the sender of a run to a second place, whose library its thread imports."""
 
-    def make() -> Place:
-        run.memory.mkdir(parents=True, exist_ok=True)
+    def make() -> Backend:
+        run.state_dir.mkdir(parents=True, exist_ok=True)
         if run.sink == "wandb":
             from temper.orchestrator.tracking.sinks.wandb_sink import WandbSink
 
-            return WandbSink(run, say=say)
-        from temper.orchestrator.tracking.sinks.trackio_sink import trackio_sink
+            return WandbSink(run, notify=notify)
+        from temper.orchestrator.tracking.sinks.make_trackio_sink import make_trackio_sink
 
-        return trackio_sink(run)
+        return make_trackio_sink(run)
 
-    return Sender(run.sink, make, say=say, close_s=CLOSE_S)
+    return Sender(run.sink, make, notify=notify, close_s=CLOSE_S)
 
 
-def without_links(note: str) -> str:
+def strip_links(note: str) -> str:
     """Return a note without its links to pages of MLflow's, and without pictures that it serves."""
     return LINK.sub("", note).strip()
 
 
-def accuracies_of(row: MetricsRow, root: Path) -> tuple[int, dict[str, float]]:
+def find_accuracies(row: MetricsRow, root: Path) -> tuple[int, dict[str, float]]:
     """Return the order of the evaluation of a row, and each environment's accuracy by its name in MLflow.
 
     They are in the evaluation's file, which is written before its row; empty for other rows, and if it is gone.
@@ -75,4 +75,4 @@ def accuracies_of(row: MetricsRow, root: Path) -> tuple[int, dict[str, float]]:
     if not row.stage.startswith(EVALUATIONS) or row.event is not None or not file.exists():
         return 0, {}
     result = json.loads(file.read_text(encoding="utf-8"))
-    return result["order"], accuracies(result)
+    return result["order"], read_accuracies(result)

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from temper.orchestrator.run.metrics_log import MetricsRow
-from temper.orchestrator.tracking.metric_names import shown_values
-from temper.orchestrator.tracking.place import Ended, Place
-from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, without_links
-from temper.orchestrator.tracking.unsent_rows import UnsentRows, remembered
+from temper.orchestrator.tracking.backend import Backend, RunStatus
+from temper.orchestrator.tracking.metric_names import display_values
+from temper.orchestrator.tracking.sinks.sink import SinkRun, find_accuracies, strip_links
+from temper.orchestrator.tracking.unsent_rows import UnsentRows, load_identity
 
 EVENT = "event"
 """The name of the texts that say what was done to a run."""
 NOTE = "description"
 
 
-def trackio_sink(run: SinkRun) -> "TrackioSink":
+def make_trackio_sink(run: SinkRun) -> "TrackioSink":
     """Return the place of a run. trackio reads the folder of its store when it is imported."""
     os.environ |= {"TRACKIO_DIR": run.store, "GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_DISABLE_TELEMETRY": "1"}
     for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):  # would send the run elsewhere
@@ -29,7 +29,7 @@ def trackio_sink(run: SinkRun) -> "TrackioSink":
     return TrackioSink(run, library=trackio, storage=SQLiteStorage)
 
 
-class TrackioSink(Place):
+class TrackioSink(Backend):
     """One run in a project, whose rows `<id>.sent` counts as soon as they are in the store."""
 
     def __init__(self, run: SinkRun, *, library: Any, storage: Any) -> None:
@@ -39,14 +39,14 @@ class TrackioSink(Place):
         self._id = ""
         self._config: dict[str, str] = {}
         self._note = ""
-        self.where = f"in {run.store}; `TRACKIO_DIR={run.store} trackio show --project {run.project}` shows it"
+        self.address = f"in {run.store}; `TRACKIO_DIR={run.store} trackio show --project {run.project}` shows it"
 
     def connect(self) -> UnsentRows:
         """Find the run by its id; it begins anew if it was deleted, or if rows that it has were cut off the file."""
-        self._id = remembered(self.run.memory).mark
-        record = self.run.memory / f"{self._id}.sent"
+        self._id = load_identity(self.run.state_dir).mark
+        record = self.run.state_dir / f"{self._id}.sent"
         unsent = UnsentRows(self.run.metrics, record)
-        if record.exists() and (unsent.is_cut() or not self._is_there()):
+        if record.exists() and (unsent.has_lost_rows() or not self._is_there()):
             if self._is_there() and not self._storage.delete_run(self.run.project, self.run.name, run_id=self._id):
                 raise OSError(f"trackio does not delete the run {self._id} of {self.run.project}")
             unsent.close()
@@ -62,9 +62,9 @@ class TrackioSink(Place):
             if row.event is not None:
                 text = uuid.uuid5(uuid.NAMESPACE_OID, row.event_line).hex  # two of one millisecond are two
                 entries.append((f"{name}/{EVENT}/{text}", row.step, row.time, {EVENT: row.event_line}))
-            elif values := shown_values(row):
+            elif values := display_values(row):
                 entries.append((name, row.step, row.time, values))
-            order, accuracy = accuracies_of(row, self.run.root)
+            order, accuracy = find_accuracies(row, self.run.root)
             if accuracy:
                 entries.append((f"{name}/accuracy", order, row.time, accuracy))
         self._write(entries)
@@ -75,18 +75,18 @@ class TrackioSink(Place):
 
     def describe(self, note: str) -> None:
         """Take the description; it is written at the end, since trackio keeps each that was ever written."""
-        self._note = without_links(note)
+        self._note = strip_links(note)
 
     def store(self, path: Path) -> None:
         """Keep a file as a version of an artifact of the run; one that did not change is no new version."""
-        place = self.run.make_inputs(path)
+        backend = self.run.make_inputs(path)
         run = self._library.Run(None, self.run.project, None, name=self.run.name, run_id=self._id)
         try:
-            run.log_artifact(path, name="-".join((self.run.name, *place.parts)), type="file")
+            run.log_artifact(path, name="-".join((self.run.name, *backend.parts)), type="file")
         finally:
             run.finish()
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: RunStatus) -> None:
         """Write the description, once for each that there was, and the configuration."""
         when = datetime.now(UTC).timestamp()
         if self._note:

@@ -21,11 +21,11 @@ import wandb
 
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.metrics_log import MetricsRow
-from temper.orchestrator.tracking.evaluation_table import table_of
-from temper.orchestrator.tracking.metric_names import shown_values
-from temper.orchestrator.tracking.place import Ended, Place
-from temper.orchestrator.tracking.sinks.sink import SinkRun, accuracies_of, without_links
-from temper.orchestrator.tracking.unsent_rows import Remembered, UnsentRows, remember, remembered
+from temper.orchestrator.tracking.backend import Backend, RunStatus
+from temper.orchestrator.tracking.evaluation_table import build_table
+from temper.orchestrator.tracking.metric_names import display_values
+from temper.orchestrator.tracking.sinks.sink import SinkRun, find_accuracies, strip_links
+from temper.orchestrator.tracking.unsent_rows import RunIdentity, UnsentRows, load_identity, save_identity
 
 STEP = "step"
 """The group of the steps of each stage, which are the axes of its charts."""
@@ -33,38 +33,38 @@ ORDER = f"{STEP}/evaluation"
 """The axis of the accuracies of evaluations, which are counted over the run."""
 START_S, END_S = 30.0, 15.0
 """How long W&B may take to answer at the start, and to take what is left at the end, in seconds."""
-EXIT = {Ended.FINISHED: 0, Ended.FAILED: 1, Ended.KILLED: 255}
+EXIT = {RunStatus.FINISHED: 0, RunStatus.FAILED: 1, RunStatus.KILLED: 255}
 """The exit codes from which W&B tells how a run ended."""
 
 
-class WandbSink(Place):
+class WandbSink(Backend):
     """One run in a project. `<id>.sent` counts the rows sent."""
 
-    def __init__(self, run: SinkRun, *, say: Callable[[str], None]) -> None:
+    def __init__(self, run: SinkRun, *, notify: Callable[[str], None]) -> None:
         self.run = run
-        self.say = say
+        self.notify = notify
         self._run: Any = None
-        self._known = Remembered()
+        self._known = RunIdentity()
         self._next = 0
         self._defined: set[str] = set()
 
     def connect(self) -> UnsentRows:
         run, self._run = self._run, None
         if run is not None:
-            run.finish(exit_code=EXIT[Ended.KILLED])
-            self._begun.unlink(missing_ok=True)
-        self._known = self._remembered()
-        self._take_back()
-        unsent = self._unsent()
-        if unsent.is_cut():
+            run.finish(exit_code=EXIT[RunStatus.KILLED])
+            self._start_record.unlink(missing_ok=True)
+        self._known = self._load_identity()
+        self._discard_unfinished()
+        unsent = self._open_unsent()
+        if unsent.has_lost_rows():
             unsent.close()
-            self._forget()
-            self._known = self._remembered()
-            unsent = self._unsent()
+            self._renew_id()
+            self._known = self._load_identity()
+            unsent = self._open_unsent()
         self._next = unsent.known["sent"]
         if not self.run.uploads:
             names = [folder.name for folder in self._records("offline-")]
-            write_json(self._begun, {"records": names, "sent": unsent.known})
+            write_json(self._start_record, {"records": names, "sent": unsent.known})
         self._run = wandb.init(
             project=self.run.project,
             entity=self.run.entity,
@@ -72,22 +72,22 @@ class WandbSink(Place):
             group=self.run.name,
             id=self._known.run_id,
             resume="allow",
-            settings=_settings(self.run.memory, uploads=self.run.uploads),
+            settings=_settings(self.run.state_dir, uploads=self.run.uploads),
         )
         self._defined = set()
-        kept = self.run.memory / "wandb" / f"*run-*-{self._run.id}"
-        self.where = f"W&B offline, in {kept}; `wandb sync {kept}` uploads it, once the run is done"
+        kept = self.run.state_dir / "wandb" / f"*run-*-{self._run.id}"
+        self.address = f"W&B offline, in {kept}; `wandb sync {kept}` uploads it, once the run is done"
         if self.run.uploads:
-            self.where = f"at {self._run.url}, and in {kept}"
+            self.address = f"at {self._run.url}, and in {kept}"
         return unsent
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
         """Write rows. W&B's own step is the number of the row; the axis of its charts is the step of its stage."""
         for number, row in enumerate(rows, self._next):
-            values = shown_values(row)
+            values = display_values(row)
             axis = f"{STEP}/{row.stage.replace('.', '/')}"  # W&B takes what stands behind a dot for a key within
             self._define(axis, values)
-            order, accuracy = accuracies_of(row, self.run.root)
+            order, accuracy = find_accuracies(row, self.run.root)
             self._define(ORDER, accuracy)
             if row.event is not None:
                 self._run.summary[f"event/{round(row.time * 1000)}/{number}"] = row.event_line  # by its row, too
@@ -100,28 +100,30 @@ class WandbSink(Place):
         self._run.config.update(values, allow_val_change=True)
 
     def describe(self, note: str) -> None:
-        self._run.notes = without_links(note)
+        self._run.notes = strip_links(note)
 
     def store(self, path: Path) -> None:
         """Copy a file into the record, at the place where it lies in the run's folder; of an evaluation its table too."""
-        place = self.run.make_inputs(path)
-        copy = Path(self._run.dir) / place
+        backend = self.run.make_inputs(path)
+        copy = Path(self._run.dir) / backend
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
         self._keep(copy)
-        if place.parent == Path("eval"):
+        if backend.parent == Path("eval"):
             table = copy.with_suffix(".table.json")
-            table.write_text(json.dumps(table_of(json.loads(path.read_text(encoding="utf-8")), None)), encoding="utf-8")
+            table.write_text(
+                json.dumps(build_table(json.loads(path.read_text(encoding="utf-8")), None)), encoding="utf-8"
+            )
             self._keep(table)
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: RunStatus) -> None:
         """End the run. The rest, if W&B does not take all in time, lies in the record."""
         try:
             self._run.finish(exit_code=EXIT[ended])
-            self._begun.unlink(missing_ok=True)
+            self._start_record.unlink(missing_ok=True)
         except TimeoutError:
             folder = Path(self._run.dir).parent
-            self.say(f"tracking: W&B did not take all in {END_S:.0f} s; `wandb sync {folder}` uploads the rest")
+            self.notify(f"tracking: W&B did not take all in {END_S:.0f} s; `wandb sync {folder}` uploads the rest")
 
     def abandon(self) -> None:
         """Kill W&B's process, for which the end of this one would wait."""
@@ -129,50 +131,50 @@ class WandbSink(Place):
             if child.name().startswith("wandb"):
                 child.kill()
 
-    def _remembered(self) -> Remembered:
+    def _load_identity(self) -> RunIdentity:
         """Return what is remembered of the run, whose id is ours to choose."""
-        known = remembered(self.run.memory)
+        known = load_identity(self.run.state_dir)
         if known.run_id is None:
             known = replace(known, run_id=uuid.uuid4().hex[:16])
-            remember(self.run.memory, known)
+            save_identity(self.run.state_dir, known)
         return known
 
-    def _unsent(self) -> UnsentRows:
-        return UnsentRows(self.run.metrics, self.run.memory / f"{self._known.run_id}.sent")
+    def _open_unsent(self) -> UnsentRows:
+        return UnsentRows(self.run.metrics, self.run.state_dir / f"{self._known.run_id}.sent")
 
     @property
-    def _begun(self) -> Path:
+    def _start_record(self) -> Path:
         """The file that says what W&B had before a record that is not finished."""
-        return self.run.memory / f"{self._known.run_id}.begun"
+        return self.run.state_dir / f"{self._known.run_id}.begun"
 
     def _records(self, kind: str = "*") -> list[Path]:
         """Return the folders of the run's records, in order."""
-        return sorted(self.run.memory.glob(f"wandb/{kind}run-*-{self._known.run_id}"))
+        return sorted(self.run.state_dir.glob(f"wandb/{kind}run-*-{self._known.run_id}"))
 
-    def _take_back(self) -> None:
+    def _discard_unfinished(self) -> None:
         """Delete the record of a process that was killed: W&B writes in blocks, so it may lack rows, which are unsent again."""
-        if not self._begun.exists():
+        if not self._start_record.exists():
             return
-        begun = json.loads(self._begun.read_text(encoding="utf-8"))
+        begun = json.loads(self._start_record.read_text(encoding="utf-8"))
         left = [folder for folder in self._records("offline-") if folder.name not in begun["records"]]
         if left and not any(map(_is_uploaded, left)):
-            write_json(self.run.memory / f"{self._known.run_id}.sent", begun["sent"])
+            write_json(self.run.state_dir / f"{self._known.run_id}.sent", begun["sent"])
             for folder in left:
                 shutil.rmtree(folder)
-        self._begun.unlink()
+        self._start_record.unlink()
 
-    def _forget(self) -> None:
+    def _renew_id(self) -> None:
         """Give the run another id; delete the records of this one that were not uploaded."""
         folders = self._records()
         local = [one for one in folders if one.name.startswith("offline-") and not _is_uploaded(one)]
         if len(local) < len(folders):
-            self.say(
+            self.notify(
                 f"tracking: W&B has rows of the run {self._known.run_id} that metrics.jsonl no longer has; it continues there "
                 f"as a new run, delete the old one"
             )
         for folder in local:
             shutil.rmtree(folder)
-        remember(self.run.memory, Remembered(mark=self._known.mark))
+        save_identity(self.run.state_dir, RunIdentity(mark=self._known.mark))
 
     def _define(self, axis: str, values: dict[str, float]) -> None:
         """Tell W&B against which axis values are drawn, once for each."""

@@ -11,9 +11,9 @@ from temper.orchestrator.pipeline.tracking import trackio_store
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.tools.preflight.doctor.check import of_error
 from temper.orchestrator.tools.preflight.doctor.subject import Subject
-from temper.orchestrator.tracking.mlflow.run import known_experiments
-from temper.orchestrator.tracking.mlflow.tracker import SQLITE, store_of
-from temper.orchestrator.tracking.place import first_line
+from temper.orchestrator.tracking.backend import first_line
+from temper.orchestrator.tracking.mlflow.run import count_experiments
+from temper.orchestrator.tracking.mlflow.tracker import SQLITE, find_store
 from temper.orchestrator.tracking.sinks.config import require_usable
 
 GOES_ON = "a run goes on without, and sends what is left when it is there"
@@ -21,7 +21,9 @@ GOES_ON = "a run goes on without, and sends what is left when it is there"
 
 def look_at_store(subject: Subject) -> Iterator[Finding]:
     config = subject.given
-    uri = store_of(None if config is None else config.tracking.uri, Path("runs" if config is None else config.runs_dir))
+    uri = find_store(
+        None if config is None else config.tracking.uri, Path("runs" if config is None else config.runs_dir)
+    )
     yield check_store(uri)
     if config is not None:
         for place in config.tracking.also:
@@ -43,7 +45,7 @@ def check_store(uri: str) -> Finding:
             )
         return ok(f"{shown} will be made")
     try:
-        count = known_experiments(uri)
+        count = count_experiments(uri)
     except Exception as error:  # of the tracker's client
         return warning(
             f"{shown} does not answer ({blanked(first_line(error))}); {GOES_ON}",

@@ -11,7 +11,7 @@ from temper.orchestrator.config.run_config import TrackingConfig
 from temper.orchestrator.pipeline.config import Config, load_config
 from temper.orchestrator.pipeline.tracking import tell_model, tell_tracker
 from temper.orchestrator.run.folder import RunDir, RunState, write_json
-from temper.orchestrator.tracking.place import DataSet
+from temper.orchestrator.tracking.backend import DataSet
 from temper.orchestrator.tracking.tracker import Tracker
 
 
@@ -42,7 +42,7 @@ class Told(Tracker):
 def told(folder: RunDir, config: Config, state: RunState) -> Told:
     folder.store(state)
     tracker = Told()
-    tell_tracker(tracker, config, folder, say=tracker.notes.append)
+    tell_tracker(tracker, config, folder, notify=tracker.notes.append)
     tell_model(tracker, folder)
     return tracker
 

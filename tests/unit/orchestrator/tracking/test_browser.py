@@ -23,8 +23,8 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.tracking import run_note
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import MetricsLog
+from temper.orchestrator.tracking.backend import RunStatus
 from temper.orchestrator.tracking.mlflow.dashboard import runs_page
-from temper.orchestrator.tracking.place import Ended
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -87,7 +87,7 @@ def tracked_run(runs: Path) -> str:
     for path in folder.artifacts:
         one.artifact(path)
     one.episodes(folder.trajectories / "rl-3.jsonl")
-    one.close(Ended.FINISHED, timeout_s=120)
+    one.close(RunStatus.FINISHED, timeout_s=120)
     folder.close()
     return str(json.loads((folder.tracking / "run.json").read_text())["run_id"])
 
@@ -141,11 +141,11 @@ def page(browser: "Browser", served: Served) -> "Iterator[Page]":
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.add_init_script(SEEN)
     page.set_default_timeout(PATIENCE_MS)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    last_user_message: list[str] = []
+    page.on("request", lambda request: last_user_message.append(request.url))
     yield page
     page.close()
-    assert [url for url in asked if not url.startswith((served.server, "data:", "blob:"))] == []
+    assert [url for url in last_user_message if not url.startswith((served.server, "data:", "blob:"))] == []
 
 
 def test_the_printed_address_is_the_page_of_runs_and_charts_with_the_results_first(

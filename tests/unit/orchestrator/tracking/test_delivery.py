@@ -20,7 +20,7 @@ from support.tracked_runs import sent_rows as rows_of
 
 from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow, read_metrics
 from temper.orchestrator.tools.preflight.doctor.store import check_store
-from temper.orchestrator.tracking.place import Ended, Place
+from temper.orchestrator.tracking.backend import Backend, RunStatus
 from temper.orchestrator.tracking.sending import Sender
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
@@ -56,21 +56,21 @@ def log_of(folder: Path, *steps: int) -> MetricsLog:
 
 def send(folder: Path, uri: str, said: list[str] | None = None) -> None:
     """Send what is left, as the end of the next process does."""
-    tracker(folder, uri, say=print if said is None else said.append).close(Ended.FINISHED, timeout_s=120)
+    tracker(folder, uri, notify=print if said is None else said.append).close(RunStatus.FINISHED, timeout_s=120)
 
 
 def test_a_run_reaches_a_local_store_with_all_that_it_has(tmp_path: Path, store: str) -> None:
     (tmp_path / "eval" / "steps").mkdir(parents=True)
     files = [tmp_path / name for name in ("eval/steps/rl-2.json", "report.json")]
     said: list[str] = []
-    log, first = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
+    log, first = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, notify=said.append)
     first.params({f"key{i}": "v" for i in range(120)})
     for step in (1, 2, 3):
         log.append("rl", step, {"x": float(step), "not a=name": 1.0, "unknown": math.nan})
     for file in files:
         file.write_text("{}")
         first.artifact(file)
-    first.close(Ended.KILLED, timeout_s=120)
+    first.close(RunStatus.KILLED, timeout_s=120)
     run = tracked(tmp_path, store)
     assert run.info.status == "KILLED"
     assert (len(run.data.params), run.data.metrics) == (120, {"rl/x": 3.0, "rl/not a_name": 1.0})
@@ -86,7 +86,7 @@ def test_a_run_reaches_a_local_store_with_all_that_it_has(tmp_path: Path, store:
         for key in ("key2", "key3"):  # two of one millisecond are two
             log.event("rl", 3, "changed", {key: ["v", "w"]})
     log.append("rl", 4, {"x": 4.0})
-    second.close(Ended.FINISHED, timeout_s=120)
+    second.close(RunStatus.FINISHED, timeout_s=120)
     run = tracked(tmp_path, store)
     assert run.info.status == "FINISHED"
     assert sent(tmp_path, store) == {1: 1.0, 2: 2.0, 3: 3.0, 4: 4.0}
@@ -101,12 +101,12 @@ from pathlib import Path
 from time import sleep
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.tracking import sending
-from temper.orchestrator.tracking.mlflow.tracker import StoredRun, mlflow_sender
+from temper.orchestrator.tracking.mlflow.tracker import StoredRun, make_mlflow_sender
 
 folder = Path(sys.argv[1])
 sending.POLL_S = 0.1
-places = {"metrics": folder / "metrics.jsonl", "memory": folder / "tracking", "artifacts": folder / "mlartifacts"}
-mlflow_sender(StoredRun(name="demo", uri=sys.argv[2], experiment=folder.name, **places))
+places = {"metrics": folder / "metrics.jsonl", "state_dir": folder / "tracking", "artifacts": folder / "mlartifacts"}
+make_mlflow_sender(StoredRun(name="demo", uri=sys.argv[2], experiment=folder.name, **places))
 log = MetricsLog(folder / "metrics.jsonl")
 for step in range(1, 100_000):
     log.append("rl", step, {"x": float(step)})
@@ -153,7 +153,7 @@ def test_a_file_that_is_cut_back_while_the_tracker_lives_leaves_each_step_once(t
     log.append("rl", 2, {"x": -2.0})
     wait_for(lambda: not list((tmp_path / "tracking").glob(f"{first.info.run_id}.sent")))
     log.append("rl", 3, {"x": -3.0})
-    one.close(Ended.FINISHED, timeout_s=120)
+    one.close(RunStatus.FINISHED, timeout_s=120)
     run = tracked(tmp_path, store)
     assert sent(tmp_path, store) == {1: 1.0, 2: -2.0, 3: -3.0}
     assert (run.info.status, run.info.start_time) == ("FINISHED", first.info.start_time)
@@ -164,22 +164,22 @@ def test_a_file_that_is_cut_back_while_the_tracker_lives_leaves_each_step_once(t
 def test_a_process_killed_while_it_makes_a_run_leaves_one_run_to_the_next(tmp_path: Path, store: str) -> None:
     log = log_of(tmp_path, 1, 2)
     send(tmp_path, store)
-    memory = tmp_path / "tracking" / "run.json"
-    old = json.loads(memory.read_text())
-    memory.write_text(json.dumps(old | {"run_id": None}))  # killed before the id was stored
+    state_dir = tmp_path / "tracking" / "run.json"
+    old = json.loads(state_dir.read_text())
+    state_dir.write_text(json.dumps(old | {"run_id": None}))  # killed before the id was stored
     send(tmp_path, store)
     assert tracked(tmp_path, store).info.run_id == old["run_id"]
     log.truncate("rl", 1)
     for killed in ("before the new run was made", "before the old one was deleted"):
         if killed == "before the new run was made":
-            memory.write_text(json.dumps({"mark": "new", "run_id": None, "replaced": [old["run_id"]]}))
+            state_dir.write_text(json.dumps({"mark": "new", "run_id": None, "replaced": [old["run_id"]]}))
         else:
-            memory.write_text(json.dumps(json.loads(memory.read_text()) | {"replaced": [old["run_id"]]}))
+            state_dir.write_text(json.dumps(json.loads(state_dir.read_text()) | {"replaced": [old["run_id"]]}))
             MlflowClient(store).restore_run(old["run_id"])
         send(tmp_path, store)
         assert sent(tmp_path, store) == {1: 1.0}
         assert tracked(tmp_path, store, ViewType.DELETED_ONLY).info.run_id == old["run_id"]
-        assert json.loads(memory.read_text())["replaced"] == []
+        assert json.loads(state_dir.read_text())["replaced"] == []
 
 
 def test_a_row_that_was_offered_and_then_cut_off_counts_as_sent_in_vain(tmp_path: Path) -> None:
@@ -193,18 +193,18 @@ def test_a_row_that_was_offered_and_then_cut_off_counts_as_sent_in_vain(tmp_path
 
     rows, steps = found(), list[int]()
     with pytest.raises(OSError, match="dies"):
-        rows.send(killed, say=print)
-    assert not rows.is_cut()
-    assert (found().count(), found().is_cut()) == (2, False)
-    found().send(lambda got: steps.extend(row.step for row in got), say=print)
+        rows.send(killed, notify=print)
+    assert not rows.has_lost_rows()
+    assert (found().count(), found().has_lost_rows()) == (2, False)
+    found().send(lambda got: steps.extend(row.step for row in got), notify=print)
     log.event("rl", 2, "changed", {})
-    assert not found().is_cut()
+    assert not found().has_lost_rows()
     log.truncate("rl", 1)
-    assert rows.is_cut()
-    assert found().is_cut()
+    assert rows.has_lost_rows()
+    assert found().has_lost_rows()
     assert steps == [1, 2]
     record.write_text("\nab12\n~cd34")  # of an earlier release
-    assert found().is_cut()
+    assert found().has_lost_rows()
 
 
 def test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_process(tmp_path: Path, store: str) -> None:
@@ -213,33 +213,33 @@ def test_a_server_that_is_away_delays_nothing_and_is_made_up_for_by_a_later_proc
     away.write_text("a file in place of the store's folder")
     uri = f"sqlite:///{away}/mlflow.db"
     began = monotonic()
-    first, log = tracker(tmp_path, uri, say=said.append), log_of(tmp_path, 1, 2)
+    first, log = tracker(tmp_path, uri, notify=said.append), log_of(tmp_path, 1, 2)
     assert monotonic() - began < 5
     wait_for(lambda: said)
-    first.close(Ended.FINISHED, timeout_s=20)
+    first.close(RunStatus.FINISHED, timeout_s=20)
     assert len(said) == 2
     assert all(uri in line for line in said)
 
-    second = tracker(tmp_path, uri, say=said.append)
+    second = tracker(tmp_path, uri, notify=said.append)
     wait_for(lambda: len(said) == 3)
     away.unlink()
     away.symlink_to(Path(store.removeprefix("sqlite:///")).parent)
     log.append("rl", 3, {"x": 3.0})
-    second.close(Ended.FINISHED, timeout_s=120)
+    second.close(RunStatus.FINISHED, timeout_s=120)
     assert len(said) == 4  # away, and back
     assert sent(tmp_path, store) == {1: 1.0, 2: 2.0, 3: 3.0}
 
 
 def test_a_store_that_is_locked_delays_neither_rows_nor_the_end_and_gets_all_later(tmp_path: Path, store: str) -> None:
     said: list[str] = []
-    log, one = log_of(tmp_path, 1), tracker(tmp_path, store, say=said.append)
+    log, one = log_of(tmp_path, 1), tracker(tmp_path, store, notify=said.append)
     wait_for(lambda: sent_rows(tmp_path))
     with contextlib.closing(sqlite3.connect(store.removeprefix("sqlite:///"), timeout=60)) as other:
         other.execute("BEGIN EXCLUSIVE")
         began = monotonic()
         log.append("rl", 2, {"x": 2.0})
         assert monotonic() - began < 3  # the store's own wait is 20 s
-        one.close(Ended.FINISHED, timeout_s=3)
+        one.close(RunStatus.FINISHED, timeout_s=3)
         assert monotonic() - began < 10
     assert "1 rows of metrics.jsonl" in said[-1]
     one._senders[0]._thread.join(60)  # in a run the process ends here
@@ -280,19 +280,19 @@ def test_neither_driver_nor_ranks_tell_anybody_that_mlflow_is_used(program: str,
 def test_files_that_can_not_be_stored_hold_up_no_metrics_and_are_named(tmp_path: Path, store: str) -> None:
     said: list[str] = []
     (tmp_path / "mlartifacts").write_text("a file in place of the artifacts' folder")
-    one = tracker(tmp_path, store, say=said.append)
+    one = tracker(tmp_path, store, notify=said.append)
     (tmp_path / "report.json").write_text("{}")
     for path in (tmp_path / "gone.json", tmp_path / "report.json"):  # of the former nothing is said: it was cut off
         one.artifact(path)
     wait_for(lambda: said)
     log_of(tmp_path, 1)
     wait_for(lambda: sent(tmp_path, store))  # long before it ends
-    one.close(Ended.FINISHED, timeout_s=120)
+    one.close(RunStatus.FINISHED, timeout_s=120)
     assert ["report.json" in line for line in said] == [True]
     assert tracked(tmp_path, store).info.status == "FINISHED"
 
 
-class CountedPlace(Place):
+class CountedBackend(Backend):
     """A place that begins a new run whenever it is connected."""
 
     def __init__(self, metrics: Path) -> None:
@@ -304,40 +304,40 @@ class CountedPlace(Place):
 
     def send_rows(self, rows: object) -> None: ...
 
-    def end(self, ended: Ended) -> None: ...
+    def end(self, ended: RunStatus) -> None: ...
 
 
 def test_a_call_that_failed_is_not_lost_to_an_older_one_of_its_key_when_a_run_is_replaced(tmp_path: Path) -> None:
-    place, log, made, broken = CountedPlace(tmp_path / "metrics.jsonl"), log_of(tmp_path, 1, 2), list[str](), True
+    backend, log, made, broken = CountedBackend(tmp_path / "metrics.jsonl"), log_of(tmp_path, 1, 2), list[str](), True
 
     def call(text: str) -> None:
         if broken and text != "old":
             raise OSError("no room")
         made.append(text)
 
-    sender = Sender("a place", lambda: place, say=print, close_s=60)
+    sender = Sender("a place", lambda: backend, notify=print, close_s=60)
     sender.add("note", lambda _: call("old"))
     wait_for(lambda: made == ["old"])
     sender.add("file", lambda _: call("file"))  # the oldest that failed is tried again first
     sender.add("note", lambda _: call("new"))
     wait_for(lambda: list(sender._failed) == ["file", "note"])
     log.truncate("rl", 1)
-    wait_for(lambda: place.connected == 2 and not sender._waiting)
+    wait_for(lambda: backend.connected == 2 and not sender._waiting)
     broken = False
-    sender.close(Ended.FINISHED)
+    sender.close(RunStatus.FINISHED)
     assert sorted(set(made)) == ["file", "new", "old"]
     assert [text for text in made if text != "file"][-1] == "new"
 
 
 def test_a_run_that_was_deleted_is_said_once_and_goes_on_when_it_is_restored(tmp_path: Path, store: str) -> None:
     said: list[str] = []
-    log, one = log_of(tmp_path, 1), tracker(tmp_path, store, say=said.append)
+    log, one = log_of(tmp_path, 1), tracker(tmp_path, store, notify=said.append)
     wait_for(lambda: sent_rows(tmp_path))
     run_id, client = tracked(tmp_path, store).info.run_id, MlflowClient(store)
     client.delete_run(run_id)
     for step in (2, 3):
         log.append("rl", step, {"x": float(step)})
-    one.close(Ended.FINISHED, timeout_s=120)
+    one.close(RunStatus.FINISHED, timeout_s=120)
     send(tmp_path, store, said)
     assert str(tmp_path / "metrics.jsonl") not in [file.path for file in psutil.Process().open_files()]
     assert [run_id in line and store in line for line in said] == [True] * 2  # once by each process
@@ -349,10 +349,10 @@ def test_a_run_that_was_deleted_is_said_once_and_goes_on_when_it_is_restored(tmp
 
 def test_a_run_at_another_server_is_a_new_one_there_with_all_rows(tmp_path: Path, store: str) -> None:
     said: list[str] = []
-    memory = tmp_path / "tracking"
-    memory.mkdir()
-    (memory / "run.json").write_text(json.dumps({"mark": "m", "run_id": "0" * 32}))
-    (memory / f"{'0' * 32}.sent").write_text("of the other server")
+    state_dir = tmp_path / "tracking"
+    state_dir.mkdir()
+    (state_dir / "run.json").write_text(json.dumps({"mark": "m", "run_id": "0" * 32}))
+    (state_dir / f"{'0' * 32}.sent").write_text("of the other server")
     log_of(tmp_path, 1)
     send(tmp_path, store, said)
     assert sent(tmp_path, store) == {1: 1.0}

@@ -15,12 +15,12 @@ from mlflow.tracking import MlflowClient
 from support.tracked_runs import episode_row, history, runs, tracker, wait_for
 
 from temper.orchestrator.run.metrics_log import MetricsLog, MetricsRow
-from temper.orchestrator.tracking.metric_names import GROUPS, shown_name
-from temper.orchestrator.tracking.mlflow.place import LINE, merged_note
+from temper.orchestrator.tracking.backend import DataSet, RunStatus
+from temper.orchestrator.tracking.metric_names import GROUPS, display_name
+from temper.orchestrator.tracking.mlflow.backend import LINE, merge_note
 from temper.orchestrator.tracking.mlflow.run import MlflowRun
-from temper.orchestrator.tracking.mlflow.traces import parts_of, sampled_rows, trace_of
+from temper.orchestrator.tracking.mlflow.traces import build_parts, build_trace, sample_rows
 from temper.orchestrator.tracking.mlflow.tracker import StoredRun
-from temper.orchestrator.tracking.place import DataSet, Ended
 from temper.orchestrator.tracking.tracker import stage_of
 
 
@@ -41,25 +41,25 @@ from temper.orchestrator.tracking.tracker import stage_of
     ],
 )
 def test_a_name_stands_in_its_group(stage: str, key: str, of: str | None, shown: str) -> None:
-    assert shown_name(stage, key, of=of) == shown
+    assert display_name(stage, key, of=of) == shown
 
 
 def test_groups_sort_and_no_two_names_are_alike() -> None:
     keys = [(stage, f"{word}/x") for stage in ("rl", "sft", "rl-2") for word in GROUPS if word != "data"]
-    names = [shown_name(*key) for key in keys]
+    names = [display_name(*key) for key in keys]
     assert len(set(names)) == len(names)
     assert [name[0] for name in sorted(names)] == sorted(name[0] for name in names)
 
 
 def test_a_note_is_made_anew_below_what_people_wrote() -> None:
-    first = merged_note("", "a [x](RUN_PAGE/y) ![z](RUN_FILE/z.svg)", page="#/e/1", file="get?path=")
+    first = merge_note("", "a [x](RUN_PAGE/y) ![z](RUN_FILE/z.svg)", page="#/e/1", file="get?path=")
     assert first == f"{LINE}\n\na [x](#/e/1/y) ![z](get?path=z.svg)"
-    assert merged_note("look at this", "a", page="", file="") == f"look at this\n\n{LINE}\n\na"
-    assert merged_note(f"mine\n\n{first}", "b", page="", file="") == f"mine\n\n{LINE}\n\nb"
+    assert merge_note("look at this", "a", page="", file="") == f"look at this\n\n{LINE}\n\na"
+    assert merge_note(f"mine\n\n{first}", "b", page="", file="") == f"mine\n\n{LINE}\n\nb"
 
 
 def test_an_episode_has_its_turns_calls_and_grading_one_after_the_other() -> None:
-    whole, *parts = parts_of(episode_row("shop", reward=1.0, calls=2), ended=100.0)
+    whole, *parts = build_parts(episode_row("shop", reward=1.0, calls=2), ended=100.0)
     assert [
         (part.name, part.kind, (part.began - whole.began) / 1e9, (part.ended - whole.began) / 1e9) for part in parts
     ] == [
@@ -77,7 +77,7 @@ def test_an_episode_has_its_turns_calls_and_grading_one_after_the_other() -> Non
         {"name": "get", "arguments": {"key": 0}, "began_s": 0.125, "seconds": 0.25},
         {"name": "", "arguments": {}, "began_s": 0.375, "seconds": 0.0},
     ]
-    _, _, *calls = list(parts_of(timed, ended=100.0))[:4]
+    _, _, *calls = list(build_parts(timed, ended=100.0))[:4]
     assert [(part.name, (part.began - whole.began) / 1e9, (part.ended - part.began) / 1e9) for part in calls] == [
         ("get", 1.875, 0.25),
         ("tool call 2", 2.125, 0.0),
@@ -91,9 +91,9 @@ def test_an_episode_has_its_turns_calls_and_grading_one_after_the_other() -> Non
 def test_rows_are_drawn_evenly_over_a_file_and_what_is_torn_or_gone_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "rl-1.jsonl"
     path.write_text("".join(json.dumps({"n": n}) + "\n" for n in range(10)) + '{"n": 1')
-    assert [place for place, _ in sampled_rows(path, 3)] == [0, 3, 7]
-    assert [place for place, _ in sampled_rows(path, 99)] == list(range(10))
-    assert list(sampled_rows(tmp_path / "gone.jsonl", 3)) == []
+    assert [place for place, _ in sample_rows(path, 3)] == [0, 3, 7]
+    assert [place for place, _ in sample_rows(path, 99)] == list(range(10))
+    assert list(sample_rows(tmp_path / "gone.jsonl", 3)) == []
 
 
 def test_each_stage_has_a_nested_run_that_is_resumed_and_cut_back(tmp_path: Path, store: str) -> None:
@@ -106,7 +106,7 @@ def test_each_stage_has_a_nested_run_that_is_resumed_and_cut_back(tmp_path: Path
     for step in (1, 2):
         log.append("rl", step, {"train/loss": float(step)})
         log.append("rl.eval", step, {"math/avg_at_k": 0.5})
-    one.close(Ended.KILLED, timeout_s=120)
+    one.close(RunStatus.KILLED, timeout_s=120)
     first = runs(tmp_path, store)
     statuses = {name: run.info.status for name, run in first.items()}
     assert statuses == {"demo": "KILLED", "sft": "FINISHED", "rl": "KILLED"}
@@ -121,7 +121,7 @@ def test_each_stage_has_a_nested_run_that_is_resumed_and_cut_back(tmp_path: Path
     for step in (2, 3):
         log.append("rl", step, {"train/loss": -float(step)})
     two.stage("rl", {"rl.steps": "3"}, 5.0)
-    two.close(Ended.FINISHED, timeout_s=120)
+    two.close(RunStatus.FINISHED, timeout_s=120)
     last = runs(tmp_path, store)
     assert {run.info.status for run in last.values()} == {"FINISHED"}
     assert last["sft"].info.run_id == first["sft"].info.run_id
@@ -137,10 +137,10 @@ def test_each_stage_has_a_nested_run_that_is_resumed_and_cut_back(tmp_path: Path
 
     MlflowClient(store).delete_run(last["rl"].info.run_id)  # which is said, and holds up nothing
     said: list[str] = []
-    three = tracker(tmp_path, store, say=said.append)
+    three = tracker(tmp_path, store, notify=said.append)
     three.stage("rl", {})
     log.append("rl", 4, {"train/loss": -4.0})
-    three.close(Ended.FINISHED, timeout_s=120)
+    three.close(RunStatus.FINISHED, timeout_s=120)
     assert history(store, last["demo"], "4_train/rl/loss") == {1: 1.0, 2: -2.0, 3: -3.0, 4: -4.0}
     assert [last["rl"].info.run_id in line for line in said] == [True]
 
@@ -160,7 +160,7 @@ def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path
         one = tracker(tmp_path, store, traces=2)
         one.describe("[traces](RUN_PAGE/traces)")
         one.episodes(path)
-        one.close(Ended.FINISHED, timeout_s=120)
+        one.close(RunStatus.FINISHED, timeout_s=120)
         run = runs(tmp_path, store)["demo"]
         traces = client.search_traces(locations=[run.info.experiment_id])
         assert [trace.info.trace_metadata["mlflow.sourceRun"] for trace in traces] == [run.info.run_id] * 2
@@ -168,7 +168,7 @@ def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path
     (record,) = (tmp_path / "tracking").glob("*.traced")
     record.unlink()  # as if the process was killed within a file
     log.append("rl", 2, {"x": 3.0})
-    tracker(tmp_path, store, traces=2).close(Ended.FINISHED, timeout_s=120)
+    tracker(tmp_path, store, traces=2).close(RunStatus.FINISHED, timeout_s=120)
     assert list(client.search_traces(locations=[run.info.experiment_id])) == []
     right = next(trace for trace in traces if trace.info.tags["line"] == "1")
     assert (right.info.request_time, right.info.execution_duration) == (1_699_999_996_000, 4000)
@@ -187,7 +187,7 @@ def test_episodes_become_traces_once_and_go_with_a_run_that_is_replaced(tmp_path
 def test_secrets_in_failures_and_verdicts_are_blanked() -> None:
     told = "no answer of https://user:s3cret@host"
     failed = episode_row("shop", reward=None) | {"failure": {"kind": "env", "message": told}, "detail": told}
-    info, spans = trace_of(failed, 0, ended=1.7e9, experiment="1", run="r", file="f")
+    info, spans = build_trace(failed, 0, ended=1.7e9, experiment="1", run="r", file="f")
     assert info.response_preview == "env: no answer of https://[blanked]@host"
     assert "s3cret" not in str([info.to_dict(), *(span.to_dict() for span in spans)])
 
@@ -207,7 +207,7 @@ def test_what_a_server_never_takes_is_said_once_and_holds_up_no_metrics(
 
     monkeypatch.setattr(MlflowClient, call, refused)
     said: list[str] = []
-    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, say=said.append)
+    log, one = MetricsLog(tmp_path / "metrics.jsonl"), tracker(tmp_path, store, notify=said.append)
     one.params({"seed": "7"})
     one.describe("a note")
     one.stage("rl", {}, data=[DataSet(name="math", digest="d", kind="generated", source="math", context="train")])
@@ -217,7 +217,7 @@ def test_what_a_server_never_takes_is_said_once_and_holds_up_no_metrics(
         log.append("rl", step, {"train/loss": 1.0})
     wait_for(lambda: list((tmp_path / "tracking").glob("*.sent")))
     wait_for(lambda: len(history(store, runs(tmp_path, store)["demo"], "4_train/rl/loss")) == 20)  # long before the end
-    one.close(Ended.FINISHED, timeout_s=60)
+    one.close(RunStatus.FINISHED, timeout_s=60)
     statuses = {name: run.info.status for name, run in runs(tmp_path, store).items()}
     assert statuses == {"demo": "FINISHED", "rl": "FINISHED"}
     assert history(store, runs(tmp_path, store)["rl"], "4_train/loss") == dict.fromkeys(range(1, 21), 1.0)
@@ -231,7 +231,7 @@ def stored(folder: Path, uri: str, traces: int | None = None) -> StoredRun:
         uri=uri,
         experiment="x",
         metrics=folder / "metrics.jsonl",
-        memory=folder / "tracking",
+        state_dir=folder / "tracking",
         artifacts=folder,
         traces=traces,
     )
@@ -250,7 +250,7 @@ def test_of_a_batch_that_mlflow_rejects_all_other_metrics_arrive(
 
     monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
     monkeypatch.setattr(MlflowRun, "require_there", lambda run: None)
-    run = MlflowRun(stored(tmp_path, "http://127.0.0.1:9"), say=said.append)
+    run = MlflowRun(stored(tmp_path, "http://127.0.0.1:9"), notify=said.append)
     run.send_rows([MetricsRow(stage="rl", step=n, time=1.0, values={"a": 1.0, "b": 1.0}) for n in range(5)])
     assert taken == ["rl/a"] * 5
     assert len(said) == 1
@@ -269,7 +269,7 @@ def test_an_evaluation_is_a_table_and_a_point_of_each_environments_accuracy(tmp_
         one = tracker(tmp_path, store, traces=traces)
         for label in ("init", "sft"):
             one.artifact(tmp_path / "eval" / f"{label}.json")
-        one.close(Ended.FINISHED, timeout_s=120)
+        one.close(RunStatus.FINISHED, timeout_s=120)
         run = runs(tmp_path, store)["demo"]
         table = json.loads(Path(run.info.artifact_uri.removeprefix("file://"), "eval/sft.table.json").read_text())
         texts = {"prompt": "6*7=?", "answer": "42", "verdict": "as it should be"}
@@ -284,8 +284,8 @@ def test_an_evaluation_is_a_table_and_a_point_of_each_environments_accuracy(tmp_
 
 def test_a_server_gets_no_text_unless_it_is_asked_for() -> None:
     served, local = (stored(Path(), uri) for uri in ("http://127.0.0.1:9", "sqlite:///mlflow.db"))
-    assert [(run.shown_traces, run.model_name) for run in (served, local)] == [(0, ""), (8, "temper-demo")]
-    assert stored(Path(), "http://127.0.0.1:9", 3).shown_traces == 3
+    assert [(run.traces_per_file, run.model_name) for run in (served, local)] == [(0, ""), (8, "temper-demo")]
+    assert stored(Path(), "http://127.0.0.1:9", 3).traces_per_file == 3
 
 
 def test_data_and_the_last_checkpoint_have_their_pages_and_are_told_once(tmp_path: Path, store: str) -> None:
@@ -299,7 +299,7 @@ def test_data_and_the_last_checkpoint_have_their_pages_and_are_told_once(tmp_pat
         one.stage("sft", {}, data=[trained])
         one.stage("eval-sft", {}, data=[heldout])
         one.model(tmp_path / "checkpoints" / "sft" / "000002", {"stage": "sft"})
-        one.close(Ended.FINISHED, timeout_s=120)
+        one.close(RunStatus.FINISHED, timeout_s=120)
         found = runs(tmp_path, store)
         read = {
             name: {(data.dataset.digest, data.tags[0].value) for data in run.inputs.dataset_inputs}
@@ -335,5 +335,5 @@ def test_the_machine_is_watched_from_where_the_last_process_ended(tmp_path: Path
         before = len(watched())
         one = tracker(tmp_path, store, system_s=0.2)
         wait_for(partial(more_than, before + 1))
-        one.close(Ended.FINISHED, timeout_s=60)
+        one.close(RunStatus.FINISHED, timeout_s=60)
     assert set(watched()) == set(range(len(watched())))

@@ -20,11 +20,11 @@ from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.start_checks import check_before
 from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.metrics_log import MetricsLog
-from temper.orchestrator.tracking.place import Ended
+from temper.orchestrator.tracking.backend import RunStatus
 from temper.orchestrator.tracking.sinks.config import SINKS, WandbConfig, is_installed
-from temper.orchestrator.tracking.sinks.sink import SinkRun, sink_sender, without_links
+from temper.orchestrator.tracking.sinks.sink import SinkRun, make_sink_sender, strip_links
 from temper.orchestrator.tracking.tracker import Tracker
-from temper.orchestrator.tracking.unsent_rows import Remembered, remember, remembered
+from temper.orchestrator.tracking.unsent_rows import RunIdentity, load_identity, save_identity
 
 needs_both = pytest.mark.skipif(
     not all(is_installed(name) for name in SINKS), reason="W&B or trackio is not installed; `make setup` installs both"
@@ -59,13 +59,13 @@ def sink_run(folder: Path, sink: str) -> SinkRun:
         name="demo",
         project="temper",
         metrics=folder / "metrics.jsonl",
-        memory=folder / "tracking" / sink,
+        state_dir=folder / "tracking" / sink,
         store=str(folder / "trackio") if sink == "trackio" else "",
     )
 
 
 def tracker_to(folder: Path, sink: str, said: list[str]) -> Tracker:
-    return Tracker(sink_sender(sink_run(folder, sink), say=said.append))
+    return Tracker(make_sink_sender(sink_run(folder, sink), notify=said.append))
 
 
 def of_type(records: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ def test_a_run_reaches_a_sink_with_all_that_it_has_and_goes_on_there(
     wait_for(lambda: sent_rows(tmp_path / "tracking" / sink) == 8)
     log.truncate("rl", 2)  # while it is being sent
     log.append("rl", 3, {"train/loss": -1.0})
-    first.close(Ended.KILLED, timeout_s=120)
+    first.close(RunStatus.KILLED, timeout_s=120)
     accuracy = {"1_accuracy/coin": {1: 0.5}}
     assert POINTS[sink](tmp_path) == expected(tmp_path) | accuracy
     assert said
@@ -110,7 +110,7 @@ def test_a_run_reaches_a_sink_with_all_that_it_has_and_goes_on_there(
     log.append("rl", 4, {"train/loss": 1.0})
     log.truncate("rl", 2)
     log.append("rl", 3, {"train/loss": -2.0})
-    second.close(Ended.FINISHED, timeout_s=120)
+    second.close(RunStatus.FINISHED, timeout_s=120)
     assert POINTS[sink](tmp_path) == expected(tmp_path) | accuracy
     assert POINTS[sink](tmp_path)["4_train/rl/loss"] == {1: 0.125, 2: 0.25, 3: -2.0}
     if sink == "trackio":
@@ -137,7 +137,7 @@ def test_w_and_b_has_configuration_description_files_and_tables_and_goes_on_afte
     tasks = {"coin": [{"key": "k", "right": 1, "scored": 2, "failed": 0}]}
     write_json(tmp_path / "eval" / "rl.json", {"order": 1, "envs": {}, "tasks": tasks})
     first.artifact(tmp_path / "eval" / "rl.json")
-    first.close(Ended.FINISHED, timeout_s=120)
+    first.close(RunStatus.FINISHED, timeout_s=120)
     (records,) = wandb_records(tmp_path)
     runs = of_type(records, "run")
     assert (runs[-1]["notes"], runs[0]["display_name"], runs[0]["project"]) == ("Accuracy 0.5", "demo", "temper")
@@ -154,7 +154,7 @@ def test_w_and_b_has_configuration_description_files_and_tables_and_goes_on_afte
     (record,) = folder.glob("*.wandb")
     record.with_suffix(".wandb.synced").touch()  # as `wandb sync` leaves one that it has uploaded
     log.append("rl", 2, {"x": 2.0})
-    tracker_to(tmp_path, "wandb", said).close(Ended.FINISHED, timeout_s=120)
+    tracker_to(tmp_path, "wandb", said).close(RunStatus.FINISHED, timeout_s=120)
     before, after = wandb_records(tmp_path)
     assert [of_type(part, "run")[0]["run_id"] for part in (before, after)] == [runs[0]["run_id"]] * 2
     assert [[row["item"]["x"] for row in _shown(part)] for part in (before, after)] == [[1.0], [2.0]]
@@ -163,7 +163,7 @@ def test_w_and_b_has_configuration_description_files_and_tables_and_goes_on_afte
 
     log.truncate("rl", 0)
     log.append("rl", 1, {"x": 3.0})
-    tracker_to(tmp_path, "wandb", said).close(Ended.FINISHED, timeout_s=120)
+    tracker_to(tmp_path, "wandb", said).close(RunStatus.FINISHED, timeout_s=120)
     assert any(str(runs[0]["run_id"]) in line for line in said)
     newest = max(wandb_records(tmp_path), key=lambda part: of_type(part, "run")[0]["start_time"])
     assert of_type(newest, "run")[0]["run_id"] != runs[0]["run_id"]
@@ -175,20 +175,20 @@ def test_the_record_of_a_killed_process_is_written_again(tmp_path: Path) -> None
     from temper.orchestrator.tracking.sinks.wandb_sink import WandbSink
 
     run = sink_run(tmp_path, "wandb")
-    run.memory.mkdir(parents=True)
-    remember(run.memory, Remembered(mark="m", run_id="r"))
-    records = [run.memory / "wandb" / f"offline-run-{number}-r" for number in (1, 2)]
+    run.state_dir.mkdir(parents=True)
+    save_identity(run.state_dir, RunIdentity(mark="m", run_id="r"))
+    records = [run.state_dir / "wandb" / f"offline-run-{number}-r" for number in (1, 2)]
     for record in records:
         record.mkdir(parents=True)
     sent = {"sent": 2, "offered": 2, "digest": "d"}
-    write_json(run.memory / "r.sent", sent | {"sent": 9})
-    write_json(run.memory / "r.begun", {"records": [records[0].name], "sent": sent})
-    sink = WandbSink(run, say=print)
-    sink._known = remembered(run.memory)
-    sink._take_back()
+    write_json(run.state_dir / "r.sent", sent | {"sent": 9})
+    write_json(run.state_dir / "r.begun", {"records": [records[0].name], "sent": sent})
+    sink = WandbSink(run, notify=print)
+    sink._known = load_identity(run.state_dir)
+    sink._discard_unfinished()
     assert [record.exists() for record in records] == [True, False]
-    assert sent_rows(run.memory) == 2
-    assert not list(run.memory.glob("*.begun"))
+    assert sent_rows(run.state_dir) == 2
+    assert not list(run.state_dir.glob("*.begun"))
 
 
 def _shown(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -205,18 +205,18 @@ SILENT = """
 import sys
 from pathlib import Path
 from time import monotonic, sleep
-from temper.orchestrator.tracking.place import Ended
-from temper.orchestrator.tracking.sinks.sink import SinkRun, sink_sender
+from temper.orchestrator.tracking.backend import RunStatus
+from temper.orchestrator.tracking.sinks.sink import SinkRun, make_sink_sender
 
 folder = Path(sys.argv[1])
 run = SinkRun(
-    sink="wandb", name="demo", project="temper", metrics=folder / "metrics.jsonl", memory=folder / "wandb", uploads=True
+    sink="wandb", name="demo", project="temper", metrics=folder / "metrics.jsonl", state_dir=folder / "wandb", uploads=True
 )
-sender = sink_sender(run, say=print)
+sender = make_sink_sender(run, notify=print)
 sender.add("the configuration", lambda place: place.send_params({"rl.steps": "5"}))
 sys.stdin.readline()
 began = monotonic()
-sender.close(Ended.FINISHED, timeout_s=2)
+sender.close(RunStatus.FINISHED, timeout_s=2)
 assert monotonic() - began < 10
 """
 
@@ -231,11 +231,11 @@ def test_a_server_that_never_answers_holds_up_no_end(tmp_path: Path, monkeypatch
         monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
         command = [sys.executable, "-X", "faulthandler", "-c", SILENT, str(tmp_path)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
-            asked, _ = silent.accept()
+            last_user_message, _ = silent.accept()
             began = monotonic()
             printed, _ = child.communicate("\n", timeout=120)
             assert monotonic() - began < 60
-            asked.close()
+            last_user_message.close()
     assert child.returncode == 0
     assert "1 rows of metrics.jsonl" in printed or "no connection" in printed
 
@@ -267,4 +267,4 @@ def test_a_place_that_is_none_or_named_twice_is_refused(also: list[str]) -> None
 def test_links_to_pages_of_mlflow_s_are_left_out_of_a_note() -> None:
     links = "[report.html](RUN_PAGE/artifacts/report.html) - [traces](RUN_PAGE/traces)"
     note = f"| a |\n\n{links}\n\nFolder: `runs/a`\n\n![p](RUN_FILE/p.svg)"
-    assert without_links(note).split() == ["|", "a", "|", "Folder:", "`runs/a`"]
+    assert strip_links(note).split() == ["|", "a", "|", "Folder:", "`runs/a`"]

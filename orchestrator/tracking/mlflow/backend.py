@@ -14,11 +14,11 @@ from mlflow.exceptions import MlflowException
 from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 from mlflow.tracing.client import TracingClient
 
-from temper.orchestrator.tracking.evaluation_table import accuracies, table_of
+from temper.orchestrator.tracking.backend import FILE, PAGE, DataSet, RunDeletedError, RunStatus
+from temper.orchestrator.tracking.evaluation_table import build_table, read_accuracies
 from temper.orchestrator.tracking.mlflow.run import MlflowRun
-from temper.orchestrator.tracking.mlflow.traces import SOURCE_RUN, sampled_rows, trace_of
+from temper.orchestrator.tracking.mlflow.traces import SOURCE_RUN, build_trace, sample_rows
 from temper.orchestrator.tracking.mlflow.tracker import StoredRun
-from temper.orchestrator.tracking.place import FILE, PAGE, DataSet, Ended, RunDeletedError
 from temper.orchestrator.tracking.unsent_rows import UnsentRows
 
 NOTE = "mlflow.note.content"
@@ -34,11 +34,11 @@ TABLES = "mlflow.loggedArtifacts"
 """The tag of a run that lists its tables for MLflow's page of evaluations."""
 
 
-class MlflowPlace(MlflowRun):
+class MlflowBackend(MlflowRun):
     """The run of the whole metrics file at one store."""
 
-    def __init__(self, run: StoredRun, *, say: Callable[[str], None]) -> None:
-        super().__init__(run, say=say)
+    def __init__(self, run: StoredRun, *, notify: Callable[[str], None]) -> None:
+        super().__init__(run, notify=notify)
         self._root = run.metrics.absolute().parent
         self._nested: dict[str, StageRun] = {}
         self._sent_stages = 0.0
@@ -50,39 +50,39 @@ class MlflowPlace(MlflowRun):
         there = self.client.get_run(self.id).data.tags.get(NOTE, "")
         page = f"#/experiments/{self.experiment_id}/runs/{self.id}"
         file = f"get-artifact?run_uuid={self.id}&path="
-        self.send_tags({NOTE: merged_note(there, note, page=page, file=file)})
+        self.send_tags({NOTE: merge_note(there, note, page=page, file=file)})
 
     def store(self, path: Path) -> None:
         """Deliver a file to its place in the run's folder, and of an evaluation a table and its accuracies too."""
         folder = path.absolute().parent
-        place = folder.relative_to(self._root).as_posix() if folder.is_relative_to(self._root) else "."
-        self.client.log_artifact(self.id, str(path), artifact_path=None if place == "." else place)
+        backend = folder.relative_to(self._root).as_posix() if folder.is_relative_to(self._root) else "."
+        self.client.log_artifact(self.id, str(path), artifact_path=None if backend == "." else backend)
         if path.suffix == ".json" and folder == self._root / "eval":
             self._store_evaluation(path)
 
     def store_episodes(self, path: Path) -> None:
         """Deliver episodes of a file of trajectories as traces, once."""
-        if self.run.shown_traces == 0 or not path.exists():
+        if self.run.traces_per_file == 0 or not path.exists():
             return
-        ended, record = path.stat().st_mtime, self.run.memory / f"{self.id}.traced"
+        ended, record = path.stat().st_mtime, self.run.state_dir / f"{self.id}.traced"
         done = f"{path.name} {ended}"
         if record.exists() and done in record.read_text(encoding="utf-8").splitlines():
             return
         client: Any = TracingClient(self.run.uri)
-        for number, row in sampled_rows(path, self.run.shown_traces):
+        for number, row in sample_rows(path, self.run.traces_per_file):
             experiment = self.experiment_id
-            info, spans = trace_of(row, number, ended=ended, experiment=experiment, run=self.id, file=path.name)
+            info, spans = build_trace(row, number, ended=ended, experiment=experiment, run=self.id, file=path.name)
             client.start_trace(info)
             client.log_spans(experiment, spans)
         with record.open("a", encoding="utf-8") as file:
             file.write(done + "\n")
 
     def stage(self, name: str, params: dict[str, str], seconds: float | None, data: Sequence[DataSet]) -> None:
-        ended = self.run.memory / "stages" / name / ENDED
+        ended = self.run.state_dir / "stages" / name / ENDED
         if self.run.stages and (seconds is None or not ended.exists()):
             ended.unlink(missing_ok=True)
-            nested = self._nested.get(name) or StageRun(name, parent=self, say=self._say)
-            nested.begin(params, seconds, data)
+            nested = self._nested.get(name) or StageRun(name, parent=self, notify=self._notify)
+            nested.set_stage(params, seconds, data)
             self._nested[name] = nested
         self.send_data(data)
 
@@ -107,16 +107,16 @@ class MlflowPlace(MlflowRun):
                 try:
                     done = nested.send()
                 except RunDeletedError as error:  # the run itself has all its metrics
-                    self._say(f"tracking: {name}: {error}")
+                    self._notify(f"tracking: {name}: {error}")
                     done = True
                 if done:
                     self._nested.pop(name).close()
-        self._forget_traces()
+        self._delete_replaced_traces()
         self.delete_replaced()
         if self.run.system_s and not last:
-            self._watch()
+            self._start_monitor()
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: RunStatus) -> None:
         for nested in self._nested.values():
             with suppress(RunDeletedError):
                 nested.end(ended)
@@ -129,30 +129,30 @@ class MlflowPlace(MlflowRun):
     def _store_evaluation(self, path: Path) -> None:
         result = json.loads(path.read_text(encoding="utf-8"))
         order = result["order"]
-        answers = self._root / "trajectories" / f"eval-{result['label']}.jsonl" if self.run.shown_traces else None
+        answers = self._root / "trajectories" / f"eval-{result['label']}.jsonl" if self.run.traces_per_file else None
         table = f"eval/{path.stem}.table.json"
-        self.client.log_dict(self.id, table_of(result, answers), table)
+        self.client.log_dict(self.id, build_table(result, answers), table)
         self._orders[table] = order
         tags = self.client.get_run(self.id).data.tags
         known = {one["path"] for one in json.loads(tags.get(TABLES, "[]"))} | {table}
         newest = sorted(known, key=lambda one: -self._orders.get(one, 0))  # the page opens on the first
         self.send_tags({TABLES: json.dumps([{"path": one, "type": "table"} for one in newest])})
         time = round(path.stat().st_mtime * 1000)
-        for name, value in accuracies(result).items():
+        for name, value in read_accuracies(result).items():
             known_steps = {metric.step for metric in self.client.get_metric_history(self.id, name)}
             if order not in known_steps:  # one sent again with another time would be a second
                 self._log("metrics", [Metric(name, value, time, order)])
 
-    def _forget_traces(self) -> None:
+    def _delete_replaced_traces(self) -> None:
         """Delete the traces of the runs that this one replaces, which would outlive them."""
-        for old in self.replaced if self.run.shown_traces else ():
+        for old in self.replaced if self.run.traces_per_file else ():
             query = f"metadata.`{SOURCE_RUN}` = '{old}'"
             search = partial(self.client.search_traces, filter_string=query, max_results=100)
             while found := search(locations=[self.experiment_id], include_spans=False):
                 ids = [trace.info.trace_id for trace in found]
                 self.client.delete_traces(self.experiment_id, trace_ids=ids)
 
-    def _watch(self) -> None:
+    def _start_monitor(self) -> None:
         """Start MLflow's monitor of this machine, again after an outage, which ends it, or for another run."""
         thread = None if self._monitor is None else self._monitor._process
         if thread is not None and thread.is_alive() and self._monitor._run_id == self.id:
@@ -166,38 +166,38 @@ class MlflowPlace(MlflowRun):
 class StageRun(MlflowRun):
     """The nested run of a stage, which is sent with the batches of the run that it belongs to."""
 
-    def __init__(self, name: str, *, parent: MlflowPlace, say: Callable[[str], None]) -> None:
-        memory = parent.run.memory / "stages" / name
-        super().__init__(replace(parent.run, name=name, memory=memory), say=say, parent=parent)
+    def __init__(self, name: str, *, parent: MlflowBackend, notify: Callable[[str], None]) -> None:
+        state_dir = parent.run.state_dir / "stages" / name
+        super().__init__(replace(parent.run, name=name, state_dir=state_dir), notify=notify, parent=parent)
         self._rows: UnsentRows | None = None
 
-    def begin(self, params: dict[str, str], seconds: float | None, data: Sequence[DataSet]) -> None:
+    def set_stage(self, params: dict[str, str], seconds: float | None, data: Sequence[DataSet]) -> None:
         """Take the settings and data of the stage, and its time if it is done."""
-        self._given = params, data
+        self._stage_settings = params, data
         self._seconds = seconds
-        self._due = True
+        self._is_stale = True
 
     def send(self) -> bool:
         """Send what is new; return whether the stage is done and its run ended."""
-        if self._rows is None or self._rows.is_cut():
+        if self._rows is None or self._rows.has_lost_rows():
             self.close()
             self._rows = self.connect()
-            self._due = True
-        self._rows.send(self.send_rows, say=self._say)
-        if self._due:
-            self._due = False
-            params, data = self._given
+            self._is_stale = True
+        self._rows.send(self.send_rows, notify=self._notify)
+        if self._is_stale:
+            self._is_stale = False
+            params, data = self._stage_settings
             self.send_params(params)
             self.send_data(data)
         self.delete_replaced()
         if self._seconds is None:
             return False
         self.send_tags({SECONDS: f"{self._seconds:.1f}"})
-        self.end(Ended.FINISHED)
-        (self.run.memory / ENDED).touch()
+        self.end(RunStatus.FINISHED)
+        (self.run.state_dir / ENDED).touch()
         return True
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: RunStatus) -> None:
         if self._rows is not None:
             super().end(ended)
 
@@ -207,7 +207,7 @@ class StageRun(MlflowRun):
         self._rows = None
 
 
-def merged_note(there: str, note: str, *, page: str, file: str) -> str:
+def merge_note(there: str, note: str, *, page: str, file: str) -> str:
     """Return the description with a note in the place of the one before; the text that people wrote above it stays.
 
     `page` is the address of the run's page, `file` the beginning of the address of one of its files.

@@ -21,7 +21,7 @@ REFUSED = (
 """MLflow's answers to a request that it will never accept."""
 
 
-class Ended(Enum):
+class RunStatus(Enum):
     """How a run came to its end, in MLflow's words."""
 
     FINISHED = "FINISHED"  # all that was asked for is done
@@ -41,17 +41,17 @@ class DataSet:
     facts: tuple[tuple[str, Any], ...] = ()
 
 
-class Place:
+class Backend:
     """One run in one place. Every call may block and may raise, and is repeated then."""
 
-    where = ""
+    address = ""
     """The address of the run. It is known once the place is connected."""
 
     def connect(self) -> UnsentRows:
         """Find the run or create it; return the rows that it lacks. Called again if rows that it has were cut off."""
         raise NotImplementedError
 
-    def require_there(self) -> None:
+    def require_run(self) -> None:
         """Raise `RunDeletedError` if the run is gone, another error if the place does not answer."""
 
     def send_rows(self, rows: Sequence[MetricsRow]) -> None:
@@ -82,7 +82,7 @@ class Place:
     def finish_batch(self, *, last: bool) -> None:
         """Do the rest after the rows and calls. `last`: the run ends."""
 
-    def end(self, ended: Ended) -> None:
+    def end(self, status: RunStatus) -> None:
         """Mark the run as ended and wait, within a deadline, for the rest."""
         raise NotImplementedError
 
