@@ -75,8 +75,8 @@ gpu-check: setup  ## verify and measure what only a GPU can show, write docs/gpu
 settings: setup  ## write docs/settings.md, the page of all settings
 	@page=$$($(PY) -m temper.orchestrator config --reference) && printf '%s\n' "$$page" > docs/settings.md
 
-site: setup  ## build the pages of docs/ as one site in runs/site, with MkDocs, which uv fetches
-	@.venv/bin/uvx --from mkdocs==1.6.1 mkdocs build --quiet --strict --site-dir runs/site
+site: setup  ## build the pages of docs/ as one site in runs/site, with MkDocs and its Material theme, which uv fetches
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/uvx --from mkdocs==1.6.1 --with mkdocs-material==9.8.2 mkdocs build --quiet --strict --site-dir runs/site
 	@echo "site: runs/site/index.html"
 
 clean:  ## remove .venv and caches; runs/ stays

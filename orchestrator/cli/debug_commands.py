@@ -33,7 +33,7 @@ EXPLAIN_EPILOG = f"""examples:
 
 Reads the run's folder only; the run may be at work. A metric bends if one straight line does not fit it and two do, so a steady
 rise does not bend.
-docs/explaining.md says how to read it.
+docs/debugging.md says how to read it.
 """
 REPLAY_EPILOG = """examples:
   temper debug replay runs/demo                                         which steps can be replayed
@@ -46,7 +46,7 @@ log-probability, advantage and factor of each token with the record, and the wei
 where it has one. With --set it trains the step once more with other settings, and compares that with the replay as recorded:
 tokens, gradients and weights, by type of layer and by layer. The run's folder is only read; the run may be at work. The exit
 status is 0 where the replay as recorded is what the run recorded, 1 where not, or where
-the run recorded nothing of the step. docs/replaying.md says more.
+the run recorded nothing of the step. docs/debugging.md says more.
 """
 PARITY_EPILOG = """examples:
   temper debug parity models/mine
@@ -58,7 +58,7 @@ PARITY_EPILOG = """examples:
 
 MODEL is a directory in Hugging Face format, a name on the hub, or a run by its folder or name. Its engine samples answers
 (decoding) and scores them in whole passes (prefill). The trainer scores them as a step of the learner does, as configured and
-with other settings of its own. To try a setting of the engine, give it and compare again. docs/parity.md says how to read it.
+with other settings of its own. To try a setting of the engine, give it and compare again. docs/debugging.md explains it.
 """
 
 

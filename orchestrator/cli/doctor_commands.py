@@ -29,7 +29,7 @@ PLAN_EPILOG = """examples:
   temper doctor --plan configs/recipes/eight_gpus.yaml --gpus 8xH100-80G --assume answer_tokens=3000
 
 A plan reads only config.json of the model, from a folder (model.path=DIR) or from the hub. Without --gpus it is of this cluster
-or this machine. Its end lists the assumptions; docs/planning.md describes the figures. The exit status is 1 if a limit would be
+or this machine. Its end lists the assumptions; docs/hardware.md describes the figures. The exit status is 1 if a limit would be
 hit.
 """
 SIMULATE_EPILOG = """examples:
@@ -40,7 +40,7 @@ SIMULATE_EPILOG = """examples:
 
 Every combination of the values is simulated. Durations are planned for the named GPUs (as by `temper doctor
 --plan`); the decisions are
-those of the product's own loop, buffer and pool. docs/scaling.md describes the columns, and all that is not counted.
+those of the product's own loop, buffer and pool. docs/results.md describes the columns, and all that is not counted.
 """
 
 

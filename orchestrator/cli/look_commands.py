@@ -68,7 +68,7 @@ UI_EPILOG = """examples:
   temper ui --experiment night                  another experiment than that of the newest run
   MLFLOW_TRACKING_URI=http://head:5000 temper ui    the page of a server that others keep
 
-Opens a browser where this machine has a screen, and prints the address in any case. docs/mlflow.md says what is where.
+Opens a browser where this machine has a screen, and prints the address in any case. docs/viewing.md says what is where.
 """
 COMPARE_EPILOG = """example: two models on the tasks that both have answered; a run stands for its last evaluation
   temper report --compare runs/demo/eval/sft.json runs/demo/eval/rl.json

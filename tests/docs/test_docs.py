@@ -18,7 +18,7 @@ from temper.orchestrator.pipeline.config import load_config
 
 OWN_MODULES = {
     "docs/own_environment.md": "backwards",
-    "docs/other_environments.md": "guess",
+    "docs/environments.md": "guess",
     "docs/algorithms.md": "mine",
 }
 """Pages that define a module, which YAML blocks then name."""

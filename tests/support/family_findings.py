@@ -42,7 +42,7 @@ NAMES = (
     *("lfm2", "lfm2_v2", "lfm2_2_5_v2", "muse_glimmer", "llava_next"),
 )
 """The families of the table, by the names of their templates."""
-HEAD = ("Template", "Thoughts", "Left out", "Budgets", "Tool calls", "Earlier turns", "Refused, and why")
+HEAD = ("Template", "Thoughts", "Left out", "Budgets", "Tool calls", "Earlier turns", "Refused")
 YES, NO = "yes", "no"
 BUDGETS = tuple(up_to(tokens) for tokens in (0, 1, 3, 16))
 """In tokens, of which each is a byte here; the openings that models write themselves are up to 10, and count to none."""
@@ -65,7 +65,8 @@ class Finding:
     def line(self) -> str:
         """The line as Markdown has it."""
         cells = (self.name, self.thoughts, self.left_out, self.budgets, self.calls, self.earlier)
-        return _line((*cells, "; ".join(self.refused)))
+        parts = (one if one.startswith("all") else one.partition(":")[0] for one in self.refused)
+        return _line((*cells, ", ".join(parts)))
 
 
 def _line(cells: Sequence[str]) -> str:

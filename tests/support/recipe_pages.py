@@ -1,6 +1,6 @@
 """The page docs/recipes.md, made of the configurations' heads and of what `temper doctor --plan` says of them.
 
-Write it by `PYTHONPATH=tests .venv/bin/python tests/support/recipe_pages.py`.
+Write it by `PYTHONPATH=tests .venv/bin/python -m support.recipe_pages`.
 The facts of a recipe stand in its head alone, as comments:
 `badge:` (`planned for HARDWARE`, or `run DATE on HARDWARE: PLACE`, a heading with a picture and a table of its results, or `run
 DATE on HARDWARE, without a curve: PLACE` where there is a table alone), what it is, and `Change first:`.
@@ -41,30 +41,22 @@ BADGE = re.compile(
 CORES = re.compile(r"(\d+) CPU cores and (\d+) GB")
 TEACHERS = ("distill",)
 """Stages that name a model of their own."""
-PARTS = ("weights", "gradients", "optimiser", "buckets", "gathered", "reference", "activations", "logits", "overhead")
 INTRODUCTION = """# Recipes
 
-Configurations to begin with, each a page of names and columns. A badge says what is known of each:
+You get a configuration to begin with, its memory and its hours.
 
-- **run**: trained to the end on the hardware that it names; the link leads to a picture and a table of its results, or where it
-  says *without a curve* to a table alone.
-- **planned**: not run on this hardware yet. The figures are those of `temper doctor --plan`, which finds no limit
-that would be hit.
-  They are worked out from the model's `config.json` and from assumptions ([planning.md](planning.md)); no GPU was measured.
+```
+temper run configs/demo.yaml
+```
 
-`make test-long` takes two steps of each in `configs/recipes/` with a small model of the same family, and data of the same
-names, on a CPU with real engines and a real learner, and two of the others with the fresh model that they name, or a smaller
-one. One is taken in two parts: vLLM's CPU build can't run Nemotron's experts, so the recipe for two hosts samples with a hybrid
-without them, and trains two steps of `sft` with one that has them.
+It runs the first recipe. A badge shows the state of each:
 
-Settings that a file does not give are chosen by `profile` for the hardware that is there ([hardware.md](hardware.md)), so
-each runs on other GPUs too: `temper doctor --plan FILE --gpus ...` says whether it fits, `temper run FILE --dry-run`
-whether it would
-start. The lengths of answers decide the seconds most, and are assumed: half of what limits allow. Starts and evaluations,
-before, between and after steps, are not counted in the hours ([planning.md](planning.md)). The seconds of supervised steps are
-not worked out, nor those of CPUs.
+- **run**: trained to the end on the named hardware, with a link to the results.
+- **planned**: not run on this hardware yet. The figures are a [plan](hardware.md#planning), and no GPU was measured.
 
-`PYTHONPATH=tests .venv/bin/python tests/support/recipe_pages.py` writes this page from the heads of the files and their plans.
+`make test-long` takes two steps of each recipe on a CPU with a small model of the same family. The profile sets the settings
+that a file omits ([hardware](hardware.md)), so each recipe runs on other GPUs too. Answers are assumed to be half as long as
+the limits allow. Starts and evaluations are not in the hours.
 """
 
 
@@ -143,7 +135,7 @@ def page(models: Path) -> str:
     plans = [plan_of(path, models) for path in paths]
     lines = [INTRODUCTION, "| recipe | badge | model | trained on | hardware |", "|---|---|---|---|---|"]
     lines += [_row(path, head) for path, head in zip(paths, heads, strict=True)]
-    lines += ["", "What `temper doctor --plan` says, on that hardware:", ""]
+    lines += ["", "The plan on that hardware:", ""]
     lines += ["| recipe | a rank's peak | an engine's process | main memory | a checkpoint | a step | all steps |"]
     lines += ["|---|---|---|---|---|---|---|"]
     lines += [_figures(path, plan) for path, plan in zip(paths, plans, strict=True)]
@@ -206,29 +198,14 @@ def _section(path: Path, head: Head, plan: Plan) -> list[str]:
     )
     said = [f"## {path.stem}", "", *wrap(f"{ran} {head.about}", 128, break_long_words=False), "", "```"]
     said += [f"temper doctor --plan {name}{gpus}", f"temper run {name}  # needs {head.hardware}", "```", ""]
-    if plan.rank is not None:
-        parts = {part: getattr(plan.rank, part) for part in PARTS}
-        said.append(f"- a rank of {plan.wanted.ranks}: {_listed(parts)}")
-    if plan.engine is not None:
-        parts = {"weights": plan.engine.weights, "overhead": plan.engine.overhead, "cache": max(0, plan.engine.cache)}
-        longest = f"{plan.sequences[0]:,} sequences of {plan.longest:,} tokens"
-        said.append(
-            f"- an engine's process of {plan.wanted.engines * plan.engine.processes}: {_listed(parts)}; {longest}"
-        )
     if plan.time is not None:
         times = f"generating {plan.time.generate_s:,.0f} s, learning {plan.time.learn_s:,.0f} s"
         said.append(
             f"- a step: {times}, limited by {plan.time.limited_by}; {plan.time.sampled_per_s:,.0f} sampled tokens/s"
         )
-    limits = run_limits(plan)
-    failing = [limit.what for limit in limits if not limit.holds]
-    held = f"{len(limits)} limits looked at, none would be hit"
-    said.append(f"- {held}" if not failing else f"- would be hit: {', '.join(failing)}")
+    failing = [limit.what for limit in run_limits(plan) if not limit.holds]
+    said += [f"- would be hit: {', '.join(failing)}"] if failing else []
     return [*said, f"- change first: {head.first}"]
-
-
-def _listed(parts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {size(nbytes)}" for name, nbytes in parts.items() if nbytes)
 
 
 def main() -> int:

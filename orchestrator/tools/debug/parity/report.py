@@ -45,7 +45,7 @@ def tables(found: Comparison, *, model: str) -> RenderableType:
         parts.append(Text(f"no layers: {found.why_no_layers}"))
     gap = found.configured.decoding
     verdict = f"gap {gap.mean:.2e} nats in the mean, {gap.largest:.2e} at the most"
-    remedy = f"float32 explains it (below {EXACT:g})" if found.is_exact else "docs/parity.md lists settings to try"
+    remedy = f"float32 explains it (below {EXACT:g})" if found.is_exact else "docs/debugging.md lists settings to try"
     parts.append(Text(f"{verdict}; {remedy}", style="bold"))
     return Group(*parts)
 

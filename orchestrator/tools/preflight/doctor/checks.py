@@ -45,7 +45,7 @@ CHECKS = (
     Check(
         "sandbox",
         machine.look_at_sandbox,
-        "lower sandbox.min_level, or give the machine what docs/sandbox.md names",
+        "lower sandbox.min_level, or give the machine what docs/environments.md names",
         quick=True,
     ),
     Check(

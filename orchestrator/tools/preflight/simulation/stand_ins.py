@@ -27,7 +27,7 @@ from temper.rollout.weights.transports import Receivers
 
 TOKEN_S = 0.75e-6
 """Seconds of the driver's CPU for a sampled token: to receive it, advantages, batches, shares of ranks, its part of files.
-Measured on two CPU cores, all threads together (docs/performance.md, the driver)."""
+Measured on two CPU cores, all threads together (docs/results.md, the driver)."""
 CALL_S = 0.25 / 613
 """Seconds of the driver's CPU for a call of a worker, measured likewise."""
 LEAST_TOKENS = 1e-6

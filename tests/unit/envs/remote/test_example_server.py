@@ -1,4 +1,4 @@
-"""The server of docs/other_environments.md is taken from there, started, and played with as the page says."""
+"""The server of docs/environments.md is taken from there, started, and played with as the page says."""
 
 import importlib
 import json
@@ -16,7 +16,12 @@ from temper.envs.transcript import score_turns
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.config import load_config
 
-PAGE = (Path(__file__).parents[4] / "docs" / "other_environments.md").read_text(encoding="utf-8")
+PAGE = (
+    (Path(__file__).parents[4] / "docs" / "environments.md")
+    .read_text(encoding="utf-8")
+    .partition("## A server of your own\n")[2]
+    .partition("\n## ")[0]
+)
 HERE = "http://127.0.0.1:8000"
 
 

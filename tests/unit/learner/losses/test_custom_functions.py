@@ -29,8 +29,8 @@ def block(heading: str, language: str) -> str:
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A user's folder, on the Python path as the current folder is, with the example's module and configuration."""
-    (tmp_path / "mine.py").write_text(block("A loss or an advantage of one's own", "python"), encoding="utf-8")
-    (tmp_path / "run.yaml").write_text(block("A loss or an advantage of one's own", "yaml"), encoding="utf-8")
+    (tmp_path / "mine.py").write_text(block("A loss or an advantage of your own", "python"), encoding="utf-8")
+    (tmp_path / "run.yaml").write_text(block("A loss or an advantage of your own", "yaml"), encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for module in ("mine", "other"):
