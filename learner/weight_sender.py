@@ -9,9 +9,9 @@ import torch.distributed as dist
 
 from temper.envs.core.process import ProgressCounter
 from temper.learner.config import LearnerConfig
-from temper.rollout.weights.buckets import BUCKET_BYTES, BucketGroup, Buffers, buckets_of, send_buckets
+from temper.rollout.weights.buckets import BUCKET_BYTES, BucketGroup, Buffers, send_buckets, split_push
 from temper.rollout.weights.checksum import tensor_checksum
-from temper.rollout.weights.host_memory import give_back
+from temper.rollout.weights.host_memory import release_free_memory
 from temper.rollout.weights.manifest import (
     DOWN,
     UP,
@@ -19,16 +19,16 @@ from temper.rollout.weights.manifest import (
     NoLongerHeld,
     WeightManifest,
     clear_footer,
-    contents,
     layout,
     require_held,
     require_shape,
+    segment_contents,
     tensor_view,
     unknown_weight,
     wire_dtype,
     write_footer,
 )
-from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connected, open_store
+from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connect_store, open_store
 from temper.rollout.weights.receiver import WithBase
 from temper.rollout.weights.transports import (
     BROADCAST,
@@ -37,8 +37,8 @@ from temper.rollout.weights.transports import (
     Receivers,
     allocate,
     is_non_blocking,
-    offered,
-    resolved,
+    make_offer,
+    resolve_transport,
 )
 
 Gathered = Iterable[dict[str, torch.Tensor]]
@@ -75,7 +75,7 @@ class WeightSender:
 
     def __init__(self, config: LearnerConfig, *, rank: int, progress_counter: ProgressCounter) -> None:
         self._config, self._rank, self._progress_counter = config, rank, progress_counter
-        self._transport = resolved(config.transport)
+        self._transport = resolve_transport(config.transport)
         self._sender: SegmentSender | BucketSender | None = None
         self._has_base = False  # whether the weights to which adapters are added were published
 
@@ -217,7 +217,7 @@ class SegmentSender:
             assert self._base is not None, "the first push brings the weights too"
             manifest = replace(manifest, adapted=Adapted(base=self._base, scale=self._scale, alone=base is None))
         self._last = manifest
-        give_back()  # once a step: what the update took
+        release_free_memory()  # once a step: what the update took
         return manifest
 
     def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
@@ -226,11 +226,11 @@ class SegmentSender:
         Raises `NoLongerHeld` if the last push is not this version.
         """
         adapted = require_held(self._last, version).adapted
-        own = offered(self._own.last, receivers)
+        own = make_offer(self._own.last, receivers)
         if adapted is None or (adapted.alone and not whole):
             return own
         assert self._bases is not None
-        return WithBase(adapters=own, base=offered(self._bases.last, receivers))
+        return WithBase(adapters=own, base=make_offer(self._bases.last, receivers))
 
     def close(self) -> None:
         """Free the segments. Engines that have one mapped keep reading it."""
@@ -261,7 +261,7 @@ class Segments:
         segment = self.last.data
         clear_footer(segment)
         self._fill(segment, gathered)
-        checksum = tensor_checksum(contents(segment))
+        checksum = tensor_checksum(segment_contents(segment))
         write_footer(segment, version=version, checksum=checksum)
         return WeightManifest.of(
             self._shapes, dtype=self._dtype, transport=self._transport, version=version, checksum=checksum
@@ -331,7 +331,7 @@ class BucketSender:
         """
         manifest = require_held(self._last, version)
         if self._bucket_group is None or self._receivers != receivers:
-            buckets = buckets_of(manifest, senders=1, most_bytes=self._bucket_bytes)
+            buckets = split_push(manifest, senders=1, most_bytes=self._bucket_bytes)
             senders = min(self._ranks, len(buckets), MOST_SENDERS)
             first = GroupMember(host=receivers.host, port=0, rank=0, size=receivers.size + 1, timeout_s=self._timeout_s)
             rendezvous, self._store = open_store(first)
@@ -367,7 +367,7 @@ class BucketSender:
 
     def _group(self, bucket_group: BucketGroup, number: int) -> ProcessGroup:
         if self._joined is None or self._joined[0] != bucket_group:
-            store = self._store if self._rank == 0 else connected(bucket_group.rendezvous)
+            store = self._store if self._rank == 0 else connect_store(bucket_group.rendezvous)
             self._joined = bucket_group, bucket_group.join(store, sender=number, member=0, device=self._device)
         return self._joined[1]
 

@@ -52,11 +52,11 @@ class Escaper:
 
     def _safe(self, text: str, tags: re.Pattern[str], ids: frozenset[int]) -> str:
         text = writable(text)
-        broken = _broken(text, tags)
-        if ids.isdisjoint(self._encoded(broken)):
+        broken = _break_tags(text, tags)
+        if ids.isdisjoint(self._encode(broken)):
             return broken
         apart = BREAK.join(text)  # it holds what the tokenizer first turns into a tag, such as letters of full width
-        if not ids.isdisjoint(self._encoded(apart)):
+        if not ids.isdisjoint(self._encode(apart)):
             raise ValueError(f"{text[:80]!r} can't be told from the tags of the chat template")
         return apart
 
@@ -127,7 +127,7 @@ class Escaper:
         near = before + text[: self._longest]
         return any(found.start() < len(before) < found.end() for found in self._tags.finditer(near))
 
-    def _encoded(self, text: str) -> Iterable[int]:
+    def _encode(self, text: str) -> Iterable[int]:
         """Return the ids of a text; those of short ones are remembered, since keys and roles are in every message."""
         known = self._short.get(text)
         if known is not None:
@@ -144,7 +144,7 @@ def _any_of(tags: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(re.escape(tag) for tag in sorted(tags, key=len, reverse=True)))
 
 
-def _broken(text: str, tags: re.Pattern[str]) -> str:
+def _break_tags(text: str, tags: re.Pattern[str]) -> str:
     """Return a text without the tags; breaking one may leave a shorter one in it."""
     while tags.search(text):
         text = tags.sub(lambda found: f"{found[0][0]}{BREAK}{found[0][1:]}", text)

@@ -15,13 +15,13 @@ UNRECORDED = -1
 """The expert of a token for which none is recorded: the trainer's router decides."""
 
 
-def padded(choices: Choices, *, ids: int) -> Choices:
+def pad_choices(choices: Choices, *, ids: int) -> Choices:
     """Return the choices for so many ids, the last of which the engine may not have processed; what goes beyond is left out."""
     missing = max(0, ids - len(choices))
     return np.pad(choices[:ids], ((0, missing), (0, 0), (0, 0)), constant_values=UNRECORDED).astype(np.int16)
 
 
-def first_recorded(parts: Sequence[tuple[int, Choices]]) -> Choices:
+def join_recorded(parts: Sequence[tuple[int, Choices]]) -> Choices:
     """Join parts of choices, each with the position that it begins at, in the order in which an engine computed them.
 
     A position that was computed several times, as after a preemption, has its first choices: the token after it was sampled

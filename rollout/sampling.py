@@ -61,7 +61,7 @@ class Sampling:
         """Whether some tokens can't be drawn that the model finds possible."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
-    def before_stop(self, text: str) -> str:
+    def cut_at_stop_string(self, text: str) -> str:
         """Return a turn's text up to the first stop string in it."""
         places = [place for stop in self.stop if (place := text.find(stop)) >= 0]
         return text[: min(places)] if places else text

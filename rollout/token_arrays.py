@@ -37,12 +37,12 @@ def as_marks(values: Truths) -> Marks:
     return _kept(np.array(values, dtype=np.bool_))
 
 
-def every(count: int, value: D) -> NDArray[D]:
+def fill_array(count: int, value: D) -> NDArray[D]:
     """Return an array that has one value for each of so many tokens."""
     return _kept(np.full(count, value, dtype=value.dtype))
 
 
-def joined(parts: Iterable[NDArray[D]], kind: type[D]) -> NDArray[D]:
+def join_arrays(parts: Iterable[NDArray[D]], kind: type[D]) -> NDArray[D]:
     """Return arrays of a type one after the other; an empty one where there are none."""
     return _kept(np.concatenate([np.empty(0, dtype=kind), *parts]))
 

@@ -39,12 +39,12 @@ class Stop(Enum):
     FAILURE = "failure"  # something else outside the model broke: see `Trajectory.failure`
 
 
-class Carried(Enum):
+class Resumption(Enum):
     """What became of an episode that was in flight when another process played it."""
 
     NO = "no"  # it was not: one process played it from its first turn to its last
-    ON = "on"  # it went on where it was
-    AGAIN = "again"  # it began again: its environment could not be brought back to where it was
+    RESUMED = "resumed"  # it continued from its partial turns
+    RESTARTED = "restarted"  # it began anew: its environment did not reach the same state
 
 
 LASTING = (FailureKind.PROMPT_TOO_LONG, FailureKind.REFUSED)
@@ -159,7 +159,7 @@ class Trajectory:
     """One episode: its turns, why it ended, and either a reward with the score that it comes from or a typed failure.
 
     `seconds` is the whole, `times` says what it went into: the turns, and the making of the environment before them.
-    `carried` says whether several processes played it, one after the other.
+    `resumption` says whether several processes played it, one after the other.
     """
 
     task: Task
@@ -170,7 +170,7 @@ class Trajectory:
     failure: Failure | None = None
     seconds: float = 0.0
     times: Times = NO_TIME
-    carried: Carried = Carried.NO
+    resumption: Resumption = Resumption.NO
 
     def __post_init__(self) -> None:
         if (self.reward is None) == (self.failure is None):
@@ -256,7 +256,7 @@ class Group:
             failed=tuple(answer for answer in answers if answer.failure is not None),
         )
 
-    def merged_with_retry(self, again: "Group") -> "Group":
+    def merge_retry(self, again: "Group") -> "Group":
         """Return this group with another attempt in the place of the failed episodes for which one is worth making."""
         lost = tuple(t for t in self.failed if not t.worth_retrying)
         return Group(

@@ -18,9 +18,9 @@ from temper.rollout.expert_choices import from_json, to_json
 from temper.rollout.sampling import Sampling, sampling_to_json
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import (
-    Carried,
     Closed,
     Group,
+    Resumption,
     Stop,
     ThinkingStats,
     Ticket,
@@ -107,7 +107,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "failure": None if failure is None else failure_to_json(failure),
         "seconds": round(trajectory.seconds, 4),
         "times": times_to_json(trajectory.times),
-        "carried": trajectory.carried.value,
+        "resumption": trajectory.resumption.value,
         "turns": [turn_to_json(turn) for turn in trajectory.turns],
     }
 
@@ -129,7 +129,7 @@ def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
         failure=None if failure is None else failure_from_json(failure),
         seconds=data["seconds"],
         times=Times(**data["times"]),
-        carried=Carried(data["carried"]),
+        resumption=Resumption(data["resumption"]),
     )
 
 

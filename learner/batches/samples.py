@@ -22,8 +22,8 @@ from temper.rollout.token_arrays import (
     Truths,
     as_ids,
     as_marks,
-    every,
-    joined,
+    fill_array,
+    join_arrays,
     same_values,
 )
 from temper.rollout.trajectory import Group, Ticket, Trajectory, TurnFault, WeightVersion
@@ -80,8 +80,8 @@ class TrainingSample:
         return cls(
             ids=as_ids(ids),
             trained_T=as_marks(trained_T),
-            advantages_T=every(count, np.float32(1.0)),
-            behaviour_T=every(count, UNKNOWN),
+            advantages_T=fill_array(count, np.float32(1.0)),
+            behaviour_T=fill_array(count, UNKNOWN),
         )
 
     @property
@@ -137,15 +137,15 @@ def _sample(
         context, sampled = len(turn.context_ids), len(turn.sampled_ids)
         own = min((overrides[fault] for fault in turn.faults if fault in overrides), default=advantage)
         ids += [turn.context_ids, turn.sampled_ids]
-        trained += [every(context, UNTRAINED), every(sampled, UNTRAINED) if masked else ~turn.injected_T]
-        behaviour += [every(context, UNKNOWN), turn.logprobs_T]
-        advantages += [every(context, np.float32(advantage)), every(sampled, np.float32(own))]
-    versions_T = joined((turn.versions_T for turn in trajectory.turns), np.int32)
+        trained += [fill_array(context, UNTRAINED), fill_array(sampled, UNTRAINED) if masked else ~turn.injected_T]
+        behaviour += [fill_array(context, UNKNOWN), turn.logprobs_T]
+        advantages += [fill_array(context, np.float32(advantage)), fill_array(sampled, np.float32(own))]
+    versions_T = join_arrays((turn.versions_T for turn in trajectory.turns), np.int32)
     return TrainingSample(
-        ids=joined(ids, np.int32),
-        trained_T=joined(trained, np.bool_),
-        advantages_T=joined(advantages, np.float32),
-        behaviour_T=joined(behaviour, np.float32),
+        ids=join_arrays(ids, np.int32),
+        trained_T=join_arrays(trained, np.bool_),
+        advantages_T=join_arrays(advantages, np.float32),
+        behaviour_T=join_arrays(behaviour, np.float32),
         oldest=WeightVersion(step=int(versions_T.min())) if len(versions_T) else None,
         newest=WeightVersion(step=int(versions_T.max())) if len(versions_T) else None,
         group=ticket.number,

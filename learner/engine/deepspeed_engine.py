@@ -46,7 +46,7 @@ from temper.learner.models.adapters import (
 from temper.learner.models.loading import cast, train_without_noise
 from temper.learner.models.scorer import Scorer
 from temper.learner.models.shape import require_shareable
-from temper.rollout.weights.process_group import GroupMember, interface_towards, open_store
+from temper.rollout.weights.process_group import GroupMember, find_interface, open_store
 
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed
@@ -71,7 +71,7 @@ def join_ranks(*, timeout_seconds: float) -> None:
         host, *numbers = (os.environ[name] for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
         port, rank, size = map(int, numbers)
         if os.environ.get("GLOO_SOCKET_IFNAME") in (None, "lo"):  # loopback, which engines set, reaches no other host
-            os.environ["GLOO_SOCKET_IFNAME"] = interface_towards(host, port)
+            os.environ["GLOO_SOCKET_IFNAME"] = find_interface(host, port)
         _, store = open_store(GroupMember(host=host, port=port, rank=rank, size=size, timeout_s=timeout_seconds))
         torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False, timeout=timeout)

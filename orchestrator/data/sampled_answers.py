@@ -17,7 +17,7 @@ from temper.orchestrator.loop.mixture import Draw, Mixture
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.episodes.renderer import Renderer
-from temper.rollout.token_arrays import joined, tokens_of
+from temper.rollout.token_arrays import join_arrays, tokens_of
 from temper.rollout.trajectory import Closed, Group, Trajectory, Turn
 from temper.rollout.trajectory_json import turn_from_json, turn_to_json
 
@@ -84,9 +84,9 @@ def read_pairs(path: Path, *, max_tokens: int | None) -> tuple[list[Pair], dict[
 
 def sample_of(turns: Sequence[Turn]) -> TrainingSample:
     """Return an answer as the engine saw and sampled it; trained are the tokens that the model sampled itself."""
-    ids = joined((own for turn in turns for own in (turn.context_ids, turn.sampled_ids)), np.int32)
+    ids = join_arrays((own for turn in turns for own in (turn.context_ids, turn.sampled_ids)), np.int32)
     trained = (own for turn in turns for own in (np.zeros(len(turn.context_ids), dtype=np.bool_), ~turn.injected_T))
-    return TrainingSample.supervised(ids=ids, trained_T=joined(trained, np.bool_))
+    return TrainingSample.supervised(ids=ids, trained_T=join_arrays(trained, np.bool_))
 
 
 def _written(trajectory: Trajectory) -> list[dict[str, Any]]:

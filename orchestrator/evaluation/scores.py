@@ -12,7 +12,7 @@ from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.budget_curve import mean, task_accuracies, task_scores
 from temper.orchestrator.evaluation.intervals import accuracy_interval, standard_error
 from temper.rollout.sampling import PLAIN, Sampling
-from temper.rollout.token_arrays import joined
+from temper.rollout.token_arrays import join_arrays
 from temper.rollout.trajectory import Group, Trajectory, WeightVersion, well_formed_share
 
 
@@ -35,7 +35,7 @@ def is_of(trajectory: Trajectory, version: WeightVersion) -> bool:
 def versions_of(groups: Iterable[Group]) -> list[int]:
     """Return the weight versions of all tokens of the answers with a score, in order."""
     turns = (turn for group in groups for one in group.trajectories for turn in one.turns)
-    return [int(version) for version in np.unique(joined((turn.versions_T for turn in turns), np.int32))]
+    return [int(version) for version in np.unique(join_arrays((turn.versions_T for turn in turns), np.int32))]
 
 
 def describe_stale(env: str, answers: int, groups: Sequence[Group], version: WeightVersion) -> str:

@@ -72,8 +72,8 @@ class Engines:
         return [] if pool is None else pool.processes()
 
     def healed(self) -> float:
-        """Return when a worker was replaced last, on the monotonic clock; see `RolloutPool.last_restart`."""
-        return 0.0 if self.pool is None else self.pool.last_restart()
+        """Return when a worker was replaced last, on the monotonic clock; see `RolloutPool.last_restart_at`."""
+        return 0.0 if self.pool is None else self.pool.last_restart_at()
 
     def resize(self, workers: int) -> bool:
         """Change the number of workers; return False if there are none yet."""

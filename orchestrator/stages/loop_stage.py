@@ -45,7 +45,7 @@ from temper.orchestrator.session.run_supervision import LoopView
 from temper.orchestrator.stages.stage import StageInstance
 from temper.orchestrator.stages.step_metrics import records_of_step, step_metrics, training_rows
 from temper.rollout.episodes.resume import PartialGroup, PartialGroups, describe_rows
-from temper.rollout.pool.pool import RolloutPool, nobody
+from temper.rollout.pool.pool import RolloutPool, ignore_reissue
 from temper.rollout.trajectory import Group, WeightVersion
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class LoopStage:
             run.engines.forget()  # also where the last checkpoint failed: the stage begins with an earlier one
             raise
         finally:
-            pool.on_reissue = nobody
+            pool.on_reissue = ignore_reissue
         run.engines.hold(model)
         return model
 

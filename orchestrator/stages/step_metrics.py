@@ -17,7 +17,7 @@ from temper.orchestrator.loop.deadline import Deadline, within
 from temper.orchestrator.loop.shaping import earned_rewards
 from temper.orchestrator.loop.step import StepReport
 from temper.rewards.score import Outcome
-from temper.rollout.trajectory import Carried, Group, WeightVersion, well_formed_share
+from temper.rollout.trajectory import Group, Resumption, WeightVersion, well_formed_share
 
 
 def step_metrics(report: StepReport) -> dict[str, float]:
@@ -28,7 +28,7 @@ def step_metrics(report: StepReport) -> dict[str, float]:
     """
     trajectories = [t for group in report.groups for t in group.trajectories]
     everything = [*report.groups, *report.dropped.groups]
-    carried = Counter(t.carried for group in everything for t in (*group.trajectories, *group.failed))
+    carried = Counter(t.resumption for group in everything for t in (*group.trajectories, *group.failed))
     sampled = sum(t.sampled_tokens for t in trajectories)
     metrics = {f"train/{name}": value for name, value in report.learner.items()}
     metrics |= {
@@ -38,8 +38,8 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         **_of_all_groups([*report.groups, *report.dropped.groups]),
         "rollout/dropped_zero_advantage": float(report.dropped.no_signal),
         "rollout/dropped_failed": float(report.dropped.failed),
-        "rollout/episodes_carried_on": float(carried[Carried.ON]),
-        "rollout/episodes_begun_again": float(carried[Carried.AGAIN]),
+        "rollout/episodes_resumed": float(carried[Resumption.RESUMED]),
+        "rollout/episodes_restarted": float(carried[Resumption.RESTARTED]),
         "push/bytes": float(report.pushed_bytes),
         "push/share": report.pushed_share,
         "push/load_s": report.load_s,

@@ -236,7 +236,7 @@ class LimitedTurns:
         begin = tags.thinking_start(ids, opened=opened)
         close = tags.forced_end(ids, limit, opened=opened)
         tables, ended = self._tables, tags.close_of(ids) is not None
-        way = tables.opened if begin is not None else _walked(tables.opening_SV, tables.unopened, ids[: tags.reach])
+        way = tables.opened if begin is not None else _walk(tables.opening_SV, tables.unopened, ids[: tags.reach])
         numbers = (
             len(ids),
             limit.tokens,
@@ -251,7 +251,7 @@ class LimitedTurns:
 
     def _closing(self, tags: ThinkingTags, ids: Sequence[int], variant: int) -> int:
         """Return the state that the closing of an open thought is in, which its last tokens tell."""
-        return _walked(self._tables.closing_SV, self._tables.roots[variant], ids[-tags.window :])
+        return _walk(self._tables.closing_SV, self._tables.roots[variant], ids[-tags.window :])
 
     def read(self, slots_B: Tensor, tokens_B: Tensor, new_B: Tensor) -> None:
         """Take one more token of each of these turns, where there is a new one."""
@@ -298,7 +298,7 @@ class LimitedTurns:
         )
 
 
-def _walked(steps_SV: np.ndarray[tuple[int, int], np.dtype[np.int16]], state: int, ids: Sequence[int]) -> int:
+def _walk(steps_SV: np.ndarray[tuple[int, int], np.dtype[np.int16]], state: int, ids: Sequence[int]) -> int:
     for token in ids:
         state = int(steps_SV[state, token])
     return state

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.turn_text import Tags
 from temper.rollout.formats.find import find_format
-from temper.rollout.formats.messages import ASKED, in_mode, rendered
+from temper.rollout.formats.messages import ASKED, render, set_mode
 from temper.rollout.formats.turn_format import opens_thinking
 from temper.rollout.trajectory import Closed, ThinkingStats
 
@@ -91,7 +91,7 @@ class ThinkingTags:
     @cached_property
     def opened_by_prompt(self) -> bool:
         """Whether the prompt of a first turn opens the thought; else the model itself begins it with the opening tag."""
-        prompt = rendered(self._tokenizer, in_mode([ASKED], self._think), open_turn=True) or ""
+        prompt = render(self._tokenizer, set_mode([ASKED], self._think), open_turn=True) or ""
         return prompt.rstrip().endswith(self.tags.opening)
 
     def before_grammar(self) -> "ThinkingTags":
@@ -253,14 +253,14 @@ def check_extra_args(given: Mapping[str, Any]) -> None:
         value = given.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise RefusedRequest(
-                f"{name} is {shown(value)}; it must be a whole number of tokens, 0 or more", parameter=name
+                f"{name} is {format_value(value)}; it must be a whole number of tokens, 0 or more", parameter=name
             )
     if CLOSING in given:
         raise RefusedRequest(
-            f"{CLOSING} is {shown(given[CLOSING])}; it is the server's own, leave it out", parameter=CLOSING
+            f"{CLOSING} is {format_value(given[CLOSING])}; it is the server's own, leave it out", parameter=CLOSING
         )
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

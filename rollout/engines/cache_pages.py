@@ -15,7 +15,7 @@ DONT_NEED = mmap.MADV_DONTNEED
 """The kernel takes the pages away; at its next use a page is new, and zero."""
 
 
-def give_pages_back(tensors: Iterable[torch.Tensor]) -> None:
+def release_pages(tensors: Iterable[torch.Tensor]) -> None:
     """Give back every page that lies wholly in the memory of these tensors. What it held is lost, its addresses stay.
 
     Raises `OSError` where the kernel refuses.

@@ -44,7 +44,7 @@ class EngineProcess:
             work.cancel()
             death.cancel()
 
-    async def gets_on(self, call: Coroutine[Any, Any, object]) -> None:
+    async def wait_for_progress(self, call: Coroutine[Any, Any, object]) -> None:
         """Wait until a call to the engine has been answered, or the processes that load weights have used a CPU meanwhile.
 
         Raise `WorkerDied` where it dies before.

@@ -74,7 +74,7 @@ TOKENS_PER_CHARACTER = 4
 """Most tokens of one character: one for each of its bytes."""
 
 
-def ended_at_stop(
+def cut_at_stop(
     rest: Completion, prefix_ids: Sequence[int], stop: Sequence[str], text: Callable[[Sequence[int]], str]
 ) -> Completion:
     """Return the rest of a turn, up to the token that completes a stop string which the tokens before it had `prefix_ids`.
@@ -192,7 +192,7 @@ class Engine(Protocol):
         """Return once the engine's process has answered; raise `WorkerDied` where it has died. It answers between passes."""
         ...
 
-    async def gets_on(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Return once the engine's processes are seen at work while they load weights, or `answers` would."""
         ...
 

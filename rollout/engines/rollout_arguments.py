@@ -12,7 +12,7 @@ from vllm.triton_utils import HAS_TRITON
 from temper.rollout.budget.rule import CLOSING
 from temper.rollout.engines.config import OURS, SET_BY, EngineConfig
 from temper.rollout.engines.runners.batch_thinking_processor import BatchThinkingProcessor
-from temper.rollout.engines.runners.choice import RunnerName, chosen_runner, drafting, set_runner
+from temper.rollout.engines.runners.choice import RunnerName, choose_runner, set_runner, speculative_config
 from temper.rollout.engines.runners.thinking_processor import ThinkingProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU, engine_arguments
 from temper.rollout.engines.vllm_worker import BACKEND, WorkerExtension
@@ -44,11 +44,11 @@ def rollout_arguments(
         if name not in known:
             like = difflib.get_close_matches(name, known, n=1)
             raise ValueError(f"rollout.engine.extra.{name}: vLLM has no such setting{f'; {like[0]}?' if like else ''}")
-    runner = chosen_runner(
+    runner = choose_runner(
         config.runner, triton=HAS_TRITON, records_pipeline=record_experts and config.pipeline_parallel > 1
     )
     by_vllm = record_experts and runner == "v2"
-    drafts = drafting(config, runner, model_dir, record_experts=record_experts)
+    drafts = speculative_config(config, runner, model_dir, record_experts=record_experts)
     set_runner(runner)
     arguments = AsyncEngineArgs(
         **engine_arguments(eager=record_experts and not by_vllm, processes=config.processes)

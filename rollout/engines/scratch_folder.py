@@ -35,7 +35,7 @@ class ScratchFolder:
         """`base` is where it lies: by default the temporary folder, or /tmp where that one's path is too long for sockets."""
         self._base = base or scratch_base()
         remove_abandoned(self._base)
-        self.path, self._lock = _held_folder(self._base)
+        self.path, self._lock = _create_locked_folder(self._base)
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
@@ -83,7 +83,7 @@ def remove_abandoned(base: Path | None = None) -> None:
                 os.close(lock)
 
 
-def _held_folder(base: Path) -> tuple[Path, int | None]:
+def _create_locked_folder(base: Path) -> tuple[Path, int | None]:
     """Make a folder and lock it. Another process may take it for an abandoned one before that: then make another one.
 
     The lock is None on a file system without such locks, where what a kill leaves stays.

@@ -15,10 +15,10 @@ from temper.envs.core.process import MemoryUsage, WorkerDied
 from temper.rollout.budget.rule import ThinkingTags, extra_args
 from temper.rollout.engines.config import EngineConfig
 from temper.rollout.engines.engine_process import EngineProcess
-from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest, ended_at_stop
+from temper.rollout.engines.protocol import Completion, EngineStats, TurnRequest, cut_at_stop
 from temper.rollout.engines.scratch_folder import ScratchFolder
 from temper.rollout.engines.vllm_settings import limit_cpu, prepare_environment
-from temper.rollout.expert_choices import Choices, padded
+from temper.rollout.expert_choices import Choices, pad_choices
 from temper.rollout.trajectory import WeightVersion
 from temper.rollout.weights.buckets import BucketGroup, IncomingWeights
 from temper.rollout.weights.manifest import WeightManifest
@@ -127,7 +127,7 @@ class VllmSleep:
 
     async def _sleep(self) -> None:
         await self._llm.sleep(level=LEVEL, mode="keep")
-        await self._llm.collective_rpc("give_cache_back")
+        await self._llm.collective_rpc("release_cache")
 
     async def _wake(self, *, cache: bool) -> None:
         assert not self.cache, "it falls asleep before it wakes with its weights alone"
@@ -248,7 +248,7 @@ class VllmEngine:
             finished=sampled.finish_reason == "stop",
             experts=await self._experts(name, sampled, ids=len(prompt) + len(ids)) if self._record_experts else None,
         )
-        return ended_at_stop(whole, request.prefix_ids, request.sampling.stop, self._text)
+        return cut_at_stop(whole, request.prefix_ids, request.sampling.stop, self._text)
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._llm.get_tokenizer().decode(list(ids), skip_special_tokens=False))
@@ -315,10 +315,10 @@ class VllmEngine:
 
     async def _experts(self, request: str, sampled: CompletionOutput, *, ids: int) -> Choices:
         if sampled.routed_experts is not None:
-            return padded(sampled.routed_experts[:, self._expert_layers].astype(np.int16), ids=ids)
+            return pad_choices(sampled.routed_experts[:, self._expert_layers].astype(np.int16), ids=ids)
         taking = self._llm.collective_rpc("take_experts", args=(request,))
         (shape, data), *_ = await self._process.answer(taking)  # all processes of an engine choose alike
-        return padded(np.frombuffer(data, dtype=np.int16).reshape(shape), ids=ids)
+        return pad_choices(np.frombuffer(data, dtype=np.int16).reshape(shape), ids=ids)
 
     def _passed(self, tokens: int) -> None:
         self._on_pass(tokens)
@@ -342,8 +342,8 @@ class VllmEngine:
     async def answers(self) -> None:
         await self.version()
 
-    async def gets_on(self) -> None:
-        await self._process.gets_on(self._llm.get_weight_version())
+    async def wait_for_progress(self) -> None:
+        await self._process.wait_for_progress(self._llm.get_weight_version())
 
     async def died(self) -> None:
         await self._process.died()

@@ -30,14 +30,14 @@ from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 from vllm.model_executor.model_loader.reload.meta import SKIP_LOAD_TENSORS
 
 from temper.envs.core.errors import describe_error
-from temper.rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
+from temper.rollout.engines.cache_pages import nbytes_of, release_pages, resident_bytes
 from temper.rollout.engines.runners.draft_sampler import DraftSampler
 from temper.rollout.engines.runners.expert_recorder import ExpertRecorder, expert_layers
 from temper.rollout.engines.runners.layer_recorder import LayerRecorder
 from temper.rollout.engines.runners.thinking_processor import ThinkingProcessor
 from temper.rollout.engines.vllm_settings import ON_CPU
 from temper.rollout.weights.buckets import BucketReceiver, IncomingWeights
-from temper.rollout.weights.host_memory import MappedFiles, give_back
+from temper.rollout.weights.host_memory import MappedFiles, release_free_memory
 from temper.rollout.weights.manifest import LocalWeights, from_plain, read_weights
 
 BACKEND = "temper"
@@ -140,7 +140,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         finalize_layerwise_reload(self.model, self.model_config)
         if ON_CPU:
             _repack_tied(self.model)
-        give_back()
+        release_free_memory()
 
     def shutdown(self) -> None:
         self._mapped.close()
@@ -208,10 +208,10 @@ class WorkerExtension:
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         return os.getpid()
 
-    def give_cache_back(self) -> None:
+    def release_cache(self) -> None:
         """Give the memory of the cache back on a CPU, where vLLM's own sleep does nothing; its content is of no use then."""
         if ON_CPU:
-            give_pages_back(self.model_runner.kv_caches)  # type: ignore[attr-defined]
+            release_pages(self.model_runner.kv_caches)  # type: ignore[attr-defined]
 
     def memory(self) -> tuple[int, int, int, int]:
         """Return the bytes of the weights, of the cache (on a CPU of its part that is in main memory), of this process in main

@@ -131,7 +131,7 @@ def _work(function: Callable[[], T], clock: Clock | None, hand_over: Callable[[S
     try:
         result = function()
     except BaseException as error:
-        passable = _passable(error)
+        passable = _to_awaitable_error(error)
         hand_over(lambda answer: answer.set_exception(passable))
     else:
         hand_over(lambda answer: answer.set_result(result))
@@ -142,7 +142,7 @@ def _time_out(answer: asyncio.Future[Any]) -> None:
         answer.set_exception(EpisodeTimeout("the deadline of the episode passed while its environment worked"))
 
 
-def _passable(error: BaseException) -> Exception:
+def _to_awaitable_error(error: BaseException) -> Exception:
     """Return an exception that can be awaited: what would end the process or the awaiting task is named instead."""
     if isinstance(error, Exception) and not isinstance(error, UNFIT):
         return error

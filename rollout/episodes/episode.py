@@ -39,8 +39,8 @@ from temper.rollout.token_arrays import as_floats, as_ids, as_marks, tokens_of
 from temper.rollout.trajectory import (
     NO_TIME,
     TOKEN_LIMITS,
-    Carried,
     Group,
+    Resumption,
     Stop,
     Ticket,
     Times,
@@ -67,7 +67,7 @@ class Episode:
     """One episode: what it plays, its answered turns, and the turn that it is in.
 
     The engine knows its turns by `name` and draws them by `sampling`. `partial` has the part that an earlier process sampled,
-    until the environment has caught up. `carried` is the outcome of that.
+    until the environment has caught up. `resumption` is the outcome of that.
     """
 
     task: Task
@@ -77,7 +77,7 @@ class Episode:
     clock: Clock
     sampling: Sampling = PLAIN
     partial: PartialEpisode | None = None
-    carried: Carried = Carried.NO
+    resumption: Resumption = Resumption.NO
     watch: Stopwatch = field(default_factory=Stopwatch)
     turns: list[Turn] = field(default_factory=list)
     context: tuple[int, ...] | None = None
@@ -109,12 +109,12 @@ class Episode:
         if partial.turn is not None:
             self.before = partial.turn.said
             self.said = partial.turn.said if partial.turn.whole else None
-        self.partial, self.carried = None, Carried.ON
+        self.partial, self.resumption = None, Resumption.RESUMED
 
     def restart(self, env: EnvEpisode) -> None:
         """Forget what was begun: a new environment plays it from the first turn."""
         self.env = env
-        self.partial, self.carried = None, Carried.AGAIN
+        self.partial, self.resumption = None, Resumption.RESTARTED
 
     def end_turn(self, turn: Turn) -> None:
         """Take in a turn that the environment has answered."""
@@ -244,7 +244,7 @@ class EpisodeRunner:
             failure=failure,
             seconds=episode.seconds,
             times=episode.times,
-            carried=episode.carried,
+            resumption=episode.resumption,
         )
 
     def _leave(self, env: EnvEpisode) -> None:
@@ -254,7 +254,7 @@ class EpisodeRunner:
 
     async def _play(self, episode: Episode) -> tuple[Stop, StepResult]:
         task, turns = episode.task, episode.turns
-        context, ids = await self._opened(episode)
+        context, ids = await self._open(episode)
         episode.watch.lap()
         while True:
             room = self._limits.total_tokens - len(ids)
@@ -265,12 +265,12 @@ class EpisodeRunner:
             sampled = await self._sample(episode, ids, room=room)
             episode.said = sampled.completion
             if turns:
-                turns[-1] = processed(turns[-1], context, sampled.completion)
-            text = episode.sampling.before_stop(self._renderer.text(sampled.completion.token_ids))
+                turns[-1] = fill_last_experts(turns[-1], context, sampled.completion)
+            text = episode.sampling.cut_at_stop_string(self._renderer.text(sampled.completion.token_ids))
             parsed = self._renderer.parse(text, task, context)
             stop = self._stop(sampled.completion, room, turns=len(turns) + 1)
             result = await self._in_thread(episode, functools.partial(episode.env.step, parsed, limit=LIMITS[stop]))
-            episode.end_turn(kept_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
+            episode.end_turn(build_turn(task, context, sampled, parsed, result, times=episode.watch.lap()))
             if stop in TOKEN_LIMITS:
                 return stop, result
             if result.done:
@@ -279,12 +279,12 @@ class EpisodeRunner:
             context = self._renderer.observation_ids(result.messages, thinks=task.thinks, calls=calls, after=said)
             ids = (*ids, *said, *context)
 
-    async def _opened(self, episode: Episode) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    async def _open(self, episode: Episode) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Bring the environment to the turn that is next; return the ids that are new in it, and those of the whole."""
         partial = episode.partial
         if partial is not None:
             try:
-                opened = await self._replayed(episode, partial)
+                opened = await self._replay(episode, partial)
             except Exception as error:  # whatever the environment raises that has played these turns before
                 LOG.warning("an episode of %s begins again: %s", episode.task.label, describe_error(error))
                 self._leave(episode.env)
@@ -295,7 +295,7 @@ class EpisodeRunner:
         ids = self._prompt_ids(episode.task, await self._in_thread(episode, episode.env.begin))
         return ids, ids
 
-    async def _replayed(self, episode: Episode, partial: PartialEpisode) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    async def _replay(self, episode: Episode, partial: PartialEpisode) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Play the turns again that the environment had answered. Raises where it or the renderer has another answer."""
         task, env = episode.task, episode.env
         if partial.turns and not task.env.replays:
@@ -325,7 +325,7 @@ class EpisodeRunner:
 
     async def _sample(self, episode: Episode, ids: tuple[int, ...], *, room: int) -> SampledTurn:
         if episode.said is not None:  # in a process before
-            return self._sampler.measured(episode.said, episode.task.thinking, ids)
+            return self._sampler.measure_turn(episode.said, episode.task.thinking, ids)
         thinking_so_far = sum(turn.thinking.tokens for turn in episode.turns)
         seed = _turn_seed(episode.seed, len(episode.turns))
         async with episode.watch.place(self._places):
@@ -418,7 +418,7 @@ class Attempt:
         )
 
 
-def kept_turn(
+def build_turn(
     task: Task, context: tuple[int, ...], sampled: SampledTurn, parsed: ParsedTurn, result: StepResult, *, times: Times
 ) -> Turn:
     """Return a turn that was sampled after `context`, read as `parsed`, and answered with `result`."""
@@ -450,7 +450,7 @@ def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
     return tuple(fault for fault, there in faults.items() if there)
 
 
-def processed(turn: Turn, context: tuple[int, ...], after: Completion) -> Turn:
+def fill_last_experts(turn: Turn, context: tuple[int, ...], after: Completion) -> Turn:
     """Return the turn before `after`, in which the engine processed its last id, with the experts that it chose then."""
     if turn.experts is None or after.experts is None:
         return turn

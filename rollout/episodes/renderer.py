@@ -19,10 +19,10 @@ from temper.rollout.formats.messages import (
     REASONING,
     SAID,
     SPOKEN,
-    after_common,
-    in_mode,
-    modes,
-    prepared,
+    prepare_messages,
+    set_mode,
+    strip_common_prefix,
+    thinking_variables,
     with_line,
 )
 from temper.rollout.formats.turn_format import TurnFormat, opens_thinking
@@ -159,7 +159,7 @@ class Renderer:
         """Return a dialogue up to the end of a turn of calls, of a template that writes none as the last message."""
         told = [{"role": "tool", "content": "-"} for _ in message["tool_calls"]]
         text = self._render([ASKED, message, *told], thinks=thinks, open_turn=False)
-        turn = after_common(text, self._openings[thinks])
+        turn = strip_common_prefix(text, self._openings[thinks])
         ends = [turn.index(end) + len(end) for end in self.format.ends if end in turn]
         return text[: len(text) - len(turn) + min(ends)] if ends else text
 
@@ -219,7 +219,7 @@ class Renderer:
         kept = [token for token in ids if token not in self._end_ids]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
 
-    def decoded(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def dialogue_text(self, task: Task, reply: Sequence[Message]) -> str:
@@ -249,14 +249,14 @@ class Renderer:
         tools: Sequence[Tool] = (),
         open_turn: bool = True,
     ) -> str:
-        told = in_mode(messages, self.format.think if thinks else self.format.no_think)
+        told = set_mode(messages, self.format.think if thinks else self.format.no_think)
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    self._escaper.messages(prepared(told, self.format)),
+                    self._escaper.messages(prepare_messages(told, self.format)),
                     tools=self._escaper.data(tools) or None,
                     add_generation_prompt=open_turn,
-                    **modes(thinks=thinks),
+                    **thinking_variables(thinks=thinks),
                     tokenize=False,
                 )
             )

@@ -145,7 +145,7 @@ class _Dialogue:
         """Compare what is appended before a turn with what the template writes there."""
         renderer = self._renderer
         whole = renderer.dialogue_text(self._task, self._reply[:number])
-        appended, before = renderer.decoded(context), renderer.decoded(ids)
+        appended, before = renderer.decode(context), renderer.decode(ids)
         if not whole.endswith(appended):
             raise ValueError(
                 f"when a dialogue goes on, the chat template writes {whole[-len(appended) :]!r}, and for the new "

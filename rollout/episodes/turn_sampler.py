@@ -54,7 +54,7 @@ class TurnSampler:
             prompt_ids=ids, max_tokens=min(turn_tokens, room), seed=seed, sampling=sampling, name=request, clock=clock
         )
         if thinking.budget is None:
-            return self.measured(await self._generate(free, partial), thinking, ids)
+            return self.measure_turn(await self._generate(free, partial), thinking, ids)
         if self._tags is None:
             raise ValueError(f"a budget of {thinking.budget} tokens for a model without thinking tags")
         budget = thinking.budget - (thinking_so_far if self._config.scope == "episode" else 0)
@@ -65,17 +65,17 @@ class TurnSampler:
         limit = ThinkingLimit(tokens=max(0, min(budget, room - besides - kept)), grace=self._config.grace)
         limited = replace(free, max_tokens=min(limit.tokens + besides + answer_tokens, room), limit=limit)
         completion = await self._generate(limited, partial)
-        sampled = self.measured(completion, thinking, ids)
+        sampled = self.measure_turn(completion, thinking, ids)
         too_long = sampled.thinking.answer_tokens - answer_tokens
         if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
-            return self.measured(completion.first(len(completion.token_ids) - too_long), thinking, ids)
+            return self.measure_turn(completion.first(len(completion.token_ids) - too_long), thinking, ids)
         return sampled
 
     def partial_completion(self, request: str) -> Completion | None:
         """Return what the engine has sampled of a turn since it was asked; None where it is not at it, or can't say."""
         return self._engine.partial_completion(request)
 
-    def measured(self, completion: Completion, thinking: Thinking, ids: tuple[int, ...]) -> SampledTurn:
+    def measure_turn(self, completion: Completion, thinking: Thinking, ids: tuple[int, ...]) -> SampledTurn:
         """Return a whole turn that follows `ids` with the measures of its thought."""
         if self._tags is None:
             stats = ThinkingStats(tokens=0, answer_tokens=len(completion.token_ids), closed=Closed.NONE)

@@ -187,7 +187,7 @@ class RolloutWorker:
         is work.
         """
         if self._engine is not None and self._changes:
-            await self._engine.gets_on()
+            await self._engine.wait_for_progress()
             self._progress_counter.advance()
         elif self._engine is not None:
             await self._engine.answers()

@@ -262,7 +262,7 @@ def _checked(made: Any, tools: Sequence[Tool], *, untyped: bool) -> Call | BadCa
     return call_of(name, arguments, named=made.get("id", function.get("id")))
 
 
-def declared(
+def declared_syntax(
     name: str,
     field: Field,
     *,

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.task import Message
 from temper.envs.core.turn_text import OWN_TAGS, Call, Tags
-from temper.rollout.formats.call_syntax import CallSyntax, calls_as_json, declared
+from temper.rollout.formats.call_syntax import CallSyntax, calls_as_json, declared_syntax
 from temper.rollout.formats.messages import (
     ASKED,
     PROBE_CALLS,
@@ -31,11 +31,11 @@ from temper.rollout.formats.messages import (
     SAID,
     SPOKEN,
     SPOKEN_MODES,
-    after_common,
-    calling,
-    rendered,
+    probe_message,
+    render,
+    strip_common_prefix,
     token_at,
-    told,
+    tool_answers,
 )
 from temper.rollout.formats.turn_format import CALL, CHANNEL_TAGS, END, NEXT_MESSAGE, RETURN, TURN_ENDS, TurnFormat
 
@@ -63,7 +63,7 @@ def _xml(pattern: str) -> dict[str, Any]:
 
 CALL_SYNTAXES: tuple[CallSyntax, ...] = (
     # Hermes, Qwen 2.5 and 3, Temper's own: <tool_call>{"name": ..., "arguments": {...}}</tool_call>
-    declared(
+    declared_syntax(
         "json",
         {
             "open": "<tool_call>",
@@ -75,7 +75,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark="<tool_call>",
     ),
     # Qwen 3 Coder, Qwen 3.5 and later, Nemotron 3: <function=NAME> and <parameter=NAME> on lines of their own
-    declared(
+    declared_syntax(
         "xml",
         {
             "open_pattern": r"<tool_call>\s*<function=(?P<name>[^\n>]+)>",
@@ -85,7 +85,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark="<tool_call>",
     ),
     # GLM 4.5 and later: the name, then <arg_key> and <arg_value>
-    declared(
+    declared_syntax(
         "glm",
         {
             "open_pattern": r"<tool_call>\s*(?P<name>[^\s<{]+)",
@@ -95,7 +95,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark="<tool_call>",
     ),
     # Nemotron Nano 9B and 12B v2: <TOOLCALL>[{"name": ..., "arguments": {...}}, ...]</TOOLCALL>
-    declared(
+    declared_syntax(
         "toolcall",
         {
             "open": "<TOOLCALL>",
@@ -107,7 +107,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark="<TOOLCALL>",
     ),
     # Llama 3.1 and later: one bare {"name": ..., "parameters": {...}}
-    declared(
+    declared_syntax(
         "llama",
         {
             "open_pattern": r'\s*(?:<\|python_tag\|>)?\s*(?=\{\s*"(?:type|name)")',
@@ -122,7 +122,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         bare=True,
     ),
     # Gemma 4: call:NAME{key:<|"|>text<|"|>, ...}
-    declared(
+    declared_syntax(
         "gemma",
         {
             "open_pattern": r"<\|tool_call>call:(?P<name>[^\s{]+)",
@@ -135,7 +135,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark=r"<\|tool_call>",
     ),
     # DeepSeek V3 and R1: the type, the name, and the arguments in a fence
-    declared(
+    declared_syntax(
         "deepseek",
         {
             "open_pattern": rf"(?:{_wide('tool calls begin')})?\s*{_wide('tool call begin')}function{_wide('tool sep')}"
@@ -148,7 +148,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark=rf"(?:{_wide('tool calls begin')})?\s*{_wide('tool call begin')}",
     ),
     # DeepSeek V3.1: the name and the arguments
-    declared(
+    declared_syntax(
         "deepseek 3.1",
         {
             "open_pattern": rf"(?:{_wide('tool calls begin')})?\s*{_wide('tool call begin')}(?P<name>[^\n{WIDE_BAR}]+)"
@@ -161,7 +161,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark=rf"(?:{_wide('tool calls begin')})?\s*{_wide('tool call begin')}",
     ),
     # LFM 2: <|tool_call_start|>[NAME(key='text', ...), ...]<|tool_call_end|>
-    declared(
+    declared_syntax(
         "pythonic",
         {
             "open": "<|tool_call_start|>",
@@ -174,7 +174,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         as_json=calls_as_json,
     ),
     # Mistral until Small 3.1: [TOOL_CALLS] [{"name": ..., "arguments": {...}, "id": ...}, ...] up to the end of the turn
-    declared(
+    declared_syntax(
         "mistral",
         {
             "open_pattern": r"\[TOOL_CALLS\]\s*(?=\[)",
@@ -186,7 +186,7 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
         mark=r"\[TOOL_CALLS\]",
     ),
     # Mistral since Small 3.2: [TOOL_CALLS]NAME[ARGS]{...}, once for each call
-    declared(
+    declared_syntax(
         "mistral args",
         {
             "open_pattern": r"\[TOOL_CALLS\](?P<name>[^\[\s]+)(?:\[CALL_ID\][^\[\s]+)?\[ARGS\]",
@@ -211,11 +211,11 @@ def find_format(tokenizer: PreTrainedTokenizerBase) -> TurnFormat:
     tags = _tags(tokenizer, between)
     if tags == CHANNEL_TAGS:
         return _channels(tokenizer, field)
-    as_text = rendered(tokenizer, [ASKED, calling(1)], tools=PROBE_TOOLS) is None
+    as_text = render(tokenizer, [ASKED, probe_message(1)], tools=PROBE_TOOLS) is None
     syntax, no_calls, end_of_calls = _calls(tokenizer, tags, as_text=as_text)
     parted_by, ends = _ends(tokenizer, end_of_calls)
     think, no_think = _spoken_modes(tokenizer) if tags is not None else ("", "")
-    behind = (rendered(tokenizer, [ASKED, SPOKEN, ASKED]) or "").partition(SAID)[2].partition(parted_by[0])[0]
+    behind = (render(tokenizer, [ASKED, SPOKEN, ASKED]) or "").partition(SAID)[2].partition(parted_by[0])[0]
     return TurnFormat(
         name=syntax.name if syntax is not None else "text",
         tags=tags,
@@ -253,8 +253,8 @@ def _channels(tokenizer: PreTrainedTokenizerBase, field: str | None) -> TurnForm
 def _find_reasoning_field(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, tuple[str, str]]:
     """Return the field from which the template writes a thought, and what it writes before and behind it."""
     for field in REASONING_FIELDS:
-        for message in (SPOKEN, calling(1), calling(1, as_text=True)):
-            text = rendered(tokenizer, [ASKED, {**message, field: REASONING_MARK}], tools=PROBE_TOOLS)
+        for message in (SPOKEN, probe_message(1), probe_message(1, as_text=True)):
+            text = render(tokenizer, [ASKED, {**message, field: REASONING_MARK}], tools=PROBE_TOOLS)
             before, found, after = (text or "").partition(REASONING_MARK)
             if found and (SAID in after):
                 return field, (before, after.partition(SAID)[0])
@@ -306,7 +306,7 @@ def _spoken_modes(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
 
     def opening(text: str = "", *, thinks: bool = True) -> str:
         messages: list[Message] = [{"role": "system", "content": text}, asked] if text else [asked]
-        return (rendered(tokenizer, messages, thinks=thinks, open_turn=True) or "").partition(SAID)[2]
+        return (render(tokenizer, messages, thinks=thinks, open_turn=True) or "").partition(SAID)[2]
 
     usual = opening()
     if usual != opening(thinks=False):
@@ -340,7 +340,7 @@ def _calls(
 def _own_syntax(template: Any) -> Sequence[CallSyntax]:
     """Return the syntax of the calls that a tokenizer's own response template declares, where it does."""
     field = (template.get("fields") or {}).get("tool_calls") if isinstance(template, Mapping) else None
-    return [declared("response_template", field)] if field is not None else []
+    return [declared_syntax("response_template", field)] if field is not None else []
 
 
 def named_syntax(given: Any) -> CallSyntax:
@@ -349,7 +349,7 @@ def named_syntax(given: Any) -> CallSyntax:
         raise ValueError(f"model.tool_calls={given!r}: give a format, or a declaration of one")
     if "format" not in given:
         try:
-            return declared("declared", given)
+            return declared_syntax("declared", given)
         except (ValueError, TypeError, KeyError, regex.error) as error:
             raise ValueError(f"model.tool_calls={dict(given)!r} declares no format of tool calls: {error}") from error
     by_name = {syntax.name: syntax for syntax in CALL_SYNTAXES}
@@ -360,14 +360,16 @@ def named_syntax(given: Any) -> CallSyntax:
 
 def _call_text(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, count: int, *, as_text: bool) -> str | None:
     """Return the template's text of a turn with probe calls, a tool's answers behind it; None where it can't be rendered."""
-    said = [ASKED, calling(count, as_text=as_text)]
-    text = rendered(tokenizer, [*said, *told(count)], tools=PROBE_TOOLS) or rendered(tokenizer, said, tools=PROBE_TOOLS)
-    prompt = rendered(tokenizer, [ASKED], tools=PROBE_TOOLS, open_turn=True)
+    said = [ASKED, probe_message(count, as_text=as_text)]
+    text = render(tokenizer, [*said, *tool_answers(count)], tools=PROBE_TOOLS) or render(
+        tokenizer, said, tools=PROBE_TOOLS
+    )
+    prompt = render(tokenizer, [ASKED], tools=PROBE_TOOLS, open_turn=True)
     if text is None or prompt is None:
         return None
     if tags is not None and tags.opening in prompt:  # a turn without a thought may begin with another tag
         prompt = prompt[: prompt.rindex(tags.opening)]
-    turn = after_common(text, prompt)
+    turn = strip_common_prefix(text, prompt)
     return turn if tags is None else turn.partition(tags.closing)[2] or turn
 
 
@@ -390,7 +392,7 @@ def _reads(
 
 def _turn_ends(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
     """Return what ends a turn of plain text: the first token behind it, or the eos where it follows at once."""
-    text = rendered(tokenizer, [ASKED, SPOKEN, ASKED])
+    text = render(tokenizer, [ASKED, SPOKEN, ASKED])
     if text is None or SAID not in text:
         raise ValueError("the chat template can't render a question, an answer and a question, each as text")
     return _end_at(tokenizer, text.partition(SAID)[2])

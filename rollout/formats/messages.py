@@ -43,10 +43,10 @@ PROBE_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 """Two calls; a number that is text shows whether the types of arguments are kept."""
 SPOKEN_MODES = (("/think", "/no_think"),)
-"""Texts in a system message that switch thinking on and off with templates which know none of `modes`."""
+"""Texts in a system message that switch thinking on and off with templates which know none of `thinking_variables`."""
 
 
-def modes(*, thinks: bool) -> dict[str, bool]:
+def thinking_variables(*, thinks: bool) -> dict[str, bool]:
     """Return the variables by which templates switch thinking: that of Qwen 3 and most, and that of DeepSeek V3.1."""
     return {"enable_thinking": thinks, "thinking": thinks}
 
@@ -56,7 +56,7 @@ def call_id(number: int) -> str:
     return f"call{number:05d}"
 
 
-def calling(count: int, *, as_text: bool = False) -> Message:
+def probe_message(count: int, *, as_text: bool = False) -> Message:
     """Return an assistant's message with so many of the probe's calls; with `as_text` their arguments are JSON texts."""
     calls = []
     for number, (name, arguments) in enumerate(PROBE_CALLS[:count]):
@@ -65,7 +65,7 @@ def calling(count: int, *, as_text: bool = False) -> Message:
     return {"role": "assistant", "content": "", "tool_calls": calls}
 
 
-def told(count: int) -> list[Message]:
+def tool_answers(count: int) -> list[Message]:
     """Return the answers of tools to so many of the probe's calls."""
     return [
         {"role": "tool", "tool_call_id": call_id(number), "name": PROBE_CALLS[number][0], "content": "-"}
@@ -73,7 +73,7 @@ def told(count: int) -> list[Message]:
     ]
 
 
-def rendered(
+def render(
     tokenizer: PreTrainedTokenizerBase,
     messages: Sequence[Message],
     *,
@@ -88,7 +88,7 @@ def rendered(
                 list(messages),
                 tools=list(tools) or None,
                 add_generation_prompt=open_turn,
-                **modes(thinks=thinks),
+                **thinking_variables(thinks=thinks),
                 tokenize=False,
             )
         )
@@ -96,7 +96,7 @@ def rendered(
         return None
 
 
-def after_common(text: str, other: str) -> str:
+def strip_common_prefix(text: str, other: str) -> str:
     """Return the part of a text behind what it has in common with the beginning of another."""
     count = next(
         (number for number, (one, two) in enumerate(zip(text, other, strict=False)) if one != two),
@@ -112,7 +112,7 @@ def token_at(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
     return max((token for token in known if token.strip() and bare.startswith(token)), key=len, default="")
 
 
-def prepared(messages: Sequence[Message], form: TurnFormat) -> list[Message]:
+def prepare_messages(messages: Sequence[Message], form: TurnFormat) -> list[Message]:
     """Return messages with what the template needs: thoughts where it looks for them, ids that tie answers to calls."""
     done: list[Message] = []
     calls: list[dict[str, Any]] = []
@@ -134,7 +134,7 @@ def prepared(messages: Sequence[Message], form: TurnFormat) -> list[Message]:
     return done
 
 
-def in_mode(messages: Sequence[Message], text: str) -> list[Message]:
+def set_mode(messages: Sequence[Message], text: str) -> list[Message]:
     """Return messages whose first, the system's, says in what mode they are answered; as they are where `text` is empty."""
     if not text:
         return list(messages)

@@ -34,7 +34,7 @@ Spawn = Callable[[int], WorkerHandle]
 OnReissue = Callable[[int, str], None]
 
 
-def nobody(number: int, why: str) -> None:
+def ignore_reissue(number: int, why: str) -> None:
     """Do nothing about a ticket that another worker takes over."""
 
 
@@ -58,7 +58,7 @@ class RolloutPool:
         self._wanted = workers
         self._slots: list[WorkerSlot] = []
         self._partial_groups: dict[int, PartialGroup] = {}
-        self.on_reissue: OnReissue = nobody
+        self.on_reissue: OnReissue = ignore_reissue
         """Told of each ticket that another worker takes over: its number, and why."""
         self._keeper = SlotKeeper(spawn, weights=weights, restart_policy=restart_policy, on_leave=self._slots.remove)
 
@@ -66,7 +66,7 @@ class RolloutPool:
         """Start the workers, and wait until all serve. Ends those that have begun where that fails or is given up."""
         try:
             self.resize(self._wanted)
-            await self._keeper.all_serve()
+            await self._keeper.wait_all_serving()
         except BaseException:
             await self._keeper.stop(self._slots)
             raise
@@ -99,9 +99,9 @@ class RolloutPool:
             while True:
                 self._partial_groups[ticket.number] = partial
                 wanted = samples if partial.before is None else partial.before.worth_retrying
-                group, slot = await self._sampled(ticket, wanted, partial, deaths, avoided=slot)
+                group, slot = await self._sample_attempt(ticket, wanted, partial, deaths, avoided=slot)
                 if partial.before is not None:
-                    group = partial.before.merged_with_retry(group)
+                    group = partial.before.merge_retry(group)
                 if slot is None or partial.attempt >= self._retries or not group.worth_retrying:
                     return group
                 partial = PartialGroup(ticket=ticket, attempt=partial.attempt + 1, before=group)
@@ -113,7 +113,7 @@ class RolloutPool:
         workers = [slot.worker for slot in self._in(WorkerState.SERVING, WorkerState.DRAINING)]
         return await _newest(self._partial_groups.values(), workers)
 
-    async def _sampled(
+    async def _sample_attempt(
         self,
         ticket: Ticket,
         samples: int,
@@ -158,7 +158,7 @@ class RolloutPool:
     def _in(self, *states: WorkerState) -> list[WorkerSlot]:
         return [slot for slot in self._slots if slot.state in states]
 
-    def last_restart(self) -> float:
+    def last_restart_at(self) -> float:
         """Return when a worker died, or took the place of another one, last, on the monotonic clock; 0 where none has.
 
         That is now while none serves and one starts, which has a deadline of its own.
@@ -176,7 +176,7 @@ class RolloutPool:
         fails or takes too long has died, and is replaced when the others have their caches again.
         """
         self._keeper.fall_asleep()
-        await self._keeper.settled()
+        await self._keeper.wait_settled()
         async with self._weights.lock:
             slots = [slot for slot in self._slots if slot.takes_weights]
             workers = [slot.worker for slot in slots]

@@ -172,7 +172,7 @@ class SlotKeeper:
         self._tasks[slot] = asyncio.create_task(self._keep(slot))
         return slot
 
-    async def all_serve(self) -> None:
+    async def wait_all_serving(self) -> None:
         """Wait until every slot's worker serves for the first time. Raises what made the keeper give up."""
         await self.until(lambda: all(slot.state is WorkerState.SERVING for slot in self._tasks))
         self._complete = True
@@ -217,7 +217,7 @@ class SlotKeeper:
     def starting(self) -> bool:
         return bool(self._starting)
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Wait until no engine is being started, or given weights by itself, which both have deadlines.
 
         Raises nothing, also if the keeper has given up.
@@ -289,10 +289,10 @@ class SlotKeeper:
     async def _live(self, slot: WorkerSlot, worker: WorkerHandle, began: float) -> None:
         """Start a worker, let it serve, and wait for its death, which it raises."""
         try:
-            await self._placed(worker)
+            await self._wait_placed(worker)
             await self.until(lambda: self.awake)
             started = self._weights.start_on()
-            confirmed = await self._started(slot, worker, started)
+            confirmed = await self._start_engine(slot, worker, started)
         except TimeoutError:
             late = f"did not start within {self._restart_policy.start_s:.0f} s"
             if self._restart_policy.on_late_start is not None:
@@ -314,7 +314,7 @@ class SlotKeeper:
                 self._restart_policy.log(f"{worker.name} {serves}")
         await worker.died()
 
-    async def _started(self, slot: WorkerSlot, worker: WorkerHandle, on: Served) -> WeightVersion:
+    async def _start_engine(self, slot: WorkerSlot, worker: WorkerHandle, on: Served) -> WeightVersion:
         assert on.model is not None
         self._starting.add(slot)
         try:
@@ -324,7 +324,7 @@ class SlotKeeper:
             self._starting.discard(slot)
             self.changed()
 
-    async def _placed(self, worker: WorkerHandle) -> None:
+    async def _wait_placed(self, worker: WorkerHandle) -> None:
         """Wait for room for a worker, without an end while others serve: a machine that comes has room."""
         placing = asyncio.ensure_future(worker.wait_until_running())
         try:
@@ -362,7 +362,7 @@ class SlotKeeper:
             except WorkerDied:
                 raise
             except (ProcessDied, NoLongerHeld):  # the learner, or its successor, has others by now: all are given them
-                await self._given_others(slot, now)
+                await self._wait_for_newer(slot, now)
             except Exception as error:
                 failure = error
                 await asyncio.sleep(JOIN_AGAIN_S)
@@ -370,5 +370,5 @@ class SlotKeeper:
                 return
         raise WorkerDied(f"{worker.name} could not be given the weights that the others serve: {failure}") from failure
 
-    async def _given_others(self, slot: WorkerSlot, than: Served) -> None:
+    async def _wait_for_newer(self, slot: WorkerSlot, than: Served) -> None:
         await self.until(lambda: slot.state is not WorkerState.JOINING or self._weights.now is not than)

@@ -29,7 +29,7 @@ from temper.envs.core.turn_text import (
     writable,
 )
 from temper.rollout.budget.rule import BUDGET
-from temper.rollout.formats.messages import modes
+from temper.rollout.formats.messages import thinking_variables
 from temper.rollout.remote.client import Refused, ServerFault
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Closed, ThinkingStats
@@ -83,7 +83,7 @@ def request_body(
     if tools:
         body["tools"] = list(tools)
     if thinking.mode is Mode.OFF:
-        body["chat_template_kwargs"] = modes(thinks=False)
+        body["chat_template_kwargs"] = thinking_variables(thinks=False)
     elif thinking.mode is Mode.LOW_EFFORT:
         body["thinking"] = "low"
     elif thinking.budget is not None:
@@ -148,7 +148,7 @@ def read_turn(reply: dict[str, Any], *, thinks: bool, sampling: Sampling) -> Cha
         raise ServerFault(
             f"finish_reason is {reason!r}: whether the answer is whole is told by {ENDED} and {CUT} alone"
         )
-    content, cut = sampling.before_stop(writable(content)), ended in CUT
+    content, cut = sampling.cut_at_stop_string(writable(content)), ended in CUT
     parsed = _parsed(content, writable(reasoning), given, thinks=thinks, cut=cut)
     return ChatTurn(
         parsed=parsed, message=_message(parsed), thinking=_measure_thinking(reply, parsed), finished=not cut

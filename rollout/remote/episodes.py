@@ -75,7 +75,7 @@ class RemoteEpisodes:
         for attempt in range(1, self._retries + 1):
             if not group.worth_retrying:
                 break
-            group = group.merged_with_retry(await self._attempt(ticket, group.worth_retrying, attempt))
+            group = group.merge_retry(await self._attempt(ticket, group.worth_retrying, attempt))
         return group
 
     async def _attempt(self, ticket: Ticket, samples: int, attempt: int) -> Group:

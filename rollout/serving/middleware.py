@@ -13,7 +13,7 @@ from typing import Any
 
 from temper.rollout.budget.rule import RefusedRequest
 from temper.rollout.escaping import Escaper
-from temper.rollout.serving.request import ThinkingRules, rewritten
+from temper.rollout.serving.request import ThinkingRules, rewrite_request
 
 CHAT = "/v1/chat/completions"
 CONVERSATIONS = (CHAT, f"{CHAT}/batch", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
@@ -81,7 +81,7 @@ MOST_BYTES = 16 * 2**20
 
 
 class ThinkingMiddleware:
-    """Escapes the bodies of conversations, rewrites the bodies of chats by `rewritten`, and refuses requests itself.
+    """Escapes the bodies of conversations, rewrites the bodies of chats by `rewrite_request`, and refuses requests itself.
 
     With a `key` every request but those for `HEALTH` must give it: vLLM asks for it on some of its routes only.
     """
@@ -137,7 +137,7 @@ class ThinkingMiddleware:
         body = read_conversation(content, self._escaper)
         if body is None:
             return content
-        return json.dumps(rewritten(body, self._rules) if path == CHAT else body).encode("ascii")
+        return json.dumps(rewrite_request(body, self._rules) if path == CHAT else body).encode("ascii")
 
 
 async def _content(receive: Receive) -> bytes | None:

@@ -18,9 +18,9 @@ from transformers import PreTrainedTokenizerBase
 
 from temper.envs.core.thinking_mode import LOW_EFFORT, up_to
 from temper.rollout.budget.config import ThinkingConfig
-from temper.rollout.budget.rule import BUDGET, GRACE, RefusedRequest, ThinkingTags, check_extra_args, shown
+from temper.rollout.budget.rule import BUDGET, GRACE, RefusedRequest, ThinkingTags, check_extra_args, format_value
 from temper.rollout.episodes.renderer import Renderer, with_notice
-from temper.rollout.formats.messages import in_mode, modes
+from temper.rollout.formats.messages import set_mode, thinking_variables
 
 THINKING, LOW = "thinking", "low"
 Body = dict[str, Any]
@@ -44,7 +44,7 @@ class ThinkingRules:
     """What the system message has to say in either mode, "" where the chat template opens the turn so without."""
 
 
-def thinking_rules(tokenizer: PreTrainedTokenizerBase, thinking: ThinkingConfig) -> ThinkingRules:
+def load_thinking_rules(tokenizer: PreTrainedTokenizerBase, thinking: ThinkingConfig) -> ThinkingRules:
     """Return what a model can do, by its tokenizer and its chat template. Raises `ValueError` for a closing without the tag."""
     closing = no_budget = no_switch = ""
     try:
@@ -75,7 +75,7 @@ def _reason(error: ValueError) -> str:
     return str(error).partition(";")[0]
 
 
-def rewritten(body: Body, rules: ThinkingRules) -> Body:
+def rewrite_request(body: Body, rules: ThinkingRules) -> Body:
     """Return the body in vLLM's words; the same object where it says nothing about thinking.
 
     Raises `RefusedRequest` for a value that means nothing, and for what the model can't do.
@@ -87,7 +87,9 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
         )
     thinks = _mode(body, rules)
     if not (thinks is None or isinstance(thinks, bool) or thinks == LOW):
-        raise RefusedRequest(f'{THINKING} is {shown(thinks)}; it must be true, false or "{LOW}"', parameter=THINKING)
+        raise RefusedRequest(
+            f'{THINKING} is {format_value(thinks)}; it must be true, false or "{LOW}"', parameter=THINKING
+        )
     limit = _limit(body, rules)
     if limit is None and thinks is None:
         return body
@@ -96,14 +98,17 @@ def rewritten(body: Body, rules: ThinkingRules) -> Body:
     if thinks is not None:
         if thinks is False and rules.no_switch:
             raise RefusedRequest(f"{THINKING} is false, but {rules.no_switch}", parameter=THINKING)
-        new["chat_template_kwargs"] = {**_mapping(body, "chat_template_kwargs"), **modes(thinks=bool(thinks))}
-        messages = _in_mode(messages, rules.think if thinks else rules.no_think)
+        new["chat_template_kwargs"] = {
+            **_mapping(body, "chat_template_kwargs"),
+            **thinking_variables(thinks=bool(thinks)),
+        }
+        messages = _set_mode(messages, rules.think if thinks else rules.no_think)
         if thinks == LOW:
-            messages = _noted(messages, rules.thinking.notice(LOW_EFFORT))
+            messages = _add_notice(messages, rules.thinking.notice(LOW_EFFORT))
     if limit is not None:
         _check_limit(body, limit, thinks)
         new["vllm_xargs"] = {**_mapping(body, "vllm_xargs"), **limit}
-        messages = _noted(messages, rules.thinking.notice(up_to(limit[BUDGET])))
+        messages = _add_notice(messages, rules.thinking.notice(up_to(limit[BUDGET])))
     return {**new, "messages": messages}
 
 
@@ -113,7 +118,7 @@ def _mode(body: Body, rules: ThinkingRules) -> Any:
     if told is not None or not (rules.think or rules.no_think):
         return told
     given = _mapping(body, "chat_template_kwargs")
-    return next((given[name] for name in modes(thinks=True) if isinstance(given.get(name), bool)), None)
+    return next((given[name] for name in thinking_variables(thinks=True) if isinstance(given.get(name), bool)), None)
 
 
 def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
@@ -135,7 +140,7 @@ def _limit(body: Body, rules: ThinkingRules) -> dict[str, Any] | None:
 def _check_limit(body: Body, limit: Mapping[str, Any], thinks: bool | str | None) -> None:
     """Raise `RefusedRequest` where there is no thought that could be limited."""
     given = _mapping(body, "chat_template_kwargs")
-    told = [given[name] for name in modes(thinks=True) if name in given]
+    told = [given[name] for name in thinking_variables(thinks=True) if name in given]
     switched = all(told) if told else body.get("reasoning_effort") != "none"
     if not (switched if thinks is None else thinks):
         raise RefusedRequest(
@@ -148,21 +153,21 @@ def _check_limit(body: Body, limit: Mapping[str, Any], thinks: bool | str | None
 def _mapping(body: Body, key: str) -> Mapping[str, Any]:
     value = body.get(key)
     if not (value is None or isinstance(value, dict)):
-        raise RefusedRequest(f"{key} is {shown(value)}; it must be an object", parameter=key)
+        raise RefusedRequest(f"{key} is {format_value(value)}; it must be an object", parameter=key)
     return value or {}
 
 
-def _in_mode(messages: Any, text: str) -> Any:
+def _set_mode(messages: Any, text: str) -> Any:
     """Return the messages with what says the mode; as they are where nothing can be said in the first."""
     match messages:
         case [{"role": "system", "content": str() | list()}, *_]:
-            return in_mode(messages, text)
+            return set_mode(messages, text)
         case [dict() as first, *_] if first.get("role") != "system":
-            return in_mode(messages, text)
+            return set_mode(messages, text)
     return messages
 
 
-def _noted(messages: Any, notice: str) -> Any:
+def _add_notice(messages: Any, notice: str) -> Any:
     """Return the messages with a notice at the end of the user's last one, whose content may be text or a list of parts."""
     if not notice or not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
         return messages

@@ -23,7 +23,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import CLOSING
 from temper.rollout.engines.rollout_arguments import THINKING_PROCESSORS
-from temper.rollout.engines.runners.choice import chosen_runner, set_runner
+from temper.rollout.engines.runners.choice import choose_runner, set_runner
 from temper.rollout.engines.scratch_folder import ScratchFolder
 from temper.rollout.engines.vllm_settings import ON_CPU, engine_arguments, limit_cpu
 from temper.rollout.engines.vllm_worker import WorkerExtension
@@ -32,7 +32,7 @@ from temper.rollout.formats.find import GENERATION, find_format, generation_text
 from temper.rollout.formats.turn_format import TurnFormat
 from temper.rollout.serving.family_parser import reasoning_parser, tool_parser
 from temper.rollout.serving.middleware import CHAT, ThinkingMiddleware
-from temper.rollout.serving.request import ThinkingRules, thinking_rules
+from temper.rollout.serving.request import ThinkingRules, load_thinking_rules
 from temper.rollout.tokenizer import load_tokenizer
 
 READY_CHECK_S = 0.05
@@ -75,7 +75,7 @@ def serve(model: Path, config: ServerConfig, *, name: str) -> int:
     """
     tokenizer = load_tokenizer(model)
     form = find_format(tokenizer)
-    rules = thinking_rules(tokenizer, config.thinking)
+    rules = load_thinking_rules(tokenizer, config.thinking)
     if config.tool_call_parser is not None:
         rules = replace(rules, no_calls="")
     missing = (("thinking budgets", rules.no_budget), ("thinking=false", rules.no_switch), ("tools", rules.no_calls))
@@ -109,7 +109,7 @@ def _arguments(
     calls = tool_parser(form) if config.tool_call_parser is None else config.tool_call_parser
     thoughts = reasoning_parser(form) if config.reasoning_parser is None else config.reasoning_parser
     arguments: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args([])
-    runner = chosen_runner(triton=HAS_TRITON)
+    runner = choose_runner(triton=HAS_TRITON)
     set_runner(runner)
     values = {
         **engine_arguments(),

@@ -17,16 +17,16 @@ from temper.rollout.weights.checksum import tensor_checksum
 from temper.rollout.weights.manifest import (
     FOOTER_BYTES,
     WeightManifest,
-    contents,
     require_footer,
     require_shape,
+    segment_contents,
     tensor_view,
     tensors,
     unknown_weight,
     wire_dtype,
     write_footer,
 )
-from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connected
+from temper.rollout.weights.process_group import GroupMember, ProcessGroup, connect_store
 
 BUCKET_BYTES = 2**26
 """Most bytes of a bucket, but for one of a single tensor that is larger. Each end holds two; by gloo larger ones are slower."""
@@ -50,7 +50,7 @@ class Bucket:
         return self.manifest.version * 2**24 + self.number
 
 
-def buckets_of(manifest: WeightManifest, *, senders: int, most_bytes: int = BUCKET_BYTES) -> list[Bucket]:
+def split_push(manifest: WeightManifest, *, senders: int, most_bytes: int = BUCKET_BYTES) -> list[Bucket]:
     """Cut a push into buckets of at most so many bytes each, in the order of its tensors."""
     end = manifest.nbytes - FOOTER_BYTES
     stops = [*manifest.offsets[1:], end]
@@ -77,14 +77,14 @@ def _part(manifest: WeightManifest, first: int, last: int, stop: int) -> WeightM
     )
 
 
-def seal(segment: torch.Tensor, bucket: Bucket) -> None:
+def seal_bucket(segment: torch.Tensor, bucket: Bucket) -> None:
     """Write what a bucket's footer says, checksum included, which is computed where the bytes lie."""
-    write_footer(segment, version=bucket.mark, checksum=tensor_checksum(contents(segment)))
+    write_footer(segment, version=bucket.mark, checksum=tensor_checksum(segment_contents(segment)))
 
 
-def unsealed(segment: torch.Tensor, bucket: Bucket) -> Named:
+def open_bucket(segment: torch.Tensor, bucket: Bucket) -> Named:
     """Return the tensors of a bucket that arrived, as views. Raises `ValueError` where it is damaged, or another one."""
-    found = tensor_checksum(contents(segment))
+    found = tensor_checksum(segment_contents(segment))
     require_footer(segment, replace(bucket.manifest, version=bucket.mark, checksum=found))
     return tensors(segment, bucket.manifest)
 
@@ -106,7 +106,7 @@ class Buffers:
         self._free.append(buffer)
 
 
-def packed(
+def pack_buckets(
     buckets: Sequence[Bucket], gathered: Iterable[dict[str, torch.Tensor]], *, rank: int, buffers: Buffers
 ) -> Iterator[tuple[Bucket, torch.Tensor]]:
     """Yield the buckets that a rank sends, sealed, as soon as their tensors were gathered, in the order of their numbers.
@@ -131,7 +131,7 @@ def packed(
             while due < len(buckets) and not lacking[due]:
                 if buckets[due].sender == rank:
                     buffer = held.pop(due)
-                    seal(buffer[: buckets[due].manifest.nbytes], buckets[due])
+                    seal_bucket(buffer[: buckets[due].manifest.nbytes], buckets[due])
                     yield buckets[due], buffer
                 due += 1
     if due < len(buckets):
@@ -170,7 +170,7 @@ def load_buckets(
             wait()
             try:
                 if damage is None:
-                    load(unsealed(segment, arrived))
+                    load(open_bucket(segment, arrived))
             except Exception as error:
                 damage = error
     if damage is not None:
@@ -188,7 +188,7 @@ class BucketGroup:
     bucket_bytes: int = BUCKET_BYTES
 
     def buckets(self, manifest: WeightManifest) -> list[Bucket]:
-        return buckets_of(manifest, senders=self.senders, most_bytes=self.bucket_bytes)
+        return split_push(manifest, senders=self.senders, most_bytes=self.bucket_bytes)
 
     def group(self, store: Any, *, sender: int, member: int) -> ProcessGroup:
         """Return the group of a rank that sends, as its member of this number: 0 sends."""
@@ -256,7 +256,7 @@ def send_buckets(
         wait()
         buffers.give(buffer)
 
-    for bucket, buffer in packed(buckets, gathered, rank=rank, buffers=buffers):
+    for bucket, buffer in pack_buckets(buckets, gathered, rank=rank, buffers=buffers):
         going.append((buffer, group.begin(buffer[: bucket.manifest.nbytes])))
         if len(going) == AHEAD:
             arrived(*going.pop(0))
@@ -285,7 +285,7 @@ class BucketReceiver:
         """
         try:
             if self._bucket_group != bucket_group:
-                store = connected(bucket_group.rendezvous)
+                store = connect_store(bucket_group.rendezvous)
                 self._groups = [
                     bucket_group.join(store, sender=sender, member=member, device=device)
                     for sender in range(bucket_group.senders)

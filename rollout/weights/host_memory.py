@@ -144,7 +144,7 @@ class _Next:
     at = 0.0
 
 
-def give_back(*, pause_s: float = PAUSE_S) -> None:
+def release_free_memory(*, pause_s: float = PAUSE_S) -> None:
     """Give the freed pages of all heaps back where this process computes on a CPU, and its C library can do that.
 
     Nothing happens where it was done less than `pause_s` seconds ago.

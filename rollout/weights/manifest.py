@@ -184,7 +184,7 @@ def map_segment(path: str, *, nbytes: int, mapped: MappedFiles | None = None) ->
     return (mapped or MappedFiles()).map(path, nbytes=nbytes)
 
 
-def contents(segment: torch.Tensor) -> torch.Tensor:
+def segment_contents(segment: torch.Tensor) -> torch.Tensor:
     return segment[:-FOOTER_BYTES]
 
 
@@ -208,7 +208,7 @@ def require_footer(segment: torch.Tensor, manifest: WeightManifest) -> None:
 
 def verify(segment: torch.Tensor, manifest: WeightManifest) -> None:
     """Raise `ValueError` where the bytes have another checksum: a torn, damaged or overwritten push."""
-    found = tensor_checksum(contents(segment))
+    found = tensor_checksum(segment_contents(segment))
     if found != manifest.checksum:
         raise ValueError(
             f"what arrived has checksum {found}, version {manifest.version} was sent with {manifest.checksum}; push again"
@@ -249,14 +249,14 @@ def read_weights(
         for name, weight in tensors(frozen, base.manifest):
             if name + DOWN in adapters:
                 down, up = (adapters[name + part].to(device) for part in (DOWN, UP))
-                yield name, summed(weight.to(device), down=down, up=up, scale=adapted.scale)
+                yield name, merge_adapter(weight.to(device), down=down, up=up, scale=adapted.scale)
             else:
                 yield name, weight
         require_footer(frozen, base.manifest)
     require_footer(segment, weights.manifest)
 
 
-def summed(weight: torch.Tensor, *, down: torch.Tensor, up: torch.Tensor, scale: float) -> torch.Tensor:
+def merge_adapter(weight: torch.Tensor, *, down: torch.Tensor, up: torch.Tensor, scale: float) -> torch.Tensor:
     """Return W + scale B A of a weight W (out, in), A = `down` (rank, in) and B = `up` (out, rank), in the type of W.
 
     The product is rounded to that type before it is added, and on a CPU computed in float32, as peft does: the sum is the

@@ -94,7 +94,9 @@ class ProcessGroup:
             return _raising_group(self._store, rank, size, nccl)
         gloo = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         gloo._timeout = self.member.limit()
-        gloo._devices = [dist.ProcessGroupGloo.create_device(hostname=own_address(self.member.host, self.member.port))]
+        gloo._devices = [
+            dist.ProcessGroupGloo.create_device(hostname=find_own_address(self.member.host, self.member.port))
+        ]
         return dist.ProcessGroupGloo(self._store, rank, size, gloo)
 
 
@@ -123,7 +125,7 @@ def open_store(member: GroupMember) -> tuple[GroupMember, Any]:
     return member, _store(member, limit=timedelta(seconds=member.timeout_s), listening=server.detach())
 
 
-def connected(member: GroupMember) -> Any:
+def connect_store(member: GroupMember) -> Any:
     """Return the store where the processes of a group meet, which another process has opened by now.
 
     Raises like `open_store`, but after no more than `ALONE_S` seconds.
@@ -152,7 +154,7 @@ def _wait(work: Any, segment: torch.Tensor, limit: timedelta) -> None:
         torch.cuda.current_stream(segment.device).synchronize()
 
 
-def own_address(host: str, port: int) -> str:
+def find_own_address(host: str, port: int) -> str:
     """Return the address of this machine towards another one's."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # sends nothing
@@ -160,8 +162,8 @@ def own_address(host: str, port: int) -> str:
         return address
 
 
-def interface_towards(host: str, port: int) -> str:
+def find_interface(host: str, port: int) -> str:
     """Return the name of this machine's network interface towards an address."""
-    own = own_address(host, port)
+    own = find_own_address(host, port)
     names = [name for name, addresses in psutil.net_if_addrs().items() if own in [one.address for one in addresses]]
     return names[0]

@@ -41,7 +41,7 @@ class SegmentReceiver:
             path, segment = offer, map_segment(offer, nbytes=manifest.nbytes, mapped=self._mapped)
         else:
             assert isinstance(offer, np.ndarray), "an offer is a path, or the bytes"
-            path, segment = self._copied(offer, manifest)
+            path, segment = self._copy(offer, manifest)
         verify(segment, manifest)
         return LocalWeights(path=path, manifest=manifest)
 
@@ -51,7 +51,7 @@ class SegmentReceiver:
             self._memory.close()
             self._memory = None
 
-    def _copied(self, data: np.ndarray, manifest: WeightManifest) -> tuple[str, torch.Tensor]:
+    def _copy(self, data: np.ndarray, manifest: WeightManifest) -> tuple[str, torch.Tensor]:
         if data.nbytes != manifest.nbytes:
             raise ValueError(f"{data.nbytes} bytes arrived, version {manifest.version} needs {manifest.nbytes}")
         if self._memory is None or self._memory.data.numel() != manifest.nbytes:
@@ -82,7 +82,7 @@ class WeightReceiver:
             self._base = None  # its memory is about to be written to
             self._base = self._bases.receive(adapted.base, offer.base)
             offer = offer.adapters
-        base = self._held(manifest, adapted)
+        base = self._require_base(manifest, adapted)
         arrived = self._segments.receive(replace(manifest, adapted=None), offer)
         return replace(arrived, manifest=manifest, base=base)
 
@@ -91,7 +91,7 @@ class WeightReceiver:
         self._segments.close()
         self._bases.close()
 
-    def _held(self, manifest: WeightManifest, adapted: Adapted) -> LocalWeights:
+    def _require_base(self, manifest: WeightManifest, adapted: Adapted) -> LocalWeights:
         held = self._base
         if held is None or held.manifest != adapted.base:
             has = "none" if held is None else f"those of version {held.manifest.version} ({held.manifest.checksum})"

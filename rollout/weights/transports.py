@@ -46,14 +46,14 @@ class Memory(Protocol):
     def close(self) -> None: ...
 
 
-def resolved(transport: str) -> str:
+def resolve_transport(transport: str) -> str:
     """Return the transport of a name that may be `AUTO`."""
     return SHARED_MEMORY if transport == AUTO else transport
 
 
 def is_non_blocking(transport: str) -> bool:
     """Return whether a push lies in main memory until the next push: the learner may train while engines load it."""
-    return resolved(transport) == SHARED_MEMORY
+    return resolve_transport(transport) == SHARED_MEMORY
 
 
 def require_usable(transport: str) -> None:
@@ -67,7 +67,7 @@ def allocate(transport: str, nbytes: int, *, device: torch.device) -> Memory:
     return GpuMemory(nbytes, device) if transport == CUDA_IPC else HostMemory(nbytes)
 
 
-def offered(memory: Memory, receivers: Receivers) -> object:
+def make_offer(memory: Memory, receivers: Receivers) -> object:
     """Return a path that engines open, or for engines on other machines the bytes, which Ray brings to each machine once."""
     local = receivers.on_one_machine or memory.data.is_cuda
     return memory.path if local else memory.data.numpy()

@@ -256,7 +256,7 @@ def trl_work(model: Path, work: Work, mixture: Mixture, threads: int, recompute:
     """Return the same prompts for TRL, whose tokenizer makes the same ids of them."""
     renderer = Renderer(load_tokenizer(model))
     ids = [renderer.prompt_ids(mixture.task(mixture.draw())) for _ in range(TRL_PROMPTS)]
-    prompts = tuple(map(renderer.decoded, ids))
+    prompts = tuple(map(renderer.decode, ids))
     assert [renderer.encode(prompt) for prompt in prompts] == ids
     return TrlWork(
         model=str(model),

@@ -81,9 +81,9 @@ def test_episodes_in_flight_go_on_after_a_stop_and_after_a_kill(
         measured = rows(job.run, "rl")
         verdict = audited(job.run)
     assert [row.step for row in measured] == list(range(1, LAST + 1))
-    went_on = sum(row.values["rollout/episodes_carried_on"] for row in measured)
+    went_on = sum(row.values["rollout/episodes_resumed"] for row in measured)
     assert 0 < went_on <= stopped[1] + killed[1]  # those of the last steps are not waited for
-    assert sum(row.values["rollout/episodes_begun_again"] for row in measured) == 0
+    assert sum(row.values["rollout/episodes_restarted"] for row in measured) == 0
     assert max(row.values["train/mismatch_abs"] for row in measured) < 0.1
     assert max(row.values["train/lag_max"] for row in measured) <= max_lag
     left_over = sum(row.values["buffer/left_over"] for row in measured)

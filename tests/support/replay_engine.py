@@ -89,7 +89,7 @@ class ReplayEngine:
     async def answers(self) -> None:
         """Answer: there is no other process."""
 
-    async def gets_on(self) -> None:
+    async def wait_for_progress(self) -> None:
         """Answer: there is no other process."""
 
     async def died(self) -> None:

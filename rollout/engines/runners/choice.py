@@ -19,7 +19,7 @@ SHORTEST, LONGEST = 2, 4
 """Tokens at a sequence's end that are looked for in what stands before them: what followed there is the draft."""
 
 
-def chosen_runner(wanted: Runner = "auto", *, triton: bool, records_pipeline: bool = False) -> RunnerName:
+def choose_runner(wanted: Runner = "auto", *, triton: bool, records_pipeline: bool = False) -> RunnerName:
     """Return the runner of an engine, which may have to record the experts of a pipeline of processes; is there a `triton`?
 
     Raises `ValueError` where the one that is set can't do what is wanted.
@@ -39,7 +39,7 @@ def set_runner(runner: RunnerName) -> None:
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(runner == "v2"))
 
 
-def drafting(
+def speculative_config(
     config: EngineConfig, runner: RunnerName, model: Path, *, record_experts: bool = False, on_cpu: bool = ON_CPU
 ) -> dict[str, Any] | None:
     """Return vLLM's `speculative_config` for a model directory; None where nothing is guessed.

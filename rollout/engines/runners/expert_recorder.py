@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vllm.model_executor.layers.fused_moe.router.base_router import BaseRouter
 from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 
-from temper.rollout.expert_choices import first_recorded
+from temper.rollout.expert_choices import join_recorded
 
 KEPT = 4
 """Requests whose choices are kept until somebody takes them, as a multiple of those that run at once."""
@@ -48,7 +48,7 @@ class ExpertRecorder:
         """Return the choices of a request, by the id that its client gave it, and forget them; a row for each position."""
         # The newest: a request that was begun again is recorded under each of its ids.
         name = next(name for name in reversed(self._recorded) if name.rpartition("-")[0] == request or name == request)
-        return first_recorded(self._recorded.pop(name))
+        return join_recorded(self._recorded.pop(name))
 
     def _record(self, layer: int, chosen: torch.Tensor) -> None:
         """Take the choices (tokens, K) of one layer. In every pass the layers follow each other in their order."""

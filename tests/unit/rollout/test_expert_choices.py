@@ -11,7 +11,7 @@ from unit.rollout.episodes.test_episode import demonstration, play
 from temper.learner.batches.micro_batches import build_batch
 from temper.learner.batches.samples import samples_from_groups
 from temper.rollout.engines.protocol import Completion
-from temper.rollout.expert_choices import Choices, first_recorded, from_json, padded, to_json
+from temper.rollout.expert_choices import Choices, from_json, join_recorded, pad_choices, to_json
 from temper.rollout.token_arrays import as_floats, as_ids, as_marks
 from temper.rollout.trajectory import Group, Ticket, Trajectory, WeightVersion
 from temper.rollout.trajectory_json import group_lines
@@ -69,8 +69,8 @@ def test_a_trajectory_file_holds_choices_that_a_replayed_episode_has_again(tmp_p
 
 def test_a_position_that_was_computed_again_keeps_the_choices_under_which_its_next_token_was_sampled():
     before, after = np.full((3, 1, 1), 1, dtype=np.int16), np.full((5, 1, 1), 2, dtype=np.int16)
-    assert first_recorded([(0, before), (0, after)])[:, 0, 0].tolist() == [1, 1, 1, 2, 2]
-    assert first_recorded([(2, before)])[:, 0, 0].tolist() == [-1, -1, 1, 1, 1]
+    assert join_recorded([(0, before), (0, after)])[:, 0, 0].tolist() == [1, 1, 1, 2, 2]
+    assert join_recorded([(2, before)])[:, 0, 0].tolist() == [-1, -1, 1, 1, 1]
 
 
 def test_episodes_without_choices_stay_without():
@@ -112,8 +112,8 @@ def test_a_cut_completion_keeps_the_choices_for_what_is_left():
 
 
 def test_choices_are_padded_for_the_id_that_was_not_processed_and_cut_where_the_engine_went_on():
-    assert padded(choices(4, turn=0)[:3], ids=4)[:, 0, 0].tolist() == [0, 0, 0, -1]
-    assert len(padded(choices(6, turn=0), ids=4)) == 4
+    assert pad_choices(choices(4, turn=0)[:3], ids=4)[:, 0, 0].tolist() == [0, 0, 0, -1]
+    assert len(pad_choices(choices(6, turn=0), ids=4)) == 4
 
 
 def test_choices_survive_json_and_must_fit_their_turn():

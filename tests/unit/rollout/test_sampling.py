@@ -44,6 +44,6 @@ def test_it_is_in_the_json_of_a_group_and_comes_back(sampling: Sampling) -> None
 
 def test_an_answer_ends_before_the_first_stop_string_in_it() -> None:
     sampling = Sampling(stop=["Question:", "\n\n"])
-    assert sampling.before_stop("12\n\nQuestion: 3") == "12"
-    assert sampling.before_stop("12\n") == "12\n"
-    assert PLAIN.before_stop("12\n\n") == "12\n\n"
+    assert sampling.cut_at_stop_string("12\n\nQuestion: 3") == "12"
+    assert sampling.cut_at_stop_string("12\n") == "12\n"
+    assert PLAIN.cut_at_stop_string("12\n\n") == "12\n\n"

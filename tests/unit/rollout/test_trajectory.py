@@ -11,7 +11,7 @@ from temper.envs.core.errors import Failure, FailureKind
 from temper.envs.core.step_result import ToolSpan
 from temper.envs.core.task import EnvRef, Task
 from temper.rewards.score import Outcome, Score
-from temper.rollout.token_arrays import as_floats, as_ids, as_marks, every
+from temper.rollout.token_arrays import as_floats, as_ids, as_marks, fill_array
 from temper.rollout.trajectory import Closed, Group, Stop, ThinkingStats, Ticket, Times, Trajectory, Turn, WeightVersion
 from temper.rollout.trajectory_json import group_from_json, group_to_json, turn_from_json, turn_to_json
 
@@ -73,11 +73,11 @@ def test_a_group_is_read_back_as_it_was_written_with_its_task_made_again() -> No
 def test_the_tokens_of_a_group_travel_beside_its_pickle_and_are_read_where_they_lie() -> None:
     count = 10_000
     turn = Turn(
-        context_ids=every(count, np.int32(7)),
-        sampled_ids=every(count, np.int32(8)),
-        logprobs_T=every(count, np.float32(np.nan)),
-        versions_T=every(count, np.int32(3)),
-        injected_T=every(count, np.bool_(True)),
+        context_ids=fill_array(count, np.int32(7)),
+        sampled_ids=fill_array(count, np.int32(8)),
+        logprobs_T=fill_array(count, np.float32(np.nan)),
+        versions_T=fill_array(count, np.int32(3)),
+        injected_T=fill_array(count, np.bool_(True)),
         text="",
     )
     task = Task(env=EnvRef(name="math"), key="7", messages=({"role": "user", "content": "?"},), spec={})

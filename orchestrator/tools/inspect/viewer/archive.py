@@ -15,7 +15,7 @@ LEVEL = 4
 DIGITS = 5
 OF_GROUP = ("ticket", "admitted", "sampling", "env", "key", "thinking", "messages")
 OF_ANSWER = (
-    *("reward", "outcome", "parts", "detail", "evidence", "failure", "stop", "seconds", "times", "carried"),
+    *("reward", "outcome", "parts", "detail", "evidence", "failure", "stop", "seconds", "times", "resumption"),
     "training",
 )
 OF_TURN = ("text", "reasoning", "answer", "observation", "context_ids", "sampled_ids", "closed", "faults", "times")

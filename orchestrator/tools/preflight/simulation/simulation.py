@@ -142,7 +142,7 @@ class _Run:
                 stop=StopFlag(),
                 limit=limit,
                 push_limit=lambda nbytes: limit,
-                healed=self._pool.last_restart,
+                healed=self._pool.last_restart_at,
             ),
             epochs=settings.epochs,
         )

@@ -14,7 +14,7 @@ from temper.learner.worker import TrainerWorker
 from temper.orchestrator.cluster.this_machine import LOOPBACK, free_port
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.trajectory import WeightVersion
-from temper.rollout.weights.buckets import BucketGroup, Buffers, packed
+from temper.rollout.weights.buckets import BucketGroup, Buffers, pack_buckets
 from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.process_group import GroupMember, ProcessGroup, open_store
 
@@ -49,7 +49,7 @@ class Ends:
                 one[name] = torch.nn.functional.pad(one[name], (0, 0, 0, rows))
                 shapes[name] = tuple(one[name].shape)
         manifest = WeightManifest.of(shapes, dtype="float32", transport="broadcast", version=version)
-        packing = packed(self.bucket_group.buckets(manifest), gathered, rank=0, buffers=Buffers(CPU))
+        packing = pack_buckets(self.bucket_group.buckets(manifest), gathered, rank=0, buffers=Buffers(CPU))
         sent = [buffer[: bucket.manifest.nbytes] for bucket, buffer in packing]
         assert len(sent) > 5
         if damaged:

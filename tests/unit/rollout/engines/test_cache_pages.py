@@ -2,7 +2,7 @@
 
 import torch
 
-from temper.rollout.engines.cache_pages import give_pages_back, nbytes_of, resident_bytes
+from temper.rollout.engines.cache_pages import nbytes_of, release_pages, resident_bytes
 
 
 def test_pages_that_are_given_back_are_gone_and_come_back_empty() -> None:
@@ -11,7 +11,7 @@ def test_pages_that_are_given_back_are_gone_and_come_back_empty() -> None:
     assert nbytes_of(views) == whole.nbytes
     before = resident_bytes(views)
     assert 0 <= whole.nbytes - before < 2 * 4096  # but for the pages at both ends, which others may use too
-    give_pages_back(views)
+    release_pages(views)
     assert resident_bytes(views) == 0
     assert views[1][5000:-5000].count_nonzero() == 0
     whole[2_000_000] = 3.0

@@ -28,7 +28,7 @@ from temper.rollout.episodes.resume import PartialGroup, partial_group_from_json
 from temper.rollout.episodes.worker import RolloutConfig, RolloutWorker
 from temper.rollout.token_arrays import tokens_of
 from temper.rollout.tokenizer import load_tokenizer
-from temper.rollout.trajectory import Carried, Group, Ticket, Trajectory, WeightVersion
+from temper.rollout.trajectory import Group, Resumption, Ticket, Trajectory, WeightVersion
 
 TOLERANCE = 1e-4
 """Largest difference of a log-probability, in nats, in float32."""
@@ -83,12 +83,12 @@ def check_kept(trajectory: Trajectory, group: PartialGroup, sample: int) -> None
     logprobs = [logprob for turn in trajectory.turns for logprob in turn.logprobs_T]
     partial = group.unfinished.get(sample)
     if partial is None:
-        assert (trajectory.carried, set(versions)) == (Carried.NO, {AFTER})
+        assert (trajectory.resumption, set(versions)) == (Resumption.NO, {AFTER})
         return
     last = partial.turn.said if partial.turn else None
     kept = [token for turn in partial.turns for token in turn.sampled_ids] + list(last.token_ids if last else ())
     known = [value for turn in partial.turns for value in turn.logprobs_T] + list(last.logprobs_T if last else ())
-    assert trajectory.carried is Carried.ON
+    assert trajectory.resumption is Resumption.RESUMED
     assert ids[: len(kept)] == kept
     assert [math.isnan(value) for value in logprobs[: len(kept)]] == [math.isnan(value) for value in known]
     assert [v for v in logprobs[: len(kept)] if not math.isnan(v)] == [v for v in known if not math.isnan(v)]

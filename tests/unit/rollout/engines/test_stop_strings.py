@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from temper.rollout.engines.protocol import Completion, ended_at_stop
+from temper.rollout.engines.protocol import Completion, cut_at_stop
 
 PIECES = ["a", "b", "ab", "ba", "aab", "b\n", " ", "ab ab"]
 
@@ -39,7 +39,7 @@ def check(draw: random.Random) -> None:
     rest = rest[: first_end(rest, stop)]  # nor does the one that continues, of which it sees only its own tokens
     if first_end(prefix_ids, stop) is not None:
         prefix_ids = []
-    found = ended_at_stop(said(rest), prefix_ids, stop, text)
+    found = cut_at_stop(said(rest), prefix_ids, stop, text)
     end = first_end([*prefix_ids, *rest], stop)
     assert len(found.token_ids) == (len(rest) if end is None or not prefix_ids else end - len(prefix_ids))
 
@@ -52,7 +52,7 @@ def decodes(tokens: int) -> tuple[int, int]:
         asked.append(len(ids))
         return text(ids)
 
-    ended_at_stop(said([0] * tokens), [0] * tokens, ["bbb", "b\nb"], counted)
+    cut_at_stop(said([0] * tokens), [0] * tokens, ["bbb", "b\nb"], counted)
     return len(asked), sum(asked)
 
 

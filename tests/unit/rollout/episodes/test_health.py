@@ -52,8 +52,8 @@ class SickEngine(ScriptedEngine):
     async def _answered(self) -> None:
         await self.well.wait()
 
-    async def gets_on(self) -> None:
-        await self.process.gets_on(self._answered())
+    async def wait_for_progress(self) -> None:
+        await self.process.wait_for_progress(self._answered())
 
     async def died(self) -> None:
         await self.process.died()

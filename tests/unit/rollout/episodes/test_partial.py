@@ -26,7 +26,7 @@ from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import turn_text
 from temper.envs.source import open_source
-from temper.rollout.trajectory import Carried
+from temper.rollout.trajectory import Resumption
 
 
 def program(path: Path) -> tuple[Task, list[str]]:
@@ -78,7 +78,7 @@ def test_an_episode_stopped_anywhere_comes_to_the_end_that_it_would_have_had(fam
         for tokens in sorted({0, 1, length // 2, length - 1}):
             left, trajectory = interrupted(task, said_in(whole), turn=turn, tokens=tokens)
             same_but_for_versions(trajectory, whole)
-            assert trajectory.carried is Carried.ON
+            assert trajectory.resumption is Resumption.RESUMED
             assert left.unfinished[0].tokens == tokens + sum(len(before.sampled_ids) for before in whole.turns[:turn])
             versions = [version for played in trajectory.turns for version in played.versions_T]
             before = left.unfinished[0].tokens
@@ -101,8 +101,8 @@ def test_an_environment_on_a_server_begins_again_unless_no_turn_was_answered(
     assert (whole.reward, len(whole.turns)) == (1.0, 2)
     _, trajectory = interrupted(task, said_in(whole), turn=0, tokens=1)
     same_but_for_versions(trajectory, whole)
-    assert (trajectory.carried, set(trajectory.turns[0].versions_T)) == (Carried.ON, {3, 4})
+    assert (trajectory.resumption, set(trajectory.turns[0].versions_T)) == (Resumption.RESUMED, {3, 4})
     _, trajectory = interrupted(task, said_in(whole), turn=1, tokens=1)
     same_but_for_versions(trajectory, whole)
-    assert trajectory.carried is Carried.AGAIN
+    assert trajectory.resumption is Resumption.RESTARTED
     assert {version for turn in trajectory.turns for version in turn.versions_T} == {4}

@@ -33,7 +33,7 @@ from temper.rollout.budget.rule import ThinkingLimit
 from temper.rollout.engines.protocol import Completion
 from temper.rollout.episodes.episode import Attempt, EpisodeLimits
 from temper.rollout.episodes.resume import PartialEpisode, PartialGroup, partial_group_from_json, partial_group_to_json
-from temper.rollout.trajectory import Carried, Stop, Trajectory
+from temper.rollout.trajectory import Resumption, Stop, Trajectory
 
 
 class Moody(Echo):
@@ -60,7 +60,7 @@ def test_an_episode_begins_again_where_its_environment_answers_a_turn_otherwise(
     moods = iter(["same", second, *["same"] * 3])
     _, trajectory = interrupted(task, said_in(whole), turn=1, tokens=1, make=lambda _: with_moods(moods))
     same_but_for_versions(trajectory, whole)
-    assert trajectory.carried is Carried.AGAIN
+    assert trajectory.resumption is Resumption.RESTARTED
     assert "an episode of echo/1 begins again" in caplog.text
 
 

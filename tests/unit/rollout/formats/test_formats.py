@@ -211,7 +211,7 @@ def test_a_family_without_a_variable_for_it_is_told_in_the_system_text_whether_t
     for thinking, opening in ((UNLIMITED, "<think>\n"), (OFF, "<think></think>")):
         for first in ([], [{"role": "system", "content": "Be brief."}]):
             task = Task(messages=(*first, {"role": "user", "content": "-"}), spec={}, thinking=thinking)
-            prompt = renderer.decoded(renderer.prompt_ids(task))
+            prompt = renderer.decode(renderer.prompt_ids(task))
             assert prompt.endswith(f"<SPECIAL_11>Assistant\n{opening}")
             assert ("Be brief." in prompt, "think" in prompt.removesuffix(opening)) == (bool(first), False)
     check_round_trip(tokenizer, Needs(tools=True, system=True, no_thinking=True))
@@ -274,11 +274,11 @@ def test_the_answers_of_tools_name_the_calls_of_the_turn_before() -> None:
     ids = renderer.observation_ids(
         [{"role": "tool", "content": "17"}], thinks=True, calls=[Call(name="get", arguments={})]
     )
-    assert renderer.decoded(ids).startswith("<|start|>functions.get to=assistant")
+    assert renderer.decode(ids).startswith("<|start|>functions.get to=assistant")
     named = Renderer(tokenizer_of("mistral"))
     call = Call(name="get", arguments={}, id="abcdefghi")
     ids = named.observation_ids([{"role": "tool", "content": "17"}], thinks=True, calls=[call])
-    assert '"call_id": "abcdefghi"' in named.decoded(ids)
+    assert '"call_id": "abcdefghi"' in named.decode(ids)
 
 
 def test_an_end_that_opens_another_part_than_what_follows_does_not_stand_for_it() -> None:
@@ -286,7 +286,7 @@ def test_an_end_that_opens_another_part_than_what_follows_does_not_stand_for_it(
     user, observation = renderer.format.end_ids[:2]
     said = renderer.observation_ids([{"role": "user", "content": "go on"}], thinks=True, after=[user])
     other = renderer.observation_ids([{"role": "user", "content": "go on"}], thinks=True, after=[observation])
-    assert renderer.decoded(said).startswith("\ngo on")
+    assert renderer.decode(said).startswith("\ngo on")
     assert other == (user, *said)
 
 
@@ -303,7 +303,7 @@ def test_a_budget_closes_a_thought_in_the_tags_of_its_family(name: str) -> None:
         close = tags.forced_end(ids[: end[0]], ThinkingLimit(tokens=budget))
         assert close is not None
         assert close.start == begin + budget
-        assert tags.tags.closing in renderer.decoded(close.ids)
+        assert tags.tags.closing in renderer.decode(close.ids)
     assert tags.measure(ids, thinks=True).tokens == end[0] - begin
     direct = tags.measure(renderer.encode("17"), thinks=True, opened=False)
     assert (direct.tokens, direct.answer_tokens) == (0, 2)

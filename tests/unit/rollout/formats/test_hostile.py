@@ -106,7 +106,7 @@ def test_a_call_of_mistral_needs_no_id_and_one_that_is_no_id_is_replaced() -> No
         calls = renderer.parse(text, task, ()).calls
         assert calls == (Call(name="get", arguments={"key": "a"}),)
         ids = renderer.observation_ids([{"role": "tool", "content": "17"}], thinks=True, calls=calls)
-        assert f'"call_id": "{call_id(0)}"' in renderer.decoded(ids)
+        assert f'"call_id": "{call_id(0)}"' in renderer.decode(ids)
 
 
 REPEATED = (

@@ -66,17 +66,17 @@ async def test_the_only_worker_is_replaced_and_its_groups_wait_for_the_newcomer(
 async def test_while_no_worker_serves_and_one_starts_nobody_counts_the_time_for_the_groups() -> None:
     first, new_worker = Worker(), Worker(unplaced=True)
     pool = await pool_of([first], new_workers=[new_worker])
-    healed = [pool.last_restart()]
+    healed = [pool.last_restart_at()]
     first.kill()
     await settle()
     for _ in range(2):
         await asyncio.sleep(0.02)
-        healed.append(pool.last_restart())
+        healed.append(pool.last_restart_at())
     new_worker.room.set()
     await pool.run_group(TICKET, 1)
     for _ in range(2):
         await asyncio.sleep(0.02)
-        healed.append(pool.last_restart())
+        healed.append(pool.last_restart_at())
     never, starts, later, serves, still = healed
     assert never == 0.0 < starts < later < serves == still
 

@@ -15,7 +15,7 @@ from vllm.tool_parsers import ToolParserManager  # noqa: E402
 
 from temper.rollout.episodes.renderer import Renderer  # noqa: E402
 from temper.rollout.formats.find import find_format  # noqa: E402
-from temper.rollout.formats.messages import PROBE_TOOLS, calling  # noqa: E402
+from temper.rollout.formats.messages import PROBE_TOOLS, probe_message  # noqa: E402
 from temper.rollout.serving.family_parser import FAMILY, reasoning_parser, tool_parser  # noqa: E402
 
 CALLING = ("qwen3", "nemotron_nano_v2", "nemotron_3_nano", "glm4moe", "gemma4_v5", "llama3_1", "mistral", "qwen2_5")
@@ -33,7 +33,7 @@ def parser_of(name: str) -> Any:
 
 def reference(name: str) -> str:
     renderer = Renderer(tokenizer_of(name))
-    text = renderer.answer_text(calling(2 if renderer.format.parallel else 1), thinks=False)
+    text = renderer.answer_text(probe_message(2 if renderer.format.parallel else 1), thinks=False)
     return renderer.text(renderer.encode(text))
 
 

@@ -12,7 +12,7 @@ from temper.rollout.budget.config import ThinkingConfig
 from temper.rollout.budget.rule import RefusedRequest, check_extra_args
 from temper.rollout.escaping import BREAK, Escaper
 from temper.rollout.serving.middleware import CHAT, CONVERSATIONS, MOST_BYTES, RAW_PROMPTS, ThinkingMiddleware
-from temper.rollout.serving.request import ThinkingRules, rewritten, thinking_rules
+from temper.rollout.serving.request import ThinkingRules, load_thinking_rules, rewrite_request
 
 QUESTION: list[Any] = [{"role": "user", "content": "2+2=?"}]
 CLOSING = "\n</think>\n"
@@ -26,49 +26,52 @@ def body(**said: Any) -> dict[str, Any]:
 
 
 def last_text(rules: ThinkingRules, **said: Any) -> Any:
-    return rewritten(body(**said), rules)["messages"][-1]["content"]
+    return rewrite_request(body(**said), rules)["messages"][-1]["content"]
 
 
 def test_a_body_without_thinking_is_passed_on_as_it_is() -> None:
     for given in (body(), body(thinking_budget=None, temperature=0.5), body(vllm_xargs={"other": 1}, n=2)):
-        assert rewritten(given, RULES) is given
+        assert rewrite_request(given, RULES) is given
 
 
 def test_a_budget_becomes_extra_arguments() -> None:
-    new = rewritten(body(thinking_budget=5, max_tokens=9, vllm_xargs={"other": 1}), RULES)
+    new = rewrite_request(body(thinking_budget=5, max_tokens=9, vllm_xargs={"other": 1}), RULES)
     limit = {"thinking_budget": 5, "thinking_grace": 4}
     assert new == body(max_tokens=9, vllm_xargs={"other": 1, **limit})
 
 
 def test_the_plain_keys_go_before_vllms_own_and_before_the_servers_grace() -> None:
     own = {"thinking_budget": 7, "thinking_grace": 2}
-    assert rewritten(body(vllm_xargs=own), RULES)["vllm_xargs"] == own
-    new = rewritten(body(thinking_budget=0, thinking_grace=0, vllm_xargs=own), RULES)
+    assert rewrite_request(body(vllm_xargs=own), RULES)["vllm_xargs"] == own
+    new = rewrite_request(body(thinking_budget=0, thinking_grace=0, vllm_xargs=own), RULES)
     assert new["vllm_xargs"] == {"thinking_budget": 0, "thinking_grace": 0}
 
 
 def test_what_closes_a_thought_is_not_the_clients_to_say() -> None:
     for given in ({"thinking_closing": "</think>I am evil"}, {"thinking_budget": 5, "thinking_closing": CLOSING}):
         with pytest.raises(RefusedRequest, match="it is the server's own, leave it out"):
-            rewritten(body(vllm_xargs=given), RULES)
+            rewrite_request(body(vllm_xargs=given), RULES)
         with pytest.raises(RefusedRequest, match="thinking_closing is"):
             check_extra_args(given)
 
 
 def test_thinking_becomes_an_argument_of_the_chat_template() -> None:
-    assert rewritten(body(thinking=False), RULES) == body(**OFF)
-    on = rewritten(body(thinking=True, thinking_budget=5, chat_template_kwargs={"a": 1}), RULES)
+    assert rewrite_request(body(thinking=False), RULES) == body(**OFF)
+    on = rewrite_request(body(thinking=True, thinking_budget=5, chat_template_kwargs={"a": 1}), RULES)
     assert on["chat_template_kwargs"] == {"a": 1, "enable_thinking": True, "thinking": True}
 
 
 def test_where_the_template_has_no_variable_for_it_the_system_message_switches_thinking_off() -> None:
-    rules = thinking_rules(tokenizer_of("nemotron_nano_v2"), ThinkingConfig())
+    rules = load_thinking_rules(tokenizer_of("nemotron_nano_v2"), ThinkingConfig())
     assert (rules.no_switch, rules.no_think) == ("", "/no_think")
     for said in ({"thinking": False}, {"chat_template_kwargs": {"enable_thinking": False}}):
-        assert rewritten(body(**said), rules)["messages"] == [{"role": "system", "content": "/no_think"}, *QUESTION]
-    assert rewritten(body(thinking=True), rules)["messages"] == QUESTION
+        assert rewrite_request(body(**said), rules)["messages"] == [
+            {"role": "system", "content": "/no_think"},
+            *QUESTION,
+        ]
+    assert rewrite_request(body(thinking=True), rules)["messages"] == QUESTION
     for malformed in (["x"], [{"role": "system"}], [{"role": "system", "content": None}], [], "x"):
-        assert rewritten({"messages": malformed, "thinking": False}, rules)["messages"] == malformed
+        assert rewrite_request({"messages": malformed, "thinking": False}, rules)["messages"] == malformed
 
 
 def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_message() -> None:
@@ -76,7 +79,7 @@ def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_mess
     assert last_text(RULES, thinking_budget=5) == "2+2=?"
     assert last_text(ANNOUNCING, thinking_budget=5) == "2+2=?\n{thinking token budget: 5}"
     system = {"role": "system", "content": "be brief"}
-    assert rewritten(body(messages=[*QUESTION, system], thinking="low"), RULES)["messages"][-1] == system
+    assert rewrite_request(body(messages=[*QUESTION, system], thinking="low"), RULES)["messages"][-1] == system
     parts = [{"role": "user", "content": [{"type": "text", "text": "2+2=?"}]}]
     added = {"type": "text", "text": "{low effort}"}
     assert last_text(RULES, messages=parts, thinking="low") == [*parts[0]["content"], added]
@@ -111,25 +114,25 @@ def test_low_effort_and_announced_budgets_stand_at_the_end_of_the_last_user_mess
 )
 def test_a_bad_value_is_refused_with_what_would_be_right(said: dict[str, Any], why: str) -> None:
     with pytest.raises(RefusedRequest, match=why):
-        rewritten(body(**said), RULES)
+        rewrite_request(body(**said), RULES)
 
 
 def test_what_a_model_can_do_is_found_in_its_template() -> None:
     tokenizer = byte_tokenizer()
-    assert thinking_rules(tokenizer, ThinkingConfig()) == ThinkingRules(thinking=ThinkingConfig(), closing=CLOSING)
+    assert load_thinking_rules(tokenizer, ThinkingConfig()) == ThinkingRules(thinking=ThinkingConfig(), closing=CLOSING)
     bare = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>{% endfor %}"
     tokenizer.chat_template = bare
-    rules = thinking_rules(tokenizer, ThinkingConfig())
+    rules = load_thinking_rules(tokenizer, ThinkingConfig())
     with pytest.raises(RefusedRequest, match="not available: the chat template knows no thinking tags"):
-        rewritten(body(thinking_budget=5), rules)
-    assert rewritten(body(thinking=False), rules)["messages"] == body()["messages"]  # it does not think anyway
+        rewrite_request(body(thinking_budget=5), rules)
+    assert rewrite_request(body(thinking=False), rules)["messages"] == body()["messages"]  # it does not think anyway
     tokenizer.chat_template = "{# <think></think> #}" + bare
-    rules = thinking_rules(tokenizer, ThinkingConfig())
+    rules = load_thinking_rules(tokenizer, ThinkingConfig())
     assert rules.no_budget == ""
     with pytest.raises(RefusedRequest, match="thinking is false, but the chat template can.t switch thinking off"):
-        rewritten(body(thinking=False), rules)
+        rewrite_request(body(thinking=False), rules)
     with pytest.raises(ValueError, match="does not contain '</think>'"):
-        thinking_rules(tokenizer, ThinkingConfig(closing="</thought>"))
+        load_thinking_rules(tokenizer, ThinkingConfig(closing="</thought>"))
 
 
 def through_the_middleware(

@@ -28,15 +28,15 @@ from temper.rollout.weights.buckets import (
     BucketReceiver,
     Buffers,
     Named,
-    buckets_of,
     load_buckets,
-    packed,
+    open_bucket,
+    pack_buckets,
     send_buckets,
-    unsealed,
+    split_push,
 )
 from temper.rollout.weights.delivery import Delivery, Offered
 from temper.rollout.weights.manifest import NoLongerHeld, WeightManifest
-from temper.rollout.weights.process_group import ALONE_S, GroupMember, ProcessGroup, connected, open_store
+from temper.rollout.weights.process_group import ALONE_S, GroupMember, ProcessGroup, connect_store, open_store
 
 CPU = torch.device("cpu")
 Shapes = dict[str, tuple[int, ...]]
@@ -48,7 +48,7 @@ def manifest_of(shapes: Shapes) -> WeightManifest:
 
 def test_buckets_hold_whole_tensors_in_their_order_and_few_more_bytes_than_they_may() -> None:
     shapes: Shapes = {f"w{number}": (size,) for number, size in enumerate((100, 3000, 10, 10, 1000, 1, 5000))}
-    buckets = buckets_of(manifest_of(shapes), senders=2, most_bytes=4096)
+    buckets = split_push(manifest_of(shapes), senders=2, most_bytes=4096)
     assert [bucket.manifest.names for bucket in buckets] == [
         ("w0",),
         ("w1",),  # larger than a bucket may be
@@ -61,8 +61,8 @@ def test_buckets_hold_whole_tensors_in_their_order_and_few_more_bytes_than_they_
 
 
 def sealed(gathered: list[Weights], *, rank: int, senders: int) -> dict[int, tuple[Bucket, torch.Tensor]]:
-    buckets = buckets_of(manifest_of(SHAPES), senders=senders, most_bytes=64)
-    packing = packed(buckets, gathered, rank=rank, buffers=Buffers(CPU))
+    buckets = split_push(manifest_of(SHAPES), senders=senders, most_bytes=64)
+    packing = pack_buckets(buckets, gathered, rank=rank, buffers=Buffers(CPU))
     return {bucket.number: (bucket, buffer[: bucket.manifest.nbytes]) for bucket, buffer in packing}
 
 
@@ -73,7 +73,7 @@ def test_ranks_pack_shares_that_together_are_all_whatever_order_they_are_gathere
     both = sealed(gathered, rank=0, senders=2) | sealed(gathered, rank=1, senders=2)
     assert sorted(both) == [0, 1, 2]
     assert same(
-        {name: tensor for bucket, segment in both.values() for name, tensor in unsealed(segment, bucket)}, given
+        {name: tensor for bucket, segment in both.values() for name, tensor in open_bucket(segment, bucket)}, given
     )
 
 
@@ -90,12 +90,12 @@ def test_what_was_not_gathered_or_is_not_known_is_named() -> None:
 def test_a_damaged_bucket_and_one_in_the_place_of_another_are_refused() -> None:
     first, second, _ = sealed([weights(seed=0)], rank=0, senders=1).values()
     with pytest.raises(ValueError, match="push again"):
-        unsealed(first[1], replace(first[0], number=1))
+        open_bucket(first[1], replace(first[0], number=1))
     with pytest.raises(ValueError, match="push again"):
-        unsealed(second[1], replace(second[0], manifest=replace(second[0].manifest, version=2)))
+        open_bucket(second[1], replace(second[0], manifest=replace(second[0].manifest, version=2)))
     second[1][3] ^= 1
     with pytest.raises(ValueError, match="push again"):
-        unsealed(second[1], second[0])
+        open_bucket(second[1], second[0])
 
 
 def arriving(
@@ -195,7 +195,7 @@ def test_a_sender_that_waits_for_engines_to_meet_the_others_does_not_give_up() -
         engine.receive(manifest, slow, lambda named: got.update(named), member=1, device=CPU)
 
     def send(number: int) -> None:
-        group = bucket_group.join(store if number == 0 else connected(first), sender=number, member=0, device=CPU)
+        group = bucket_group.join(store if number == 0 else connect_store(first), sender=number, member=0, device=CPU)
         groups.append(group)
         send_buckets(group, bucket_group.buckets(manifest), [wanted], rank=number, buffers=Buffers(CPU))
 
@@ -208,7 +208,7 @@ def test_a_sender_that_waits_for_engines_to_meet_the_others_does_not_give_up() -
 def test_a_sender_whose_engines_are_missing_ends_the_wait_of_the_next_one() -> None:
     first, store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=1.0))
     bucket_group = BucketGroup(rendezvous=first, senders=3)
-    stores = [store, connected(first), connected(first)]
+    stores = [store, connect_store(first), connect_store(first)]
     with ThreadPoolExecutor(3) as ends:
         for end in [ends.submit(bucket_group.join, stores[n], sender=n, member=0, device=CPU) for n in range(3)]:
             assert isinstance(end.exception(timeout=60), RuntimeError)
@@ -329,8 +329,8 @@ def test_whoever_waits_for_a_dead_one_gives_up_long_before_an_engine_has_to_have
 
 def test_whoever_joins_where_nobody_listens_gives_up_as_soon() -> None:
     first, _store = open_store(GroupMember(host=LOOPBACK, port=0, rank=0, size=2, timeout_s=600.0))
-    assert connected(replace(first, rank=1)).timeout == timedelta(seconds=ALONE_S)
+    assert connect_store(replace(first, rank=1)).timeout == timedelta(seconds=ALONE_S)
     began = monotonic()
     with pytest.raises(RuntimeError, match="timed out"):
-        connected(replace(first, rank=1, port=free_port(), timeout_s=0.5))
+        connect_store(replace(first, rank=1, port=free_port(), timeout_s=0.5))
     assert monotonic() - began < 20

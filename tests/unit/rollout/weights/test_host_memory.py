@@ -9,7 +9,7 @@ import torch
 from support.process_memory import MB, resident
 
 from temper.rollout.weights import host_memory
-from temper.rollout.weights.host_memory import available_bytes, give_back, group_limits, reserve
+from temper.rollout.weights.host_memory import available_bytes, group_limits, release_free_memory, reserve
 
 MEMBER = {"memory.max": "0::/job\n", "memory.limit_in_bytes": "5:cpu:/\n4:cpu,memory:/job\n0::/\n"}
 """The file of a group's limit, and what a process of the group `job` sees of its groups."""
@@ -63,18 +63,18 @@ def own_memory() -> int:
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
 def test_freed_memory_before_what_stays_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory._Next, "at", 0.0)
-    give_back(pause_s=0)
+    release_free_memory(pause_s=0)
     before = own_memory()
     pieces = [torch.ones(FLOATS) for _ in range(PIECES)]
     stays = torch.ones(FLOATS)
     pieces.clear()
     assert own_memory() - before > 150 * MB  # of 191
-    give_back(pause_s=60)
+    release_free_memory(pause_s=60)
     assert own_memory() - before < 20 * MB
     again = [torch.ones(FLOATS) for _ in range(PIECES)]
     stays_too = torch.ones(FLOATS)
     again.clear()
-    give_back()
+    release_free_memory()
     assert own_memory() - before > 150 * MB  # too soon
     assert stays_too.sum() == FLOATS
     assert stays.sum() == FLOATS

@@ -14,7 +14,7 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 from temper.rollout.engines.config import EngineConfig, Runner
 from temper.rollout.engines.protocol import Completion, TurnRequest
-from temper.rollout.engines.runners.choice import RunnerName, chosen_runner, drafting
+from temper.rollout.engines.runners.choice import RunnerName, choose_runner, speculative_config
 from temper.rollout.engines.vllm_engine import VllmEngine
 from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import WeightVersion
@@ -46,14 +46,14 @@ SAMPLINGS = [
 def test_the_first_runner_serves_where_the_second_can_not(
     wanted: Runner, records_pipeline: bool, triton: bool, runner: RunnerName
 ) -> None:
-    assert chosen_runner(wanted, records_pipeline=records_pipeline, triton=triton) == runner
+    assert choose_runner(wanted, records_pipeline=records_pipeline, triton=triton) == runner
 
 
 def test_the_second_runner_is_refused_where_it_can_not_serve() -> None:
     with pytest.raises(ValueError, match="runner=v2: it needs Triton, which vLLM's CPU build has not"):
-        chosen_runner("v2", triton=False)
+        choose_runner("v2", triton=False)
     with pytest.raises(ValueError, match="runner=v2: it records no experts for learner.router_replay with"):
-        chosen_runner("v2", records_pipeline=True, triton=True)
+        choose_runner("v2", records_pipeline=True, triton=True)
 
 
 def model_with(directory: Path, *names: str) -> Path:
@@ -73,24 +73,27 @@ def test_heads_guess_where_a_model_has_them(tmp_path: Path) -> None:
     config = EngineConfig(speculation="mtp", draft_tokens=2)
     for model in own:
         expected = {"method": "mtp", "model": str(model), "num_speculative_tokens": 2}
-        assert drafting(config, "v2", model, on_cpu=False) == expected
-        assert drafting(replace(config, draft_heads=str(model)), "v2", none, on_cpu=False) == expected
+        assert speculative_config(config, "v2", model, on_cpu=False) == expected
+        assert speculative_config(replace(config, draft_heads=str(model)), "v2", none, on_cpu=False) == expected
     with pytest.raises(ValueError, match=r"speculation=mtp: .*none has no heads .* rollout.engine.draft_heads"):
-        drafting(config, "v2", none, on_cpu=False)
+        speculative_config(config, "v2", none, on_cpu=False)
 
 
 def test_what_was_said_before_is_looked_up_by_either_runner_on_its_own_machine(tmp_path: Path) -> None:
     config = EngineConfig(speculation="ngram")
-    here, there = drafting(config, "v1", tmp_path, on_cpu=True), drafting(config, "v2", tmp_path, on_cpu=False)
+    here, there = (
+        speculative_config(config, "v1", tmp_path, on_cpu=True),
+        speculative_config(config, "v2", tmp_path, on_cpu=False),
+    )
     assert here is not None
     assert there is not None
     assert (here["method"], there["method"]) == ("ngram", "ngram_gpu")
     assert here["num_speculative_tokens"] == there["num_speculative_tokens"] == 3
     with pytest.raises(ValueError, match="speculation=ngram: on a GPU it needs rollout.engine.runner=v2, or auto"):
-        drafting(config, "v1", tmp_path, on_cpu=False)
+        speculative_config(config, "v1", tmp_path, on_cpu=False)
     with pytest.raises(ValueError, match="speculation=ngram: not with learner.router_replay"):
-        drafting(config, "v1", tmp_path, record_experts=True)
-    assert drafting(EngineConfig(), "v2", tmp_path) is None
+        speculative_config(config, "v1", tmp_path, record_experts=True)
+    assert speculative_config(EngineConfig(), "v2", tmp_path) is None
 
 
 async def sampled(model: Path, config: EngineConfig) -> tuple[list[Completion], int]:
