@@ -92,9 +92,9 @@ class TrainerGroup:
     async def use_threads(self, threads: int) -> None:
         await self._call_all("use_threads", threads)
 
-    async def occupy(self, *, weights: bool, states: bool) -> None:
+    async def set_onloaded(self, *, weights: bool, states: bool) -> None:
         """Have the weights, and all else that training needs, on the ranks' devices from now on, or in main memory."""
-        await self._call_all("occupy", named={"weights": weights, "states": states})
+        await self._call_all("set_onloaded", named={"weights": weights, "states": states})
         self._on_device = weights
         self._shares_devices = self._shares_devices or not (weights and states)
 

@@ -190,13 +190,13 @@ class TrainerWorker:
         """Compute the trainer's log-probability of each token of each sample (0 for the first), one sample at a time."""
         return compute_token_logprobs(self._engine(), self._replay(), samples)
 
-    def occupy(self, *, weights: bool, states: bool) -> None:
+    def set_onloaded(self, *, weights: bool, states: bool) -> None:
         """Have the weights, and all else that it trains with, on the device from now on, or in main memory."""
-        with self.progress_counter.busy("occupy"):
+        with self.progress_counter.busy("set_onloaded"):
             if self.engine is not None:
-                self.engine.memory.occupy(weights=weights, states=states)
+                self.engine.memory.set_onloaded(weights=weights, states=states)
             if self.reference is not None:
-                self.reference.occupy(weights=states)
+                self.reference.set_onloaded(weights=states)
 
     def memory_usage(self) -> MemoryUsage:
         """Return what the rank has on its device, and the memory that it takes."""

@@ -120,7 +120,7 @@ class DeviceMemory:
         """Whether all is on the device, as training needs it."""
         return not (self._offloaded_weights or self._offloaded_states)
 
-    def occupy(self, *, weights: bool, states: bool) -> None:
+    def set_onloaded(self, *, weights: bool, states: bool) -> None:
         """Have the weights, and the states of optimiser and gradients, on the device from now on, or in main memory."""
         if weights:
             self._offloaded_weights.reload()

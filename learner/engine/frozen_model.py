@@ -35,7 +35,7 @@ class UnadaptedModel:
     def queue_passes(self, passes: Sequence[PassExperts]) -> None:
         self._replay.queue_passes([experts.without_count() for experts in passes])
 
-    def occupy(self, *, weights: bool) -> None:
+    def set_onloaded(self, *, weights: bool) -> None:
         """Do nothing: the policy's weights are moved with the policy."""
 
     def nbytes(self) -> int:
@@ -72,7 +72,7 @@ class FrozenModel:
         if self._replay is not None:
             self._replay.queue_passes([experts.without_count() for experts in passes])
 
-    def occupy(self, *, weights: bool) -> None:
+    def set_onloaded(self, *, weights: bool) -> None:
         if weights:
             self._offloaded.reload()
             return

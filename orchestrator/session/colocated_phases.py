@@ -58,14 +58,14 @@ class ColocatedPhases(DevicePhases):
     async def _engines(self, pool: RolloutPool | None, phase: DevicePhase) -> None:
         if pool is not None:
             limit_s = self._limit.seconds
-            changing = pool.occupy(weights=phase.engine_weights, cache=phase.cache, limit_s=limit_s)
+            changing = pool.set_onloaded(weights=phase.engine_weights, cache=phase.cache, limit_s=limit_s)
             limit = Deadline(seconds=PARTS * limit_s, setting=self._limit.setting)
             what = "the engines to fall asleep" if not phase.engine_weights else "the engines to wake"
             await self._within(limit, changing, phase, what, last_sign=pool.starting)
 
     async def _ranks(self, learner: TrainerGroup | None, phase: DevicePhase) -> None:
         if learner is not None:
-            changing = learner.occupy(weights=phase.learner_weights, states=phase.states)
+            changing = learner.set_onloaded(weights=phase.learner_weights, states=phase.states)
             await self._within(self._limit, changing, phase, "the learner to move its weights and states")
 
     async def _within(

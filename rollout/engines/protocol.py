@@ -176,7 +176,7 @@ class Engine(Protocol):
         """Return what the engine did since the last call."""
         ...
 
-    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+    async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         """Have the weights and the cache of keys and values on the device from now on, or not: the weights then lie in main
         memory, the cache is gone, and requests wait. A cache needs weights beside it.
 

@@ -108,8 +108,8 @@ class VllmSleep:
         self.weights = self.cache = True
         """Whether each is on the device."""
 
-    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """See `Engine.occupy`. Requests that run when it falls asleep are frozen, and computed anew when it wakes."""
+    async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        """See `Engine.set_onloaded`. Requests that run when it falls asleep are frozen, and computed anew when it wakes."""
         assert weights or not cache, "a cache is of no use without weights"
         if (weights, cache) == (self.weights, self.cache):
             return
@@ -331,9 +331,9 @@ class VllmEngine:
     def take_stats(self) -> EngineStats:
         return self._stats.take()
 
-    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+    async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         self._stand(still=True)
-        await self._sleep.occupy(weights=weights, cache=cache, limit_s=limit_s)
+        await self._sleep.set_onloaded(weights=weights, cache=cache, limit_s=limit_s)
         self._stand(still=not self._sleep.cache)
 
     async def memory_usage(self) -> MemoryUsage:

@@ -149,9 +149,9 @@ class RolloutWorker:
         )
         return sum(len(completion.token_ids) for completion in await asyncio.gather(*turns))
 
-    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+    async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         with self._changing():
-            await self._started.occupy(weights=weights, cache=cache, limit_s=limit_s)
+            await self._started.set_onloaded(weights=weights, cache=cache, limit_s=limit_s)
         self._asleep = not cache
 
     async def memory_usage(self) -> MemoryUsage:

@@ -169,7 +169,7 @@ class RolloutPool:
     def processes(self) -> list[ProcessInfo]:
         return [slot.now(asleep=not self._keeper.awake) for slot in self._slots]
 
-    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+    async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         """Have the weights and the caches of all engines on their devices from now on, or not, `limit_s` seconds for each.
 
         Without caches groups that are asked for wait, and no engine starts: before, those that start have done so. One that
@@ -180,7 +180,7 @@ class RolloutPool:
         async with self._weights.lock:
             slots = [slot for slot in self._slots if slot.takes_weights]
             workers = [slot.worker for slot in slots]
-            changing = (worker.occupy(weights=weights, cache=cache, limit_s=limit_s) for worker in workers)
+            changing = (worker.set_onloaded(weights=weights, cache=cache, limit_s=limit_s) for worker in workers)
             self._without_dead(slots, workers, await asyncio.gather(*changing, return_exceptions=True))
         if cache:
             self._keeper.wake()

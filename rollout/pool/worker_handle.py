@@ -52,8 +52,8 @@ class WorkerHandle:
     async def engine_stats(self) -> EngineStats:
         return await self._process.call("engine_stats")
 
-    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        await self._process.call("occupy", named={"weights": weights, "cache": cache, "limit_s": limit_s})
+    async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        await self._process.call("set_onloaded", named={"weights": weights, "cache": cache, "limit_s": limit_s})
 
     async def memory_usage(self) -> MemoryUsage:
         return await self._process.call("memory_usage")

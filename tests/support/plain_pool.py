@@ -122,7 +122,7 @@ class Worker:
         self.did.append(f"read {directory} {version.step}")
         return version
 
-    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+    async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         await self._alive(self.phases.wait())
         self.has = (weights, cache)
         self.did.append("wake" if cache else "load" if weights else "sleep")

@@ -79,7 +79,7 @@ class ReplayEngine:
         stats, self._stats = self._stats, EngineStats()
         return stats
 
-    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+    async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
         """Take nothing: it has no device."""
 
     async def memory_usage(self) -> MemoryUsage:

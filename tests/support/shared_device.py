@@ -49,8 +49,8 @@ class SharingWorker(Worker):
         self.device.said.append(f"{self.name} starts")
         return await super().start(model_dir, version)
 
-    async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        await super().occupy(weights=weights, cache=cache, limit_s=limit_s)
+    async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        await super().set_onloaded(weights=weights, cache=cache, limit_s=limit_s)
         self.device.take(self.name, WEIGHTS * weights + CACHE * cache)
         self.device.said.append(self.did[-1])
 
@@ -78,7 +78,7 @@ class SharingRank(PlainProcess):
         self.device = device
         self.has = (True, True)
 
-    async def occupy(self, *, weights: bool, states: bool) -> None:
+    async def set_onloaded(self, *, weights: bool, states: bool) -> None:
         self.device.take(self.name, WEIGHTS * weights + STATES * states)
         self.has = (weights, states)
         self.device.said.append("learner " + ("whole" if states else "weights" if weights else "nothing"))

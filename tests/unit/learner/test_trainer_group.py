@@ -55,8 +55,8 @@ class Rank(PlainProcess):
         await self._called("train", (loss.objective, epochs, shares))
         return {"loss": float(self.number)}
 
-    async def occupy(self, *, weights: bool, states: bool) -> None:
-        await self._called("occupy")
+    async def set_onloaded(self, *, weights: bool, states: bool) -> None:
+        await self._called("set_onloaded")
 
     async def memory_usage(self) -> MemoryUsage:
         await self._called("memory_usage")
@@ -106,8 +106,8 @@ async def test_the_copy_of_a_checkpoint_leaves_room_for_what_the_ranks_of_a_mach
     group = group_of(ranks)
     async with asyncio.timeout(5):
         await group.save(Path("c"))
-        await group.occupy(weights=False, states=False)
-        await group.occupy(weights=True, states=True)
+        await group.set_onloaded(weights=False, states=False)
+        await group.set_onloaded(weights=True, states=True)
         await group.save(Path("c"))
     assert [value for name, value in ranks[0].calls if name == "save"] == [("c", True, 0), ("c", True, spare)]
 

@@ -142,14 +142,14 @@ def weights_of(rank: TrainerWorker) -> dict[str, torch.Tensor] | None:
 def engines_phase(rank: TrainerWorker, step: int) -> list[MemoryUsage]:
     """Let a rank push with its weights alone, hold nothing, and be whole again; returns what it held in all four phases."""
     held = [rank.memory_usage()]
-    rank.occupy(weights=True, states=False)
+    rank.set_onloaded(weights=True, states=False)
     rank.publish(step)
     held.append(rank.memory_usage())
-    rank.occupy(weights=False, states=False)
+    rank.set_onloaded(weights=False, states=False)
     held.append(rank.memory_usage())
     with pytest.raises(AssertionError, match="the model is aside"):
         rank.logprobs([])
-    rank.occupy(weights=True, states=True)
+    rank.set_onloaded(weights=True, states=True)
     return [*held, rank.memory_usage()]
 
 

@@ -211,10 +211,10 @@ def test_an_engine_that_does_not_fall_asleep_is_as_good_as_dead(tmp_path: Path) 
     device = Device()
 
     class Restless(SharingWorker):
-        async def occupy(self, *, weights: bool, cache: bool, limit_s: float) -> None:
+        async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
             if not weights:
                 raise WorkerDied(f"the engine did not fall asleep within {limit_s:.0f} s")
-            await super().occupy(weights=weights, cache=cache, limit_s=limit_s)
+            await super().set_onloaded(weights=weights, cache=cache, limit_s=limit_s)
 
     second = SharingWorker(device, name="w2")
     shared = Shared(tmp_path / "t", workers=[Restless(device, name="w"), second])

@@ -271,7 +271,7 @@ async def the_learner_has_its_phase(setup: Setup) -> None:
     while not any(clock.left_s < 100.0 for clock in clocks):  # until a first token
         await asyncio.sleep(0.001)
     before = await engine.memory_usage()
-    await engine.occupy(weights=False, cache=False, limit_s=300.0)
+    await engine.set_onloaded(weights=False, cache=False, limit_s=300.0)
     left = {clock: clock.left_s for clock, one in zip(clocks, timed, strict=True) if not one.done()}
     assert left
     asleep = await engine.memory_usage()
@@ -279,18 +279,18 @@ async def the_learner_has_its_phase(setup: Setup) -> None:
     assert before.main - asleep.main > 0.8 * before.cache > 2**29  # of the gigabyte that is set: all of it is gone
     assert await engine.version() == WeightVersion(step=2)
     setup.train()
-    rank.occupy(weights=True, states=False)
-    await engine.occupy(weights=True, cache=False, limit_s=300.0)
+    rank.set_onloaded(weights=True, states=False)
+    await engine.set_onloaded(weights=True, cache=False, limit_s=300.0)
     assert await loaded(engine, rank, setup.publish(3)) == WeightVersion(step=3)
-    rank.occupy(weights=False, states=False)
+    rank.set_onloaded(weights=False, states=False)
     assert not running.done()
     assert {clock: clock.left_s for clock in left} == left
-    await engine.occupy(weights=True, cache=True, limit_s=300.0)
+    await engine.set_onloaded(weights=True, cache=True, limit_s=300.0)
     await asyncio.gather(*timed)
     assert all(clock.left_s < before for clock, before in left.items())
     assert {len(said.token_ids) for _, said in await running} <= set(range(1, 301))
     after = await setup.sample(8, tokens=24)
-    rank.occupy(weights=True, states=True)
+    rank.set_onloaded(weights=True, states=True)
     assert setup.gap(after) < TOLERANCE
     assert all(set(said.versions_T) == {3} for _, said in after)
 

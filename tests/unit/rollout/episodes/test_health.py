@@ -96,9 +96,9 @@ async def test_a_worker_whose_engine_hangs_is_silent_but_for_one_that_is_at_work
 async def test_a_worker_that_is_asleep_gets_on_although_its_groups_wait() -> None:
     worker = worker_of(engine := SickEngine())
     engine.well.set()
-    await worker.occupy(weights=False, cache=False, limit_s=1.0)
+    await worker.set_onloaded(weights=False, cache=False, limit_s=1.0)
     asleep = [(await worker.heartbeat()).progress for _ in range(3)]
-    await worker.occupy(weights=True, cache=True, limit_s=1.0)
+    await worker.set_onloaded(weights=True, cache=True, limit_s=1.0)
     awake = [(await worker.heartbeat()).progress for _ in range(2)]
     assert [*(later - first for first, later in pairwise(asleep)), awake[1] - awake[0]] == [1, 1, 0]
 
