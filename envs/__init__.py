@@ -1,21 +1,21 @@
-"""Environments: tasks, tools, verifiers, the sandbox. They know no tokens, no torch, no Ray.
+"""Environments: tasks, tools, verifiers and the sandbox. They know no tokens, no torch and no Ray.
 
-From the bottom up; each room imports itself and those above it in this list, and no family imports another:
+A package imports itself and the packages above it in this list. Families do not import each other:
 
-    core          what every environment shares: tasks, thinking modes, the text of a turn, rows, typed faults
-    data          rows of files, folders and the hub; which of them are held out
-    presets       standard sets for evaluation, declared
-    sandbox       sealed processes for model-written programs
-    tools         tools of text that environments share
-    task_env      the base class of all below
-    service       records that an agent changes by tools for one customer: what shops and airlines share
+    core          tasks, thinking modes, the text of a turn, rows, typed faults
+    data          rows of files, folders and the hub, and the held-out split
+    presets       benchmark settings
+    sandbox       sandboxed processes for model-written programs
+    tools         text tools that environments share
+    task_env      the base class of all environments
+    service       customer service on a database of records: the base of retail and airline
     mathematics, coding, tool_use, retail, airline, puzzles, games, questions, remote      the families
-    multi_turn_calls       calls over several turns of a user, on the leaderboard's own simulators: above tool_use
+    multi_turn_calls       calls over several user turns on the leaderboard's simulators, above tool_use
     catalog       the environments by id
-    binding       an environment under the name and with the settings that a run gives to it
-    source        where a run's tasks come from: generated, or rows of data
-    all_tasks     the tasks of the commands that need no run
-    registration  the environments by gymnasium's ids
+    binding       an environment with the name and settings of a run
+    source        the tasks of a run: generated, or rows of data
+    all_tasks     the tasks of commands without a run
+    registration  the environments by gymnasium id
     env_episode   one episode of one environment
     transcript    scores given turns
 """

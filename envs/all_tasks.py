@@ -1,4 +1,4 @@
-"""The tasks that the commands without a run work on: those of a data file by their keys, or generated ones."""
+"""Tasks of the commands without a run: rows of a data file by key, or generated tasks."""
 
 import random
 from dataclasses import replace
@@ -12,14 +12,14 @@ from temper.envs.source import content_key
 
 
 def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None = None) -> dict[str, Task]:
-    """Read every task of rows of data under its key: the row's own id, else its 0-based number, as text.
+    """Read the task of every row by its key: the row's id, otherwise its 0-based number, as text.
 
-    Raise `ValueError`, with its place, for a bad row and for a key that two different rows share.
+    Raise `ValueError` with the place of a bad row or a duplicate key.
     """
     env = env.in_folder(data_files(data)[0].parent) if env.in_folder is not None else env
     ref = env.ref()
     if not env.formats:
-        raise ValueError(f"environment {env.id!r} reads no rows of data; leave out --data")
+        raise ValueError(f"environment {env.id!r} reads no data; remove --data")
     seen: dict[str, Task] = {}
 
     def parse(row: Row, number: int) -> Task:
@@ -27,7 +27,7 @@ def read_tasks(data: DataConfig, env: EnvDefinition, *, row_format: str | None =
         key = str(number if own is None else own)
         task = replace(load_row(env.formats, row, name=data.format or row_format), key=key, env=ref)
         if seen.setdefault(key, task) != task:
-            raise ValueError(f"key {key!r} belongs to an earlier row too")
+            raise ValueError(f"key {key!r} is a duplicate of an earlier row; make the ids unique")
         return task
 
     read_rows(data, parse=parse, on_error="raise")

@@ -1,4 +1,4 @@
-"""An environment under the name and with the settings that a run gives to it: bound once, used everywhere."""
+"""An environment with the name and settings of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -28,43 +28,44 @@ class EnvConfig:
     share: float = scheduled(1.0, unit="share")
     """Relative share of the groups."""
     preset: str | None = immutable(None)
-    """The standard set that it is, which gives the settings below that are not given; for evaluation, unless it has data."""
+    """Benchmark whose settings fill those that are not set here. For evaluation, unless it has data."""
     kind: str | None = immutable(None)
-    """The environment that this is, where the name given to it is not its id."""
+    """Environment id or module, if the name of this entry is not one."""
     options: dict[str, Any] = immutable({})
-    """Which member of a family of environments."""
+    """Options of the environment, which select a member of its family."""
     data: DataConfig | None = immutable(None)
-    """Rows of real tasks: a file, a folder or a name on the hub; null for generated tasks."""
+    """Rows of real tasks: a file, a folder or a hub name. Null generates tasks."""
     eval_data: DataConfig | None = immutable(None)
-    """Rows of evaluation, all held out: the official test set; null takes them from the training tasks, as `split` says."""
+    """Rows of evaluation, all held out, such as the official test set. Null holds out training tasks by `split`."""
     split: SplitConfig = field(default_factory=SplitConfig)
     drop_overlap: DropOverlap = immutable("none")
-    """Training rows to leave out for what they share with evaluation prompts: none, exact, or ngrams (13 words in a row)."""
+    """Training rows to drop for overlap with evaluation prompts: none, exact, or ngrams (13 words in a row)."""
     format: str | None = immutable(None)
-    """Format of its rows; null finds it out."""
+    """Row format. Null detects it."""
     level: int = immutable(1)
     """Difficulty of generated tasks, from 1."""
     thinking: bool = immutable(True)
     """Whether the model thinks before it answers."""
     on_error: OnError = immutable("raise")
-    """What a bad row of its data does: raise or skip."""
+    """Action on a bad row: raise or skip."""
     max_turns: int | None = immutable(None)
-    """Assistant turns after which an episode is cut off; null is the environment's own."""
+    """Assistant turns after which an episode is truncated. Null uses the environment's limit."""
     credit: Credit = immutable("all")
-    """Code: what a program is worth that passes some tests: all (nothing) or fraction (their share)."""
+    """Credit for code that passes some tests: all (none) or fraction (their share)."""
     tools: list[str] = immutable([])
-    """Tools that it has: calculator, python, or your typed functions as module.function or file.py:function."""
+    """Tools: calculator, python, or your typed functions as module.function or file.py:function."""
     tool_timeout_s: float = free(TIMEOUT_S, unit="seconds")
     """Seconds after which a call of your function returns an error to the model."""
     reward: str | None = immutable(None)
-    """Your function that judges answers, (answer, row) -> number or numbers by name, as module.function or
-    file.py:function; null leaves it to the environment. An environment of another name has the kind `rows` then."""
+    """Your reward function, (answer, row) -> number or numbers by name, as module.function or file.py:function. Null uses
+    the environment's score. With another name than an environment's, the kind is `rows`.
+    """
     weights: dict[str, float] = immutable({})
-    """Weight of each reward part; empty is correctness alone, of your function the sum of its parts."""
+    """Weight of each reward part. Empty uses correctness alone, or the sum of the parts of your function."""
     length_limit: int | None = immutable(None, unit="characters")
-    """Characters of an episode from which the part `length` falls; null gives no part."""
+    """Characters of an episode above which the part `length` falls. Null omits the part."""
     threads: int = free(THREADS)
-    """Steps of it that a rollout worker runs at once; the others wait, off the clocks of their episodes."""
+    """Environment steps that run at once in a rollout worker. Others wait, outside their episodes' deadlines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,25 +73,25 @@ class BoundEnv:
     """One environment of a run."""
 
     name: str
-    """The name that the run gives to it."""
+    """Its name in the run."""
     config: EnvConfig
     definition: EnvDefinition
-    """The environment, with the options of the run."""
+    """The environment with the options of the run."""
     ref: EnvRef = field(init=False)
-    """What its tasks carry to whoever plays them."""
+    """The reference that its tasks carry."""
     rows: dict[str, ReadRows] = field(init=False, default_factory=dict, compare=False, repr=False)
-    """Rows of its data that were read, by their setting: `temper.envs.source` reads them once for all who ask."""
+    """Rows of data already read, by setting. `temper.envs.source` reads each once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ref", self.definition.ref(self.name, _settings(self.config, self.definition)))
 
     @property
     def runs_programs(self) -> bool:
-        """Whether it runs what the model writes, by itself or by a shared tool."""
+        """Whether it runs model-written programs, itself or by a shared tool."""
         return self.definition.runs_programs or not RUN_PROGRAMS.isdisjoint(self.config.tools)
 
     def task(self, made: Task, key: str) -> Task:
-        """Return as one of this environment the task that a generator or a row format made."""
+        """Return a task of a generator or row format as a task of this environment."""
         return replace(
             made,
             env=self.ref,
@@ -101,9 +102,9 @@ class BoundEnv:
 
 
 def bind(name: str, config: EnvConfig) -> BoundEnv:
-    """Return the environment to which a run gives this name.
+    """Return the environment that a run configures under this name.
 
-    Raise `ValueError`, with the key of the setting, if there is none, or where it can't be so.
+    Raise `ValueError` with the key of the setting if it does not exist or can't be used.
     """
     key = f"envs.{name}"
     _check(key, config)
@@ -128,11 +129,11 @@ def _check_reward(config: EnvConfig, definition: EnvDefinition) -> None:
         named_function(config.reward)
         if definition.max_turns != 1:
             raise ValueError(
-                f"reward={config.reward}: {definition.id} judges its episodes itself; your function judges answers of one "
-                f"turn: give kind={ROWS} with data, or a kind of one turn, such as math"
+                f"reward={config.reward}: {definition.id} scores its own episodes, but your function scores answers of one "
+                f"turn; set kind={ROWS} with data, or a single-turn kind such as math"
             )
     elif definition.id == ROWS:
-        raise ValueError(f"{ROWS} needs reward, the name of your function, such as mine.reward")
+        raise ValueError(f"{ROWS} needs a reward function; set reward, such as mine.reward")
 
 
 def bind_all(envs: Mapping[str, EnvConfig]) -> dict[str, BoundEnv]:
@@ -142,14 +143,16 @@ def bind_all(envs: Mapping[str, EnvConfig]) -> dict[str, BoundEnv]:
 def _check(key: str, config: EnvConfig) -> None:
     not_negative(f"{key}.share", config.share)
     if config.preset is not None and (config.kind is None or config.eval_data is None):
-        raise ValueError(f"{key}.preset={config.preset} is not spelled out; see envs/presets/catalog.py, with_preset")
+        raise ValueError(
+            f"{key}.preset={config.preset} is not expanded; call with_preset of envs/presets/catalog.py first"
+        )
     numbers = {"level": config.level, "threads": config.threads, "tool_timeout_s": config.tool_timeout_s}
     given = {"max_turns": config.max_turns, "length_limit": config.length_limit}
     for name, value in (numbers | {name: value for name, value in given.items() if value is not None}).items():
         positive(f"{key}.{name}", value)
     config.split.check(f"{key}.split", has_data=config.data is not None, has_eval_data=config.eval_data is not None)
     if config.eval_data is not None and config.eval_data.streaming:
-        raise ValueError(f"{key}.eval_data.streaming: rows of evaluation are all read, each once; leave it out")
+        raise ValueError(f"{key}.eval_data.streaming: evaluation reads every row once; remove it")
     if config.drop_overlap != "none":
         _check_overlap(key, config)
 
@@ -159,16 +162,18 @@ def _check_level(key: str, config: EnvConfig, definition: EnvDefinition) -> None
     if definition.generate is None or config.data is not None or most is None or config.level <= most:
         return
     if most > 1:
-        raise ValueError(f"{key}.level={config.level}: {definition.id} has the levels 1 to {most}")
-    raise ValueError(f"{key}.level={config.level}: {definition.id} has level 1 alone; {key}.options makes tasks harder")
+        raise ValueError(f"{key}.level={config.level}: {definition.id} has levels 1 to {most}")
+    raise ValueError(
+        f"{key}.level={config.level}: {definition.id} has only level 1; use {key}.options for harder tasks"
+    )
 
 
 def _check_overlap(key: str, config: EnvConfig) -> None:
     said = f"{key}.drop_overlap={config.drop_overlap}"
     if config.data is None:
-        raise ValueError(f"{said} leaves out rows of {key}.data, which is not given")
+        raise ValueError(f"{said} needs {key}.data; set it, or remove drop_overlap")
     if config.data.streaming and config.eval_data is None:
-        raise ValueError(f"{said}: with {key}.data.streaming give {key}.eval_data, whose rows are all read")
+        raise ValueError(f"{said}: {key}.data.streaming needs {key}.eval_data, which is read completely")
 
 
 def _settings(config: EnvConfig, definition: EnvDefinition) -> EnvSettings:

@@ -1,7 +1,7 @@
-"""The environments by id: how each is made, where its tasks come from, who solves them.
+"""The environments by id.
 
-An id that is not listed here is the name of a Python module with an `ENVIRONMENT` of its own: that is how an
-environment is added without touching this file.
+An unlisted id is the name of a Python module that defines `ENVIRONMENT`. This adds an environment without changing this
+file.
 """
 
 import difflib
@@ -62,22 +62,22 @@ ENVIRONMENTS: dict[str, EnvDefinition] = {
 
 
 def environment(env_id: str) -> EnvDefinition:
-    """Return the environment of this id, or of this module. Raise `ValueError` with the known ids for any other."""
+    """Return the environment of an id or module. Raise `ValueError` with the known ids if there is none."""
     return ENVIRONMENTS.get(env_id) or _own(env_id)
 
 
 def configured(env_id: str, options: Mapping[str, Any]) -> EnvDefinition:
-    """Return the environment of this id with these options. Raise `ValueError` if they are wrong or not taken."""
+    """Return the environment of an id with options. Raise `ValueError` if they are wrong or not supported."""
     env = environment(env_id)
     if env.configure is not None:
         return env.configure(options)
     if options:
-        raise ValueError(f"environment {env_id!r} takes no options, it was given {', '.join(options)}")
+        raise ValueError(f"environment {env_id!r} takes no options; remove {', '.join(options)}")
     return env
 
 
 def _own(module: str) -> EnvDefinition:
-    """Return the `ENVIRONMENT` of a module on the Python path, the current folder included."""
+    """Return the `ENVIRONMENT` of a module on the Python path, which includes the current folder."""
     try:
         found = importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):
@@ -88,15 +88,15 @@ def _own(module: str) -> EnvDefinition:
     nearest = difflib.get_close_matches(module, ENVIRONMENTS, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise ValueError(
-        f"unknown environment {module!r}; there are {', '.join(ENVIRONMENTS)}{hint}; "
-        f"for one of your own give the name of a module that defines ENVIRONMENT"
+        f"unknown environment {module!r}{hint}; use one of {', '.join(ENVIRONMENTS)}, "
+        f"or the name of your module that defines ENVIRONMENT"
     )
 
 
 def _imported(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except Exception as error:  # whatever a module of a user's own raises
+    except Exception as error:  # a user's module may raise anything
         raise ValueError(f"environment {module!r} can't be imported ({type(error).__name__}: {error})") from error
 
 
@@ -105,10 +105,12 @@ def _drawn(generate: Callable[[random.Random, int], Task], ref: EnvRef, rng: ran
 
 
 def env_class(ref: EnvRef) -> Callable[[], gymnasium.Env[str, str]]:
-    """Return what makes an environment. Raises whatever its module raises, and `ValueError` if nobody plays the tasks."""
+    """Return a factory of the environment. Raise any error of its module, and `ValueError` if the tasks have no
+    environment.
+    """
     module, _, name = ref.entry_point.partition(":")
     if not name:
-        raise ValueError(f"no environment plays the tasks of {ref.name!r}: its class is {ref.entry_point!r}")
+        raise ValueError(f"tasks of {ref.name!r} have no environment: the entry point is {ref.entry_point!r}")
     made: Callable[[], gymnasium.Env[str, str]] = getattr(importlib.import_module(module), name)
     return made
 
@@ -120,11 +122,11 @@ def make_env(ref: EnvRef) -> gymnasium.Env[str, str]:
 def drawing_env(
     definition: EnvDefinition, draw: Callable[[random.Random], Task] | None = None
 ) -> gymnasium.Env[str, str]:
-    """Make an environment that draws a task where `reset` is given none, by `draw` or as it generates them."""
+    """Make an environment whose `reset` draws a task if none is passed, by `draw` or by its own generator."""
     ref, generate = definition.ref(), definition.generate
     if draw is None:
         if generate is None:
-            raise ValueError(f"environment {definition.id!r} generates no tasks; give a function that draws one")
+            raise ValueError(f"environment {definition.id!r} generates no tasks; pass a function that draws one")
         draw = partial(_drawn, generate, ref)
     env = make_env(ref)
     if isinstance(env, TaskEnv):

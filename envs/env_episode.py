@@ -1,4 +1,4 @@
-"""One episode of one environment, played from outside: by the rollouts, and by given turns when answers are graded."""
+"""One episode of one environment, as the rollout and the grading of transcripts run it."""
 
 import threading
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from temper.envs.task_env import TaskEnv
 from temper.rewards.score import Outcome, Score
 
 RAW_TURNS = "raw_turns"
-"""Key of the `metadata` of a class that takes turns with their thoughts and tags."""
+"""Key of a class's `metadata`: its environments take turns with thinking and tags."""
 MakeEnv = Callable[[EnvRef], gymnasium.Env[str, str]]
 
 
 class EnvEpisode:
-    """An episode of a task: `begin`, then turns until one is done. It closes the environment as soon as it is over.
+    """An episode of a task: call `begin`, then `step` until a result is done. It closes the environment at its end.
 
-    Calls come one after the other, from any threads; each raises whatever the environment raises.
+    Calls may come from any thread, one at a time. Each raises any error of the environment.
     """
 
     def __init__(self, task: Task, *, make: MakeEnv = make_env) -> None:
@@ -32,10 +32,10 @@ class EnvEpisode:
         self._env: gymnasium.Env[str, str] | None = None
         self._lock = threading.Lock()
         self.over = False
-        """Whether it came to its end, after which nothing is left to be closed."""
+        """Whether the episode has ended and the environment is closed."""
 
     def begin(self) -> tuple[Message, ...]:
-        """Make and reset the environment; return the messages that it adds, such as a server's observation."""
+        """Make and reset the environment. Return the messages that it adds, such as a server's observation."""
         if self._task.fault:
             raise EnvironmentFault(self._task.fault)
         with self._lock:
@@ -44,7 +44,9 @@ class EnvEpisode:
             return messages_in(info, self._name)
 
     def step(self, parsed: ParsedTurn, *, limit: str = "") -> StepResult:
-        """Return what the environment says to a turn. `limit` names the limit that ends the episode with it, if one does."""
+        """Return the environment's result for a turn. `limit` names the limit that ends the episode with this turn, if
+        any.
+        """
         with self._lock:
             env = self._opened
             if limit and isinstance(env.unwrapped, TaskEnv) and not parsed.readable:
@@ -58,7 +60,7 @@ class EnvEpisode:
             return self._over(result)
 
     def truncate(self, limit: str) -> StepResult:
-        """Return what the episode is worth that this limit ends between two turns."""
+        """End the episode between two turns at a limit, and return its result."""
         with self._lock:
             return self._over(self._truncate(self._opened, limit, ""))
 
@@ -72,14 +74,16 @@ class EnvEpisode:
         return self._env
 
     def _answered(self, env: gymnasium.Env[str, str], parsed: ParsedTurn) -> StepResult:
-        """Hand over the turn: as it was read to an environment of Temper, its text to a wrapper, the answer to any other."""
+        """Pass the parsed turn to an environment of Temper, its text to a wrapper, and the answer to any other
+        environment.
+        """
         if isinstance(env, TaskEnv):
             return checked(env.respond(parsed), self._name)
         whole = isinstance(env.unwrapped, TaskEnv) or bool(env.metadata.get(RAW_TURNS))
         return from_gymnasium(env.step(parsed.text if whole else parsed.answer), self._name)
 
     def _truncate(self, env: gymnasium.Env[str, str], limit: str, text: str) -> StepResult:
-        """Return the environment's score on what there is; 0 from one that is not Temper's own."""
+        """Return the environment's score so far, or 0 for an external environment."""
         inner = env.unwrapped
         if isinstance(inner, TaskEnv):
             return checked(inner.truncate(limit, text), self._name)

@@ -12,11 +12,11 @@ from temper.rewards.score import Score
 REWARD = "reward"
 """The part of a function that returns a number."""
 ROW = "row"
-"""Part of a spec: the row of data from which the task was made."""
+"""Part of a spec: the row of data of the task."""
 
 
 def judge(task: Task, answer: str) -> Score:
-    """Return the score of an answer, the text behind the reasoning. An answer that a limit ended is the empty text.
+    """Return the score of an answer, the text after the reasoning. A truncated answer is empty.
 
     The function gets the row of data, or the spec of a generated task. Raise `GraderError` if it raises or returns no
     finite numbers.

@@ -1,7 +1,7 @@
-"""The environments as gymnasium knows them: `import temper.envs.registration`, then `gymnasium.make("temper/math-v0",
-level=2)`.
+"""The environments in gymnasium: `import temper.envs.registration`, then `gymnasium.make("temper/math-v0", level=2)`.
 
-`reset` draws a task, or takes one as `options={"task": task}`. `step` takes the text of a turn, by default without a thought.
+`reset` draws a task, or takes one as `options={"task": task}`. `step` takes the text of a turn, by default without
+thinking.
 """
 
 import random
@@ -31,9 +31,9 @@ def make(
     split: str = "train",
     max_turns: int | None = None,
 ) -> gymnasium.Env[str, str]:
-    """Make an environment that draws tasks of a split, generated or of the rows of `data`. `envs.NAME` lists the settings.
+    """Make an environment that draws tasks of a split, generated or from rows of `data`. For the settings see `envs.NAME`.
 
-    Raises `ValueError` for wrong settings.
+    Raise `ValueError` for wrong settings.
     """
     config = EnvConfig(
         kind=env_id,
@@ -49,7 +49,7 @@ def make(
 
 
 def _drawn(source: SizedSource, rng: random.Random) -> Task:
-    return source.task(rng.randrange(source.size or NUMBERS))  # rows stay in their first order, which is at hand
+    return source.task(rng.randrange(source.size or NUMBERS))  # rows keep the order of the first epoch, which is cached
 
 
 for name in ENVIRONMENTS:

@@ -1,7 +1,6 @@
-"""Where tasks come from: generated without end, or rows of data; divided into training and held-out ones.
+"""The tasks of a run: generated without end, or rows of data, split into training and held-out tasks.
 
-Unless the configuration says otherwise, the division is a hash of the prompt, so that no prompt is ever on both sides,
-whatever the seed, count or order of rows.
+By default the split is a hash of the prompt. A prompt is never on both sides, for any seed, count or order of rows.
 """
 
 import json
@@ -26,7 +25,7 @@ from temper.envs.own_reward import ROW
 
 
 def content_key(task: Task) -> str:
-    """Return a short hash of everything that makes the task: prompt, tools and verifier data."""
+    """Return a short hash of a task's prompt, tools and verifier data."""
     return digest([task.messages, task.tools, task.spec])[:16]
 
 
@@ -42,7 +41,7 @@ def holds(env: BoundEnv, split: str) -> DataConfig | None:
 
 
 def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
-    """Return the tasks of all rows of `data`, one of the environment's own, which are read once for all who ask."""
+    """Return the tasks of all rows of `data`, which belongs to the environment. They are read once and cached."""
     setting = _setting(env, data)
     if setting not in env.rows:
         tally = Tally()
@@ -51,7 +50,7 @@ def all_rows(env: BoundEnv, data: DataConfig) -> ReadRows:
 
 
 def row_tasks(env: BoundEnv, data: DataConfig) -> Iterator[SplitTask]:
-    """Yield the tasks of `data`, one of the environment's own, row after row; streamed ones are read anew. Raise likewise."""
+    """Yield the tasks of `data`, which belongs to the environment, row by row. Streamed rows are read again each time."""
     return _read(env, data, Tally()) if data.streaming else iter(all_rows(env, data).tasks)
 
 
@@ -74,13 +73,13 @@ def _read(env: BoundEnv, data: DataConfig, tally: Tally) -> Iterator[SplitTask]:
 
         yield from usable_rows(data, parse=parse, on_error=config.on_error, tally=tally)
         if not met:
-            raise ValueError(f"{data.name}: split.column names {column!r}, which no row has")
+            raise ValueError(f"{data.name}: no row has the split.column {column!r}")
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{_setting(env, data)}: {error}; or null for generated tasks") from error
+        raise FileNotFoundError(f"{_setting(env, data)}: {error}; set null for generated tasks") from error
 
 
 def evaluation_index(env: BoundEnv) -> OverlapIndex:
-    """Return the evaluation prompts of an environment that has rows of them, for training prompts to be compared with."""
+    """Return an index of the environment's evaluation prompts, to compare training prompts with."""
     data = holds(env, "heldout")
     assert data is not None
     heldout = (each.task for each in row_tasks(env, data) if each.heldout)
@@ -88,7 +87,7 @@ def evaluation_index(env: BoundEnv) -> OverlapIndex:
 
 
 def _heldout(row: Row, task: Task, env: BoundEnv, data: DataConfig) -> bool:
-    """Return whether a row is held out: by its file or its column, else by its prompt. A row without the column is not."""
+    """Return whether a row is held out: by its file or column, otherwise by its prompt. A row without the column is not."""
     if env.config.eval_data is not None:
         return data is env.config.eval_data
     split = env.config.split
@@ -102,22 +101,22 @@ def _setting(env: BoundEnv, data: DataConfig) -> str:
 
 
 class StreamedSource:
-    """The tasks of a split in the order of their rows, of training shuffled inside each block by the seed, over and over.
+    """The tasks of a split in row order, repeated without end. Training tasks are shuffled by the seed within each block.
 
-    Rows that repeat others are not noticed.
+    Duplicate rows are not detected.
     """
 
     size: int | None = None
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
-        """Read the first block. Raise `ValueError` or `FileNotFoundError` if it can't be read, or has no task."""
+        """Read the first block. Raise `ValueError` or `FileNotFoundError` if it can't be read or has no task."""
         self._env, self._data, self._split = env, data, split
         drops = split == "train" and env.config.drop_overlap != "none"
         self._index = evaluation_index(env) if drops else None
         order = f"{env.definition.id}/{seed}/{split}" if split == "train" else None
         self._blocks = Blocks(self._rows, seed=order)
         if self._blocks.empty:
-            raise ValueError(f"{data.name} has no {split} rows; give more of them, or another split")
+            raise ValueError(f"{data.name} has no {split} rows; add some, or change the split")
 
     def task(self, index: int) -> Task:
         return self._blocks.item(index)
@@ -136,26 +135,26 @@ class StreamedSource:
 LOG = logging.getLogger(__name__)
 MAX_DRAWS = 10_000
 ALIKE = 255
-"""Draws of one and the same prompt after which there is taken to be no other."""
+"""Equal draws in a row after which the generator is taken to have only one prompt."""
 REPEATS = 64
-"""A source that repeats itself so often in a row is taken to have no other tasks."""
+"""Repeated tasks in a row after which a source is taken to have no others."""
 
 
 class SizedSource(TaskSource, Protocol):
-    """A source that may know how many tasks it has."""
+    """A source that may know its number of tasks."""
 
     @property
     def size(self) -> int | None: ...
 
 
 class GeneratedSource:
-    """Generated tasks: the task at `index` depends on environment, seed, split and index only."""
+    """Generated tasks. The task at `index` depends only on environment, seed, split and index."""
 
     size: int | None = None
 
     def __init__(self, env: BoundEnv, *, split: str, seed: int) -> None:
         if env.definition.generate is None:
-            raise ValueError(f"environment {env.name!r} generates no tasks; give envs.{env.name}.data")
+            raise ValueError(f"environment {env.name!r} generates no tasks; set envs.{env.name}.data")
         self.env, self.split, self.seed = env, split, seed
         self.generate = env.definition.generate
         self._made(0)
@@ -181,17 +180,17 @@ class GeneratedSource:
                 break
         few = f"{len(prompts)} different prompts in {draw + 1} draws"
         raise ValueError(
-            f"{env_id} level {level} has no {self.split} task: {few}. Give options with more of them, or change "
+            f"{env_id} level {level} has no {self.split} task: {few}; set options with more prompts, or change "
             f"envs.{self.env.name}.split.share (near 0 holds nothing out)"
         )
 
 
 class RowSource:
-    """The tasks of all rows of data that fall into a split, over and over.
+    """The tasks of all rows of a split, repeated without end.
 
-    Training rows, and held-out ones that a hash chose, are shuffled by the seed, training rows anew in each epoch. Of equal
-    rows only one stays, and `duplicates` counts the others. Rows that a file or a column holds out are a set to be quoted: they
-    stay in order, each of them once. A row that has the key of another one gets another key. `skipped` counts bad rows.
+    Training rows are shuffled by the seed anew in each epoch, rows held out by hash only once. Of equal rows only one
+    stays, and `duplicates` counts the others. Rows held out by file or column are a benchmark: they keep their order, each
+    once. A row with another row's key gets a new key. `skipped` counts bad rows.
     """
 
     def __init__(self, env: BoundEnv, data: DataConfig, *, split: str, seed: int) -> None:
@@ -202,18 +201,18 @@ class RowSource:
         kept = rows if whole else _without_equals(rows)
         self.duplicates = len(rows) - len(kept)
         if self.duplicates:
-            LOG.warning("%s: %d rows repeat another row and are left out", data.name, self.duplicates)
+            LOG.warning("%s: dropped %d duplicate rows", data.name, self.duplicates)
         if named := len(kept) - len({task.key for task in kept}):
-            LOG.warning("%s: %d rows have the key of another row and are given their own", data.name, named)
+            LOG.warning("%s: renamed the duplicate keys of %d rows", data.name, named)
         self.tasks = _named_apart(kept)
         if not heldout and env.config.drop_overlap != "none":
             self.tasks = _without_overlap(self.tasks, env)
         if not self.tasks:
-            raise ValueError(f"{data.name} has no {split} rows among {len(read.tasks)}; give a larger file")
+            raise ValueError(f"{data.name} has no {split} rows among {len(read.tasks)}; use a larger file")
         self.size: int | None = len(self.tasks)
         self._seed = f"{env.definition.id}/{seed}/{split}"
         self._reshuffles = not heldout
-        self._order = lru_cache(maxsize=2)(self._shuffled)  # near the end of an epoch draws of two are under way
+        self._order = lru_cache(maxsize=2)(self._shuffled)  # draws of two epochs overlap
         if not whole:
             random.Random(self._seed).shuffle(self.tasks)
 
@@ -222,7 +221,7 @@ class RowSource:
         return self.tasks[self._order(epoch)[place] if epoch and self._reshuffles else place]
 
     def _shuffled(self, epoch: int) -> list[int]:
-        """Return the order of an epoch after the first, which takes the tasks as they are."""
+        """Return the order of an epoch after the first, which keeps the order of the tasks."""
         order = list(range(len(self.tasks)))
         random.Random(f"{self._seed}/{epoch}").shuffle(order)
         return order
@@ -234,14 +233,14 @@ def _without_overlap(tasks: list[Task], env: BoundEnv) -> list[Task]:
 
 
 def distinct(source: SizedSource, count: int | None) -> list[Task]:
-    """Return the first `count` tasks whose keys differ; fewer where `REPEATS` in a row have nothing new. None is all.
+    """Return the first `count` tasks with distinct keys, or fewer after `REPEATS` repetitions in a row. None returns all.
 
-    Raise `ValueError` for all tasks of a source that does not know how many it has.
+    Raise `ValueError` for all tasks of a source of unknown size.
     """
     if count is None:
         if source.size is None:
             raise ValueError(
-                "the tasks are generated, or streamed from one file with those of training, without an end"
+                "the tasks have no end: they are generated, or streamed together with training rows; set a number"
             )
         count = source.size
     found: dict[str, Task] = {}
@@ -255,7 +254,7 @@ def distinct(source: SizedSource, count: int | None) -> list[Task]:
 
 
 def open_source(env: BoundEnv, *, split: str, seed: int) -> SizedSource:
-    """Return the source of an environment's tasks. Raises `ValueError` or `FileNotFoundError` if it can't give any."""
+    """Return the source of an environment's tasks. Raise `ValueError` or `FileNotFoundError` if it has none."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
     data = holds(env, split)
@@ -273,7 +272,7 @@ def _without_equals(tasks: list[Task]) -> list[Task]:
 
 
 def _named_apart(tasks: list[Task]) -> list[Task]:
-    """Return all tasks in their order, those that repeat a key with a number after it that makes it no other's."""
+    """Return all tasks in order. A repeated key gets a unique number."""
     taken = {task.key for task in tasks}
     times: Counter[str] = Counter()
     named = []

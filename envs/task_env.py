@@ -1,4 +1,4 @@
-"""What the environments share: a task set at reset, turns judged in step, one episode per instance."""
+"""The base class of the environments: `reset` sets a task, `step` grades turns, one episode per instance."""
 
 import inspect
 import random
@@ -51,26 +51,26 @@ class AnyText(spaces.Text):
 
 
 ANY_TEXT = AnyText()
-"""The space of all environments: making one takes longer than an episode's steps."""
+"""The space of all environments. It is shared, since making a space takes longer than an episode's steps."""
 
 
 class TaskEnv(gymnasium.Env[str, str]):
-    """An environment over tasks. Subclasses give `turn`, and `score_so_far` where a part may be negative or an episode
-    without an answer may be worth something.
+    """An environment over tasks. Subclasses define `turn`, and `score_so_far` if an episode without an answer may have a
+    score or a negative part.
 
-    `reset(options={"task": Task})` sets the task; without it `draw` makes one, where somebody gave a `draw`.
-    `step` is gymnasium's and takes the text of a turn; `respond` takes one that has been read. Both lead to `turn`.
+    `reset(options={"task": Task})` sets the task. Without options, `draw` makes one if it is set. `step` follows gymnasium
+    and takes the text of a turn. `respond` takes a parsed turn. Both call `turn`.
     """
 
     metadata = {"render_modes": []}
     draw: Callable[[random.Random], Task] | None = None
-    """What makes a task for a `reset` without one."""
+    """Makes a task for a `reset` without one."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         for name in ("reset", "step", "respond", "observe", "turn", "score_so_far"):
             if inspect.iscoroutinefunction(getattr(cls, name)):
-                raise ValueError(f"{cls.__name__}.{name} must not be async: steps run in threads, so wait inside of it")
+                raise ValueError(f"{cls.__name__}.{name} must not be async; steps run in threads, so block inside it")
 
     def __init__(self) -> None:
         self.observation_space = ANY_TEXT
@@ -80,14 +80,15 @@ class TaskEnv(gymnasium.Env[str, str]):
         self.characters = 0
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
-        """Return the result of a readable turn: `self.end(score)`, `self.truncate(limit)` or `self.continue_with(messages)`.
+        """Return the result of a readable turn: `self.end(score)`, `self.truncate(limit)` or
+        `self.continue_with(messages)`.
 
-        `parsed.calls` has no calls of shared tools, and a turn that calls nothing else comes to `observe` only.
+        `parsed.calls` excludes calls of shared tools. A turn with only such calls reaches `observe` only.
         """
         raise NotImplementedError
 
     def observe(self, parsed: ParsedTurn) -> None:
-        """Note a readable turn before it is answered: an environment that judges all of the model's text needs it."""
+        """Record a readable turn before it is answered, for environments that score all of the model's text."""
 
     def is_last(self, task: Task) -> bool:
         """Return whether no turn may follow the present one."""
@@ -95,14 +96,14 @@ class TaskEnv(gymnasium.Env[str, str]):
         return limit is not None and self.turns >= limit
 
     def score_so_far(self, task: Task) -> Score:
-        """Return what the episode is worth as it stands, without an answer."""
+        """Return the score of the episode without an answer."""
         return binary_score(False)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
         unknown = set(options or ()) - {"task"}
         if unknown:
-            raise ValueError(f"unknown reset options {sorted(unknown)}; the only one is 'task'")
+            raise ValueError(f"unknown reset options {sorted(unknown)}; use only 'task'")
         task = (options or {}).get("task")
         if task is None and self.draw is not None:
             task = self.draw(random.Random(int(self.np_random.integers(2**62))))
@@ -115,7 +116,7 @@ class TaskEnv(gymnasium.Env[str, str]):
         return to_gymnasium(self.respond(parse_turn(action, thinks=self._opened.thinks)))
 
     def respond(self, parsed: ParsedTurn) -> StepResult:
-        """Return what follows a turn of the model: the end of the episode, or the messages with which it goes on."""
+        """Return the result of a model's turn: the end of the episode, or the next messages."""
         task = self._opened
         self.turns += 1
         self.characters += len(parsed.text)
@@ -139,11 +140,11 @@ class TaskEnv(gymnasium.Env[str, str]):
     @property
     def _opened(self) -> Task:
         if self.task is None:
-            raise RuntimeError("call reset before step; an episode that has ended needs a new reset")
+            raise RuntimeError("no episode is running; call reset before step")
         return self.task
 
     def use_shared_tools(self, task: Task, parsed: ParsedTurn, tools: Mapping[str, EnvTool]) -> StepResult:
-        """Answer a turn that calls shared tools: each call by its owner, in order. The episode's last turn may not."""
+        """Answer a turn that calls shared tools, each call by its owner, in order. The last turn may not call them."""
         owned = any(tool["function"]["name"] not in tools for tool in task.tools)
         is_own = [owned and not (isinstance(call, Call) and call.name in tools) for call in parsed.calls]
         own = tuple(compress(parsed.calls, is_own))
@@ -163,9 +164,9 @@ class TaskEnv(gymnasium.Env[str, str]):
         return self.continue_with([*messages, *(message for message in result.messages if message["role"] != "tool")])
 
     def truncate(self, limit: str, text: str = "") -> StepResult:
-        """End an episode by a limit: between two turns, or inside one that came to no answer (`text`)."""
+        """End an episode at a limit, between two turns or within the unfinished turn `text`."""
         if self.task is None:
-            raise RuntimeError("there is no episode to be cut off")
+            raise RuntimeError("there is no episode to truncate; call reset first")
         self.turns += bool(text)
         self.characters += len(text)
         judged = self._score_without_answer(self.task)
@@ -174,12 +175,12 @@ class TaskEnv(gymnasium.Env[str, str]):
         return self.end(replace(judged, parts=parts, detail=detail), truncated=True)
 
     def end(self, judged: Score, *, truncated: bool = False) -> StepResult:
-        """End the episode: the reward is the weighted sum of the parts. If no weights are set, it is the part `correct`, and
-        with a user's function the sum of its parts. `truncated` says that a limit ends it.
+        """End the episode. The reward is the weighted sum of the parts. Without weights it is the part `correct`, or the
+        sum of the parts of the user's function. Set `truncated` if a limit ends the episode.
         """
         if not isinstance(judged, Score):
             raise ValueError(
-                f"end takes a Score, such as binary_score(True) of temper.rewards.score, not {judged!r:.100}"
+                f"end takes a Score, not {judged!r:.100}; use for example binary_score(True) of temper.rewards.score"
             )
         assert self.task is not None
         settings, self.task = self.task.env.settings, None
@@ -193,19 +194,19 @@ class TaskEnv(gymnasium.Env[str, str]):
         return StepResult(reward=reward, done=True, truncated=truncated, score=judged)
 
     def continue_with(self, messages: Sequence[Message]) -> StepResult:
-        """Go on with the episode: the model sees these messages and has its next turn."""
+        """Continue the episode: the model sees these messages and takes its next turn."""
         return StepResult(messages=tuple(messages))
 
 
 def answer_each(
     calls: Sequence[Call | BadCall], answer: Callable[[Call | BadCall], str], *, most: int = MAX_CALLS
 ) -> list[str]:
-    """Return one answer per call, in order. Calls beyond the first `most` get an error and are not carried out."""
+    """Return one answer per call, in order. Calls beyond the first `most` are not executed and get an error."""
     return [answer(call) if number < most else TOO_MANY for number, call in enumerate(calls)]
 
 
 def malformed_score(judged: Score, detail: str) -> Score:
-    """Return the score on a turn that can't be read, given what the episode was worth before it: no answer is right."""
+    """Return the score of an unreadable turn from the score before it. No answer is right."""
     parts = judged.parts | {CORRECT: min(judged.parts.get(CORRECT, 0.0), 0.0), FORMAT: 0.0}
     return replace(judged, outcome=Outcome.WRONG, parts=parts, detail=detail)
 

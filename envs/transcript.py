@@ -1,4 +1,4 @@
-"""Given turns played through an environment: grading without a model, by the code that training uses."""
+"""Score given turns without a model, by the code that training uses."""
 
 import json
 import time
@@ -25,7 +25,7 @@ from temper.rewards.score import Score
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptScore:
-    """What a script was worth. `reward` is None exactly where `failure` says why."""
+    """The score of a transcript. `reward` is None exactly if `failure` is set."""
 
     reward: float | None
     score: Score = field(default_factory=Score)
@@ -34,7 +34,7 @@ class TranscriptScore:
 
 
 def parse_own_turn(text: str) -> ParsedTurn:
-    """Return what a turn says that may hold a thought, with or without its opening tag."""
+    """Return a turn that may begin with thinking, with or without the opening tag."""
     tagged = OPEN_THINKING in text or CLOSE_THINKING in text
     return parse_turn(text if tagged else CLOSE_THINKING + text, thinks=True)
 
@@ -42,13 +42,13 @@ def parse_own_turn(text: str) -> ParsedTurn:
 def score_turns(
     task: Task, turns: Sequence[str], *, read: Callable[[str], ParsedTurn] = parse_own_turn
 ) -> TranscriptScore:
-    """Play the turns as an episode that may have no others. Never raises: a fault becomes a typed failure."""
+    """Run the turns as a complete episode. Never raises: a fault becomes a typed failure."""
     start = time.monotonic()
     try:
         scored = _play(task, turns, read)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # whatever an environment raises, SystemExit too
+    except BaseException as error:  # an environment may raise anything, even SystemExit
         scored = TranscriptScore(reward=None, failure=failure_of(error))
     return replace(scored, seconds=time.monotonic() - start)
 
@@ -70,9 +70,9 @@ def _play(task: Task, turns: Sequence[str], read: Callable[[str], ParsedTurn]) -
 
 
 def transcript_turns(response: dict[str, Any]) -> list[str]:
-    """Return the model's turns in a response row: `response` (text), `messages`, or `calls` and then `response`.
+    """Return the model's turns in a response row: `response` (text), `messages`, or `calls` followed by `response`.
 
-    ValueError if the row has none of them or one is malformed.
+    Raise `ValueError` if the row has none of them or one is malformed.
     """
     text, calls, messages = response.get("response"), response.get("calls"), response.get("messages")
     if messages is not None:
@@ -80,7 +80,7 @@ def transcript_turns(response: dict[str, Any]) -> list[str]:
             raise ValueError("field 'messages' must be a list of chat messages")
         said = [_said(message) for message in messages if message.get("role") == "assistant"]
         if not said:
-            raise ValueError("field 'messages' has no assistant's message")
+            raise ValueError("field 'messages' has no assistant message")
         return said
     turns = []
     if calls is not None:
@@ -89,7 +89,7 @@ def transcript_turns(response: dict[str, Any]) -> list[str]:
         turns.append(_said({"content": "", "tool_calls": [{"function": call} for call in calls]}))
     if text is not None or not turns:
         if not isinstance(text, str):
-            raise ValueError(f"give 'response' (text), 'messages' or 'calls'; the row has {sorted(response)}")
+            raise ValueError(f"the row has {sorted(response)}; add 'response' (text), 'messages' or 'calls'")
         turns.append(text)
     return turns
 
@@ -99,7 +99,7 @@ def _said(message: Message) -> str:
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     if not isinstance(content, str) or not isinstance(calls, list):
-        raise ValueError("an assistant's message needs text as 'content' and a list as 'tool_calls'")
+        raise ValueError("an assistant message needs text in 'content' and a list in 'tool_calls'")
     written = []
     for call in calls:
         function = call.get("function", call) if isinstance(call, dict) else {}

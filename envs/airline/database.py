@@ -1,4 +1,4 @@
-"""The airline's database: users, flights and reservations, as tau-bench's airline domain has them."""
+"""The airline's database: users, flights and reservations in the layout of tau-bench's airline domain."""
 
 import functools
 from pathlib import Path

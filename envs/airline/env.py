@@ -22,7 +22,7 @@ DOMAIN = Domain(
 
 
 class AirlineEnv(ServiceEnv):
-    """An agent books, changes and cancels flights for one customer; see `ServiceEnv`."""
+    """An agent books, changes and cancels flights for one customer. See `ServiceEnv`."""
 
     domain = DOMAIN
 

@@ -1,8 +1,8 @@
-"""The airline's tools: the first change nothing. A refused call raises `Refusal` with its answer to the model.
+"""The airline's tools. The first ones change nothing. A refused call raises `Refusal` with its answer to the model.
 
-A tool that changes the database checks everything first, so that a refused call changes nothing. No tool checks the rules of
-the policy for the agent (who may cancel, how many bags are free, what may be combined). A reservation keeps the cabin under
-which it was booked; the flights have the prices of the new one.
+A tool that changes the database checks everything first, so that a refused call changes nothing. No tool checks the
+policy's rules for the agent (who may cancel, how many bags are free, which payments combine). A reservation keeps its
+booked cabin, and its flights get the prices of the new one.
 """
 
 import json
@@ -25,13 +25,13 @@ AIRPORTS = {
     "DTW": "Detroit", "PHL": "Philadelphia", "LGA": "LaGuardia",
 }  # fmt: skip
 NEXT_DAY = "+1"
-"""What a time ends with that is on the day after the departure."""
+"""Suffix of a time on the day after the departure."""
 NOW = "2024-05-15T15:00:00"
-"""The time of the policy."""
+"""The current time in the policy."""
 NEW_RESERVATIONS = ("HATHAT", "HATHAU", "HATHAV")
 NEW_CERTIFICATES = ("certificate_3221322", "certificate_3221323", "certificate_3221324")
 INSURANCE, BAG = 30, 50
-"""Dollars for a passenger's insurance, and for a bag that is not free."""
+"""Price in dollars of a passenger's insurance, and of an extra bag."""
 
 
 def get_reservation_details(database: Database, *, reservation_id: str) -> str:
@@ -43,13 +43,13 @@ def list_all_airports(database: Database) -> str:
 
 
 def search_direct_flight(database: Database, *, origin: str, destination: str, date: str) -> str:
-    """Return the flights of a day that can be booked, with their seats and prices, as JSON."""
+    """Return the bookable flights of a day, with seats and prices, as JSON."""
     found = [_on(flight, date) for flight in _departing(database, origin, date) if flight["destination"] == destination]
     return json.dumps(found)
 
 
 def search_onestop_flight(database: Database, *, origin: str, destination: str, date: str) -> str:
-    """Return the pairs of flights that can be booked, the second leaving after the first one's arrival, as JSON."""
+    """Return the bookable pairs of flights, the second after the first one's arrival, as JSON."""
     pairs = []
     for first in _departing(database, origin, date):
         arrival = first["scheduled_arrival_time_est"]
@@ -61,7 +61,7 @@ def search_onestop_flight(database: Database, *, origin: str, destination: str, 
 
 
 def _departing(database: Database, origin: str, date: str) -> Iterator[Record]:
-    """Yield the flights from an airport that can be booked for a day."""
+    """Yield the bookable flights from an airport on a day."""
     for flight in database.records.tables["flights"].values():
         if flight["origin"] == origin and flight["dates"].get(date, {}).get("status") == AVAILABLE:
             yield flight
@@ -93,7 +93,7 @@ def book_reservation(
     nonfree_baggages: int,
     insurance: str,
 ) -> str:
-    """Book flights, paid in full by the user's methods; a certificate is used up, the seats stay as they are."""
+    """Book flights, paid in full by the user's methods. A certificate is used up. Seat counts do not change."""
     user = known(database, "users", user_id)
     _require_texts(passengers, "passengers", "first_name", "last_name", "dob")
     booked = [_priced(database, flight, cabin, len(passengers)) for flight in _segments(flights)]
@@ -127,7 +127,7 @@ def book_reservation(
 
 
 def cancel_reservation(database: Database, *, reservation_id: str) -> str:
-    """Cancel a whole reservation; all that was paid is noted as going back, which takes days."""
+    """Cancel a whole reservation. All payments are recorded as refunds, which take days."""
     known(database, "reservations", reservation_id)
     reservation = database.edit("reservations", reservation_id)
     history = reservation["payment_history"]
@@ -149,7 +149,7 @@ def send_certificate(database: Database, *, user_id: str, amount: float) -> str:
 def update_reservation_baggages(
     database: Database, *, reservation_id: str, total_baggages: int, nonfree_baggages: int, payment_id: str
 ) -> str:
-    """Set the numbers of bags; those that are not free beyond the ones before are paid."""
+    """Set the numbers of bags. Additional bags that are not free are paid."""
     reservation = known(database, "reservations", reservation_id)
     price = BAG * max(0, nonfree_baggages - reservation["nonfree_baggages"])
     _pay(database, reservation, payment_id, price)
@@ -161,7 +161,7 @@ def update_reservation_baggages(
 def update_reservation_flights(
     database: Database, *, reservation_id: str, cabin: str, flights: list[dict[str, Any]], payment_id: str
 ) -> str:
-    """Replace all flights of a reservation; those that stay in the same cabin keep their prices, the difference is paid."""
+    """Replace all flights of a reservation. Flights that stay in the same cabin keep their prices. The difference is paid."""
     reservation = known(database, "reservations", reservation_id)
     count = len(reservation["passengers"])
     kept = {
@@ -204,7 +204,7 @@ def _segments(flights: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _priced(database: Database, flight: dict[str, Any], cabin: str, passengers: int) -> Record:
-    """Return a flight with its price of today. Raise `Refusal` if it has no seats for so many."""
+    """Return a flight with today's price. Raise `Refusal` if it has too few seats."""
     number, date = flight["flight_number"], flight["date"]
     known = database.records.tables["flights"].get(number)
     if known is None:
@@ -222,7 +222,7 @@ def _priced(database: Database, flight: dict[str, Any], cabin: str, passengers: 
 
 
 def _check_payments(user: Record, payments: list[dict[str, Any]], price: float) -> None:
-    """Raise `Refusal` unless the payments add up to the price, each method is the user's, and covers all that it pays."""
+    """Raise `Refusal` unless the payments add up to the price, and each method is the user's and covers its amount."""
     _require_texts(payments, "payment_methods", "payment_id")
     if not all(is_number(payment.get("amount")) for payment in payments):
         raise Refusal("each of the payment_methods must have an amount, which is a number")
@@ -241,7 +241,7 @@ def _check_payments(user: Record, payments: list[dict[str, Any]], price: float) 
 
 
 def _pay(database: Database, reservation: Record, payment_id: str, price: float) -> None:
-    """Pay a price, or get it back where it is negative, and note it. Raise `Refusal` if the method can't."""
+    """Pay a price, or refund a negative one, and record it. Raise `Refusal` if the method can't."""
     user = known(database, "users", reservation["user_id"])
     method = user["payment_methods"].get(payment_id)
     if method is None:
@@ -257,7 +257,7 @@ def _pay(database: Database, reservation: Record, payment_id: str, price: float)
 
 
 def _take(user: Record, payment_id: str, amount: float) -> None:
-    """Take an amount from a gift card; a certificate is gone after it paid, a credit card keeps no account."""
+    """Take an amount from a gift card. A certificate is removed after use, a credit card has no balance."""
     methods = user["payment_methods"]
     if payment_id in methods and methods[payment_id]["source"] == GIFT_CARD:
         methods[payment_id]["amount"] -= amount

@@ -1,1 +1,1 @@
-"""Programs that are judged by tests in the sandbox."""
+"""Programs tested in the sandbox."""

@@ -1,7 +1,7 @@
-"""Checks of a program, each side in a sandbox of its own: the check in one, a fresh process of the program in another.
+"""Checks of a program, with the check in one sandbox and the program in another.
 
-Values cross between them unread, in the forms of `temper.envs.sandbox.bridge`. Expected values stay with the check. If a check
-fails before its first request, the fault is its own, whatever the program is: a GraderError. After that the program may be the
+Values cross between them unparsed, in the forms of `temper.envs.sandbox.bridge`. Expected values stay with the check. A
+check that fails before its first request is at fault itself, which is a `GraderError`. After that the program may be the
 cause, so it is never an error of ours.
 """
 
@@ -17,7 +17,7 @@ from temper.envs.sandbox.sandbox import STARTED_AHEAD, Sandbox
 from temper.envs.sandbox.sealed_process import Limits, Reply, ReplyKind, SealedProcess
 
 LIMITS = Limits(wall_s=15.0, cpu_s=5, memory_mb=1024)
-BRIDGE = "from temper.envs.sandbox import bridge as _bridge\n"  # the sandbox's zygote holds it
+BRIDGE = "from temper.envs.sandbox import bridge as _bridge\n"  # preloaded in the sandbox's zygote
 SERVE = f"{BRIDGE}def _serve(ask):\n    _bridge.serve(ask, globals())\n"
 RUN = "def _run(ask):\n    _bridge.run(ask, {!r}, {!r})\n"
 
@@ -25,9 +25,9 @@ RUN = "def _run(ask):\n    _bridge.run(ask, {!r}, {!r})\n"
 def run_checks(
     sandbox: Sandbox, source: str, checks: Sequence[str], names: Sequence[str], *, limits: Limits = LIMITS
 ) -> Generator[Tested, None, None]:
-    """Yield the result of each check of a program. `names` are what a check takes from the program, `limits` a check's.
+    """Yield the result of each check of a program. `names` are taken from the program, `limits` apply to a check.
 
-    Raises GraderError where a check fails before it asks for anything, and where it never does.
+    Raise `GraderError` if a check fails before its first request, or never makes one.
     """
     left = list(checks)
     with closing(_programs(sandbox, source, left)) as programs:
@@ -42,7 +42,7 @@ def run_checks(
                     except GraderError:
                         if fresh:
                             raise
-                        break  # earlier checks may have used up its time: once more in a fresh one
+                        break  # earlier checks may have used its time: retry in a fresh process
                     fresh = False
                     left.pop(0)
                     yield tested
@@ -51,7 +51,7 @@ def run_checks(
 
 
 def _programs(sandbox: Sandbox, source: str, left: list[str]) -> Generator[SealedProcess, None, None]:
-    """Yield fresh processes, each open until the next is asked for, which was started meanwhile where any are left."""
+    """Yield fresh processes, each open until the next is requested. The next one starts in the background."""
     started: deque[SealedProcess] = deque()
     try:
         while True:
@@ -106,7 +106,7 @@ def _call(asked: Reply) -> str:
 
 
 def _heard(asked: Reply, heard: Reply) -> str:
-    """Return a call and what the program says came of it, in words; the program may have sent anything."""
+    """Return a call and its result in the program, as text. The program may have sent anything."""
     call, value = _call(asked), heard.value
     match value:
         case [("value", _, result)] if call:

@@ -1,10 +1,10 @@
-"""The code environment: a Python program, executed against tests in the sandbox, with turns to repair it.
+"""The code environment: a Python program, tested in the sandbox, with turns to repair it.
 
-The setting `credit` is `all` (every test must pass; the first failure decides and ends the tests)
-or `fraction` (the part `correct` is the share of the tests that pass, all of which are executed). The part `tests` is the
-share that passed, under `all` of those up to the end. With `max_turns` over 1 a failing program is answered by the
-first tests that failed, and the model may repair it. The program of the last turn counts. The prompt shows the first `shown`
-tests, by default none. Of the others the model sees the number alone: their results would be an answer.
+With `credit` set to `all`, every test must pass, and the first failure ends the tests. With `fraction`, all tests run and
+the part `correct` is the share that passes. The part `tests` is the share of the executed tests that passed. If `max_turns`
+is above 1, the model sees the first failing tests and may repair the program. The program of the last turn counts. The
+prompt shows the first `shown` tests, by default none. Of the hidden tests the model sees only the number, since their
+results would reveal an answer.
 """
 
 from collections.abc import Mapping
@@ -32,14 +32,14 @@ ASKED = {
     "function": ("question", "name", "test", "tests", "starter"),
     "program": ("question",),
 }
-"""What `options.prompt` may give a text for: code to complete, a function, a program that reads its input; with its fields."""
+"""Kinds of `options.prompt` with their fields: code to complete, a function, or a program that reads its input."""
 MAX_FAILURES_SHOWN = 3
 NO_PROGRAM = "There is no program in your answer. Give the whole program in a code block."
 REPAIR = "These tests failed:\n\n{}\n\nRepair the program. Give the whole program in a code block."
 
 
 class CodeEnv(TaskEnv):
-    """A program per turn, found by the rule of `temper.rewards.program_text`; one turn, or more to repair it."""
+    """One program per turn, extracted by `temper.rewards.program_text`. One turn, or more to repair it."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         spec, last = task.spec, self.is_last(task)
@@ -72,7 +72,7 @@ def judge(
     failures: int = 1,
     seconds: float = MAX_SECONDS,
 ) -> tuple[Score, list[str]]:
-    """Return the score on a program and the tests that failed, in words; under `all` it stops after so many failures."""
+    """Return the score of a program and the failed tests as text. With `all` it stops after `failures` failed tests."""
     partial = credit == "fraction"
     tests = suite(sandbox, source, spec, one_by_one=partial or failures > 1)
     done = tests.execute(failures=tests.count if partial else failures, seconds=seconds)
@@ -116,7 +116,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 
 
 def _definition(prompts: Prompts) -> EnvDefinition:
-    """Return the environment; its formats stand in the order in which they are tried: a later one would take the rows too."""
+    """Return the environment. The formats are in the order of detection: a later one would match the earlier rows too."""
     rows = (rows_humaneval, rows_stdio, rows_assertions)
     return EnvDefinition(
         id="code",

@@ -1,8 +1,8 @@
-"""Generated programming tasks: a small Python function, from an example or from its steps in words.
+"""Generated programming tasks: a small Python function, given by an example or by its steps in words.
 
-Levels: 1 mostly functions with a constant to be worked out from an example, also chains of one or two steps on a number
-and one step on each element of a list, with one-digit constants; 2 larger constants and longer chains, and adds filters
-over lists and chains on strings. Expected results come from our own implementation of each step.
+Level 1 has mostly functions with a constant to infer from an example, chains of one or two steps on a number, and one step
+on each list element, with one-digit constants. Level 2 has larger constants and longer chains, list filters and string
+chains. Expected results come from our implementation of each step.
 """
 
 import random
@@ -13,7 +13,7 @@ from typing import Any
 from temper.envs.core.task import Message, Task
 from temper.envs.core.worked_steps import sum_steps, worked_answer
 
-# few inputs: each test of a program is a process of its own, which costs 5 ms of CPU time
+# few inputs: each test runs in a new process, which costs 5 ms of CPU time
 NUMBERS = (-7, 0, 13)
 LISTS: tuple[list[int], ...] = ([3, 1, 2], [14, -2, 7, 7, 0], [])
 STRINGS = ("abc", "Hello", "x", "a b C", "level9")
@@ -45,7 +45,7 @@ STRING_STEPS: dict[str, tuple[str, Callable[[str, int], str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exercise:
-    """A function in words, the plan and expression of an expert, and the right results."""
+    """A function in words, the demonstration's plan and expression, and the right results."""
 
     words: str
     argument: str
@@ -56,7 +56,7 @@ class Exercise:
 
 
 def _constant(rng: random.Random, *, largest: int) -> Exercise:
-    """Make `f(x)=c-x, f(47)=38`: the constant is the sum of argument and result; or `x-c` and a result below 0."""
+    """Make `f(x)=c-x, f(47)=38`, whose constant is argument plus result, or `x-c` with a result below 0."""
     a, b = rng.randint(1, largest), rng.randint(1, largest)
     c, falls = a + b, rng.random() < 0.5
     return Exercise(

@@ -1,8 +1,8 @@
-"""Inputs and expected outputs as data sets write them, as tests: of a program, or of a function.
+"""Inputs and expected outputs of data sets as tests of a program or a function.
 
-LiveCodeBench (Jain et al., 2024, arXiv 2403.07974) packs its private tests: JSON text, pickled, compressed by zlib, in
-base64. They stay packed in a task, whose tests may be a hundred times as large, and are unpacked where they are judged.
-Nothing is unpickled: the pickle is read opcode by opcode, and is refused where it holds anything but one text.
+LiveCodeBench (Jain et al., 2024, arXiv 2403.07974) packs its private tests as base64 of zlib-compressed, pickled JSON text.
+Tests stay packed in a task, since they may be a hundred times as large unpacked. They are unpacked for grading. Nothing is
+unpickled: the pickle is parsed by opcode, and is refused if it holds anything but one text.
 """
 
 import ast
@@ -20,9 +20,9 @@ Pair = tuple[Any, Any]
 MAX_UNPACKED = 512 * 2**20
 UNPACKING = threading.Lock()
 KEPT = 4
-"""Texts of packed tests that stay unpacked: answers to one task come together."""
+"""Number of cached unpacked texts, since answers to one task arrive together."""
 FRAMING = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"}
-"""Opcodes that only frame or number what a pickle holds."""
+"""Opcodes that only frame or number the content of a pickle."""
 TEXTS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 INPUTS, OUTPUTS = ("input", "inputs", "stdin"), ("output", "outputs", "expected_output", "expected", "stdout")
 
@@ -38,21 +38,21 @@ def pairs_of(value: Any, name: str) -> list[Pair]:
         inputs, outputs = _one(value, INPUTS, name), _one(value, OUTPUTS, name)
         if isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs):
             return list(zip(inputs, outputs, strict=True))
-    raise ValueError(f"field {name!r} must hold as many inputs as outputs; it is {str(value)[:80]!r}")
+    raise ValueError(f"field {name!r} is {str(value)[:80]!r}; it must hold as many inputs as outputs")
 
 
 def _one(pair: dict[str, Any], names: tuple[str, ...], field: str) -> Any:
     for name in names:
         if name in pair:
             return pair[name]
-    raise ValueError(f"field {field!r} has a test without {' or '.join(names)}; it has {sorted(pair)}")
+    raise ValueError(f"field {field!r} has a test with {sorted(pair)}; it needs {' or '.join(names)}")
 
 
 def read_json(text: str, name: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"field {name!r} is no JSON: {error}") from error
+        raise ValueError(f"field {name!r} is not valid JSON: {error}") from error
 
 
 def program_tests(pairs: Sequence[Pair]) -> list[dict[str, str]]:
@@ -72,7 +72,7 @@ def _text(value: Any, what: str) -> str:
 
 
 def _arguments(given: Any) -> list[Any]:
-    """Return the arguments of a call: a list of them, or a text with one in JSON on each line."""
+    """Return the arguments of a call: a list, or the JSON values of a text's lines."""
     if isinstance(given, str):
         return [_literal(line) for line in given.splitlines() if line.strip()]
     return given if isinstance(given, list) else [given]
@@ -96,12 +96,12 @@ def _literal(text: str) -> Any:
 
 
 def is_packed(value: Any) -> bool:
-    """Return whether a field holds packed tests: text that begins as zlib's does in base64."""
+    """Return whether a field holds packed tests: text that begins like zlib data in base64."""
     return isinstance(value, str) and value.startswith(("eJ", "eA", "eN", "eF", "eH"))
 
 
 def packed_tests(text: str, *, calls: bool) -> Sequence[Mapping[str, Any]]:
-    """Return packed tests as those of a function or of a program, not to be changed. Raise `ValueError` as `unpacked`."""
+    """Return packed tests for a function or a program. Do not modify them. Raise `ValueError` like `unpacked`."""
     with UNPACKING:
         return _packed_tests(text, calls)
 
@@ -120,15 +120,15 @@ def unpacked(text: str) -> list[Pair]:
     except (binascii.Error, zlib.error) as error:
         raise ValueError(f"packed tests can't be unpacked: {error}") from error
     if inflate.unconsumed_tail or not inflate.eof:
-        raise ValueError(f"packed tests are cut off, or larger than {MAX_UNPACKED} bytes")
+        raise ValueError(f"packed tests are truncated, or larger than {MAX_UNPACKED} bytes")
     pairs = pairs_of(pickled_text(pickled), "private_test_cases")
     if not pairs:
-        raise ValueError("packed tests hold no test")
+        raise ValueError("packed tests are empty")
     return pairs
 
 
 def pickled_text(pickled: bytes) -> str:
-    """Return the one text that a pickle holds, without unpickling. Raise `ValueError` for any other pickle."""
+    """Return the only text of a pickle, without unpickling. Raise `ValueError` for any other pickle."""
     found: list[str] = []
     try:
         for opcode, value, _ in pickletools.genops(pickled):

@@ -1,4 +1,4 @@
-"""Right and wrong answers to coding tasks, made from the solution that a task holds."""
+"""Right and wrong answers to coding tasks, from a task's solution."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from temper.envs.core.task import Task
 from temper.rewards.program_text import join_code
 
 BLOCK = "```python\n{}\n```"
-# executes the solution in a namespace of its own, so that its own calls of itself stay right
+# runs the solution in a separate namespace, so that its recursive calls stay right
 OFF_BY_ONE = """
 def _off(value):
     if value is None:
@@ -57,7 +57,7 @@ PROGRAMS = {
 
 def reference(task: Task) -> list[str]:
     if "solution" not in task.spec:
-        raise ValueError(f"task {task.label} holds no solution")
+        raise ValueError(f"task {task.label} has no solution")
     return [BLOCK.format(task.spec["solution"].strip("\n"))]
 
 

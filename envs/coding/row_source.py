@@ -1,6 +1,6 @@
-"""What a row's own code says: which names it wants of the program, and how a check function falls into tests.
+"""Analysis of a row's code: the names that it needs from the program, and the tests in a check function.
 
-Only text of data rows is parsed here, never what a model wrote.
+Only text of data rows is parsed here, never model output.
 """
 
 import ast
@@ -24,7 +24,7 @@ def parsed(source: str, field: str) -> ast.Module:
 
 
 def is_completed_by(source: str, body: str) -> bool:
-    """Return whether the source with this body at its end is Python, so that a model may complete it."""
+    """Return whether the source with this body appended is Python, so that a model may complete it."""
     try:
         parsed(f"{source.rstrip()}\n{body}", "")
     except ValueError:
@@ -33,7 +33,7 @@ def is_completed_by(source: str, body: str) -> bool:
 
 
 def nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree, outer ones first, without the constants in lists, of which tests may have a million."""
+    """Yield the nodes of a tree, outer ones first, without constants in lists, of which tests may have a million."""
     todo = deque([tree])
     while todo:
         node = todo.popleft()
@@ -45,7 +45,7 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def defined(tree: ast.AST) -> list[str]:
-    """Return the names that a tree binds anywhere, in the order of the text: definitions, imports, targets, arguments."""
+    """Return the names that a tree binds anywhere, in text order: definitions, imports, targets, arguments."""
     names: list[str] = []
     for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -72,7 +72,7 @@ def definitions(tree: ast.Module) -> list[str]:
 
 
 def wanted(tree: ast.AST) -> list[str]:
-    """Return the names that a tree uses and neither defines nor finds among the built-in ones, each once, in order."""
+    """Return the distinct names that a tree uses but neither binds nor finds among the built-ins, in order."""
     known = {*defined(tree), *dir(builtins), "__name__"}
     used = sorted(
         (node for node in nodes(tree) if isinstance(node, ast.Name)), key=lambda node: (node.lineno, node.col_offset)
@@ -85,15 +85,15 @@ def called(tree: ast.AST) -> list[str]:
 
 
 def imports_for(names: Sequence[str]) -> str:
-    """Return imports of the modules among these names, which tests of data sets use without importing them."""
+    """Return imports of the modules among these names, which data sets' tests use without importing them."""
     lines = [SHORT_NAMES.get(name, f"import {name}") for name in names if name in MODULES or name in SHORT_NAMES]
     return "".join(f"{line}\n" for line in lines)
 
 
 def taken(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
-    """Return the names among these that tests take from a program, and imports of the modules among the others.
+    """Return the names that tests need from a program, and imports of the modules among the others.
 
-    A program has what its solution defines at the top level; without a solution, all that is no module.
+    A program provides the top-level names of its solution, or every name that is not a module if there is no solution.
     """
     held = None if solution is None else definitions(parsed(solution, "solution"))
     names = [name for name in free if (name in held if held is not None else not imports_for([name]))]
@@ -103,7 +103,7 @@ def taken(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
 def entry_point_of(row: Row) -> str:
     name = field(row, "entry_point", str).strip()
     if not name.isidentifier():
-        raise ValueError(f"field 'entry_point' is no name of a function: {name!r}")
+        raise ValueError(f"field 'entry_point' is {name!r}; set the name of a function")
     return name
 
 
@@ -117,16 +117,16 @@ def uses(tree: ast.AST, names: Collection[str]) -> bool:
 
 
 def whole(test: str, entry_point: str, names: Collection[str]) -> str:
-    """Return a test with a check function as one test. If the program defines a `check` too, the function means that one."""
+    """Return a test with a check function as one test. It calls the test's `check`, even if the program defines one."""
     if CHECK not in names:
         return f"{test}\n\n{CHECK}({entry_point})\n"
     return f"_named = {CHECK}\n{test}\n\n_judge, {CHECK} = {CHECK}, _named\n_judge({entry_point})\n"
 
 
 def split(test: str, entry_point: str, names: Collection[str]) -> list[str]:
-    """Split a test with a check function into one test per statement that judges, or empty if it can't be split.
+    """Split a check function into one test per judging statement. Return an empty list if it can't be split.
 
-    Each is the whole source of a check: what stands before the statement, but for the other judging statements.
+    Each test is the whole source of a check, with the earlier statements but without the other judging ones.
     """
     tree = ast.parse(test)
     check = check_of(tree)
@@ -145,7 +145,9 @@ def split(test: str, entry_point: str, names: Collection[str]) -> list[str]:
 
 
 def _statements(check: ast.FunctionDef, touched: set[str]) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield the statements of a check that set something up or judge what came from the program, which has these names."""
+    """Yield the statements of a check with whether they judge the program's results. `touched` are the names of these
+    results.
+    """
     for statement in check.body:
         touches = uses(statement, touched)
         asserts = any(isinstance(node, ast.Assert) for node in nodes(statement))

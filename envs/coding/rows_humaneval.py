@@ -1,4 +1,4 @@
-"""Rows of programming data that are judged by a check function: HumanEval."""
+"""Rows of programming data with a check function: HumanEval."""
 
 import ast
 from functools import partial
@@ -30,16 +30,16 @@ _reference = {{}}
 exec({solution!r}, _reference)
 {name} = _reference[{name!r}]
 """
-"""Keeps the program's function under another name: a check that calls it by its own name means the right one."""
+"""Keeps the program's function under another name, since a check that calls it by name refers to the solution."""
 WRITE = "{}\n\nAnswer with the whole Python program in a code block. It must define `{}`."
 
 
 def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
-    """Make a task of a row: `prompt`, `entry_point`, `test` (with `check(candidate)`), perhaps `canonical_solution`.
+    """Make a task of a row: `prompt`, `entry_point`, `test` (with `check(candidate)`), optionally `canonical_solution`.
 
-    The prompt is code to be completed where it defines the entry point, else it is the request in words. HumanEval+
-    has the same fields. The check may take other functions from the program by name, which the usual request then names too. If
-    it calls the entry point by its name and not as `candidate`, it gets the row's solution.
+    The prompt is code to complete if it defines the entry point, otherwise it is the request in words. HumanEval+ has the
+    same fields. The check may use other functions of the program by name, which the usual request then lists. If it calls
+    the entry point by name and not as `candidate`, it gets the row's solution.
     """
     prompt, test = field(row, "prompt", str), field(row, "test", str)
     entry_point = entry_point_of(row)
@@ -72,7 +72,7 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
 
 
 def _compares_with(check: ast.FunctionDef, entry_point: str) -> bool:
-    """Return whether a check calls the entry point by its name, and only to compare the candidate with it."""
+    """Return whether a check calls the entry point by name, and only to compare the candidate with it."""
     candidate = check.args.args[0].arg
     named = [statement for statement in check.body if uses(statement, {entry_point})]
     return candidate != entry_point and bool(named) and all(uses(statement, {candidate}) for statement in named)

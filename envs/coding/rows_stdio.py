@@ -1,10 +1,9 @@
-"""Rows of programming data with inputs and expected outputs, of a program or, with a function's name, of a function.
+"""Rows of programming data with inputs and expected outputs of a program, or of a named function.
 
-The spellings of the usual data sets are taken: `input_output` (APPS, TACO: JSON of `inputs`, `outputs` and perhaps
-`fn_name`), `public_test_cases` and `private_test_cases` (LiveCodeBench: JSON of `input`, `output`, `testtype`; the
-function's name in `metadata`; private tests that are packed stay so), `public_tests`, `private_tests` and `generated_tests`
-(CodeContests: lists `input` and `output`), `tests`, `test_cases`, `official_tests`, `examples` (lists of `input` and
-`output`), and `inputs` with `outputs`.
+Supported layouts: `input_output` (APPS, TACO: JSON of `inputs`, `outputs` and optionally `fn_name`), `public_test_cases`
+and `private_test_cases` (LiveCodeBench: JSON of `input`, `output`, `testtype`, with the function's name in `metadata`;
+packed private tests stay packed), `public_tests`, `private_tests` and `generated_tests` (CodeContests: lists `input` and
+`output`), `tests`, `test_cases`, `official_tests`, `examples` (lists of `input` and `output`), and `inputs` with `outputs`.
 """
 
 from functools import partial
@@ -23,7 +22,7 @@ HIDDEN = (
 PACKED = "private_test_cases"
 WRAPPED = "input_output"
 CHECKERS = ("checker", "checker_code", "generated_checker", "custom_checker", "special_judge", "spj", "interactor")
-"""Fields by which a row marks outputs other than the listed ones as right too."""
+"""Fields of a row that accepts outputs other than the listed ones."""
 SOLUTIONS = ("solution", "solutions", "code", "canonical_solution", "reference_solution")
 LEETCODE = (
     "import bisect, collections, functools, heapq, itertools, math, operator, random, re, string\n"
@@ -39,7 +38,7 @@ LIVECODEBENCH = (
     + "".join(f"import {module}\n" for module in OPENED)
     + "sys.setrecursionlimit(50000)\n"
 )
-"""What LiveCodeBench's harness puts before every program: all names of these modules, and the modules."""
+"""Imports that LiveCodeBench's harness puts before every program."""
 PROGRAM = (
     "{}\n\nWrite a Python program that reads standard input and writes standard output. Answer with it in a code block."
 )
@@ -50,11 +49,11 @@ STARTER = "\n\nIt begins so:\n\n```python\n{}\n```"
 def load(row: Row, prompts: Prompts = USUAL) -> Task:
     text = next((row[name] for name in TEXTS if isinstance(row.get(name), str) and row[name].strip()), None)
     if text is None:
-        raise ValueError(f"no text of the problem; it would be one of {', '.join(TEXTS)}, the row has {sorted(row)}")
+        raise ValueError(f"no text of the problem; the row has {sorted(row)} and needs one of {', '.join(TEXTS)}")
     checker = next((name for name in CHECKERS if row.get(name)), None)
     if checker is not None:
         raise ValueError(
-            f"field {checker!r} names a checker of several right outputs; outputs are only compared here, so leave this row out"
+            f"field {checker!r} names a checker for several right outputs, which is not supported; remove this row"
         )
     public = _distinct([pair for name in PUBLIC for pair in pairs_of(row.get(name), name)])
     packed = row[PACKED] if is_packed(row.get(PACKED)) else None
@@ -64,7 +63,7 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
         pairs += pairs_of({"inputs": row["inputs"], "outputs": row.get("outputs")}, "inputs")
     pairs = _distinct(pairs)
     if not pairs and packed is None:
-        raise ValueError(f"no tests; they would be in one of {', '.join((*PUBLIC, *HIDDEN))} or in inputs and outputs")
+        raise ValueError(f"no tests; add one of {', '.join((*PUBLIC, *HIDDEN))}, or inputs and outputs")
     function, starter = _function(row), str(row.get("starter_code") or "")
     spec: dict[str, Any] = {"shown": len(public)}
     if function is None:
@@ -104,7 +103,7 @@ def _function(row: Row) -> str | None:
 
 
 def _solution(row: Row) -> str | None:
-    """Return the first solution in Python that the row gives as text."""
+    """Return the first Python solution of the row that is a text."""
     for name in SOLUTIONS:
         value = row.get(name)
         if isinstance(value, str) and name == "solutions" and value.lstrip().startswith("["):

@@ -1,13 +1,15 @@
-"""The tests of a coding task, executed one by one, each in a process of its own that never sees what is expected.
+"""The tests of a coding task, each run in a new process that never sees the expected result.
 
 The spec of a task holds one of
-- `tests`: `args` and `expected` of a function, compared with their types, or with `json` by the rules of JSON, where with
-  `wrapped` a list of one result stands for the result too;
-- `stdio`: `input` and `output` of a program;
-- `checks`: sources that judge what the program defines (`temper.envs.coding.checks`), after a common `setup`;
-- `check`: a source with a function `check(candidate)`: one test, or one for each statement that judges. The `setup` may
-  keep the program's function under the name `candidate`.
-Beside `tests` and `stdio` may stand `packed`: more tests of that kind, as `temper.envs.coding.io_tests` unpacks them.
+
+- `tests`: `args` and `expected` of a function, compared with types, or by JSON's rules with `json`. With `wrapped`, a list
+  of one result also stands for the result.
+- `stdio`: `input` and `output` of a program.
+- `checks`: sources that judge the program's definitions (`temper.envs.coding.checks`), after a common `setup`.
+- `check`: a source with a function `check(candidate)`: one test, or one per judging statement. `setup` may keep the
+  program's function as `candidate`.
+
+`tests` and `stdio` may come with `packed`: more tests of that kind in the format of `temper.envs.coding.io_tests`.
 """
 
 import time
@@ -27,23 +29,23 @@ from temper.rewards.program_output import json_equal, same_output, strictly_equa
 
 CALL_LIMITS = Limits(wall_s=6.0, cpu_s=1, memory_mb=512)
 MAIN_LIMITS = Limits(wall_s=15.0, cpu_s=6, memory_mb=1024)
-MAX_OUT_OF_TIME = 2  # tests over their time after which the others count as failed
-MAX_SECONDS = 40.0  # of all tests, waits for a CPU apart, after which those that are left count as failed
+MAX_OUT_OF_TIME = 2  # timed-out tests after which the others count as failed
+MAX_SECONDS = 40.0  # for all tests, without waits for a CPU; the remaining ones then count as failed
 METHOD = "\n\nif hasattr(globals().get('Solution'), {0!r}):\n    {0} = Solution().{0}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """The tests of a task: their kind, how many there are, and their results in order, executed as they are asked for."""
+    """The tests of a task: their kind, their number, and their results in order, executed lazily."""
 
     kind: Literal["stdio", "values", "check", "assertions"]
     count: int
     results: Generator[Tested, None, None]
 
     def execute(self, *, failures: int, seconds: float) -> "Executed":
-        """Execute the tests until so many have failed. Raise `GraderError` if none failed and some were left out.
+        """Execute the tests until `failures` have failed. Raise `GraderError` if none failed and not all were executed.
 
-        Tests that are left after so many `seconds`, without those for which the programs waited for a CPU, count as failed.
+        Tests that remain after `seconds`, without the programs' waits for a CPU, count as failed.
         """
         passed, executed, out_of_time, wrong = 0, 0, 0, list[tuple[int, Tested]]()
         start, waited = time.monotonic(), WAITS.seconds
@@ -69,7 +71,7 @@ class Suite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Executed:
-    """How many tests were executed and passed, and those that did not, with their numbers from 1."""
+    """The numbers of executed and passed tests, and the failed tests with their numbers from 1."""
 
     executed: int
     passed: int
@@ -77,7 +79,7 @@ class Executed:
 
 
 def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bool) -> Suite:
-    """Return the tests of a task for a program; `one_by_one` splits a check function into its statements."""
+    """Return the tests of a task for a program. `one_by_one` splits a check function into its statements."""
     spec = _with_packed(spec)
     if "stdio" in spec:
         return Suite(kind="stdio", count=len(spec["stdio"]), results=_outputs(sandbox, source, spec["stdio"]))

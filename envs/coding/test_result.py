@@ -1,4 +1,4 @@
-"""What became of one test of a program, in words."""
+"""The result of one test of a program, as text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ FAULTS = {
     ReplyKind.TIME: "the program ran out of time",
     ReplyKind.OUTPUT: "the program gave too much output",
 }
-"""The end of a program in words that say nothing of the test, so that a hidden test may have them."""
+"""The end of a program without details of the test, so that it can be shown for a hidden test."""
 ENDED = {ReplyKind.RAISED: "raised", ReplyKind.TIME: "ran", ReplyKind.OUTPUT: "gave too much output:"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tested:
-    """What became of one test; `detail` says it for people, and for the model where the test may be shown."""
+    """The result of one test. `detail` describes it for people, and for the model if the test may be shown."""
 
     passed: bool
     detail: str = ""
@@ -49,7 +49,7 @@ def call_text(name: str, arguments: Sequence[Any], keywords: dict[str, Any] | No
 
 
 def _python(value: Any, depth: int) -> str:
-    """Write a value as Python, marked forms as calls of their type; no longer than is needed to be cut."""
+    """Write a value as Python, marked forms as calls of their type, only as long as needed for truncation."""
     if depth > 5:
         return "..."
     if isinstance(value, str | bytes):

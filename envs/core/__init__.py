@@ -1,1 +1,1 @@
-"""What every environment shares: tasks, thinking modes, the text of a turn, rows of data, typed faults."""
+"""The base of every environment: tasks, thinking modes, the text of a turn, rows of data, typed faults."""

@@ -1,4 +1,4 @@
-"""The bounds of a setting. Each function raises `SettingError` for a value out of them."""
+"""Bounds of settings. Each function raises `SettingError` for a value out of bounds."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class SettingError(ValueError):
-    """A setting that the user must change: its dotted `key`, its `value`, and the `remedy`."""
+    """A setting that the user must change: its dotted `key`, its `value` and the `remedy`."""
 
     def __init__(self, key: str, value: object, remedy: str, *, message: str = "") -> None:
         self.key, self.value, self.remedy = key, value, remedy
@@ -43,7 +43,7 @@ def fraction(name: str, value: float) -> None:
 
 
 def only_known(given: Iterable[str], known: Sequence[str], what: str) -> None:
-    """Raise `ValueError` for the first unknown name, with the nearest known one; `what` says where it was given."""
+    """Raise `ValueError` for the first unknown name, with the nearest known one. `what` names the setting."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1)

@@ -1,6 +1,4 @@
-"""The clock of an episode, which runs while something is done for that episode alone and stands still while it queues; and that
-of the event loop, by which everything waits.
-"""
+"""The clock of an episode, which stops while the episode queues, and the time of the event loop."""
 
 import asyncio
 import threading
@@ -13,7 +11,7 @@ SHORTEST_WAIT_S = 0.05
 
 
 class Clock:
-    """The seconds that an episode has left. For any thread; it stands still at first."""
+    """The seconds that an episode has left. It starts stopped. Thread-safe."""
 
     def __init__(self, seconds: float) -> None:
         self._lock = threading.Lock()
@@ -22,13 +20,13 @@ class Clock:
 
     @property
     def left_s(self) -> float:
-        """Seconds that are left; below 0 if more was used."""
+        """Seconds left, negative if more was used."""
         with self._lock:
             return self._left if self._since is None else self._left - (time.monotonic() - self._since)
 
     @contextmanager
     def turned(self, *, on: bool) -> Iterator[None]:
-        """Run, or stand still, until the end of the block; then go on as before."""
+        """Run or stop the clock during the block, then restore its state."""
         before = self.turn(on=on)
         try:
             yield
@@ -49,7 +47,7 @@ CURRENT: ContextVar[Clock | None] = ContextVar("CURRENT", default=None)
 
 @contextmanager
 def off_the_clock() -> Iterator[None]:
-    """Stop the episode's clock during the block: for what many episodes share and what has deadlines of its own."""
+    """Stop the episode's clock during the block, for shared resources with their own deadlines."""
     clock = CURRENT.get()
     if clock is None:
         yield
@@ -60,13 +58,13 @@ def off_the_clock() -> Iterator[None]:
 
 @contextmanager
 def at_its_end(clock: Clock, end: Callable[[], None]) -> Iterator[None]:
-    """Call `end` on the running event loop when a clock has run out, if the block has not ended by then."""
+    """Call `end` on the running event loop if the clock runs out before the block ends."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
 
     def look() -> None:
         nonlocal timer
-        left = clock.left_s  # it may have paused since the last look
+        left = clock.left_s  # it may have stopped since the last check
         if left <= 0:
             end()
         else:
@@ -80,9 +78,7 @@ def at_its_end(clock: Clock, end: Callable[[], None]) -> Iterator[None]:
 
 
 def loop_time() -> float:
-    """Return the seconds of the running event loop, or of the monotonic clock if none runs; that is the same for asyncio's
-    own loops.
-    """
+    """Return the time of the running event loop, or the monotonic clock without one. Both agree for asyncio's own loops."""
     try:
         return asyncio.get_running_loop().time()
     except RuntimeError:

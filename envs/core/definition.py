@@ -1,4 +1,4 @@
-"""What an environment is: how it is made, where its tasks come from, who solves them."""
+"""The definition of an environment: its class, its tasks and their solutions."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -12,16 +12,16 @@ from temper.envs.core.task import EnvRef, EnvSettings, Message, Task
 PARTS = ("correct", "format", "length")
 """The reward parts that every environment gives."""
 USUAL_CHANCE = 0.3
-"""Most that one answer to every task may earn, on average over the tasks."""
+"""Highest mean reward that one fixed answer to all tasks may earn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvDefinition:
-    """One environment. What it does not have is None, or empty.
+    """One environment. Missing parts are None or empty.
 
-    `generate(rng, level)` makes a task, `formats` read rows of data, `demonstrate` solves a generated task with a
-    thought. `reference(task)` gives the model's turns of a right answer (texts, thinking off; ValueError if the task
-    holds none) and `negatives(task)` named wrong ones, for `temper env check`.
+    `generate(rng, level)` makes a task, `formats` read rows of data, and `demonstrate` solves a generated task with
+    thinking. `reference(task)` returns the turns of a right answer (texts, thinking off) and raises `ValueError` if the
+    task has none. `negatives(task)` yields named wrong answers for `temper env check`.
     """
 
     id: str
@@ -29,35 +29,36 @@ class EnvDefinition:
     """The `gymnasium.Env`, as `module:Class`."""
     generate: Callable[[random.Random, int], Task] | None = None
     levels: int | None = None
-    """How many levels its generated tasks have, of which 1 is the easiest, or None if there is no hardest."""
+    """Number of levels of generated tasks, from 1 for the easiest. None means no upper limit."""
     formats: tuple[RowFormat, ...] = ()
     demonstrate: Callable[[Task], list[Message]] | None = None
     reference: Callable[[Task], list[str]] | None = None
     negatives: Callable[[Task], Iterator[tuple[str, list[str]]]] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Which member of a family it is: plain data for its tasks to carry to where they are played."""
+    """Plain data that selects a member of a family. Tasks carry it."""
     configure: Callable[[Mapping[str, Any]], "EnvDefinition"] | None = None
-    """For a family of environments: the member that `envs.NAME.options` chooses; ValueError for wrong options."""
+    """For a family of environments: returns the member for `envs.NAME.options`. Raises `ValueError` for wrong options."""
     in_folder: Callable[[Path], "EnvDefinition"] | None = None
-    """For rows that need further files: the environment that finds these in the folder of the data file."""
+    """For rows that need companion files: returns the environment that reads them from the folder of the data file."""
     companions: tuple[str, ...] = ()
-    """Names of those files."""
+    """Names of the companion files."""
     parts: tuple[str, ...] = PARTS
-    """The reward parts that it gives, which `envs.NAME.weights` may weigh."""
+    """The reward parts that it returns, which `envs.NAME.weights` may weigh."""
     max_turns: int | None = None
-    """Most turns of an episode where the run sets no `envs.NAME.max_turns`, or None if the environment does not say."""
+    """Turn limit of an episode if the run sets no `envs.NAME.max_turns`. None sets none."""
     chance: float | None = None
-    """Most that one answer to every task may earn, if the tasks have few different answers. None is `USUAL_CHANCE`."""
+    """Highest mean reward of one fixed answer, for tasks with few different answers. None is `USUAL_CHANCE`."""
     judges_form: bool = False
-    """Whether every text of the right form is right, regardless of its content."""
+    """Whether any text of the right form is right, regardless of its content."""
     runs_programs: bool = False
-    """Whether it executes programs that the model wrote, in the sandbox."""
+    """Whether it executes model-written programs in the sandbox."""
     replays: bool = True
-    """Whether the same turns bring a new environment to the same place; without it an episode that a fault interrupts begins
-    again from its first turn."""
+    """Whether the same turns lead a new environment to the same state. If not, an interrupted episode restarts from its
+    first turn.
+    """
 
     def ref(self, name: str = "", settings: EnvSettings | None = None) -> EnvRef:
-        """Return the reference that its tasks carry: by default under its own id, with settings of its own."""
+        """Return the reference that its tasks carry, by default with its id and its turn limit."""
         own = settings or EnvSettings(max_turns=self.max_turns)
         return EnvRef(
             name=name or self.id, entry_point=self.entry_point, options=self.options, settings=own, replays=self.replays

@@ -1,4 +1,4 @@
-"""Faults that are not the model's doing: raised, never scored as zero, and in one place turned into data."""
+"""Faults outside the model. They are raised, never scored as zero, and become data in one place."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,13 +6,13 @@ from typing import ClassVar
 
 
 class EnvError(Exception):
-    """Something outside the model broke while an episode was run or scored; `kind` is the name it is counted under."""
+    """A fault outside the model while an episode ran or was scored. Metrics count it under `kind`."""
 
     kind: ClassVar[str] = "environment"
 
 
 class EnvironmentFault(EnvError):
-    """The environment itself failed: broken task data, a tool that raised, a remote server that can't be reached."""
+    """The environment failed: broken task data, a tool that raised, or an unreachable server."""
 
 
 class SandboxError(EnvError):
@@ -22,7 +22,7 @@ class SandboxError(EnvError):
 
 
 class GraderError(EnvError):
-    """The verifier failed on its own account, not because of what the model wrote."""
+    """The verifier itself failed, not because of the model's answer."""
 
     kind = "grader"
 
@@ -34,27 +34,27 @@ class EpisodeTimeout(EnvError):
 
 
 class PromptTooLong(EnvError):
-    """The prompt is as long as a whole episode may be."""
+    """The prompt leaves no token for an answer."""
 
     kind = "prompt_too_long"
 
 
 class FailureKind(Enum):
-    """Whose fault it was that an episode has no score. Never the model's: a model's own fault has a score."""
+    """The cause of an episode without a score. A fault of the model has a score."""
 
     ENGINE = "engine"  # generation failed
-    ENVIRONMENT = "environment"  # reset or step raised, or returned what is no answer to a turn
+    ENVIRONMENT = "environment"  # reset or step raised or returned an invalid result
     SANDBOX = "sandbox"  # the sandbox could not run the program
     GRADER = "grader"  # the reward function raised or returned no finite number
     TIMEOUT = "timeout"  # the episode's deadline passed
     PROMPT_TOO_LONG = "prompt_too_long"  # the prompt leaves no token for an answer
-    REFUSED = "refused"  # the server that was asked would not answer
+    REFUSED = "refused"  # the server refused to answer
     WORKER = "worker"  # the process that graded it died or hung
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A typed failure: kept as data, counted, never scored."""
+    """A typed failure, which is counted and never scored."""
 
     kind: FailureKind
     message: str

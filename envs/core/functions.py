@@ -20,10 +20,10 @@ def named_function(name: str) -> Callable[..., Any]:
     if not mark:
         place, _, function = name.rpartition(".")
     if not (place and function):
-        raise ValueError(f"{name!r} names no function; give module.function or file.py:function")
+        raise ValueError(f"{name!r} names no function; use module.function or file.py:function")
     try:
         found = getattr(_from_file(Path(place).expanduser()) if mark else importlib.import_module(place), function)
-    except Exception as error:  # whatever a user's module raises
+    except Exception as error:  # a user's module may raise anything
         raise ValueError(f"{name} can't be imported ({type(error).__name__}: {error})") from error
     if not callable(found):
         raise ValueError(f"{name} is {found!r:.80}, not a function")

@@ -1,4 +1,4 @@
-"""A process of a run that is watched, as those see it who watch: its name, its place, its signs of life, its end."""
+"""Processes of a run as the supervision sees them: name, place, heartbeat, end."""
 
 import faulthandler
 import signal
@@ -11,28 +11,28 @@ from typing import Any, Literal, Protocol, TypeVar
 
 T = TypeVar("T")
 STACKS_SIGNAL = signal.SIGUSR2
-"""The signal on which a process that called `show_stacks_on_signal` writes its stacks to standard error."""
+"""A process that called `show_stacks_on_signal` writes its stacks to standard error on this signal."""
 STDERR = 2
 
 
 class ProcessDied(RuntimeError):
-    """A process of the run ended by itself: out of memory, killed, or its machine is gone."""
+    """A process of the run ended unexpectedly: out of memory, killed, or its machine failed."""
 
 
 class WorkerDied(ProcessDied):
-    """A rollout worker died, or its engine's process."""
+    """A rollout worker or its engine's process died."""
 
 
 class LearnerDied(ProcessDied):
-    """A rank of the learner died. The step that the ranks had begun together is lost."""
+    """A rank of the learner died. The current step of all ranks is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """The state that a process reports. One that is stuck either does not answer, or is busy and long quiet.
+    """The progress report of a process. A stuck process does not answer, or is busy without progress.
 
-    `progress` counts its beats, `doing` is its longest task ("" if it is idle), `quiet_s` the
-    seconds since its last beat while it is busy, 0 if it is idle. `tokens` counts the tokens that its engine has sampled.
+    `progress` counts finished pieces of work. `doing` is the longest running task, "" if idle. `quiet_s` is the time since
+    the last progress while busy, 0 if idle. `tokens` counts the tokens that its engine has sampled.
     """
 
     progress: int
@@ -42,7 +42,7 @@ class Heartbeat:
 
 
 class ProgressCounter:
-    """Counts the progress of a worker. Any thread may use it, and no call waits."""
+    """Counts the progress of a worker. Thread-safe; no call blocks."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -52,18 +52,20 @@ class ProgressCounter:
         self._last = clock()
 
     def advance(self, times: int = 1) -> None:
-        """Count a piece of work as done: a micro-batch, a pass of the engine, an answer of an environment."""
+        """Count finished work: a micro-batch, an engine pass or an environment's answer."""
         self._progress += times
         self._last = self._clock()
 
     def count_tokens(self, tokens: int) -> None:
-        """Count a pass of the engine, and the tokens that it sampled."""
+        """Count an engine pass and its sampled tokens."""
         self.advance()
         self._tokens += tokens
 
     @contextmanager
     def busy(self, doing: str) -> Iterator[None]:
-        """Be busy during the block, which has to beat; its beginning and its end are beats. Blocks may overlap."""
+        """Mark the process as busy during the block, which must make progress. Its start and end count. Blocks may
+        overlap.
+        """
         number = next(self._numbers)
         self.advance()
         self._busy[number] = doing
@@ -79,7 +81,7 @@ class ProgressCounter:
             yield item
 
     def heartbeat(self) -> Heartbeat:
-        """Return its present state."""
+        """Return the current state."""
         busy = list(self._busy.values())
         return Heartbeat(
             progress=self._progress,
@@ -90,19 +92,19 @@ class ProgressCounter:
 
 
 def show_stacks_on_signal() -> None:
-    """Make `STACKS_SIGNAL` write the stacks of all threads of this process to its standard error, whatever it is doing."""
+    """Write the stacks of all threads to standard error on `STACKS_SIGNAL`, even if the process hangs."""
     faulthandler.register(STACKS_SIGNAL, file=STDERR, all_threads=True)
 
 
 ProcessState = Literal["starting", "serving", "asleep", "draining"]
-"""What a process does: it is asleep while another one has the device that they share."""
+"""A process is asleep while another one uses their shared device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """If a process runs: its number and the name of its machine, which others of the cluster may have too.
+    """The location of a process: its id and the name of its machine, which may not be unique in the cluster.
 
-    `node` is how the cluster calls its node, None for that of the driver.
+    `node` is the cluster's id of its node, or None for the driver's node.
     """
 
     pid: int
@@ -115,11 +117,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUsage:
-    """What a process has on its device, and how much memory it takes, in bytes.
+    """Memory that a process holds on its device, in bytes.
 
-    `states` are those of the optimiser, gradients and a reference, `cache` is the keys and values of an engine. `main` is the
-    main memory of the process that computes, which on a CPU is the device; `device` is what is taken of a GPU, by all who
-    share it, None on a CPU.
+    `states` counts optimiser states, gradients and a reference model. `cache` is the key-value cache of an engine. `main`
+    is the main memory of the process, which is the device on a CPU. `device` is the used memory of the GPU by all
+    processes, None on a CPU.
     """
 
     weights: int = 0
@@ -130,22 +132,22 @@ class MemoryUsage:
 
 
 class WatchedProcess(Protocol):
-    """A rollout worker or a rank of the learner, wherever it runs."""
+    """A rollout worker or a rank of the learner."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def place(self) -> Place | None:
-        """If it runs; None until it does."""
+        """Its location, or None until it runs."""
         ...
 
     async def heartbeat(self) -> Heartbeat:
-        """Return its signs of life."""
+        """Return its progress report."""
         ...
 
     def kill(self) -> None:
-        """End the process at once, or nothing if it has ended."""
+        """Kill the process. No effect if it has ended."""
         ...
 
 
@@ -153,19 +155,19 @@ NOTHING: Mapping[str, object] = {}
 
 
 class Process(Protocol):
-    """A process with one object, whose methods are called from here. A call raises `ProcessDied` if the process has ended."""
+    """A process with one object, whose methods are called remotely. A call raises `ProcessDied` if the process has ended."""
 
     @property
     def place(self) -> Place | None: ...
 
     async def wait_until_running(self) -> None:
-        """Wait until the process runs. From then on its `place` is known."""
+        """Wait until the process runs. Its `place` is known from then on."""
         ...
 
     async def call(
         self, method: str, *args: object, named: Mapping[str, object] = NOTHING, cancels: bool = False
     ) -> Any:
-        """Return what a method of the object returns. With `cancels` a call that is cancelled ends in the process too."""
+        """Return the result of a method. With `cancels`, cancelling the call cancels it in the process too."""
         ...
 
     def begin(self, method: str, *args: object, named: Mapping[str, object] = NOTHING) -> Awaitable[object]:
@@ -173,7 +175,7 @@ class Process(Protocol):
         ...
 
     async def put(self, data: object) -> object:
-        """Copy data to where the process reads it. Return a reference that replaces the data in a call."""
+        """Copy data to the process. Return a reference that replaces the data in a call."""
         ...
 
     async def host(self) -> str:
@@ -189,8 +191,8 @@ class Process(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessInfo:
-    """What a rollout worker or a rank does. `watched` says whether it is to give signs of life, which it need not while it
-    starts; `tickets` are its groups in flight.
+    """The state of a rollout worker or rank. `watched` is False while it starts and sends no heartbeats. `tickets` are its
+    groups in flight.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The row formats of public data sets: how a row is recognised and made a task."""
+"""Row formats of public data sets: detection, and conversion to tasks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class LeftOut(ValueError):
-    """A sound row that makes no task worth playing: it is skipped and counted, even if bad rows raise."""
+    """A valid row without a usable task. It is skipped and counted even if bad rows raise."""
 
 
 def field(row: Row, name: str, kind: type[T]) -> T:
@@ -26,7 +26,9 @@ def field(row: Row, name: str, kind: type[T]) -> T:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFormat:
-    """One format: `load` makes a task of a row that `matches`. It raises ValueError for a broken row, LeftOut for no task."""
+    """One format. `load` makes a task of a row that `matches`. It raises `ValueError` for a bad row, `LeftOut` for one
+    without a task.
+    """
 
     name: str
     matches: Callable[[Row], bool]
@@ -35,7 +37,7 @@ class RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class HasFields:
-    """Match a row that has all these fields."""
+    """Matches rows with all these fields."""
 
     names: tuple[str, ...]
 
@@ -48,7 +50,7 @@ def has_fields(*names: str) -> HasFields:
 
 
 def own_id(row: Row) -> str | int | None:
-    """Return the data set's own id of a row: `task_id`, else `id`, or None if it has neither."""
+    """Return the id of a row in its data set: `task_id`, otherwise `id`, or None if it has neither."""
     for name in ("task_id", "id"):
         if isinstance(row.get(name), str | int):
             return row[name]
@@ -56,18 +58,18 @@ def own_id(row: Row) -> str | int | None:
 
 
 def load_row(formats: Sequence[RowFormat], row: Row, *, name: str | None = None) -> Task:
-    """Return the task of a row, by the format of this name, else by the first that matches."""
+    """Return the task of a row, by the named format or the first that matches."""
     if name is not None:
         named = [known for known in formats if known.name == name]
         if not named:
-            raise ValueError(f"no row format {name!r} here; there are {', '.join(known.name for known in formats)}")
+            raise ValueError(f"unknown row format {name!r}; use one of {', '.join(known.name for known in formats)}")
         return named[0].load(row)
     for known in formats:
         if known.matches(row):
             return known.load(row)
     names = ", ".join(known.name for known in formats)
     raise ValueError(
-        f"the row is of no known format ({names}); it has the fields {sorted(row)}; rename them in the settings of the data "
+        f"the row has the fields {sorted(row)}, which match no known format ({names}); rename them in the data settings "
         f"with {columns_line(formats, row)}"
     )
 
@@ -76,7 +78,7 @@ LIKELY = {
     "question": ("problem", "prompt", "query", "instruction", "input", "text"),
     "answer": ("solution", "target", "output", "response", "completion", "label"),
 }
-"""Words in the names of fields that data sets use for a needed field."""
+"""Words in the field names that data sets use for a needed field."""
 
 
 def columns_line(formats: Sequence[RowFormat], row: Row) -> str:
@@ -90,6 +92,6 @@ def columns_line(formats: Sequence[RowFormat], row: Row) -> str:
 
 
 def _likely(needed: str, left: Mapping[str, str]) -> str:
-    """Return the field, of those by their lower-case names, that probably holds the needed one; else a placeholder."""
+    """Return the field that probably holds the needed one, or a placeholder. `left` maps lower-case names to fields."""
     words = (needed, *LIKELY.get(needed, ()))
     return next((left[name] for word in words for name in left if word in name), f"NAME_OF_{needed.upper()}")

@@ -1,11 +1,11 @@
-"""What a setting is to a run that goes on: each field of a configuration declares its kind where it stands.
+"""Kinds of settings: every configuration field declares the effect of a change on a resumed run.
 
-    seed: int = immutable(1)              a change is another run: what is trained, on which data, by which loss
-    steps: int = scheduled(300)          may change, and is recorded: how long, how fast, in which mixture
-    timeout_s: float = free(120.0)    free: time-outs, memory, workers, threads, intervals, tracking
+    seed: int = immutable(1)             a change makes another run: the model, the data, the losses
+    steps: int = scheduled(300)          may change, and the change is recorded: lengths, rates, mixtures
+    timeout_s: float = free(120.0)       may change: time-outs, memory, workers, threads, intervals, tracking
 
-A field that holds a configuration of its own declares nothing: its fields do. If it declares a kind, that is the kind of
-them all. One that may be null declares what its coming and going is. Lists and dicts may be given as they are.
+A nested configuration needs no kind: its fields declare theirs. If it declares one, it applies to all of them. For an
+optional one, the kind applies to adding or removing it. Lists and dicts may be defaults.
 """
 
 import copy
@@ -16,13 +16,13 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 T = TypeVar("T")
 Unit = Literal["", "seconds", "GiB", "MB/s", "tokens", "characters", "steps", "share"]
-"""The unit of a number; "" for a count and for a number without one."""
+"""The unit of a number, "" for a count or a number without a unit."""
 KIND, UNIT = "kind", "unit"
-"""The keys of a field's metadata."""
+"""Keys of a field's metadata."""
 
 
 class Kind(Enum):
-    """What a change of a setting means to a run that goes on."""
+    """The effect of a change of a setting on a resumed run."""
 
     IMMUTABLE = "immutable"  # another run
     SCHEDULE = "schedule"  # the same run, which records the change
@@ -30,17 +30,17 @@ class Kind(Enum):
 
 
 def immutable(default: T, *, unit: Unit = "") -> T:
-    """Declare a setting whose change makes another run."""
+    """Declare a setting that a run can't change."""
     return _setting(default, Kind.IMMUTABLE, unit)
 
 
 def scheduled(default: T, *, unit: Unit = "") -> T:
-    """Declare a setting that may change in mid-run, which is recorded."""
+    """Declare a setting that may change during a run. The change is recorded."""
     return _setting(default, Kind.SCHEDULE, unit)
 
 
 def free(default: T, *, unit: Unit = "") -> T:
-    """Declare a setting of how the work is done, without effect on the result."""
+    """Declare a setting without effect on the result."""
     return _setting(default, Kind.FREE, unit)
 
 
@@ -50,7 +50,7 @@ def required(kind: Kind, *, unit: Unit = "") -> dict[str, Kind | Unit]:
 
 
 def _setting(default: Any, kind: Kind, unit: Unit) -> Any:
-    """Return the field of a dataclass, typed as its default so that type checkers see a plain value."""
+    """Return a dataclass field, typed as its default so that type checkers see a plain value."""
     metadata = required(kind, unit=unit)
     if isinstance(default, list | dict):
         return field(default_factory=lambda: copy.deepcopy(default), metadata=metadata)
@@ -62,12 +62,12 @@ def unit_of(each: "Field[Any]") -> str:
 
 
 def kinds(config: type) -> dict[str, Kind]:
-    """Return the kind of each setting by its dotted name. `*` means any key of a dict of configurations."""
+    """Return the kind of each setting by its dotted name. `*` stands for any key of a dict of configurations."""
     return dict(_kinds(config, ""))
 
 
 def kind_of(known: Mapping[str, Kind], key: str) -> Kind:
-    """Return the kind of a dotted key in the result of `kinds`. A key inside a setting has the kind of the setting."""
+    """Return the kind of a dotted key from the result of `kinds`. A key inside a setting has the setting's kind."""
     words = key.split(".")
     for count in range(len(words), 0, -1):
         for place in range(count + 1):
@@ -98,5 +98,5 @@ def _declared(each: "Field[Any]", name: str) -> Kind:
     kind = each.metadata.get(KIND)
     if not isinstance(kind, Kind):
         like = "..." if each.default is MISSING else repr(each.default)
-        raise ValueError(f"{name} declares no kind: write immutable({like}), scheduled({like}) or free({like})")
+        raise ValueError(f"{name} declares no kind; write immutable({like}), scheduled({like}) or free({like})")
     return kind

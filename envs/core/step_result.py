@@ -1,5 +1,6 @@
-"""What an environment answers to a turn, checked where it enters: anybody may have written the environment. And when each tool
-call of its step ran: it carries a call out inside `tool_span`, and whoever plays the episode collects the `spans_of_step`.
+"""The result of a turn, validated on entry since anyone may write an environment, and the times of its tool calls.
+
+An environment runs each call inside `tool_span`. The runner of the episode collects the `spans_of_step`.
 """
 
 import json
@@ -24,9 +25,9 @@ GymStep = tuple[str, float, bool, bool, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpan:
-    """One tool call: what was called, when it began, in seconds since the environment's step did, and what it took.
+    """One tool call: its name, its arguments, its start since the step's start, and its duration, in seconds.
 
-    A call that could not be read has no name.
+    An unreadable call has no name.
     """
 
     name: str
@@ -37,10 +38,9 @@ class ToolSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """The answer to one turn: `messages` while the episode goes on, a reward and a score where it is over.
+    """The result of one turn: `messages` while the episode continues, a reward and a score at its end.
 
-    `truncated` says that it is over because a limit cut it off. `tool_spans` are the tool calls that it carried out, as far
-    as the environment tells them (`tool_span`).
+    `truncated` is True if a limit ended it. `tool_spans` are its timed tool calls, if the environment uses `tool_span`.
     """
 
     reward: float = 0.0
@@ -52,13 +52,13 @@ class StepResult:
 
 
 def checked(result: Any, name: str) -> StepResult:
-    """Return a result with numpy's scalars as plain numbers. `name` is the task's, for messages.
+    """Return a validated result with numpy scalars as plain numbers. `name` is the task's, for messages.
 
-    Raises `GraderError` for a reward or a part that is no finite number, `EnvironmentFault` for anything else.
+    Raise `GraderError` for a reward or part that is not a finite number, `EnvironmentFault` for any other fault.
     """
     if not isinstance(result, StepResult):
         raise EnvironmentFault(
-            f"{name}: a turn was answered by {result!r:.100}, not by self.end(...) or self.continue_with(...)"
+            f"{name}: a turn returned {result!r:.100}; return self.end(...) or self.continue_with(...)"
         )
     judged = result.score
     if not isinstance(judged.parts, Mapping):
@@ -80,13 +80,13 @@ def checked(result: Any, name: str) -> StepResult:
 
 
 def from_gymnasium(returned: Any, name: str) -> StepResult:
-    """Return what gymnasium's `step` returned, checked; raises what `checked` raises."""
+    """Return the result of a gymnasium `step`, validated as in `checked`."""
     try:
         _, reward, terminated, truncated, info = returned
         given = dict(info)
     except (TypeError, ValueError) as error:
         raise EnvironmentFault(
-            f"{name}: step returned no (observation, reward, ended, cut off, info): {error}"
+            f"{name}: step must return (observation, reward, terminated, truncated, info): {error}"
         ) from error
     judged = Score(
         outcome=given.get("outcome"),
@@ -105,7 +105,7 @@ def from_gymnasium(returned: Any, name: str) -> StepResult:
 
 
 def to_gymnasium(result: StepResult) -> GymStep:
-    """Return a result in the form of gymnasium's `step`; `info` names the fields of the score, or the messages."""
+    """Return a result in the form of gymnasium's `step`. `info` has the fields of the score, or the messages."""
     if not result.done:
         observation = "\n".join(message["content"] for message in result.messages)
         return observation, result.reward, False, False, {"parts": {}, "messages": list(result.messages)}
@@ -120,7 +120,7 @@ def to_gymnasium(result: StepResult) -> GymStep:
 
 
 def messages_in(info: Mapping[str, Any], name: str) -> tuple[Message, ...]:
-    """Return the messages that an environment shows the model; raises `EnvironmentFault` if they are none."""
+    """Return the messages that an environment shows the model. Raise `EnvironmentFault` if they are invalid."""
     messages = _plain(list(info.get("messages", ())), list, f"the messages of {name}")
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
@@ -167,7 +167,7 @@ CURRENT: ContextVar[StepSpans | None] = ContextVar("CURRENT", default=None)
 
 @contextmanager
 def spans_of_step() -> Iterator[list[ToolSpan]]:
-    """Collect the calls that are carried out in a block, in the order of their ends."""
+    """Collect the calls that run in a block, in the order of their ends."""
     step = StepSpans()
     token = CURRENT.set(step)
     try:
@@ -178,7 +178,7 @@ def spans_of_step() -> Iterator[list[ToolSpan]]:
 
 @contextmanager
 def tool_span(call: Call | BadCall) -> Iterator[None]:
-    """Carry out a call in a block, which is timed where somebody collects the calls of the step."""
+    """Run a call in a block and time it, if the step's calls are collected."""
     began, asked = time.monotonic(), deepcopy(call)  # a tool may change its arguments
     try:
         yield
@@ -187,7 +187,7 @@ def tool_span(call: Call | BadCall) -> Iterator[None]:
 
 
 def add_span(call: Call | BadCall, *, began: float, seconds: float) -> None:
-    """Add a call that another process timed. `began` is on the monotonic clock of this one."""
+    """Add a call that another process timed. `began` is on the monotonic clock of this process."""
     step = CURRENT.get()
     if step is None:
         return

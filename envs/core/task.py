@@ -1,4 +1,4 @@
-"""A task: one prompt with everything that its verifier needs, and the environment that plays it, as plain data."""
+"""A task: one prompt, its verifier's data and its environment, as plain data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,62 +7,62 @@ from typing import Any, Literal, Protocol
 from temper.envs.core.thinking_mode import UNLIMITED, Thinking
 
 Credit = Literal["all", "fraction"]
-"""What a program is worth that passes some of its tests: nothing, or their share."""
+"""Credit for a program that passes some of its tests: none (`all`) or their share."""
 DEFAULT_TURNS = 4
-"""Most turns of an episode with tools, if neither the run nor the environment sets another limit."""
+"""Turn limit of an episode with tools, if neither the run nor the environment sets one."""
 THREADS = 256
-"""Steps of an environment that a rollout worker runs at once, where the run sets no other number."""
+"""Default number of environment steps that run at once in a rollout worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvSettings:
-    """How episodes of an environment are played and scored."""
+    """How episodes of an environment run and are scored."""
 
     max_turns: int | None = None
-    """Most turns of an episode: the run's, else the environment's own, or None if neither says."""
+    """Turn limit of an episode, from the run or the environment. None sets none."""
     tool_turns: int = DEFAULT_TURNS
-    """Most turns of an episode in which shared tools are called."""
+    """Turn limit of an episode with calls of shared tools."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Weight of each reward part; empty is correctness alone."""
+    """Weight of each reward part. Empty uses correctness alone."""
     length_limit: int | None = None
-    """Characters of an episode from which the part `length` falls; None gives no part."""
+    """Characters of an episode above which the part `length` falls. None omits the part."""
     tools: tuple[str, ...] = ()
-    """The shared tools, and functions of the user as `module.function`."""
+    """Shared tools, and the user's functions as `module.function`."""
     tool_timeout_s: float = 30.0
-    """Most seconds of a call of a user's function."""
+    """Time limit of a call of a user's function, in seconds."""
     reward: str | None = None
-    """The user's function that judges answers, as `module.function`; None leaves it to the environment."""
+    """The user's reward function as `module.function`. None uses the environment's score."""
     threads: int = THREADS
-    """Steps of it that a rollout worker runs at once."""
+    """Environment steps that run at once in a rollout worker."""
     credit: Credit = "all"
-    """Code: what a program is worth that passes some tests."""
+    """Credit for code that passes some tests."""
     scripted: bool = False
-    """Whether `max_turns` given turns are played, all of them, instead of a model's."""
+    """Whether the episode replays all `max_turns` turns of a transcript."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvRef:
-    """An environment by name, class, options and settings: all that is needed to make it."""
+    """An environment by name, class, options and settings, enough to make it."""
 
     name: str = ""
-    """The name that the run gives to it; empty for a task that no source has bound yet."""
+    """Its name in the run, empty until a source binds the task."""
     entry_point: str = ""
-    """The `gymnasium.Env`, as `module:Class`; empty for a prompt that nobody plays, such as a row of chats."""
+    """The `gymnasium.Env` as `module:Class`, empty for a prompt without an environment, such as a chat row."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The member of its family, as its definition says it."""
+    """Selects a member of the family, as in its definition."""
     settings: EnvSettings = EnvSettings()
     replays: bool = True
-    """Whether the same turns bring a new environment to the same place."""
+    """Whether the same turns lead a new environment to the same state."""
 
 
 CHAT = EnvRef(name="chat")
-"""The environment of a dialogue in a file, which nobody plays."""
+"""The environment of a dialogue in a file, which has no episodes."""
 UNBOUND = EnvRef()
-"""The environment of a task that a generator or a row format has just made."""
+"""The environment of a new task of a generator or row format."""
 
 
 Message = dict[str, Any]
-"""A chat message in the Hugging Face format: `role`, `content`, and where they apply `reasoning_content`, `tool_calls`."""
+"""A chat message in the Hugging Face format: `role`, `content`, and optionally `reasoning_content` and `tool_calls`."""
 
 Tool = dict[str, Any]
 """A tool in the Hugging Face format: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
@@ -70,12 +70,12 @@ Tool = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One problem for one environment. Its maker gives messages, spec and tools, and a key if only a part of the spec
-    identifies it. Its source gives the rest, at once.
+    """One problem for one environment. Its maker sets messages, spec and tools, and a key if only part of the spec
+    identifies it. Its source sets the rest.
 
-    `spec` is what the verifier needs (the expected answer, tests) and nothing else; it is plain JSON data and never
-    shown to the model. `env` says who plays it; `key` is stable over restarts and unique within `env.name`. `thinking`
-    says how long the model may think about it. `fault` says why it could not be made, where it could not: nobody can play it.
+    `spec` is the verifier's data (the expected answer, tests) as plain JSON, never shown to the model. `key` is stable over
+    restarts and unique within `env.name`. `thinking` limits the thinking. `fault` is set if the task could not be made.
+    Such a task can't run.
     """
 
     messages: tuple[Message, ...]
@@ -101,8 +101,8 @@ class Task:
 
 
 class TaskSource(Protocol):
-    """Where tasks come from: addressable by position, so that a restart continues where it stopped."""
+    """Tasks by position, so that a restart can continue."""
 
     def task(self, index: int) -> Task:
-        """Return the task at `index` (0 or more). A finite source starts again from its first task when it is exhausted."""
+        """Return the task at `index` (0 or more). A finite source repeats."""
         ...

@@ -1,4 +1,4 @@
-"""How a model may think about a task: without a limit, up to a budget, briefly, or not at all."""
+"""How long a model may think about a task: without limit, up to a budget, briefly, or not at all."""
 
 import math
 import random
@@ -11,24 +11,24 @@ from temper.envs.core.setting import scheduled
 class Mode(Enum):
     """How long the model may think before it answers."""
 
-    UNLIMITED = "unlimited"  # until it closes the thought itself
-    BUDGET = "budget"  # up to a number of tokens; then the thought is closed for it
+    UNLIMITED = "unlimited"  # until the model ends it
+    BUDGET = "budget"  # up to a number of tokens, then it is ended
     LOW_EFFORT = "low_effort"  # a marker in the prompt asks for little; nothing is enforced
-    OFF = "off"  # the prompt leaves no room for a thought
+    OFF = "off"  # the prompt allows none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
-    """The mode of one task, with its budget in tokens where it has one."""
+    """The mode of one task, with a budget in tokens for mode `budget`."""
 
     mode: Mode
     budget: int | None = None
 
     def __post_init__(self) -> None:
         if (self.mode is Mode.BUDGET) != (self.budget is not None):
-            raise ValueError(f"mode {self.mode.value} with budget {self.budget}: a budget belongs to mode budget alone")
+            raise ValueError(f"mode {self.mode.value} with budget {self.budget}: only mode budget has a budget")
         if self.budget is not None and self.budget < 0:
-            raise ValueError(f"a thinking budget of {self.budget} tokens: it must be 0 or more")
+            raise ValueError(f"thinking budget {self.budget}: must be 0 or more tokens")
 
     @property
     def on(self) -> bool:
@@ -36,7 +36,7 @@ class Thinking:
 
     @property
     def label(self) -> str:
-        """One word for tables and file names: the mode, or `budget-64`."""
+        """The mode in one word, or `budget-64`, for tables and file names."""
         return self.mode.value if self.budget is None else f"{self.mode.value}-{self.budget}"
 
 
@@ -46,24 +46,24 @@ OFF = Thinking(mode=Mode.OFF)
 
 
 def up_to(tokens: int) -> Thinking:
-    """Return thinking with a budget. Raises `ValueError` for one below 0."""
+    """Return thinking with a budget. Raise `ValueError` for one below 0."""
     return Thinking(mode=Mode.BUDGET, budget=tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkingMix:
-    """Shares of the modes among tasks; what is left over thinks without a limit."""
+    """Shares of the modes among tasks. The rest thinks without limit."""
 
     budget: float = scheduled(0.0, unit="share")
     """Share that thinks up to a budget."""
     low_effort: float = scheduled(0.0, unit="share")
-    """Share whose prompt asks for little thought."""
+    """Share whose prompt asks for little thinking."""
     no_thinking: float = scheduled(0.0, unit="share")
-    """Share that answers without a thought."""
+    """Share that answers without thinking."""
     budgets: list[int] = scheduled([], unit="tokens")
-    """Budgets in tokens, drawn with equal chance; one entry is a fixed budget."""
+    """Budgets in tokens, drawn with equal probability. One entry is a fixed budget."""
     budget_range: list[int] = scheduled([], unit="tokens")
-    """Lowest and highest budget in tokens, drawn log-uniformly; in place of `budgets`."""
+    """Lowest and highest budget in tokens, drawn log-uniformly, in place of `budgets`."""
 
     def __post_init__(self) -> None:
         shares = {"budget": self.budget, "low_effort": self.low_effort, "no_thinking": self.no_thinking}
@@ -71,14 +71,14 @@ class ThinkingMix:
             if not share >= 0:
                 raise ValueError(f"thinking.{name}={share}: a share must be 0 or more")
         if sum(shares.values()) > 1 + 1e-9:
-            raise ValueError(f"the shares of thinking are {shares}: together they may be at most 1")
+            raise ValueError(f"the shares of thinking are {shares}: their sum must be at most 1")
         for value in (*self.budgets, *self.budget_range):
             if value < 0:
-                raise ValueError(f"a thinking budget of {value} tokens: it must be 0 or more")
+                raise ValueError(f"thinking budget {value}: must be 0 or more tokens")
         if self.budget_range and (len(self.budget_range) != 2 or self.budget_range[0] > self.budget_range[1]):
-            raise ValueError(f"thinking.budget_range={self.budget_range}: give the lowest and the highest budget")
+            raise ValueError(f"thinking.budget_range={self.budget_range}: set the lowest and the highest budget")
         if self.budgets and self.budget_range:
-            raise ValueError("thinking has both budgets and budget_range: give one of them")
+            raise ValueError("thinking has both budgets and budget_range: set only one")
 
     @property
     def names_budgets(self) -> bool:
@@ -102,13 +102,13 @@ class ThinkingMix:
         return Mode.UNLIMITED
 
     def draw_budget(self, rng: random.Random) -> int:
-        """Draw a budget in tokens; there must be some."""
+        """Draw a budget in tokens. Budgets must be set."""
         if self.budgets:
             return rng.choice(self.budgets)
         low, high = self.budget_range
         return round(math.exp(rng.uniform(math.log(low + 1), math.log(high + 1)))) - 1
 
     def draw(self, rng: random.Random) -> Thinking:
-        """Draw a mode, with a budget where it needs one."""
+        """Draw a mode, with a budget if it needs one."""
         mode = self.draw_mode(rng)
         return up_to(self.draw_budget(rng)) if mode is Mode.BUDGET else Thinking(mode=mode)

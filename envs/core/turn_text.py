@@ -1,7 +1,7 @@
-"""The text of one assistant turn: its thought, its answer, its tool calls. Pure functions.
+"""The text of one assistant turn: thinking, answer and tool calls. Pure functions.
 
-A turn reads `reasoning </think> answer`; with thinking off it is the bare answer. A tool call is
-`<tool_call>{"name": ..., "arguments": {...}}</tool_call>` in the answer; white space inside is free.
+A turn has the form `reasoning </think> answer`, or only the answer with thinking off. A tool call in the answer has the form
+`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, with any white space inside.
 """
 
 import json
@@ -19,14 +19,14 @@ OPEN_CALL, CLOSE_CALL = "<tool_call>", "</tool_call>"
 BLANK_LINES = re.compile(r"\A(?:[ \t\r]*\n)+")
 CALL_BLOCK = re.compile(r"<tool_call>(.*?)(</tool_call>|(?=<tool_call>)|\Z)", re.DOTALL)
 HALVES = re.compile("[\ud800-\udfff]")
-"""Halves of surrogate pairs: JSON can name one alone, UTF-8 can't write it."""
+"""Unpaired surrogates: JSON can contain one, UTF-8 can't encode it."""
 DEEPEST = 64
-"""Levels of lists and objects in the arguments of a call."""
+"""Maximum nesting of lists and objects in the arguments of a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
-    """What opens and what closes a thought."""
+    """The tags that open and close the thinking."""
 
     opening: str
     closing: str
@@ -37,7 +37,7 @@ OWN_TAGS = Tags(opening=OPEN_THINKING, closing=CLOSE_THINKING)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A well-formed tool call. `id` is what the model calls it, where its family names calls."""
+    """A well-formed tool call. `id` is the model's id of it, if its family names calls."""
 
     name: str
     arguments: dict[str, Any]
@@ -46,18 +46,18 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadCall:
-    """A tool call that can't be read; `error` is what the model is told."""
+    """An unreadable tool call. The model sees `error`."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedTurn:
-    """A turn of the model, read once: `text` is all of it.
+    """A parsed turn of the model. `text` is all of it.
 
-    `reasoning` is None if thinking is off. `readable` says whether thought and answer can be told apart. If they can't,
-    the answer is empty and has no calls. `well_formed` is stricter: it forgives nothing that can still be read. `calls` are
-    those of the answer in order, and `said` is the answer without them.
+    `reasoning` is None if thinking is off. `readable` is True if thinking and answer can be separated. Otherwise the answer
+    is empty and has no calls. `well_formed` is stricter and tolerates no deviation. `calls` are the calls of the answer in
+    order, and `said` is the answer without them.
     """
 
     text: str
@@ -70,7 +70,7 @@ class ParsedTurn:
 
 
 def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
-    """Read a turn: its thought, its answer and its calls, and whether each has the form that it should have."""
+    """Parse a turn into thinking, answer and calls, and check the form of each."""
     parts = split_turn(text, OWN_TAGS, thinks=thinks)
     return ParsedTurn(
         text=text,
@@ -85,7 +85,7 @@ def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnParts:
-    """A turn before its calls are read; see `ParsedTurn`."""
+    """A turn before its calls are parsed. See `ParsedTurn`."""
 
     reasoning: str | None
     answer: str
@@ -94,11 +94,11 @@ class TurnParts:
 
 
 def split_turn(text: str, tags: Tags | None, *, thinks: bool, opened: bool = True) -> TurnParts:
-    """Tell thought from answer. Without `tags` the model knows no thoughts, and all of it is the answer.
+    """Separate thinking from answer. Without `tags` the model has no thinking, and the whole text is the answer.
 
-    With thinking on, the thought must be closed, and the answer follows the last closing; a model that opens its thoughts
-    itself (not `opened` by the prompt) may answer without one. With thinking off there may be no tag. A turn that is not
-    readable has an empty answer. `well_formed` is stricter: exactly one closing, and no tag in the answer.
+    With thinking on, the thinking must be closed, and the answer follows the last closing tag. A model that opens its
+    thinking itself (not `opened` by the prompt) may answer without any. With thinking off there may be no tag. An
+    unreadable turn has an empty answer. `well_formed` requires exactly one closing tag and no tag in the answer.
     """
     if tags is None:
         return TurnParts(reasoning=None, answer=answer_text(text), readable=True, well_formed=True)
@@ -118,12 +118,12 @@ def split_turn(text: str, tags: Tags | None, *, thinks: bool, opened: bool = Tru
 
 
 def answer_text(text: str) -> str:
-    """Return the text without blank lines around it; the first line keeps its indentation, which matters in a program."""
+    """Return the text without surrounding blank lines. The first line keeps its indentation, which matters in a program."""
     return BLANK_LINES.sub("", text).rstrip()
 
 
 def parse_calls(answer: str) -> list[Call | BadCall]:
-    """Return every tool call of an answer in order, unreadable ones as `BadCall`."""
+    """Return all tool calls of an answer in order, unreadable ones as `BadCall`."""
     return [_parse_block(body, closed=bool(end)) for body, end in CALL_BLOCK.findall(answer)]
 
 
@@ -137,7 +137,7 @@ def _parse_block(body: str, *, closed: bool) -> Call | BadCall:
 
 
 def call_of(name: Any, arguments: Any, *, named: Any = "") -> Call | BadCall:
-    """Return the call of what was read as its name, its arguments and, where the model named it, its id."""
+    """Return the call of a parsed name and arguments, with its id if the model gave one."""
     if not isinstance(name, str) or not name.strip():
         return BadCall(error="error: tool call has no name")
     if not isinstance(arguments, dict):
@@ -150,9 +150,9 @@ def call_of(name: Any, arguments: Any, *, named: Any = "") -> Call | BadCall:
 
 
 def writable(value: Any, *, levels: int = DEEPEST) -> Any:
-    """Return JSON data whose texts can be written as UTF-8, U+FFFD in the place of half a surrogate pair.
+    """Return JSON data that UTF-8 can encode, with U+FFFD for unpaired surrogates.
 
-    Raises `ValueError` for data that is nested deeper than `levels`, and for numbers that are not finite.
+    Raise `ValueError` for data nested deeper than `levels`, and for numbers that are not finite.
     """
     if isinstance(value, str):
         return HALVES.sub("\ufffd", value)
@@ -173,7 +173,7 @@ def call_from_text(name: Any, arguments: str) -> Call | BadCall:
 
 
 def _json_of(text: str) -> Any:
-    """Return the value of a JSON text in which no object has a key twice, else a `BadCall`."""
+    """Return the value of a JSON text, or a `BadCall` if it is invalid or has duplicate keys."""
     try:
         return json.loads(text, object_pairs_hook=object_of)
     except NoJson as error:
@@ -183,7 +183,7 @@ def _json_of(text: str) -> Any:
 
 
 def calls_are_valid(calls: Sequence[Call | BadCall], tools: Sequence[Tool]) -> bool:
-    """Return whether each call can be read, names one of the tools and gives the arguments that it requires."""
+    """Return whether every call is readable, names one of the tools and has its required arguments."""
     known = {tool["function"]["name"]: tool["function"] for tool in tools}
     return all(
         isinstance(call, Call)
@@ -198,7 +198,7 @@ def call_message(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def turn_text(message: Message, *, thinks: bool) -> str:
-    """Return the text that a model would sample to say `message`, the prompt having opened the thought."""
+    """Return the sampled text of `message`, if the prompt opens the thinking."""
     calls = [OPEN_CALL + json.dumps(call["function"]) + CLOSE_CALL for call in message.get("tool_calls") or ()]
     answer = "".join((message["content"], *calls))
     return f"{message.get('reasoning_content') or ''}\n{CLOSE_THINKING}\n{answer}" if thinks else answer

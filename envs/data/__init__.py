@@ -1,1 +1,1 @@
-"""Rows of data: files, folders and data sets of the hub, each row with the place where it stands."""
+"""Rows of data from files, folders and hub data sets, each with its place."""

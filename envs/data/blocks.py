@@ -1,4 +1,4 @@
-"""Items of rows that are read as they are needed, a block at a time."""
+"""Items read on demand, one block at a time."""
 
 import random
 import threading
@@ -12,14 +12,13 @@ HELD = 2
 
 
 class Blocks(Generic[T]):
-    """An endless order of items: that of their rows, inside each block shuffled anew by the seed, over and over.
+    """An endless sequence of items in row order, repeated, and shuffled by the seed within each block.
 
-    Only `HELD` blocks are in memory. An item far behind the newest one is read again from the first row on, which takes as
-    long as it took to get there.
+    Only `HELD` blocks are in memory. An item before them is read again from the first row.
     """
 
     def __init__(self, read: Callable[[], Iterator[T]], *, seed: str | None) -> None:
-        """Read the first block of what `read` yields, each time the same items; a `seed` of None keeps their order."""
+        """Read the first block. `read` must yield the same items each time. A `seed` of None keeps their order."""
         self._read, self._seed = read, seed
         self._blocks: dict[int, list[T]] = {}
         self._reading: Iterator[T] = iter(())
@@ -30,7 +29,7 @@ class Blocks(Generic[T]):
         self.empty = not self._block(0)
 
     def item(self, index: int) -> T:
-        """Return the item at `index`, counted round and round; there has to be one. Raise whatever reading does."""
+        """Return the item at `index`, modulo the count. There must be one. Raise any error of the reader."""
         assert not self.empty
         with self._reads:
             while True:
@@ -39,7 +38,7 @@ class Blocks(Generic[T]):
                 block = self._block(number)
                 if offset < len(block):
                     return self._order(block, epoch, number)[offset]
-                assert self._count is not None  # the rows have ended before this place
+                assert self._count is not None  # the rows end before this index
 
     def _order(self, block: list[T], epoch: int, number: int) -> list[T]:
         if self._seed is None:
@@ -59,7 +58,7 @@ class Blocks(Generic[T]):
             try:
                 block = list(islice(self._reading, BLOCK))
             except BaseException:
-                self._next = 0  # an iterator that failed has ended: what comes next is read from the first row on
+                self._next = 0  # a failed iterator has ended: read again from the first row
                 raise
             if len(block) < BLOCK and self._count is None:
                 self._count = self._next * BLOCK + len(block)

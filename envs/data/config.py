@@ -1,4 +1,4 @@
-"""What names data: where it lies, which of its rows, and under which names their columns are wanted."""
+"""The location of data, its filter and its column names."""
 
 import re
 from dataclasses import dataclass, field
@@ -28,41 +28,42 @@ class DataConfig:
     SHORTHAND: ClassVar[str] = "path"
 
     path: str = field(metadata=required(Kind.IMMUTABLE))
-    """A file (.parquet, .csv, .tsv, .json; any other has a JSON object a line), a folder as a data set on the hub has it, or
-    the name of one there: `openai/gsm8k`."""
+    """A file (.parquet, .csv, .tsv, .json, otherwise JSONL), a folder in the hub's layout, or a hub name such as
+    `openai/gsm8k`.
+    """
     config: str | None = immutable(None)
-    """The configuration of a folder or of a data set on the hub; null where it has only one."""
+    """Configuration of a folder or hub data set. Null if there is only one."""
     split: str | None = immutable(None)
-    """Its split, such as train or test; null where it has only one."""
+    """Split, such as train or test. Null if there is only one."""
     revision: str | None = immutable(None)
-    """Commit, tag or branch of a data set on the hub; null is its newest state when the run begins."""
+    """Commit, tag or branch of a hub data set. Null uses the newest state at the start of the run."""
     columns: dict[str, str] = immutable({})
-    """Columns under the names that the rows need, as `needed: given`: {question: problem, answer: solution.text}."""
+    """Columns to rename, as `needed: present`: {question: problem, answer: solution.text}."""
     filter: dict[str, Any] = immutable({})
-    """Rows that are used, by given columns: a value, a list, {min: 1, max: 5}, for dates {min: 2024-08-01}; all must hold."""
+    """Rows to use, by present columns: a value, a list, {min: 1, max: 5}, or dates {min: 2024-08-01}. All must match."""
     format: str | None = immutable(None)
-    """Format of the rows; null is that of its owner, or finds it out."""
+    """Row format. Null uses the environment's setting, or detects it."""
     on_error: OnError | None = immutable(None)
-    """What a bad row does: raise or skip; null is as its owner says."""
+    """Action on a bad row: raise or skip. Null uses the environment's setting."""
     streaming: bool = free(False)
-    """Whether rows are read as they are needed, so that memory never holds all of them."""
+    """Whether to read rows on demand instead of keeping all in memory."""
 
     def __post_init__(self) -> None:
         if not self.path.strip():
-            raise ValueError("path='' names no data; give a file, a folder or a name on the hub")
+            raise ValueError("path='' names no data; set a file, a folder or a hub name")
         for column, wanted in self.filter.items():
             if isinstance(wanted, dict) and not (wanted and wanted.keys() <= BOUNDS):
                 raise ValueError(
-                    f"filter={self.filter}: {column} may have a value, a list of values, or min and max, not {wanted}"
+                    f"filter={self.filter}: {column} is {wanted}; set a value, a list of values, or min and max"
                 )
             if isinstance(wanted, dict) and not _is_range(list(wanted.values())):
                 raise ValueError(
-                    f"filter={self.filter}: min and max of {column} are {wanted}; give numbers, or texts such as dates"
+                    f"filter={self.filter}: min and max of {column} are {wanted}; set numbers, or texts such as dates"
                 )
 
     @property
     def name(self) -> str:
-        """What it is called in messages: its path, with configuration and split where they are given."""
+        """Its name in messages: the path, and the configuration and split if set."""
         return ":".join(part for part in (self.path, self.config, self.split) if part)
 
 
@@ -72,8 +73,8 @@ def _is_range(bounds: list[Any]) -> bool:
 
 
 def names_hub(path: str, files: tuple[str, ...] = ()) -> bool:
-    """Return whether a path is a name on the hub: it looks like one, has no ending of `files`, and its first part is no folder
-    here, in which it would be looked for.
+    """Return whether a path is a hub name: it looks like one, has no ending of `files`, and its first part is not a local
+    folder.
     """
     if not HUB_NAME.fullmatch(path) or path.lower().endswith(files):
         return False
@@ -81,10 +82,8 @@ def names_hub(path: str, files: tuple[str, ...] = ()) -> bool:
 
 
 def why_no_name(path: str) -> str:
-    """Return the reason if a path that looks like a name on the hub is none, as the end of an error, else an empty text."""
+    """Return the end of an error message if a path looks like a hub name but is not one, otherwise an empty text."""
     owner = path.partition("/")[0]
     if not HUB_NAME.fullmatch(path) or not Path(owner).is_dir():
         return ""
-    return (
-        f" ({owner} is a folder here, so that this is no name on the hub; what is there comes into it with hf download)"
-    )
+    return f" (the local folder {owner} hides the hub name; download its data with hf download)"

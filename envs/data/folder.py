@@ -1,4 +1,4 @@
-"""A folder of data as the hub has them: the configurations of its card, and the files of each split."""
+"""A data folder in the hub's layout: the configurations of its card, and the files of each split."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +10,11 @@ from huggingface_hub import metadata_load
 from temper.envs.data.hub import CARD
 
 FILES = ("*.parquet", "*.jsonl", "*.json", "*.csv", "*.tsv")
-"""What files of data are called; nothing else of a data set is downloaded but its card."""
+"""Names of data files. Only these and the card of a data set are downloaded."""
 
 
 def patterns(folder: Path, config: str | None, name: str) -> tuple[str, ...]:
-    """Return the patterns of the files that a configuration needs, as the card in `folder` says; else those of all data."""
+    """Return the file patterns of a configuration by the card in `folder`, or those of all data."""
     card = _card(folder)
     if not card:
         return FILES
@@ -26,17 +26,17 @@ def patterns(folder: Path, config: str | None, name: str) -> tuple[str, ...]:
 def split_files(folder: Path, config: str | None, split: str | None, name: str) -> list[Path]:
     """Return the files of a split, in order.
 
-    Raise `ValueError`, with what there is, where configuration or split are not there or not given and there are several.
+    Raise `ValueError` with the available names if configuration or split are unknown, or ambiguous and not set.
     """
     card = _card(folder)
     if config is not None and not card:
-        raise ValueError(f"{name} has no configurations, but config={config}; leave it out")
+        raise ValueError(f"{name} has no configurations; remove config={config}")
     chosen = card[_choose(config, card, name, "config")] if card else {}
     base = folder / str(chosen.get("data_dir", ""))
     try:
         splits: Mapping[str, Sequence[str]] = _named(chosen) or get_data_patterns(base.as_posix())
     except EmptyDatasetError as error:
-        raise FileNotFoundError(f"{name} has no files of data, such as {', '.join(FILES)}, in {base}") from error
+        raise FileNotFoundError(f"{base} has no data files of {name}, such as {', '.join(FILES)}") from error
     found = splits[_choose(split, splits, name, "split")]
     files = dict.fromkeys(file for pattern in found for file in _matching(pattern, base))
     if not files:
@@ -47,7 +47,7 @@ def split_files(folder: Path, config: str | None, split: str | None, name: str) 
 def _matching(pattern: str, base: Path) -> list[str]:
     try:
         return sorted(resolve_pattern(pattern, base.resolve().as_posix()))
-    except FileNotFoundError:  # a split is known by one of several patterns
+    except FileNotFoundError:  # only one of several patterns of a split has to match
         return []
 
 
@@ -69,6 +69,6 @@ def _choose(given: str | None, known: Mapping[str, Any], name: str, what: str) -
     if given is None and default:
         return default[0]
     if given is None or given not in known:
-        said = f"{what}={given}: {name} has no such {what}" if given else f"{name} has more than one {what}"
-        raise ValueError(f"{said}; give {what}, one of {', '.join(known)}")
+        fault = f"{what}={given}: {name} has no such {what}" if given else f"{name} has more than one {what}"
+        raise ValueError(f"{fault}; set {what} to one of {', '.join(known)}")
     return given

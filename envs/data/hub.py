@@ -1,4 +1,4 @@
-"""The home of `huggingface_hub`: models and data sets by their names there, through its cache on this machine."""
+"""The only user of `huggingface_hub`: models and data sets by hub name, through the local cache."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ CACHE_ALONE: ContextVar[bool] = ContextVar("CACHE_ALONE", default=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The files of a name on the hub at one commit, in the cache."""
+    """The files of a hub name at one commit, in the cache."""
 
     folder: Path
     commit: str
@@ -33,7 +33,7 @@ class Snapshot:
 
 @contextmanager
 def cache_alone() -> Iterator[None]:
-    """Download nothing and ask nobody in here: what the cache lacks can't be had, and a branch is where it was."""
+    """Use only the cache in this block, without network access."""
     before = CACHE_ALONE.set(True)
     try:
         yield
@@ -44,10 +44,10 @@ def cache_alone() -> Iterator[None]:
 def snapshot(
     name: str, *, kind: Kind, revision: str | None, patterns: tuple[str, ...], without: tuple[str, ...] = ()
 ) -> Snapshot:
-    """Return the files that match `patterns`, downloaded where the cache lacks them; asked once in a process.
+    """Return the files that match `patterns`, downloaded if the cache lacks them. One request per process.
 
-    A commit that the cache holds needs no network, and neither does a branch that was downloaded before where the hub can't be
-    reached. Raise `FileNotFoundError` or `ValueError`, with what would help, where the files can't be had.
+    A cached commit needs no network, and neither does a cached branch if the hub is unreachable. Raise `FileNotFoundError`
+    or `ValueError` with a remedy if the files are unavailable.
     """
     return _snapshot(name, kind, revision, patterns, without, CACHE_ALONE.get())
 
@@ -68,27 +68,27 @@ def _snapshot(
         )
     except LocalEntryNotFoundError as error:
         raise FileNotFoundError(
-            f"there is no folder {name}; as a name on the hub {name}{at} is not on this machine, and the hub can't be reached; "
-            f"download it where there is a network, with `{_download(name, kind, revision)}`, and bring the cache (HF_HOME) "
-            f"here, or give the path of a folder"
+            f"there is no folder {name}, {name}{at} is not in the hub cache of this machine, and the hub is unreachable; "
+            f"run `{_download(name, kind, revision)}` on a machine with a network and copy the cache (HF_HOME) "
+            f"here, or set the path of a folder"
         ) from error
     except GatedRepoError as error:
         raise ValueError(
-            f"{name} on the hub is only for those who accepted its terms: do so on its page, then `hf auth login`"
+            f"{name} is gated on the hub; accept its terms on its page, then run `hf auth login`"
         ) from error
     except RevisionNotFoundError as error:
         raise ValueError(
-            f"{name} has no revision {revision!r} on the hub; give a commit, tag or branch of it"
+            f"{name} has no revision {revision!r} on the hub; set a commit, tag or branch of it"
         ) from error
     except (RepositoryNotFoundError, HFValidationError) as error:
         what = "data set" if kind == "dataset" else "model"
         raise FileNotFoundError(
-            f"{name} is neither on this machine nor a {what} on the hub that can be seen from here; give a path or the name "
-            f"as on the hub, and for a private one `hf auth login`"
+            f"{name} is neither on this machine nor a visible {what} on the hub; set a path or a hub "
+            f"name, and run `hf auth login` for a private one"
         ) from error
     except HTTPError as error:
         raise FileNotFoundError(
-            f"{name}{at} could not be downloaded ({error}); try again, or `{_download(name, kind, revision)}`"
+            f"{name}{at} could not be downloaded ({error}); try again, or run `{_download(name, kind, revision)}`"
         ) from error
     path = Path(folder)
     return Snapshot(folder=path, commit=path.name)

@@ -1,4 +1,4 @@
-"""The lines of a JSONL file, strictly: each a JSON object, with its number and what is wrong with it."""
+"""Strict reader of JSONL files: every line is a JSON object, with its number or its fault."""
 
 import json
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from pathlib import Path
 from temper.envs.core.row_format import Row
 
 MAX_LINE_BYTES = 256 * 2**20
-"""Most bytes of a line: tests of programs that are packed into one row may have tens of MiB."""
+"""Largest size of a line. Packed tests of programs may have tens of MiB in one row."""
 BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedRow:
-    """A row with its place, or the reason that it is wrong."""
+    """A row with its place, or the fault of a bad row."""
 
     place: str
     """File and line, or data set and row, counted from 1."""
@@ -23,7 +23,7 @@ class PlacedRow:
 
 
 def jsonl_rows(path: Path) -> Iterator[PlacedRow]:
-    """Yield the rows of a file, each with its 1-based line; blank lines are no rows."""
+    """Yield the rows of a file with their 1-based lines. Blank lines are skipped."""
     for number, line in _lines(path):
         place = f"{path}:{number}"
         try:
@@ -33,7 +33,7 @@ def jsonl_rows(path: Path) -> Iterator[PlacedRow]:
 
 
 def sound_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a file in which none may be bad. Raise `ValueError` with the place of one that is."""
+    """Yield the rows of a file. Raise `ValueError` with the place of a bad row."""
     for placed in jsonl_rows(path):
         if placed.row is None:
             raise ValueError(f"{placed.place}: {placed.fault}")

@@ -1,8 +1,8 @@
-"""What evaluation prompts have in common with what is trained on: whole prompts, and runs of words.
+"""Overlap between evaluation prompts and training data: whole prompts, and runs of words.
 
-Runs are of 13 words, lower-cased and without punctuation, as in Brown et al., "Language Models are Few-Shot Learners", 2020,
-appendix C. There a run that many training documents have does not count; here it does, since many answers to one question, or
-the question in many wordings, are what a model is trained on. What many evaluation prompts have is the wording of a template.
+Runs have 13 words in lower case without punctuation, as in Brown et al., "Language Models are Few-Shot Learners", 2020,
+appendix C. Brown et al. ignore runs that are common in training documents. Here these count, since training may repeat one
+question in many wordings. A run that is common in evaluation prompts is the wording of a template.
 """
 
 import re
@@ -14,26 +14,26 @@ from typing import Literal
 from temper.envs.core.task import Message
 
 DropOverlap = Literal["none", "exact", "ngrams"]
-"""Which training prompts are left out: none, those that are an evaluation prompt, or those too that share a run of words."""
+"""Training prompts to drop: none, those equal to an evaluation prompt, or also those that share a run of words."""
 NGRAM = 13
 COMMON = 10
-"""Runs that more evaluation prompts have, or more than half of them, are the wording of a template and do not count."""
+"""A run in more evaluation prompts than this, or in more than half of them, is the wording of a template and is ignored."""
 WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptText:
-    """What the user says in a prompt, as prompts are compared."""
+    """The user's text of a prompt, normalised for comparison."""
 
     whole: str
-    """In lower case, with single spaces, or empty if the user says nothing in words, and then equal to nothing."""
+    """In lower case with single spaces. Empty, and equal to nothing, if the user's text has no words."""
     words: int
     runs: frozenset[int]
-    """The runs of `NGRAM` words as hashes, which hold in this process only."""
+    """The runs of `NGRAM` words as hashes, valid in this process only."""
 
 
 def prompt_text(messages: Iterable[Message]) -> PromptText:
-    """Return what the user says in a prompt, normalised."""
+    """Return the normalised user's text of a prompt."""
     contents = (message.get("content") for message in messages if message.get("role") == "user")
     whole = " ".join(" ".join(text for content in contents for text in _texts(content)).lower().split())
     words = WORD.findall(whole)
@@ -43,28 +43,28 @@ def prompt_text(messages: Iterable[Message]) -> PromptText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap:
-    """How much of an evaluation set stands in training prompts."""
+    """The overlap of an evaluation set with training prompts."""
 
     prompts: int
     """Evaluation prompts."""
     long: int
-    """Those of at least `NGRAM` words, which alone can share a run."""
+    """Prompts of at least `NGRAM` words, which can share a run."""
     training: int
-    """Training prompts that were compared."""
+    """Training prompts compared."""
     all_compared: bool
-    """Whether these were all; else the limit of words was reached."""
+    """Whether all were compared. If not, the word limit was reached."""
     exact: tuple[str, ...]
-    """Keys of the evaluation prompts that are training prompts too, once normalised."""
+    """Keys of the evaluation prompts that are also training prompts, once normalised."""
     shared: tuple[str, ...]
-    """Keys of those that share a run of words with a training prompt."""
+    """Keys of the evaluation prompts that share a run of words with a training prompt."""
     mean_share: float
-    """Mean share of a prompt's runs that stand in training prompts, over the long ones."""
+    """Mean share of a long prompt's runs that occur in training prompts."""
     silent: int = 0
-    """Evaluation prompts in which the user says nothing in words: they can't be compared."""
+    """Evaluation prompts without words of the user, which can't be compared."""
 
 
 class OverlapIndex:
-    """Evaluation prompts, to which training prompts are compared one after the other."""
+    """Evaluation prompts, compared with one training prompt at a time."""
 
     def __init__(self, prompts: Iterable[tuple[str, PromptText]]) -> None:
         self._prompts = list(prompts)
@@ -77,14 +77,14 @@ class OverlapIndex:
         self._training = 0
 
     def compare(self, prompt: PromptText) -> None:
-        """Note what a training prompt has in common with the evaluation prompts."""
+        """Count the overlap of a training prompt with the evaluation prompts."""
         self._training += 1
         self._met_runs |= prompt.runs & self._runs
         if prompt.whole in self._wholes:
             self._met_wholes.add(prompt.whole)
 
     def result(self, *, all_compared: bool = True) -> Overlap:
-        """Return what was found in the training prompts compared so far."""
+        """Return the overlap with the training prompts compared so far."""
         runs = [(key, prompt.runs & self._runs) for key, prompt in self._prompts]
         shares = [(key, len(own & self._met_runs) / len(own)) for key, own in runs if own]
         return Overlap(
@@ -99,7 +99,7 @@ class OverlapIndex:
         )
 
     def overlaps(self, prompt: PromptText, by: DropOverlap) -> bool:
-        """Return whether a training prompt is to be left out."""
+        """Return whether to drop a training prompt."""
         if by == "none":
             return False
         return prompt.whole in self._wholes or (by == "ngrams" and not prompt.runs.isdisjoint(self._runs))

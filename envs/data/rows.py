@@ -1,4 +1,4 @@
-"""Rows of data, wherever they lie: every fault named with its place."""
+"""Rows of data from any location. Every fault names its place."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 ABSENT = object()
 TABLES = (".parquet", ".csv", ".tsv", ".json")
-"""Endings of the files that are read as tables, `.json` only if it holds a list; all others are JSONL."""
+"""Endings of tables. A `.json` file is one only if it holds a list. All other files are JSONL."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the rows that were read so far."""
+    """Counts of the rows read so far."""
 
     read: int = 0
     skipped: int = 0
@@ -35,20 +35,20 @@ def open_rows(data: DataConfig) -> Iterator[PlacedRow]:
     path = Path(data.path).expanduser()
     if path.is_file():
         if named := [name for name in ("config", "split", "revision") if vars(data)[name] is not None]:
-            raise ValueError(f"{path} is a file, which has no {' and no '.join(named)}; leave it out")
+            raise ValueError(f"{path} is a file, which has no {' and no '.join(named)}; remove it")
         return file_rows(path)
     return (placed for file in data_files(data) for placed in file_rows(file))
 
 
 def data_files(data: DataConfig) -> list[Path]:
-    """Return the files that hold the rows, downloaded where that is needed. Raise `FileNotFoundError` if there are none."""
+    """Return the files with the rows, downloaded if necessary. Raise `FileNotFoundError` if there are none."""
     path = Path(data.path).expanduser()
     if path.is_file():
         return [path]
     if not path.is_dir() and not is_on_hub(data):
         raise FileNotFoundError(
-            f"no data file {path}{why_no_name(data.path)}; give the path of a JSONL file, a Parquet or CSV file or a folder, "
-            f"or the name of a data set on the hub"
+            f"no data file {path}{why_no_name(data.path)}; set the path of a JSONL, Parquet or CSV file or of a folder, "
+            f"or the hub name of a data set"
         )
     from temper.envs.data.tables import files_of
 
@@ -56,7 +56,7 @@ def data_files(data: DataConfig) -> list[Path]:
 
 
 def file_rows(path: Path) -> Iterator[PlacedRow]:
-    """Yield all rows of a file: of a table with their numbers from 1, else with their lines."""
+    """Yield all rows of a file, with row numbers from 1 for tables, otherwise with line numbers."""
     if not _is_table(path):
         return jsonl_rows(path)
     from temper.envs.data.tables import table_rows
@@ -67,10 +67,11 @@ def file_rows(path: Path) -> Iterator[PlacedRow]:
 def usable_rows(
     data: DataConfig, *, parse: Callable[[Row, int], T], on_error: OnError, tally: Tally | None = None
 ) -> Iterator[T]:
-    """Yield what `parse` makes of every wanted row, one after the other; `tally` counts.
+    """Yield the result of `parse` for every row that passes the filter. `tally` counts.
 
-    `parse` takes the row and its 0-based number and raises ValueError for a bad row. With `on_error` "raise", unless the data
-    sets another, the first bad row is a ValueError naming its place. With "skip" bad rows are counted, as `LeftOut` ones are.
+    `parse` takes the row and its 0-based number and raises `ValueError` for a bad row. With `on_error` "raise", which the
+    data may override, the first bad row raises `ValueError` with its place. With "skip" bad rows are counted. `LeftOut`
+    rows are always counted.
     """
     tally = Tally() if tally is None else tally
     on_error = data.on_error or on_error
@@ -88,24 +89,24 @@ def usable_rows(
             item = parse(placed.row, number)
         except ValueError as error:
             if on_error == "raise" and not isinstance(error, LeftOut):
-                raise ValueError(f"{placed.place}: {error}; mend the row or set on_error=skip") from error
+                raise ValueError(f"{placed.place}: {error}; fix the row or set on_error=skip") from error
             LOG.debug("%s: %s", placed.place, error)
             tally.skipped += 1
-            if data.streaming and tally.skipped == 1:  # of how many is known once all were read, if they ever are
-                LOG.warning("%s: %s; such rows are left out", placed.place, error)
+            if data.streaming and tally.skipped == 1:  # the total is unknown until all rows are read
+                LOG.warning("%s: %s; skipping such rows", placed.place, error)
             continue
         yield item
     if tally.skipped:
-        LOG.warning("%s: skipped %d of %d rows as unusable", data.name, tally.skipped, tally.read)
+        LOG.warning("%s: skipped %d of %d rows", data.name, tally.skipped, tally.read)
     if tally.read == tally.skipped:
         left = f"{tally.skipped} skipped" + (", others filtered out" if data.filter else "")
         if unmet:
-            left += f"; filter names the column {', '.join(map(repr, unmet))}, which no row has"
-        raise ValueError(f"{data.name} has no usable rows ({left}); give data with rows of a known format")
+            left += f"; no row has the filter column {', '.join(map(repr, unmet))}"
+        raise ValueError(f"{data.name} has no usable rows ({left}); use rows of a known format")
 
 
 def read_rows(data: DataConfig, *, parse: Callable[[Row, int], T], on_error: OnError) -> tuple[list[T], int]:
-    """Return what `parse` makes of every wanted row, and the number of rows skipped, as `usable_rows` says."""
+    """Return the results of `usable_rows` and the number of skipped rows."""
     tally = Tally()
     items = list(usable_rows(data, parse=parse, on_error=on_error, tally=tally))
     return items, tally.skipped
@@ -125,7 +126,7 @@ def _is_table(path: Path) -> bool:
 
 
 def wanted(placed: PlacedRow, data: DataConfig) -> PlacedRow | None:
-    """Return the row under the names that are wanted; None for one that the filter leaves out, as one without its column."""
+    """Return the row with renamed columns, or None if the filter drops it or it lacks a filter column."""
     if placed.row is None or not (data.filter or data.columns):
         return placed
     try:
@@ -154,7 +155,7 @@ def _value(row: Row, name: str, setting: str) -> Any:
 
 
 def _found(row: Row, name: str) -> Any:
-    """Return the value of a column; `a.b` is the entry `b` of the column `a` where no column has the whole name."""
+    """Return the value of a column. `a.b` is the entry `b` of column `a`, unless a column has the whole name."""
     if name in row:
         return row[name]
     value: Any = row
@@ -172,9 +173,9 @@ def _passes(value: Any, rule: Any) -> bool:
 
 
 def _within(value: Any, low: Any, high: Any) -> bool:
-    """Return whether a value lies between two numbers, or between two texts, such as dates; the bounds belong to it.
+    """Return whether a value is between two numbers, or two texts such as dates, bounds included.
 
-    Texts that are numbers are compared as such with what is a number.
+    Numeric texts are compared with numbers as numbers.
     """
     number, lowest, highest = number_of(value), number_of(low), number_of(high)
     if number is not None and (lowest is None) == (low is None) and (highest is None) == (high is None):
@@ -186,7 +187,7 @@ def _within(value: Any, low: Any, high: Any) -> bool:
 
 
 def _equal(value: Any, wanted: Any) -> bool:
-    """Return whether two values are one; a number may be a text, as in every column of a CSV file."""
+    """Return whether two values are equal. A number may be a text, as in every column of a CSV file."""
     if isinstance(value, bool) or isinstance(wanted, bool):
         return str(value).lower() == str(wanted).lower()
     if value == wanted or isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""The home of `datasets`: Parquet and CSV files, folders of them and data sets of the hub, row by row."""
+"""The only user of `datasets`: Parquet and CSV files, folders of them and hub data sets, row by row."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ PLAIN = (str, int, float, bool)
 
 
 def table_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of one file, none before it is asked for. Raise `ValueError` if it can't be read."""
+    """Yield the rows of one file lazily. Raise `ValueError` if it can't be read."""
     if path.suffix.lower() == ".json":
         yield from _listed(path)
         return
@@ -38,7 +38,7 @@ def table_rows(path: Path) -> Iterator[Row]:
 
 
 def files_of(data: DataConfig, *, on_hub: bool) -> list[Path]:
-    """Return the files behind a folder, or behind a name on the hub, which are downloaded where they are not there yet."""
+    """Return the files of a folder or hub name, downloaded if necessary."""
     if not on_hub:
         return split_files(Path(data.path).expanduser(), data.config, data.split, data.path)
     folder = hub_folder(data)
@@ -52,7 +52,7 @@ def hub_folder(data: DataConfig) -> Path:
 
 
 def _separated(path: Path) -> Iterator[Row]:
-    """Yield the rows of a CSV or TSV file. Raise `ValueError` if a field does not stand under the header's name for it."""
+    """Yield the rows of a CSV or TSV file. Raise `ValueError` if the fields do not match the header."""
     tabs = path.suffix.lower() == ".tsv"
     with path.open(newline="", encoding="utf-8-sig") as file:
         lines = csv.reader(file, delimiter="\t" if tabs else ",", strict=True)
@@ -77,7 +77,7 @@ def _listed(path: Path) -> Iterator[Row]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no JSON: {error}") from error
+        raise ValueError(f"{path} is not valid JSON: {error}") from error
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, dict):
             raise ValueError(f"{path}: row {number} is {type(row).__name__}, not an object")
@@ -85,7 +85,7 @@ def _listed(path: Path) -> Iterator[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: what is null in a column is absent from its row, and bytes, as of images, are left out."""
+    """Return a value as JSON data. Null columns are omitted, and bytes, such as images, are dropped."""
     if isinstance(value, dict):
         plain = {key: _plain(inner) for key, inner in value.items()}
         return {key: inner for key, inner in plain.items() if inner is not None}

@@ -1,1 +1,1 @@
-"""Environments of gymnasium, played in text."""
+"""Gymnasium environments as text games."""

@@ -1,8 +1,8 @@
-"""Actions in text, for each kind of space: how one is described, and which one an answer gives.
+r"""Actions as text, for each kind of space: their description, and the action of an answer.
 
-Discrete: the last `\\boxed{}` names it, else the last name of an action in the answer does. Letter case is ignored.
-Text: the last `\\boxed{}` is it, else the whole answer.
-All others: the last `\\boxed{}`, else the whole answer, is JSON: numbers, lists of them, an object for a dictionary of spaces.
+Discrete: the last `\boxed{}` names it, otherwise the last action name in the answer. Case is ignored. Text: the last
+`\boxed{}`, otherwise the whole answer. All others: the last `\boxed{}`, otherwise the whole answer, is JSON: numbers, lists
+of numbers, or an object for a dictionary space.
 """
 
 import json
@@ -20,7 +20,7 @@ TAKEN = (spaces.Discrete, spaces.Text, spaces.Box, spaces.MultiDiscrete, spaces.
 
 
 def described(space: Space) -> str:
-    """Describe an action of a space in words. Raise `ValueError` for a space that no text can name an action of."""
+    """Describe the actions of a space. Raise `ValueError` for a space whose actions can't be given as text."""
     match space:
         case spaces.Dict():
             parts = ", ".join(f"{json.dumps(key)}: {described(inner)}" for key, inner in space.spaces.items())
@@ -41,12 +41,12 @@ def described(space: Space) -> str:
         case spaces.MultiBinary():
             return f"0 or 1 as a list of shape {_listed(space.shape)}"
     raise ValueError(
-        f"actions of {space} can't be given as text; there are {', '.join(kind.__name__ for kind in TAKEN)}"
+        f"actions of {space} can't be given as text; use one of {', '.join(kind.__name__ for kind in TAKEN)}"
     )
 
 
 def action_of(answer: str, space: Space, names: Sequence[str]) -> Any:
-    """Return the action that the answer gives by the rule above, an element of the space, or None if it gives none."""
+    """Return the action of an answer as an element of the space, or None if it gives none."""
     boxed = boxes(answer)
     if isinstance(space, spaces.Discrete):
         number = _named(answer, boxed, names)
@@ -76,7 +76,7 @@ def _json(text: str, space: Space) -> Any:
 
 
 def _element(space: Space, value: Any) -> Any:
-    """Return JSON data as an element of a space. A value of another form raises its own error."""
+    """Return JSON data as an element of a space. A value of another form raises an error."""
     match space:
         case spaces.Dict():
             if not isinstance(value, Mapping) or {*value} != {*space.spaces}:

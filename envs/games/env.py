@@ -1,9 +1,9 @@
-"""Any environment of gymnasium whose actions text can give, played in text: one action a turn.
+"""Any gymnasium environment with textual actions, played in text: one action a turn.
 
-`options` lists its options, `actions` has the rule by which an answer gives one. A turn that names none changes nothing
-and gets a note. Parts: `correct` (won or not), `return` (the sum of the rewards) and `bad_actions` (the share of turns that
-named no action). A game that is cut off counts its remaining turns as turns without an action, so that a limit is no way
-out if moves cost something.
+`options` documents the options, `actions` the rule that extracts an action. A turn without an action changes nothing and
+gets a note. Parts: `correct` (won or not), `return` (the sum of the rewards) and `bad_actions` (the share of turns without
+an action). A truncated game counts its remaining turns as turns without an action, so that costly moves can't be avoided by
+stalling.
 """
 
 import random
@@ -27,11 +27,11 @@ from temper.rewards.score import Score, binary_score, error_rate
 
 RETURN, BAD_ACTIONS = "return", "bad_actions"
 CHANCE = 0.5
-"""Most that one list of actions may earn: a short way often fits a small lake."""
+"""Highest mean reward of one fixed list of actions: a short path often fits a small lake."""
 
 
 class GymEnv(TaskEnv):
-    """Plays one game; its number is its seed."""
+    """One game. Its number is its seed."""
 
     game: GymGame | None = None
 
@@ -67,7 +67,7 @@ class GymEnv(TaskEnv):
         return self.continue_with([{"role": "user", "content": seen}])
 
     def score_so_far(self, task: Task) -> Score:
-        """Count the rewards so far, and those of doing nothing in the turns that are left."""
+        """Score the rewards so far, plus those of idling in the remaining turns."""
         limit = task.env.settings.max_turns
         assert limit is not None, "the definition of a game says how long it goes on"
         left = max(0, limit - self.played)
@@ -103,7 +103,7 @@ def _definition(options: dict[str, Any]) -> EnvDefinition:
     )
     try:
         reference(replace(make(random.Random(0), 1), env=game.ref()))
-    except ValueError:  # nobody knows how it is won
+    except ValueError:  # there is no known way to win
         return game
     return replace(game, demonstrate=demonstrate, reference=reference, negatives=negatives)
 

@@ -1,4 +1,4 @@
-"""The games of gymnasium that Temper knows by name: their rules in words, their actions, what is seen, when they are won."""
+"""The known gymnasium games: their rules as text, actions, observations and win conditions."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,24 +17,24 @@ STANDS = ("at red", "at green", "at yellow", "at blue", "in the taxi")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Game:
-    """What is said about a game. The defaults are those of a game that is not known."""
+    """The description of a game. The defaults apply to an unknown game."""
 
     rules: str = ""
     actions: tuple[str, ...] = ()
-    """Names in the order of the actions' numbers; empty stands for the numbers themselves."""
+    """Names in the order of the action numbers. Empty uses the numbers."""
     words: Callable[[Any, Any], str] = field(default=lambda observation, _game: values(observation))
-    """What an observation says, given the unwrapped environment too."""
+    """Returns an observation as text, given the observation and the unwrapped environment."""
     success: float = 0.0
-    """The sum of rewards that has to be exceeded for the game to be won."""
+    """The game is won if the sum of its rewards exceeds this."""
     max_steps: int = 64
     laid_out: Callable[[int, Mapping[str, Any]], Mapping[str, Any]] = field(default=lambda _number, kwargs: kwargs)
-    """The arguments of the game of a number, given those that the options name."""
+    """Returns the keyword arguments of a numbered game from those of the options."""
     idle: float | None = None
-    """The reward of a turn without an action; None is the first reward of a game, where that is below 0."""
+    """The reward of a turn without an action. None uses the first reward of a game if it is below 0."""
 
 
 def values(observation: Any) -> str:
-    """Write an observation: text as it is, a dictionary by its keys, numbers with four digits."""
+    """Write an observation: text unchanged, a dictionary by its keys, numbers with four digits."""
     if isinstance(observation, str):
         return observation
     if isinstance(observation, Mapping):
@@ -43,7 +43,7 @@ def values(observation: Any) -> str:
 
 
 def drawing(text: str) -> str:
-    """Take the colours from a drawing for terminals: what was coloured stands in brackets."""
+    """Remove the colours from a terminal drawing. Coloured text gets brackets."""
     return COLOURED.sub(r"[\1]", text).strip("\n")
 
 
@@ -71,7 +71,7 @@ def _cards(observation: Any, _game: Any) -> str:
 
 
 def _random_lake(size: int, frozen: float) -> Callable[[int, Mapping[str, Any]], Mapping[str, Any]]:
-    """Return the settings that lay out a lake of this size, a share of it frozen, unless the options give a map."""
+    """Return a function for the map of a lake of this size with a share of frozen cells, unless the options set a map."""
 
     def laid_out(number: int, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if {"desc", "map_name"} & {*kwargs}:

@@ -1,9 +1,9 @@
-"""The options of a game: which one is played, and how it is shown.
+"""The options of a game: which one, and how it is shown.
 
-All but `id` have defaults: `id` (gymnasium's), `kwargs` (for `gymnasium.make`), `actions` (names of discrete ones), `rules`
-(text for the model), `frame` (`ansi`, the drawing that the environment makes, or `text`), `max_steps` (turns until the game
-is cut off), `success` (the game is won if it has ended by itself and its rewards sum to more) and `idle` (the reward of a
-turn without an action: 0 or less, else as in `known_games`, or the first reward of a game if below 0).
+`id` (gymnasium's) is required. The others have defaults: `kwargs` (for `gymnasium.make`), `actions` (names of discrete
+ones), `rules` (text for the model), `frame` (`ansi` for the environment's drawing, or `text`), `max_steps` (turns before
+truncation), `success` (a game that ends by itself with a higher sum of rewards is won) and `idle` (the reward of a turn
+without an action, 0 or less. The default is the one of `known_games`, or the first reward of a game if it is below 0).
 """
 
 from collections.abc import Mapping
@@ -19,11 +19,11 @@ KNOWN = ("id", "kwargs", "actions", "rules", "frame", "max_steps", "success", "i
 
 
 def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a game, all of them said. Raise `ValueError` for wrong ones."""
+    """Return the complete options of a game. Raise `ValueError` for wrong ones."""
     only_known(options, KNOWN, "options")
     name, kwargs = options.get("id"), options.get("kwargs", {})
     if not isinstance(name, str):
-        raise ValueError("options.id must be the name of a game that gymnasium knows, for example FrozenLake-v1")
+        raise ValueError("options.id must be a gymnasium id, for example FrozenLake-v1")
     game = _made(name, kwargs)
     modes, space, about = game.metadata.get("render_modes", []), game.action_space, known_game(name)
     given = {key: value for key, value in options.items() if value is not None}
@@ -39,16 +39,16 @@ def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
     frame = given.get("frame") or ("ansi" if "ansi" in modes else "text")
     max_steps, success = given.get("max_steps", about.max_steps), given.get("success", about.success)
     if actions and not count:
-        raise ValueError(f"options.actions is {actions!r}; actions of {name} have no names: each is {form}")
+        raise ValueError(f"options.actions is {actions!r}; {name} has unnamed actions ({form}); remove it")
     if not _names(actions, count):
         raise ValueError(f"options.actions is {actions!r}; {name} needs {count} different names")
     if frame not in ("text", "ansi") or (frame == "ansi" and "ansi" not in modes):
         raise ValueError(f"options.frame is {frame!r}; {name} has text{', ansi' if 'ansi' in modes else ''}")
     whole("options.max_steps", max_steps, least=1)
     if not isinstance(success, int | float):
-        raise ValueError(f"options.success is {success!r}; it must be a number")
+        raise ValueError(f"options.success is {success!r}; set a number")
     if not isinstance(idle, int | float) or idle > 0:
-        raise ValueError(f"options.idle is {idle!r}; it must be a number, 0 or less")
+        raise ValueError(f"options.idle is {idle!r}; set a number of 0 or less")
     return {
         "id": name,
         "kwargs": dict(kwargs),
@@ -64,7 +64,7 @@ def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made(name: str, kwargs: Any) -> GymGame:
     if not isinstance(kwargs, Mapping):
-        raise ValueError(f"options.kwargs is {kwargs!r}; it must be a mapping")
+        raise ValueError(f"options.kwargs is {kwargs!r}; set a mapping")
     try:
         return gymnasium.make(name, disable_env_checker=True, **kwargs)
     except Exception as error:

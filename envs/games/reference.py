@@ -1,4 +1,4 @@
-"""Right and wrong ways through a game whose dynamics are known: the shortest way to win, and what misses it."""
+"""Winning and losing paths in a game with known dynamics: the shortest win, and variants that miss it."""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from temper.envs.games.actions import action_of
 from temper.envs.games.tasks import act, begin_of, view
 
 Dynamics = Mapping[Any, Mapping[int, Sequence[tuple[float, Any, float, bool]]]]
-"""As in gymnasium's toy games: state, action, and the outcomes (probability, next state, reward, whether it ends)."""
+"""The dynamics of gymnasium's toy games: state, action, and the outcomes (probability, next state, reward, end)."""
 
 
 def reference(task: Task) -> list[str]:
@@ -17,7 +17,7 @@ def reference(task: Task) -> list[str]:
     toy: Any = game.unwrapped
     game.close()
     if not hasattr(toy, "P"):
-        raise ValueError(f"{task.env.options['id']} gives no dynamics to plan with")
+        raise ValueError(f"{task.env.options['id']} has no known dynamics")
     return [f"\\boxed{{{task.env.options['actions'][action]}}}" for action in shortest_win(toy.P, toy.s)]
 
 
@@ -44,7 +44,7 @@ def demonstrate(task: Task) -> list[Message]:
 def shortest_win(dynamics: Dynamics, start: Any) -> list[int]:
     """Return the fewest actions from the start to the end with the highest reward (breadth-first search).
 
-    Raises `ValueError` if an action has several outcomes, or that end can't be reached.
+    Raise `ValueError` if an action has several outcomes, or that end is unreachable.
     """
     moves = {state: {action: _only(outcomes) for action, outcomes in by.items()} for state, by in dynamics.items()}
     ends = [reward for by in moves.values() for _, reward, ended in by.values() if ended]
@@ -64,6 +64,6 @@ def shortest_win(dynamics: Dynamics, start: Any) -> list[int]:
 
 def _only(outcomes: Sequence[tuple[float, Any, float, bool]]) -> tuple[Any, float, bool]:
     if len(outcomes) != 1:
-        raise ValueError("this game leaves the outcome of an action to chance: no plan is sure to win it")
+        raise ValueError("this game is random: no plan wins it for certain")
     ((_, reached, reward, ended),) = outcomes
     return reached, reward, ended

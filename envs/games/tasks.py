@@ -1,4 +1,4 @@
-"""Games as tasks: how a game begins, and how the model sees it."""
+"""Games as tasks: the first observation and the prompt."""
 
 import random
 from collections.abc import Mapping
@@ -40,13 +40,13 @@ def act(game: GymGame, action: Any) -> tuple[Any, float, bool, bool]:
 
 
 def describe_actions(options: Mapping[str, Any]) -> str:
-    """Return a sentence, without its full stop, about the actions that there are."""
+    """Return a sentence, without its full stop, about the actions."""
     names = options["actions"]
     return f"The actions are: {', '.join(names)}" if names else f"An action is {options['form']}"
 
 
 def prompt(options: Mapping[str, Any], first: str) -> str:
-    """Return the whole prompt of a game: games that begin alike have one prompt, on one side of the split."""
+    """Return the prompt of a game. Games with the same start share one prompt, on one side of the split."""
     return PROMPT.format(rules=options["rules"], actions=describe_actions(options), view=first).strip()
 
 

@@ -1,1 +1,1 @@
-"""One question, one final answer, compared exactly."""
+"""One question with one final answer, compared exactly."""

@@ -1,7 +1,7 @@
-"""Generated arithmetic and small algebra, with the column-by-column thought of an expert.
+"""Generated arithmetic and simple algebra, with column-by-column demonstrations.
 
-Levels: 1 sums and `x-a=b` of two-digit numbers; 2 adds differences, `x+a=b`, three digits, three summands and mixed
-chains; 3 adds products and `ax+b=c`. A level draws from all levels up to it, so that difficulty is mixed.
+Level 1 has sums and `x-a=b` of two-digit numbers. Level 2 adds differences, `x+a=b`, three digits, three summands and mixed
+chains. Level 3 adds products and `ax+b=c`. A level draws from all levels up to it.
 """
 
 import random
@@ -14,7 +14,7 @@ from temper.envs.core.worked_steps import difference_steps, sum_steps, worked_an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A question, the steps that solve it and its answer."""
+    """A question, its solution steps and its answer."""
 
     question: str
     steps: str
@@ -22,7 +22,7 @@ class Problem:
 
 
 def _number(rng: random.Random, digits: int) -> int:
-    """Return a number of 1 to `digits` digits; longer ones are likelier."""
+    """Return a number of 1 to `digits` digits. Longer ones are more likely."""
     length = max(rng.randint(1, digits), rng.randint(1, digits))
     return rng.randint(10 ** (length - 1) if length > 1 else 1, 10**length - 1)
 

@@ -29,7 +29,7 @@ class MathEnv(TaskEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         observed = super().reset(seed=seed, options=options)
         if self.task is not None and plain_number(self.task.spec["answer"]) is None:
-            shared_grader().start()  # warm by the time the answer is there
+            shared_grader().start()  # warm before the answer arrives
         return observed
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
@@ -44,11 +44,11 @@ class MathEnv(TaskEnv):
 
 
 def grade(text: str, *, reference: str, question: str = "", bare: str | None = None, boxes: Boxes = AGREE) -> Score:
-    """Judge the answer part of a turn: plain numbers exactly, other expressions by math-verify in its own process.
+    """Score the answer of a turn: plain numbers exactly, other expressions by math-verify in a separate process.
 
-    An answer that only repeats text of the question is wrong and has the part `echo`; a question that is repeated ahead
-    of the answer does not count as a part of it. `bare` is the question without the request around it, where that is not
-    the usual one. GraderError where the reference answer itself can't be checked.
+    An answer that only repeats text of the question is wrong and has the part `echo`. A repeated question before the answer
+    is ignored. `bare` is the question without the words around it, if these are unusual. Raise `GraderError` if the
+    reference answer can't be checked.
     """
     if repeats(text, question):
         return _judged(False, "echo", "repeats the question")

@@ -1,4 +1,4 @@
-"""Equality of mathematical expressions with a deadline: processes that may be killed run math-verify (`grader_child`)."""
+"""Equality of mathematical expressions with a deadline: killable processes run math-verify (`grader_child`)."""
 
 import contextlib
 import json
@@ -26,9 +26,9 @@ MAX_REPLY_BYTES = 4096
 
 
 class MathWorker:
-    """One worker: a channel to it, and a hold on its process that no other process can slip into.
+    """One worker: a channel to it, and a handle of its process that survives reuse of its id.
 
-    Raises `OSError` if there is no worker at the other end.
+    Raise `OSError` if there is no worker at the other end.
     """
 
     def __init__(self, channel: socket.socket) -> None:
@@ -44,7 +44,7 @@ class MathWorker:
         self.clock = ~hello["pid"] << 3 | 2  # its CPU time: CPUCLOCK_SCHED in the kernel's posix-timers.h
 
     def ask(self, reference: str, answer: str) -> bool:
-        """Start a check; return whether the reference answer could be read: False too where the worker is gone."""
+        """Start a check. Return whether the reference answer is readable, or False if the worker is gone."""
         try:
             self.channel.sendall(json.dumps({"reference": reference, "answer": answer}).encode() + b"\n")
         except OSError:
@@ -53,7 +53,7 @@ class MathWorker:
         return reply is not None and bool(reply["reference"])
 
     def hear(self, seconds: float) -> dict[str, Any] | None:
-        """Return the next reply, or None if none comes in time. A worker that was hardly run meanwhile is waited for longer."""
+        """Return the next reply, or None if it is late. The wait is longer if the worker got little CPU time."""
         try:
             start, used = time.monotonic(), time.clock_gettime(self.clock)
             while b"\n" not in self.said:
@@ -79,10 +79,10 @@ class MathWorker:
 
 
 class MathGrader:
-    """Workers forked by one mother process, which is started when first needed and again where it died.
+    """Workers forked by one mother process, which starts on first use and restarts after its death.
 
-    Each check has a worker to itself, from any thread; checks beyond `WORKERS` at a time wait. A worker that is ended for
-    its answer is replaced by a fork, so that nobody waits for a start.
+    Each check has a worker to itself, from any thread. Checks beyond `WORKERS` at a time wait. A worker killed during a
+    check is replaced by a fork, so no check waits for a start.
     """
 
     def __init__(self) -> None:
@@ -94,9 +94,9 @@ class MathGrader:
         self.warm = False
 
     def equal(self, *, reference: str, answer: str) -> bool | None:
-        """Return whether reference and answer are equal, or None if the answer ran over the deadline or broke the worker.
+        """Return whether reference and answer are equal, or None if the answer exceeded the deadline or broke the worker.
 
-        Raises `GraderError` if no worker can be started, or where a fresh one can't read the reference answer.
+        Raise `GraderError` if no worker can start, or if a fresh one can't read the reference answer.
         """
         with off_the_clock(), self.slots:
             with self.lock:
@@ -109,7 +109,7 @@ class MathGrader:
             return same
 
     def _check(self, reference: str, answer: str, worker: MathWorker | None) -> tuple[bool, bool | None]:
-        """Return (whether the reference answer could be read, whether the answer equals it: None if the worker broke)."""
+        """Return whether the reference is readable, and whether the answer equals it, or None if the worker broke."""
         worker = worker or self._fork()
         readable = worker.ask(reference, answer)
         reply = worker.hear(ANSWER_S) if readable else None
@@ -171,7 +171,7 @@ class MathGrader:
                 ready = b""
             if ready != b'{"warm": true}':
                 self._stop()
-                raise GraderError(f"math-verify could not be started ({ready!r}); is math-verify installed?")
+                raise GraderError(f"math-verify could not be started ({ready!r}); install math-verify")
             self.warm = True
         return control
 

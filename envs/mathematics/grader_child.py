@@ -1,14 +1,14 @@
-"""The computer algebra of the math environment: a mother process that forks workers which may be killed at any time.
+"""The computer algebra of the math environment: a mother process that forks killable workers.
 
-Run as `python -I grader_child.py` with the control socket as standard input. The mother imports and warms math-verify,
-says `{"warm": bool}`, and then forks a worker for each descriptor that it is sent; it never sees an answer. A worker
-writes `{"pid": int, "seal": {...}}` on its descriptor, then reads lines `{"reference": LaTeX, "answer": LaTeX}`. It answers
-each by two lines: `{"reference": bool}` (whether it could read the reference answer) and `{"equal": bool, "worn": bool}`.
-Replace a worn worker (a check was slow or took much memory). Whoever asked ends a worker that runs over its time; the kernel
-does if nobody is left to.
+Run it as `python -I grader_child.py` with the control socket as standard input. The mother imports and warms math-verify,
+writes `{"warm": bool}`, and forks a worker for each descriptor that it receives. It never sees an answer. A worker writes
+`{"pid": int, "seal": {...}}` on its descriptor, then reads lines `{"reference": LaTeX, "answer": LaTeX}`. It answers each
+by two lines: `{"reference": bool}` (whether it could read the reference answer) and `{"equal": bool, "worn": bool}`.
+Replace a worn worker (a check was slow or took much memory). The client kills a worker at its deadline, and the kernel does
+if the client is gone.
 
-Workers read nothing but their libraries, and can't open sockets, fork or execute (`temper.envs.sandbox.seal`), which each of
-them tries out (`envs.sandbox.seal_probe`). If the mother is root she becomes nobody, if her libraries can then be read.
+Workers can read only their libraries, and can't open sockets, fork or execute (`temper.envs.sandbox.seal`). Each verifies
+this (`envs.sandbox.seal_probe`). A root mother becomes `nobody` if its libraries stay readable.
 """
 
 import json
@@ -27,7 +27,7 @@ from sympy import Add, preorder_traversal
 
 temper = sys.modules["temper"] = types.ModuleType(
     "temper"
-)  # this file runs by its path, in a process that has no import path
+)  # this file runs by its path in a process without an import path
 temper.__path__ = [os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))]
 from temper.envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
 
@@ -58,12 +58,12 @@ WARM_UP = (
 
 
 def parsed(text: str) -> list[Any]:
-    """Return what math-verify reads in a LaTeX expression, or empty if it can't."""
+    """Return the expressions that math-verify reads in a LaTeX text, empty if it can't."""
     return list(parse(f"\\boxed{{{text}}}", extraction_config=LATEX, parsing_timeout=None, fallback_mode="no_fallback"))
 
 
 def equal(references: list[Any], answer: str) -> bool:
-    """Return whether an answer equals the reference answer as read. A sum of numbers that was left unadded equals nothing."""
+    """Return whether an answer equals the parsed reference. An unevaluated sum of numbers equals nothing."""
     answers = parsed(answer)
     if not references or not answers or (any(map(unadded, answers)) and not any(map(unadded, references))):
         return False
@@ -114,7 +114,7 @@ def say(channel: int, reply: dict[str, Any]) -> None:
 
 
 def read_line(channel: int) -> bytes:
-    """Return the next request, or empty if the channel is closed. There is never more than one under way."""
+    """Return the next request, or empty if the channel is closed. At most one request is pending."""
     line = b""
     while not line.endswith(b"\n") and (part := os.read(channel, MAX_REQUEST_BYTES)):
         line += part

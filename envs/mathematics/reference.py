@@ -1,4 +1,4 @@
-"""Right and wrong answers to questions of mathematics, made from the answer that a task holds."""
+"""Right and wrong answers to mathematics questions, from a task's answer."""
 
 from collections.abc import Iterator
 from fractions import Fraction

@@ -13,7 +13,7 @@ from temper.rewards.plain_numbers import MAX_CHARACTERS
 REQUEST = "\nPut the final answer in \\boxed{}."
 AGREE: Boxes = "agree"
 BOXES = "boxes"
-"""Option, and part of a spec: whether an answer's boxes must agree, or the last one counts."""
+"""Option and spec key: whether an answer's boxes must agree, or the last one counts."""
 KINDS = {QUESTION: (QUESTION,)}
 
 
@@ -37,7 +37,7 @@ def load_answer(row: dict[str, Any], prompts: Prompts = USUAL, boxes_are: Boxes 
         return _task(question, boxed[-1] if boxed else text.strip().strip("$"), prompts, boxes_are)
     boxed = boxes(field(row, "solution", str))
     if not boxed:
-        raise ValueError("field 'solution' has no closed \\boxed{...}; give one, or a field 'answer'")
+        raise ValueError("field 'solution' has no closed \\boxed{...}; add one, or a field 'answer'")
     return _task(question, boxed[-1], prompts, boxes_are)
 
 
@@ -57,7 +57,7 @@ def formats(prompts: Prompts, boxes_are: Boxes = AGREE) -> tuple[RowFormat, ...]
 
 
 def asked(task: Task) -> str:
-    """Return the question of a task without the words that request an answer."""
+    """Return the question of a task without the words around it."""
     return str(task.spec[QUESTION]) if QUESTION in task.spec else last_user_text(task).removesuffix(REQUEST)
 
 

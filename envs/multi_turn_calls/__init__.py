@@ -1,1 +1,1 @@
-"""Dialogues of several turns whose calls change simulated services."""
+"""Dialogues of several user turns whose calls change simulated services."""

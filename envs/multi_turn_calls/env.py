@@ -1,7 +1,8 @@
-"""Dialogues of several turns of the Berkeley Function-Calling Leaderboard, with its own simulators, which a user names.
+"""The multi-turn dialogues of the Berkeley Function-Calling Leaderboard on its own simulators, which the user installs.
 
-Option: `simulators`, the folder of a clone of github.com/ShishirPatil/gorilla or of an installed `bfcl_eval`; without it those
-of the clone in which the rows lie, else the installed ones. They run in a process of their own (`simulators`).
+Option: `simulators`, the folder of a clone of github.com/ShishirPatil/gorilla or of an installed `bfcl_eval`. The default
+is the clone that contains the rows, otherwise the installed package. The simulators run in a separate process
+(`simulators`).
 """
 
 from collections import Counter
@@ -28,17 +29,17 @@ MAX_CALLS = 64
 TOO_MANY = f"{ERROR} more than {MAX_CALLS} calls in a turn"
 MAX_STEPS = 20
 MAX_TURNS = 8 * (MAX_STEPS + 1)
-"""Turns of the model: the published dialogues have up to eight of the user."""
+"""Turns of the model. Published dialogues have up to eight user turns."""
 USER_TURNS = "user_turns"
 
 
 class MultiTurnCallsEnv(TaskEnv):
-    """A user asks several things in turn; turns of the model with calls are answered by one tool message a call.
+    """A user makes several requests in turn. Turns of the model with calls are answered by one tool message per call.
 
-    A turn without calls ends the user's turn, which is judged (`judge.fault_of`): the first wrong one ends the episode, and the
-    next of the user follows a right one. A turn with a call that can't be read counts as one without calls. In each turn of the
-    user at most 20 of the model's may have calls. Right is an episode in which all the user's turns are. Parts: `user_turns`
-    (the share of them that is right), `format` (0 if a call could not be read).
+    A turn without calls ends the user turn, which `fault_of` checks. The first wrong user turn ends the episode. A turn
+    with an unreadable call counts as one without calls. Up to 20 turns of the model per user turn may have calls. The
+    episode is right if all user turns are. Parts: `user_turns` (the share of right ones) and `format` (0 if a call was
+    unreadable).
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -105,7 +106,7 @@ class MultiTurnCallsEnv(TaskEnv):
 
 
 def with_folder(folder: Path, *, package: Path | None) -> EnvDefinition:
-    """Return the environment of the rows in a folder. Without a package it takes the simulators that belong to the folder."""
+    """Return the environment of the rows in a folder. Without a package it uses the simulators that belong to the folder."""
     found = package or package_for(folder)
     load = partial(rows.load, folder=folder, package=found)
     dialogues = RowFormat(name="bfcl_v4_multi_turn", matches=rows.is_dialogue, load=load)
@@ -135,11 +136,12 @@ def _definition(package: Path | None) -> EnvDefinition:
 
 
 def fault_of(*, wanted: Sequence[str], seen: Sequence[str], differing: Sequence[str]) -> str:
-    """Return the mistake at the end of a user's turn with reference calls, or an empty text.
+    """Return the mistake at the end of a user turn with reference calls, or an empty text.
 
     The rule follows the leaderboard's `multi_turn_checker`. A turn without reference calls is not checked: the next turn
     shows the state that its calls left. `wanted` are the results of this turn's reference calls, `seen` the results of all
-    calls of the model so far. `differing` are the simulator attributes that differ from the state after the reference calls.
+    calls of the model so far. `differing` are the simulator attributes that differ from the state after the reference
+    calls.
     """
     if differing:
         return f"{', '.join(differing)} not as wanted"

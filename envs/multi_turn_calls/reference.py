@@ -1,4 +1,4 @@
-"""Right and wrong dialogues of several turns, made from the reference calls that a task holds."""
+"""Right and wrong multi-turn dialogues, from a task's reference calls."""
 
 from collections.abc import Iterator
 from typing import Any

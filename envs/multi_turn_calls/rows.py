@@ -1,9 +1,9 @@
-"""Rows of several turns of the Berkeley Function-Calling Leaderboard, version 4, as its files have them.
+"""Multi-turn rows of the Berkeley Function-Calling Leaderboard, version 4, in the layout of its files.
 
-A row has the user's `question` turn by turn, the `involved_classes` with their `initial_config`, and in the category
-`miss_func` the functions that are first offered in a later turn (`missed_function`), which has no user text. Reference
-calls are texts of Python calls, parsed and never run. They are stored by id in `possible_answer/` below the rows. The function
-documents are in the package of the simulators.
+A row has the user's `question` by turn and the `involved_classes` with their `initial_config`. In the category `miss_func`
+a later turn without user text offers further functions (`missed_function`). Reference calls are texts of Python calls,
+parsed and never run. They are stored by id in `possible_answer/` below the rows. The function documents are in the package
+of the simulators.
 """
 
 import ast
@@ -24,7 +24,7 @@ from temper.envs.tool_use.leaderboard_rows import answer_to, category_of, shown_
 CATEGORIES = tuple(f"multi_turn_{kind}" for kind in ("base", "miss_func", "miss_param", "long_context"))
 ANSWERS = tuple(f"possible_answer/BFCL_v4_{category}.json" for category in CATEGORIES)
 OFFER = "{functions}\nI have updated some more functions you can choose from. What about now?"
-"""What the user says, in the leaderboard's form for models that are told of functions in words, when more are offered."""
+"""The user's message that offers more functions, in the leaderboard's form for models with functions as text."""
 
 
 def is_dialogue(row: Row) -> bool:
@@ -34,12 +34,13 @@ def is_dialogue(row: Row) -> bool:
 def load(row: Row, *, folder: Path, package: Path) -> Task:
     """Make a task of a row, with the answer below `folder` and the documents in `package`.
 
-    Its spec has the scene, the user's later turns, and the reference calls of each turn. Raise `ValueError` if one is missing.
+    Its spec has the scene, the later user turns, and the reference calls of each turn. Raise `ValueError` if one is
+    missing.
     """
     category, classes = category_of(row), field(row, "involved_classes", list)
     for name in classes:
         if name not in MODULES:
-            raise ValueError(f"field 'involved_classes' has {name!r}; the simulators are {', '.join(MODULES)}")
+            raise ValueError(f"field 'involved_classes' has {name!r}; use one of {', '.join(MODULES)}")
     documents = {document["name"]: document for name in classes for document in _documents(package, MODULES[name])}
     later = _withheld(row, documents)
     turns = _turns(
@@ -73,7 +74,7 @@ def _withheld(row: Row, documents: Mapping[str, Any]) -> dict[int, list[str]]:
     found = {int(place): names for place, names in row.get("missed_function", {}).items()}
     for name in (name for names in found.values() for name in names):
         if name not in documents:
-            raise ValueError(f"field 'missed_function' has {name!r}, which none of the row's classes has")
+            raise ValueError(f"field 'missed_function' has {name!r}, which is in none of the row's classes")
     return found
 
 
@@ -95,15 +96,15 @@ def _turns(row: Row, offered: Mapping[int, list[Tool]]) -> list[list[Message]]:
 
 
 def call_in(text: str, documents: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call that a text such as `cd(folder='docs')` is; arguments without names are in the order of the document.
+    """Return the call of a text such as `cd(folder='docs')`. Positional arguments follow the order of the document.
 
-    Raise `ValueError` for any other text: nothing of it is run.
+    Raise `ValueError` for any other text. Nothing is executed.
     """
     try:
         return _call(ast.parse(text, mode="eval").body, documents)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(
-            f"the reference call {text!r:.120} is no call of a known function with literals: {error}"
+            f"the reference call {text!r:.120} is not a call of a known function with literals: {error}"
         ) from error
 
 
@@ -120,7 +121,7 @@ def _call(node: ast.expr, documents: Mapping[str, Any]) -> dict[str, Any]:
 def _documents(package: Path, module: str) -> Sequence[dict[str, Any]]:
     path = package / DOCUMENTS / f"{module}.json"
     if not path.is_file():
-        raise ValueError(f"{path} is not there, with the functions that the model may call; keep the package as it is")
+        raise ValueError(f"{path} with the model's functions is missing; reinstall the package")
     return _read(path, path.stat().st_mtime_ns)
 
 

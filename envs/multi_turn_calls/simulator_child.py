@@ -1,14 +1,14 @@
-"""The leaderboard's simulators in a process of their own, which may be killed at any time: they carry out calls.
+"""The leaderboard's simulators in a separate, killable process, which executes calls.
 
     simulator_child.py FOLDER CPU_S
 
-FOLDER holds the package `bfcl_eval`. Its first line says what its seal stops (`seal_probe`) and which simulators can't be had.
-It reads lines `{"classes", "config", "long_context", "model", "reference"}`, the last two lists of calls
-`{"name", "arguments"}`. It answers `{"model", "reference", "differing", "spans"}` or `{"fault"}`: the results of each list on
-fresh simulators, the attributes in which the simulators then differ, and for each of the model's calls its start since the
-request and its duration, in seconds. A request that takes more than CPU_S seconds of processor time ends
-the process. Simulators are imported under the seal: they read their own files and those of the installed libraries, and
-can't write, open sockets, fork or execute.
+FOLDER holds the package `bfcl_eval`. The first output line reports the seal (`seal_probe`) and the simulators that can't be
+loaded. The process reads lines `{"classes", "config", "long_context", "model", "reference"}`, the last two lists of calls
+`{"name", "arguments"}`. It answers `{"model", "reference", "differing", "spans"}` or `{"fault"}`: the results of each list
+on fresh simulators, the attributes in which the simulators then differ, and for each of the model's calls its start since
+the request and its duration, in seconds. A request that takes more than CPU_S seconds of processor time ends the process.
+Simulators are imported under the seal: they read their own files and the installed libraries, and can't write, open
+sockets, fork or execute.
 """
 
 import copy
@@ -25,7 +25,7 @@ from typing import Any
 
 temper = sys.modules["temper"] = types.ModuleType(
     "temper"
-)  # this file runs by its path, in a process that has no import path
+)  # this file runs by its path in a process without an import path
 temper.__path__ = [os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))]
 from temper.envs.multi_turn_calls.simulator_names import ERROR, MODULES, ROOM, STATELESS  # noqa: E402
 from temper.envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
@@ -38,7 +38,7 @@ Answer = tuple[str, float, float]
 
 
 def loaded(folder: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the classes of the simulators that can be imported, and of all others why not."""
+    """Return the simulator classes that can be imported, and for the others the reason."""
     if not os.access(folder, os.R_OK | os.X_OK):
         return {}, dict.fromkeys(
             MODULES, f"user {os.getuid()}, as whom it runs, may not read {folder}; let others read it"
@@ -50,13 +50,13 @@ def loaded(folder: str) -> tuple[dict[str, Any], dict[str, str]]:
     for name, module in MODULES.items():
         try:
             classes[name] = vars(importlib.import_module(f"{ROOM}.{module}"))[name]
-        except Exception as error:  # whatever a module of others raises
+        except Exception as error:  # a third-party module may raise anything
             unusable[name] = f"{type(error).__name__}: {error}"
     return classes, unusable
 
 
 def opened(classes: dict[str, Any], request: dict[str, Any]) -> Instances:
-    """Return new simulators in the state with which a dialogue begins."""
+    """Return new simulators in the initial state of a dialogue."""
     made = {}
     for name in request["classes"]:
         made[name] = classes[name]()
@@ -67,7 +67,7 @@ def opened(classes: dict[str, Any], request: dict[str, Any]) -> Instances:
 
 
 def results(instances: Instances, calls: Sequence[Call]) -> list[Answer]:
-    """Carry out calls in order; return what each answers. Of two simulators with the same method the later one has it."""
+    """Execute calls in order and return their answers. If two simulators have the same method, the later one is called."""
     methods: dict[str, Callable[..., Any]] = {}
     for instance in instances.values():
         methods |= {name: method for name, method in inspect.getmembers(instance, inspect.ismethod) if name[0] != "_"}
@@ -75,13 +75,13 @@ def results(instances: Instances, calls: Sequence[Call]) -> list[Answer]:
 
 
 def timed(methods: dict[str, Callable[..., Any]], call: Call) -> Answer:
-    """Return the answer to a call, when it began on the monotonic clock, and the seconds that it took."""
+    """Return the answer to a call, its start on the monotonic clock, and its duration in seconds."""
     began = time.monotonic()
     return result(methods, call), began, time.monotonic() - began
 
 
 def result(methods: dict[str, Callable[..., Any]], call: Call) -> str:
-    """Return the answer to a call, as text: an exception is one that the model is told."""
+    """Return the answer to a call as text. The model sees an exception."""
     if call["name"] not in methods:
         return f"{ERROR} name {call['name']!r} is not defined"
     try:
@@ -97,7 +97,7 @@ def result(methods: dict[str, Callable[..., Any]], call: Call) -> str:
 
 
 def differing(model: Instances, reference: Instances) -> list[str]:
-    """Return the public attributes of the reference's simulators that are others in the model's."""
+    """Return the public attributes that differ between the two sets of simulators."""
     return [
         f"{name}.{key}"
         for name, right in reference.items()
@@ -107,7 +107,7 @@ def differing(model: Instances, reference: Instances) -> list[str]:
 
 
 def answered(classes: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a request; `fault` where a simulator failed that was not merely called wrongly."""
+    """Return the answer to a request, with `fault` if a simulator failed other than by a wrong call."""
     came = time.monotonic()
     try:
         model, reference = opened(classes, request), opened(classes, request)

@@ -1,4 +1,4 @@
-"""How the leaderboard (`bfcl_eval`) names its simulators, and where they and their documents lie in its package."""
+"""The leaderboard's simulators (`bfcl_eval`): their names, and their locations and documents in the package."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -20,20 +20,20 @@ MODULES: Mapping[str, str] = {
 """The module of each simulator, which is also the name of its document."""
 STATELESS = ("MathAPI",)
 ERROR = "Error during execution:"
-"""How the answer to a call begins that raised an exception."""
+"""Prefix of the answer to a call that raised an exception."""
 PLACES = (
     PACKAGE,
     f"berkeley-function-call-leaderboard/{PACKAGE}",
     f"gorilla/berkeley-function-call-leaderboard/{PACKAGE}",
 )
 REMEDY = (
-    "`git clone https://github.com/ShishirPatil/gorilla` and give the folder by options.simulators, or that of an installed "
+    "run `git clone https://github.com/ShishirPatil/gorilla` and set options.simulators to the folder, or to an installed "
     "bfcl-eval (`pip install --no-deps bfcl-eval`; the mathematics also needs mpmath)"
 )
 
 
 def package_at(folder: Path) -> Path | None:
-    """Return the package at, in or below a folder, such as that of a clone, or None if there is none."""
+    """Return the package at, in or below a folder, such as a clone, or None if there is none."""
     whole = folder.resolve()
     for place in (*([whole] if whole.name == PACKAGE else []), *(whole / below for below in PLACES)):
         if (place.joinpath(*ROOM.split(".")[1:])).is_dir():
@@ -44,12 +44,12 @@ def package_at(folder: Path) -> Path | None:
 def package_named(given: str) -> Path:
     found = package_at(Path(given).expanduser())
     if found is None:
-        raise ValueError(f"options.simulators={given}: no package {PACKAGE} with simulators is there; {REMEDY}")
+        raise ValueError(f"options.simulators={given} has no package {PACKAGE} with simulators; {REMEDY}")
     return found
 
 
 def package_for(folder: Path) -> Path:
-    """Return the package to which a folder of rows belongs, else the installed one, which is not imported."""
+    """Return the package that contains a folder of rows, otherwise the installed one, without importing it."""
     found = package_at(folder.resolve().parent) or package_at(folder)
     spec = find_spec(PACKAGE) if found is None else None
     if spec is not None:

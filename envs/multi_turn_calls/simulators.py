@@ -1,7 +1,7 @@
-"""Simulated services as seen from outside their process (`simulator_child`): what calls return, and what they leave behind.
+"""Client of the simulator process (`simulator_child`): the results of calls, and the state that they leave.
 
-The process keeps nothing: every request makes the simulators anew and carries out all calls of a dialogue up to now, so that
-it may be killed at any time, and one serves all episodes of a worker.
+The process keeps no state. Every request makes new simulators and executes all calls of the dialogue so far. It may be
+killed at any time, and one process serves all episodes of a worker.
 """
 
 import time
@@ -23,7 +23,7 @@ Calls = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The simulators of a dialogue, and the state in which each begins."""
+    """The simulators of a dialogue and their initial states."""
 
     classes: tuple[str, ...]
     config: Mapping[str, Any]
@@ -32,9 +32,9 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What the model's calls and the reference ones returned, and the attributes (`Class.name`) that differ after them.
+    """The results of the model's and the reference calls, and the attributes (`Class.name`) that differ after them.
 
-    `spans` are of the model's calls when each began, on the monotonic clock, and what it took, in seconds.
+    `spans` has the start of each of the model's calls on the monotonic clock and its duration, in seconds.
     """
 
     model: tuple[str, ...]
@@ -44,19 +44,19 @@ class Played:
 
 
 class Simulators:
-    """One child process. Requests go one at a time, from any thread; they have deadlines of their own, off any other."""
+    """One child process. Requests run one at a time, from any thread, with their own deadlines."""
 
     def __init__(self, package: Path, *, cpu_s: float = CPU_S, wall_s: float = WALL_S) -> None:
-        """`package` is the folder of `bfcl_eval`; a request may take `cpu_s` of processor time and `wall_s` in all."""
+        """`package` is the folder of `bfcl_eval`. A request may take `cpu_s` of processor time and `wall_s` in all."""
         self.package = package
         self.wall_s = wall_s
         self._process = LineProcess(CHILD, "the simulators", (str(package.parent), str(cpu_s)))
 
     def play(self, scene: Scene, *, model: Calls, reference: Calls) -> Played | None:
-        """Carry out the model's calls and the reference ones, each on simulators of their own.
+        """Execute the model's and the reference calls, each on fresh simulators.
 
-        Return None if the model's calls took too long or ended the process twice, but the reference calls alone did not. Raise
-        `EnvironmentFault` if a simulator can't be loaded, fails, or does not finish the reference calls.
+        Return None if the model's calls took too long or ended the process twice, but the reference calls alone did not.
+        Raise `EnvironmentFault` if a simulator can't be loaded, fails, or does not finish the reference calls.
         """
         with off_the_clock(), self._process.lock:
             reply = self._ask(scene, model, reference)

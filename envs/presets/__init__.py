@@ -1,1 +1,1 @@
-"""Standard sets for evaluation, each declared: where its rows lie, how they are put and judged, and who published that."""
+"""Benchmarks as declarations: location of the rows, prompt, scoring and publication."""

@@ -1,4 +1,4 @@
-"""The standard sets by name. An entry is one `Preset` in a file of its family and one line here."""
+"""The benchmarks by name. To add one, define a `Preset` in a file of its family and add one line here."""
 
 import difflib
 from collections.abc import Mapping
@@ -33,11 +33,11 @@ def preset_of(name: str) -> Preset:
         return PRESETS[name]
     nearest = difflib.get_close_matches(name, PRESETS, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise ValueError(f"unknown preset {name!r}; there are {', '.join(PRESETS)}{hint}")
+    raise ValueError(f"unknown preset {name!r}{hint}; use one of {', '.join(PRESETS)}")
 
 
 def with_preset(env: str, given: Any) -> Any:
-    """Return the settings of an environment with those of the standard set that it names, if it names one."""
+    """Return the settings of an environment, completed by its benchmark if it names one."""
     if not (isinstance(given, Mapping) and given.get("preset") is not None):
         return given
     try:

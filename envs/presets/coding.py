@@ -1,4 +1,4 @@
-"""Standard sets of programming: programs that are executed against tests, in the sandbox."""
+"""Programming benchmarks: programs tested in the sandbox."""
 
 from temper.envs.data.config import DataConfig
 from temper.envs.presets.preset import Preset

@@ -1,4 +1,4 @@
-"""Standard sets of mathematics: one final answer each, compared exactly."""
+"""Mathematics benchmarks: one final answer each, compared exactly."""
 
 from temper.envs.data.config import DataConfig
 from temper.envs.presets.preset import Preset

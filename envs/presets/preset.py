@@ -1,4 +1,4 @@
-"""A standard set, as plain declared data."""
+"""A benchmark as plain declared data."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
@@ -11,54 +11,54 @@ PLACE = ("path", "config", "split", "revision")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """A published set of evaluation tasks: the settings that play it here, and what a quoted number needs to say."""
+    """A published set of evaluation tasks: its settings here, and the facts to quote with a score."""
 
     name: str
-    """What it is called on the command line and in a configuration."""
+    """Its name on the command line and in a configuration."""
     title: str
-    """What people call it."""
+    """Its name for people."""
     env: str
-    """The environment that plays it."""
+    """The environment that runs it."""
     data: DataConfig
-    """Its rows, as they are published."""
+    """Its rows as published."""
     rows: int
-    """How many they are."""
+    """The number of its rows."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """`envs.NAME.options`, among them the prompt if it is not the rows' own."""
+    """`envs.NAME.options`, including the prompt if the rows have none."""
     prompt: str
-    """If the prompt is published."""
+    """The source of the prompt."""
     rule: str
-    """What makes an answer right."""
+    """The rule for a right answer."""
     tokens: int
-    """Most tokens of an answer, its thought included, unless the user sets a limit."""
+    """Token limit of an answer with its thinking, unless the user sets one."""
     samples: str
-    """How it is usually quoted: answers to a task, and how they are drawn."""
+    """The usual way to quote it: answers per task and sampling."""
     source: str
     """The paper."""
     differs: str
-    """What differs from the published harness."""
+    """Differences from the published harness."""
 
     def env_settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings of an environment that is this set, as a configuration has them, with what is given over them.
+        """Return the environment settings of the benchmark, with `given` on top, as a configuration has them.
 
-        It is for evaluation alone, without a share of training, unless `given` has data of its own to train on. Data that is
-        given by its place is of the published form: its columns and its filter stay unless others are given. Raise
-        `ValueError` if `given` asks for another environment, or for training on the set itself.
+        It is for evaluation only, without a training share, unless `given` has data to train on. Data in `given` with only
+        a path keeps the benchmark's columns and filter. Raise `ValueError` if `given` sets another environment, or trains
+        on the benchmark itself.
         """
         if given.get("kind") not in (None, self.env):
-            raise ValueError(f"kind={given['kind']}: the preset {self.name} is played by {self.env}; leave kind out")
+            raise ValueError(f"kind={given['kind']}: the preset {self.name} uses {self.env}; remove kind")
         data = given.get("data")
         if data is not None and self._is_own(data):
             raise ValueError(
-                f"data={data}: these rows are the preset {self.name}, which is for evaluation; give others"
+                f"data={data}: these rows are the preset {self.name}, which is for evaluation; set other data"
             )
         options = {**self.options, **(given.get("options") or {})}
         share = {"share": 0.0 if data is None else 1.0}
         whole = {**share, **given, "kind": self.env, "options": options}
         if data is None and whole["share"] != 0:
             raise ValueError(
-                f"share={whole['share']}: the preset {self.name} is for evaluation and is not trained on; leave share out, or "
-                f"give data to train on"
+                f"share={whole['share']}: the preset {self.name} is for evaluation only; remove share, or "
+                f"set data to train on"
             )
         return whole | {"eval_data": self._data(given.get("eval_data"))}
 

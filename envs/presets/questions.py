@@ -1,4 +1,4 @@
-"""Standard sets of questions whose answers can be checked exactly."""
+"""Question benchmarks with exactly checkable answers."""
 
 from temper.envs.data.config import DataConfig
 from temper.envs.presets.preset import Preset

@@ -1,10 +1,10 @@
-"""Standard sets of function calls: the Berkeley Function-Calling Leaderboard, version 4, of one turn and of several."""
+"""Function-calling benchmarks: the Berkeley Function-Calling Leaderboard, version 4, single-turn and multi-turn."""
 
 from temper.envs.data.config import DataConfig
 from temper.envs.presets.preset import Preset
 
 FOLDER = "gorilla/berkeley-function-call-leaderboard/bfcl_eval/data"
-"""Where its files lie beside a clone of github.com/ShishirPatil/gorilla."""
+"""The folder of its files next to a clone of github.com/ShishirPatil/gorilla."""
 SAME_CALLS = "the calls are the accepted ones, in any order: names, types and values by the leaderboard's rules"
 SOURCE = (
     "Patil et al., The Berkeley Function Calling Leaderboard, ICML 2025; data and rules of github.com/ShishirPatil/gorilla at "
@@ -27,7 +27,7 @@ ROWS = {
     "live_irrelevance": (884, NO_CALL),
     "live_relevance": (16, ANY_CALL),
 }
-"""How many rows each category has, and what is right in it."""
+"""The number of rows of each category, and its rule for a right answer."""
 
 
 def _preset(category: str, rows: int, rule: str) -> Preset:

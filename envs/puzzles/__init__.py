@@ -1,1 +1,1 @@
-"""The generators and scores of reasoning-gym."""
+"""The generators and scorers of reasoning-gym."""

@@ -1,12 +1,12 @@
-"""reasoning-gym (https://github.com/open-thought/reasoning-gym): its generators as tasks, its scores as rewards.
+r"""reasoning-gym (https://github.com/open-thought/reasoning-gym): its generators as tasks, its scores as rewards.
 
-Options: `dataset` (a name, or a list of names, by default all but `LEFT_OUT`) and, for one data set, `config` with
-the settings of that data set, which also set its difficulty. The part `correct` is 1 for the library's full score alone. The
-part `score` is the library's own, from 0 to 1: it pays wrong answers too, so weigh it with care. If the library would take
-wrong answers, `temper.envs.puzzles.library_child.CONDITIONS` refuses them.
+Options: `dataset` (a name or a list of names, by default all but `LEFT_OUT`) and, for one data set, `config` with its
+settings, which include the difficulty. The part `correct` is 1 only for the library's full score. The part `score` is the
+library's score from 0 to 1. It rewards wrong answers too, so weigh it with care.
+`temper.envs.puzzles.library_child.CONDITIONS` refuses wrong answers that the library would accept.
 
-The answer is what stands between `<answer>` and `</answer>`, else in `\\boxed{}`, else the whole text; several of them
-that differ are no answer.
+The answer is the text between `<answer>` and `</answer>`, otherwise in `\boxed{}`, otherwise the whole text. Several
+different ones give no answer.
 """
 
 import random
@@ -34,16 +34,16 @@ WHOLE_NUMBER = re.compile(r"-?\d{1,15}")
 MAX_CHARACTERS = 20_000
 SCORE = "score"
 LEFT_OUT = ("game_of_life", "propositional_logic")
-"""Data sets that take part only by name: an empty board is often right, and one formula follows from most premises."""
+"""Data sets that are used only by name: an empty board is often right, and one formula follows from most premises."""
 FEW_ANSWERS = (
     *("acre", "aiw", "binary_alternation", "circuit_logic", "count_bits", "course_schedule", "game_of_life"),
     *("family_relationships", "game_of_life_halting", "gcd", "isomorphic_strings", "letter_counting", "maze"),
     *("mahjong_puzzle", "polynomial_equations", "ransom_note", "rotten_oranges", "self_reference", "syllogism"),
     *("largest_island", "shortest_path", "zebra_puzzles"),
 )
-"""Data sets in which more than a fifth of the tasks have the same answer."""
+"""Data sets in which more than a fifth of the tasks share an answer."""
 CHANCE = 0.85
-"""Most that one answer to every task may earn in these."""
+"""Highest mean reward of one fixed answer in these."""
 
 
 class PuzzleEnv(TaskEnv):
@@ -73,7 +73,9 @@ def _library_score(task: Task, text: str) -> float | None:
     except ValueError as error:
         raise GraderError(str(error)) from error
     if REQUEST.format(question) != task.messages[0]["content"]:
-        raise GraderError(f"{origin} is another question here; was it made by another version of reasoning-gym?")
+        raise GraderError(
+            f"{origin} is another question in the installed version of reasoning-gym; install the version that made it"
+        )
     return library.score(origin, text)
 
 
@@ -103,7 +105,7 @@ def generate(
 
 def reference(task: Task) -> list[str]:
     if task.spec["answer"] is None:
-        raise ValueError(f"data set {task.spec['dataset']} gives no answer to seed {task.spec['seed']}")
+        raise ValueError(f"data set {task.spec['dataset']} has no answer for seed {task.spec['seed']}")
     return [_marked(task.spec["answer"])]
 
 
@@ -123,15 +125,17 @@ def _marked(answer: str) -> str:
 
 def configure(options: Mapping[str, Any]) -> EnvDefinition:
     if find_spec("reasoning_gym") is None:
-        raise ValueError("reasoning-gym is not installed: its pycosat needs a C compiler; then `make clean setup`")
+        raise ValueError(
+            "reasoning-gym is not installed; install a C compiler for its pycosat, then run `make clean setup`"
+        )
     known = ("dataset", "config")
     only_known(options, known, "options")
     named, config = options.get("dataset", []), options.get("config", {})
     names = [named] if isinstance(named, str) else named
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"options.dataset is {named!r}; it must be the name of a data set, or a list of names")
+        raise ValueError(f"options.dataset is {named!r}; set the name of a data set, or a list of names")
     if not isinstance(config, Mapping):
-        raise ValueError(f"options.config is {config!r}; it must be a mapping")
+        raise ValueError(f"options.config is {config!r}; set a mapping")
     if config and len(names) != 1:
         raise ValueError("options.config needs options.dataset to name one data set")
     keys = shared_library("making").datasets()

@@ -1,4 +1,4 @@
-"""reasoning-gym as seen from outside its process (`envs.puzzles.library_child`): puzzles and scores by data set and seed."""
+"""Client of the reasoning-gym process (`envs.puzzles.library_child`): puzzles and scores by data set and seed."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ Purpose = Literal["making", "scoring"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a puzzle is made from: the same on every machine with the same version of the library."""
+    """The source of a puzzle, which is the same on every machine with the same version of the library."""
 
     dataset: str
     config: Mapping[str, Any]
@@ -26,14 +26,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puzzle:
-    """A question, and a right answer to it, None if the data set gives none."""
+    """A question and a right answer, or None if the data set has none."""
 
     question: str
     answer: str | None
 
 
 class PuzzleLibrary:
-    """One child process. Requests go one at a time, from any thread; they have deadlines of their own, off any other."""
+    """One child process. Requests run one at a time, from any thread, with their own deadlines."""
 
     def __init__(self) -> None:
         self._process = LineProcess(CHILD, "reasoning-gym")
@@ -53,9 +53,9 @@ class PuzzleLibrary:
             return self._make(origin)
 
     def score(self, origin: Origin, text: str) -> float | None:
-        """Return the score of an answer, from 0 to 1, or 0 if the scorer raised, None if the answer took too long.
+        """Return the score of an answer, from 0 to 1, 0 if the scorer raised, or None if the answer took too long.
 
-        Raises `GraderError` if a right answer is no better off.
+        Raise `GraderError` if the library can't score a right answer either.
         """
         with off_the_clock(), self._process.lock:
             answer = self._make(origin).answer
@@ -64,13 +64,13 @@ class PuzzleLibrary:
                 self._make(origin)
                 right = self._score(origin, answer)
                 if right is None or right["score"] != 1.0:
-                    raise GraderError(f"{origin}: its own answer can't be scored ({right})")
+                    raise GraderError(f"{origin}: the library can't score its own answer ({right})")
             return None if reply is None else float(reply["score"] or 0.0)
 
     def _make(self, origin: Origin) -> Puzzle:
         reply = self._process.ask(asdict(origin), seconds=MAKE_S)
         if reply is None:
-            raise GraderError(f"{origin} could not be made in {MAKE_S:.0f} s")
+            raise GraderError(f"{origin} took more than {MAKE_S:.0f} s to make")
         if "error" in reply:
             raise ValueError(f"reasoning-gym can't make {origin}: {reply['error']}")
         return Puzzle(question=reply["question"], answer=reply["answer"])

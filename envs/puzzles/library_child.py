@@ -1,12 +1,12 @@
-"""reasoning-gym in a process of its own, which may be killed at any time: it makes entries and scores answers.
+"""reasoning-gym in a separate, killable process, which makes entries and scores answers.
 
-Takes lines `{"dataset", "config", "seed"}` and answers `{"question", "answer"}` (the answer is null where the data set
-gives none) or `{"error"}`; with a `text` too it answers `{"score"}`, null where the scorer raised. Its first line names
-the data sets with the keys of their configurations, and what its seal stops (`seal_probe`). It reads nothing but its
-libraries, and can't open sockets, fork or execute (`temper.envs.sandbox.seal`).
+It reads lines `{"dataset", "config", "seed"}` and answers `{"question", "answer"}` (null if the data set has no answer) or
+`{"error"}`. With a `text` it answers `{"score"}`, null if the scorer raised. The first output line lists the data sets with
+their configuration keys, and reports the seal (`seal_probe`). The process reads only its libraries, and can't open sockets,
+fork or execute (`temper.envs.sandbox.seal`).
 
-Some scorers evaluate the answer as Python. Here they get a function instead that takes literals only, or formulas only,
-so that no answer is ever executed.
+Some scorers evaluate the answer as Python. They get a replacement that accepts only literals or formulas, so no answer is
+ever executed.
 """
 
 import ast
@@ -32,19 +32,19 @@ from sympy.parsing.sympy_parser import parse_expr
 
 temper = sys.modules["temper"] = types.ModuleType(
     "temper"
-)  # this file runs by its path, in a process that has no import path
+)  # this file runs by its path in a process without an import path
 temper.__path__ = [os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))]
 from temper.envs.sandbox import namespaces, seal, seal_probe  # noqa: E402
 
 ALARM_S = 300
 SCORE_CPU_S = 4.0
-"""Processor time for one score, in seconds, however busy the machine is; who needs more ends the process."""
+"""Processor time for one score, in seconds. A longer one ends the process."""
 MEMORY_BYTES = 4 * 2**30
 Entry = dict[str, Any]
 
 LEFT_OUT = ("composite",)
 LAID_OUT_WHEN_MADE = ("acre", "gsm_symbolic", "list_functions", "word_ladder")
-"""Data sets whose entries depend on their size; those of all others are a function of seed plus index."""
+"""Data sets whose entries depend on the size. All other entries are a function of seed plus index."""
 
 FORMULA = re.compile(
     r"(?:\d++(?:\.\d*+)?|\.\d++|[-+*/^(),\s]|"
@@ -53,7 +53,7 @@ FORMULA = re.compile(
 
 
 def formula(text: str, local_dict: dict[str, Any] | None = None) -> Any:
-    """Read numbers, operators, single letters and elementary functions by sympy. Raise `ValueError` for all else."""
+    """Parse numbers, operators, single letters and elementary functions by sympy. Raise `ValueError` for anything else."""
     if not FORMULA.fullmatch(text):
         raise ValueError("not a plain formula")
     return parse_expr(text, local_dict=local_dict)
@@ -68,13 +68,13 @@ EVALUATES: dict[str, tuple[str, Callable[..., Any]]] = {
     "reasoning_gym.games.puzzle24": ("parse_expr", formula),
     "sympy": ("parse_expr", formula),
 }
-"""Modules whose scorers would evaluate an answer: the name that they call, and what it means here."""
+"""Modules whose scorers would evaluate an answer: the name that they call, and its replacement."""
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 def fraction(text: str) -> Fraction:
-    """Read a number or a fraction without spaces inside. Raise `ValueError` for all else."""
+    """Parse a number or a fraction without spaces. Raise `ValueError` for anything else."""
     return Fraction(text.strip().replace(",", ""))
 
 
@@ -83,7 +83,7 @@ def numbers(text: str) -> list[float]:
 
 
 def roles(text: str) -> int:
-    """Return how many words a text has that assign roles, without those that join them."""
+    """Return the number of words that assign roles, without conjunctions."""
     return sum(word not in ("is", "a", "an", "and") for word in re.findall(r"\w+", text.lower()))
 
 
@@ -110,8 +110,9 @@ CONDITIONS: dict[str, Callable[[str, Entry], bool]] = {
     "survo": lambda text, entry: re.fullmatch(r"[\d\s]+", text) is not None,
     "word_sorting": as_many(","),
 }
-"""Further conditions on answers, since the library's scorer would take wrong ones. It ignores other text, reads the first of
-several answers, compares a part only, or (puzzle24) takes other numbers than the given ones."""
+"""Further conditions on answers that the library's scorer would wrongly accept. It ignores extra text, reads the first of
+several answers, compares only a part, or (puzzle24) accepts other numbers than the given ones.
+"""
 
 ANSWERS: dict[str, Callable[[Entry], str | None]] = {
     "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),
@@ -119,7 +120,7 @@ ANSWERS: dict[str, Callable[[Entry], str | None]] = {
     "propositional_logic": lambda entry: str(entry["metadata"]["example_answer"]),
     "rubiks_cube": lambda entry: str(entry["metadata"]["example_correct_answer"]),
 }
-"""Right answers that are in the metadata, because there are many; and where the library's answer is the question again."""
+"""Right answers from the metadata, if there are many or if the library's answer repeats the question."""
 
 
 @functools.lru_cache(maxsize=16)
@@ -143,7 +144,7 @@ def made(name: str, config: str, seed: int) -> dict[str, Any]:
 
 
 def fulfils(condition: Callable[[str, Entry], bool], text: str, right: Entry) -> bool:
-    """Return whether an answer fulfils a condition. One that it can't read is wrong, and no fault."""
+    """Return whether an answer meets a condition. An unreadable answer is wrong, not a fault."""
     try:
         return condition(text, right)
     except (ValueError, ArithmeticError):
@@ -151,7 +152,7 @@ def fulfils(condition: Callable[[str, Entry], bool], text: str, right: Entry) ->
 
 
 def score(name: str, config: str, seed: int, text: str) -> float | None:
-    """Return the library's score of an answer, or None if its scorer raised or gave no number from 0 to 1."""
+    """Return the library's score of an answer, or None if its scorer raised or returned no number from 0 to 1."""
     right = entry(name, config, seed)
     try:
         if name in CONDITIONS and not fulfils(CONDITIONS[name], text, right):

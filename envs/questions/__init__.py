@@ -1,1 +1,1 @@
-"""Questions that one answer settles: a kind of question in a file."""
+"""Questions with one answer, one kind of question per file."""

@@ -1,14 +1,14 @@
-"""Instruction following: a response to a prompt with instructions that can be checked exactly, as in IFEval (Zhou et al.,
-Instruction-Following Evaluation for Large Language Models, 2023, arXiv 2311.07911) and IFBench (Pyatkin et al., Generalizing
-Verifiable Instruction Following, 2025, arXiv 2507.02833). `rewards/instructions/` has the rules.
+"""Instruction following: a response to a prompt with exactly checkable instructions, as in IFEval (Zhou et al.,
+Instruction-Following Evaluation for Large Language Models, 2023, arXiv 2311.07911) and IFBench (Pyatkin et al.,
+Generalizing Verifiable Instruction Following, 2025, arXiv 2507.02833). The rules are in `rewards/instructions/`.
 
-Generated tasks are described in `envs/questions/requests.py`. A row with an instruction that is not checked here, such as
-`language:response_language`, is refused with the reason.
+`envs/questions/requests.py` generates tasks. A row with an unsupported instruction, such as `language:response_language`,
+is refused with the reason.
 
-`correct` is strict accuracy by prompt: the unchanged response follows all instructions. If a single letter would follow them
-all, a response of fewer than 10 letters and digits, or 5 different ones, follows nothing. No rule reads if the response
-answers the prompt. `loose` is the same by the loose criterion. `followed` is the share of the prompt's instructions that are
-followed. Accuracy by instruction, as it is published, is the mean of `instructions_strict` (or `instructions_loose`) divided
+`correct` is strict accuracy by prompt: the unchanged response follows all instructions. If a single letter would follow
+them all, a response with fewer than 10 letters and digits, or fewer than 5 distinct ones, follows nothing. No rule checks
+whether the response answers the prompt. `loose` is the same by the loose criterion. `followed` is the share of followed
+instructions. The published accuracy by instruction is the mean of `instructions_strict` (or `instructions_loose`) divided
 by the mean of `instructions`.
 """
 
@@ -31,8 +31,9 @@ from temper.rewards.score import CORRECT, FORMAT, Outcome, Score
 
 LOOSE, FOLLOWED = "loose", "followed"
 LEAST_LETTERS, LEAST_DIFFERENT = 10, 5
-"""Letters and digits of a response, in all and different ones. A response with fewer follows nothing, if a single letter
-follows all of its instructions."""
+"""Minimum numbers of letters and digits of a response, in all and distinct. They apply if a single letter follows all
+instructions.
+"""
 COUNT, STRICT_COUNT, LOOSE_COUNT = "instructions", "instructions_strict", "instructions_loose"
 
 
@@ -87,7 +88,7 @@ def reference(task: Task) -> list[str]:
 
 def _response(task: Task) -> str:
     if "response" not in task.spec:
-        raise ValueError("a row of data comes without a response that follows its instructions")
+        raise ValueError("a row of data has no reference response; use a generated task")
     return str(task.spec["response"])
 
 
@@ -151,7 +152,7 @@ def _mapping(given: Any) -> Mapping[str, Any]:
     try:
         read = json.loads(given) if isinstance(given, str) else given
     except ValueError as error:
-        raise ValueError(f"field 'kwargs' holds {given!r:.80}, which is no JSON: {error}") from error
+        raise ValueError(f"field 'kwargs' holds {given!r:.80}, which is not valid JSON: {error}") from error
     if not isinstance(read or {}, dict):
         raise ValueError(f"field 'kwargs' must hold mappings, not {read!r:.80}")
     return read or {}

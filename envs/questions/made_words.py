@@ -1,4 +1,4 @@
-"""Made-up words for generated tasks: so many that a model has to copy them, and can't know them by heart."""
+"""Made-up words for generated tasks. A model has to copy them, since there are too many to memorise."""
 
 import random
 
@@ -6,7 +6,7 @@ CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
 def made_words(rng: random.Random, count: int) -> list[str]:
-    """Draw so many different words of four letters, of 4,900 in all."""
+    """Draw distinct words of four letters, out of 4,900."""
     words: dict[str, None] = {}
     while len(words) < count:
         words["".join(rng.choice(letters) for letters in (CONSONANTS, VOWELS, CONSONANTS, VOWELS))] = None

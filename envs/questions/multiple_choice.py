@@ -1,12 +1,12 @@
-"""Multiple choice: a question with lettered choices, and the letter of the right one as the answer.
+"""Multiple choice: a question with lettered choices. The answer is the letter of the right one.
 
-Levels of generated tasks: 1 which choice is the given number; 2 which is the sum of two numbers below ten; 3 which is the
-smallest, the largest or the even one among up to five two-digit numbers. A level draws from all levels up to it.
+Levels of generated tasks: 1 asks for the given number, 2 for the sum of two numbers below ten, 3 for the smallest, the
+largest or the even one of up to five two-digit numbers. A level draws from all levels up to it.
 
-`docs/data.md` lists the forms of rows. The choices of a row are shuffled by a seed made of the row itself, so that a task is
-the same in every run, unless a choice speaks of the others (`none of the above`, `both A and B`). Option `shuffle: false`
-keeps the order of the data, but for GPQA's rows, which name the right one first. `rewards/choices.py` says which letter an
-answer chooses.
+`docs/data.md` lists the row formats. The choices of a row are shuffled by a seed from the row itself, so a task is the same
+in every run. A row is not shuffled if a choice refers to others (`none of the above`, `both A and B`). Option `shuffle:
+false` keeps the order of the data, except for GPQA's rows, which list the right one first. `rewards/choices.py` extracts
+the letter of an answer.
 """
 
 import json
@@ -29,7 +29,7 @@ from temper.rewards.score import binary_score
 
 REQUEST = "Put the letter of the right choice in \\boxed{}."
 CHANCE = 0.7
-"""Most that one letter may earn: half of 30 tasks may have the same one."""
+"""Highest mean reward of one letter: half of 30 tasks may share it."""
 SPEAKS_OF_OTHERS = re.compile(
     r"\b(?:none|all|any|both|neither|either|some)\b(?: of)?(?: the)? (?:above|below|these|those|others?|choices|options)\b|"
     r"\b(?:above|preceding) (?:answers?|choices|options)\b|\b(?:choice|option|answer)s? (?-i:\(?[A-J]\b)|"
@@ -40,7 +40,7 @@ WRONG_OF_GPQA = ("Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3
 
 
 class MultipleChoiceEnv(TaskEnv):
-    """Single turn: the letter must be that of the right choice."""
+    """Single turn: the letter must be the right choice."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         letter = chosen_letter(parsed.answer, count=task.spec["choices"])
@@ -49,7 +49,7 @@ class MultipleChoiceEnv(TaskEnv):
 
 
 def laid_out(question: str, choices: Sequence[str], request: str = REQUEST) -> str:
-    """Return the text of a question: its choices on lines of their own, each behind its letter, and what is asked for."""
+    """Return the text of a question: each lettered choice on a line, and the request."""
     lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
     return "\n".join((question, *lines)) + (f"\n\n{request}" if request else "")
 
@@ -59,7 +59,7 @@ def _walk(numbers: list[int], right: int) -> str:
 
 
 def _which(rng: random.Random) -> tuple[str, list[int], int, str]:
-    """Return a question, its numbers, the index of the right one and the steps that lead there."""
+    """Return a question, its numbers, the index of the right one and the solution steps."""
     numbers = rng.sample(range(10), rng.randint(2, 4))
     right = rng.randrange(len(numbers))
     return f"Which is {numbers[right]}?", numbers, right, _walk(numbers, right)
@@ -122,7 +122,7 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _list_task(row: Row, *, choices: str, shuffle: bool) -> Task:
-    """Make a task of a row with a list of choices under this name: `answer` is a letter or a 0-based index."""
+    """Make a task of a row with a list of choices under this name. `answer` is a letter or a 0-based index."""
     texts = field(row, choices, list)
     answer = row.get("answer", row.get("answer_index"))
     if isinstance(answer, str) and re.fullmatch(r"\(?[A-Za-z]\)?\.?", answer.strip()):
@@ -138,7 +138,7 @@ def _labelled_task(row: Row, *, shuffle: bool) -> Task:
     choices = field(row, "choices", dict)
     texts, labels = field(choices, "text", list), field(choices, "label", list)
     if len(texts) != len(labels) or labels.count(row["answerKey"]) != 1:
-        raise ValueError(f"field 'answerKey' is {row['answerKey']!r:.40}; it must be one of the labels {labels!r:.80}")
+        raise ValueError(f"field 'answerKey' is {row['answerKey']!r:.40}; it must be a label of {labels!r:.80}")
     question = field(row, "question_stem" if "question_stem" in row else "question", str)
     return _task(question, texts, labels.index(row["answerKey"]), shuffle=shuffle)
 
@@ -157,7 +157,7 @@ def _task(question: str, choices: list[Any], right: int, *, shuffle: bool) -> Ta
     if not 0 <= right < len(texts):
         raise ValueError(f"the answer is choice {right} (0-based) of {len(texts)}")
     if texts.count(texts[right]) > 1:
-        raise ValueError(f"the right choice {texts[right]!r:.80} stands there twice")
+        raise ValueError(f"the right choice {texts[right]!r:.80} occurs twice")
     order = list(range(len(texts)))
     if shuffle and not any(SPEAKS_OF_OTHERS.search(text[:1000]) for text in texts):
         random.Random(json.dumps([question, texts])).shuffle(order)
@@ -188,7 +188,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     only_known(options, ("shuffle",), "options")
     shuffle = options.get("shuffle", True)
     if not isinstance(shuffle, bool):
-        raise ValueError(f"options.shuffle is {shuffle!r}; it must be true or false")
+        raise ValueError(f"options.shuffle is {shuffle!r}; set true or false")
     return _definition(shuffle=shuffle)
 
 

@@ -1,21 +1,18 @@
-"""Long-context retrieval: sentences with a code in a text of any length, and what they said as the answer.
+"""Long-context retrieval: sentences with codes in a text of any length. The answer is the requested codes.
 
-The tasks are those of retrieval in RULER (Hsieh et al., arXiv 2404.06654, section 3): `single`, one needle; `many_keys`,
-needles about others beside it; `many_values`, several needles about the one that is asked for, all to be named; `many_queries`,
-several that are asked for at once. Levels of generated tasks: 1 `single`; 2 `many_keys`; 3 `many_values`; 4 `many_queries`. A
-level draws from all levels up to it, unless option `task` names one.
+The tasks are RULER's retrieval tasks (Hsieh et al., arXiv 2404.06654, section 3): `single` has one needle, `many_keys` adds
+needles with other keys, `many_values` has several needles with the requested key, and `many_queries` requests several keys.
+These are also the levels 1 to 4 of generated tasks. A level draws from all levels up to it, unless option `task` names one.
 
-Options: `length` and `unit` (`words`, `characters` or `tokens`) say how long the whole prompt is at most, without what the
-chat template adds; it is less than one sentence shorter, or as long as its needles and its question make it. Without a length
-level 1 has 24 words, and each further level 48 more. Tokens are those of `tokenizer`, a folder with a tokenizer.json.
-`haystack` is what the needles lie in: `sentences` of no importance, or `needles` about others. `needles` is the number
-of others, values or queries (4). `depth` is where the needle lies that is asked for first, from 0 (first) to 1 (last);
-without it anywhere.
+Options: `length` and `unit` (`words`, `characters` or `tokens`) limit the prompt, without the chat template. The prompt is
+less than one sentence shorter, unless its needles and its question are longer. Without a length level 1 has 24 words, and
+each further level 48 more. Tokens are counted by `tokenizer`, a folder with a tokenizer.json. `haystack` is the filler
+text: irrelevant `sentences`, or `needles` with other keys. `needles` is the number of other keys, values or queries (4).
+`depth` is the position of the first requested needle, from 0 (first) to 1 (last), or anywhere by default.
 
-Right is an answer (`rewards/short_answers.py` says which text that is) with the codes that were asked for and no other number,
-in at most 16 words for each.
-Part `recall` is the share of them that it has, as RULER counts it. Rows: `input` and `outputs`, as RULER writes them; where
-the outputs are no numbers an answer is right that has all of them.
+A right answer (extracted by `rewards/short_answers.py`) has the requested codes, no other number, and at most 16 words per
+code. Part `recall` is the share of the codes in it, as in RULER. Rows have RULER's `input` and `outputs`. If the outputs
+are not numbers, an answer that has them all is right.
 """
 
 import random
@@ -48,7 +45,7 @@ Haystack = Literal["sentences", "needles"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FIRST_WORDS, MORE_WORDS = 24, 48
 MOST_WORDS = 16
-"""Of an answer, for each code: to repeat the text is no answer."""
+"""Word limit of an answer per code, so that repeating the text is no answer."""
 DIGITS = 4
 MOST_NEEDLES = 1000
 NAMES = ("ann", "bob", "cal", "dan", "eva", "fay", "gus", "hal", "ida", "jim", "kim", "lee", "max", "ned", "pat", "sue")
@@ -65,7 +62,7 @@ NUMBERS = re.compile(r"(?<![\d.])\d+(?![\d.]*\d)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeedleOptions:
-    """How the text is made."""
+    """The options of the text."""
 
     length: int | None = None
     unit: Unit = "words"
@@ -84,17 +81,19 @@ class NeedleOptions:
             whole("options.length", self.length, least=1)
         whole("options.needles", self.needles, least=1)
         if self.needles > MOST_NEEDLES:
-            raise ValueError(f"options.needles is {self.needles}; it may be up to {MOST_NEEDLES}")
+            raise ValueError(f"options.needles is {self.needles}; set at most {MOST_NEEDLES}")
         if self.depth is not None:
             fraction("options.depth", self.depth)
         if (self.unit == "tokens") != (self.tokenizer is not None):
-            raise ValueError("options: unit: tokens and tokenizer, a folder with a tokenizer.json, go together")
+            raise ValueError(
+                "options.unit=tokens needs options.tokenizer, a folder with a tokenizer.json, and only it does"
+            )
         if self.unit == "tokens" and self.length is None:
-            raise ValueError("options.length is missing: how many tokens?")
+            raise ValueError("options.length is missing; set the number of tokens")
 
 
 class NeedleEnv(TaskEnv):
-    """Single turn: the codes that were asked for, in any order, and no others."""
+    """Single turn: the requested codes in any order, and no others."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         answer, wanted = short_answer(parsed.answer), task.spec["values"]
@@ -111,7 +110,7 @@ class NeedleEnv(TaskEnv):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needles:
-    """What is asked for, and what stands beside it: codes by their keys."""
+    """The requested and the other needles: codes by their keys."""
 
     keys: list[str]
     asked: list[tuple[str, str]]
@@ -165,7 +164,7 @@ def _hay(rng: random.Random, needles: Needles, haystack: Haystack) -> str:
 def _tokenizer(folder: str) -> Callable[[str], int]:
     file = Path(folder).expanduser() / "tokenizer.json"
     if not file.is_file():
-        raise ValueError(f"options.tokenizer: {folder} has no tokenizer.json; give the folder of a model")
+        raise ValueError(f"options.tokenizer: {folder} has no tokenizer.json; set the folder of a model")
     tokenizer = Tokenizer.from_file(str(file))
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
@@ -243,7 +242,7 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 def _ruler_task(row: Row) -> Task:
     outputs = [str(output).strip() for output in row_field(row, "outputs", list)]
     if not outputs or not all(outputs):
-        raise ValueError(f"field 'outputs' must hold texts that are not empty, not {outputs!r:.80}")
+        raise ValueError(f"field 'outputs' must hold nonempty texts, not {outputs!r:.80}")
     return Task(messages=({"role": "user", "content": row_field(row, "input", str)},), spec={"values": outputs})
 
 

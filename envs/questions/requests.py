@@ -1,8 +1,8 @@
 """Generated requests with verifiable instructions, each with a response that follows them.
 
-Levels: 1 a made-up word, with one instruction on how to write it; 2 a structure out of words (bullets, paragraphs, sections,
-...), a frame around it (a title, quotes, capitals, ...) and a limit (no commas, forbidden words, a letter); 3 instructions of
-IFBench. A level draws from all levels up to it.
+Level 1 asks for a made-up word with one instruction on its form. Level 2 combines a structure of words (bullets,
+paragraphs, sections, ...), a frame (a title, quotes, capitals, ...) and a restriction (no commas, forbidden words, a
+letter). Level 3 has IFBench instructions. A level draws from all levels up to it.
 """
 
 import json
@@ -24,7 +24,7 @@ FORBIDDEN = ("very", "good", "thing", "nice")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """An instruction in words, and by its id and arguments."""
+    """An instruction in words, with its id and arguments."""
 
     words: str
     id: str
@@ -33,7 +33,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked for, and a response that follows all of it."""
+    """A request, and a response that follows it."""
 
     asks: tuple[Ask, ...]
     response: str
@@ -72,7 +72,7 @@ def _include(word: str) -> Ask:
 
 
 def _structure(rng: random.Random, said: list[str]) -> tuple[Ask, str]:
-    """Return an instruction on structure, and a text out of these words that follows it; not in small letters alone."""
+    """Return a structure instruction and a text of these words that follows it, not in small letters alone."""
     count, pairs = len(said), [f"{word} and {word}" for word in said]
     nth, request, whole = rng.randint(2, count), f"Say something of a {said[0]}.", " ".join(pairs)
     first = {"num_paragraphs": count, "nth_paragraph": nth, "first_word": said[nth - 1]}
@@ -155,7 +155,7 @@ def _structure(rng: random.Random, said: list[str]) -> tuple[Ask, str]:
 
 
 def _frame(rng: random.Random, text: str, structure: Ask) -> tuple[Ask, str]:
-    """Return an instruction on what stands around a text, or on its letters, and the text with it."""
+    """Return an instruction on the frame or the letters of a text, and the text that follows it."""
     begins = structure.id == "combination:repeat_prompt"
     exact = structure.id == "detectable_format:constrained_response"
     word = rng.choice(WORDS)

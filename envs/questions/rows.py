@@ -1,4 +1,4 @@
-"""Rows of any data as prompts. The function of `envs.NAME.reward` judges the answers."""
+"""Rows of any data as prompts. The function of `envs.NAME.reward` scores the answers."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -12,16 +12,16 @@ from temper.envs.core.task import Message, Task
 from temper.envs.task_env import TaskEnv
 
 TEXTS = (QUESTION, "prompt", "problem", "instruction", "messages")
-"""Fields that may hold the prompt, the first one that a row has: a text, or chat messages that end with the user's."""
+"""Fields that may hold the prompt, in order of preference: a text, or chat messages that end with the user's."""
 ROLES = ("system", "user", "assistant")
 
 
 class RowsEnv(TaskEnv):
-    """Single turn, beside the turns that call tools. `envs.NAME.reward` judges the answer in place of `turn`."""
+    """Single turn, apart from turns with tool calls. `envs.NAME.reward` scores the answer in place of `turn`."""
 
 
 def load(row: Row, prompts: Prompts = USUAL) -> Task:
-    """Make a task of a row. Raise `ValueError` if its prompt is no text and no list of messages."""
+    """Make a task of a row. Raise `ValueError` if its prompt is neither text nor a list of messages."""
     asked = next(row[name] for name in TEXTS if name in row)
     if isinstance(asked, str) and asked.strip():
         return Task(messages=prompts.messages(QUESTION, asked, {QUESTION: asked}), spec={})

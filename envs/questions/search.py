@@ -1,15 +1,15 @@
-"""Search over a local corpus: questions that its documents answer, with the tools `search(query)` and `open(id)`.
+"""Search in a local corpus: questions that its documents answer, with the tools `search(query)` and `open(id)`.
 
-Each generated task has a corpus of its own, so that nothing can be learnt by heart. Levels: 1 where somebody lives, one
-document for each of four; 2 where the boss of somebody lives, which two documents say; 3 the same among twelve who share
-names. A level draws from all levels up to it.
+Each generated task has a new corpus, so answers can't be memorised. Level 1 asks for a person's home, with one document for
+each of four people. Level 2 asks for the home of a person's boss, in two documents. Level 3 does so among twelve people who
+share names. A level draws from all levels up to it.
 
-Rows find the corpus as `corpus.jsonl` beside them, or by option `corpus`: a file, a folder or a name on the hub
-(`docs/data.md`). Options: `results` of a search (5), `snippet` (characters of its text that a result shows, 160)
-and `page` (characters of an opened document, 4000).
+The corpus of rows is the file `corpus.jsonl` in their folder, or option `corpus`: a file, a folder or a hub name
+(`docs/data.md`). Options: `results` of a search (5), `snippet` (characters of text per result, 160) and `page` (characters
+of an opened document, 4000).
 
-The answer is the first turn without calls; `rewards/short_answers.py` says when it is right. Parts: `found` (the share of the
-reference documents that were opened, 1 if none are known) and `tool_errors` (the share of calls that went wrong).
+The answer is the first turn without calls, and `rewards/short_answers.py` compares it. Parts: `found` (the share of the
+reference documents that were opened, 1 if none are known) and `tool_errors` (the share of failed calls).
 """
 
 import random
@@ -46,7 +46,7 @@ TOWNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
-    """Which corpus, and how much of it a call shows."""
+    """The corpus, and the amount of text that a call shows."""
 
     corpus: str | None = None
     results: int = 5
@@ -55,14 +55,14 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         if self.corpus is not None and not isinstance(self.corpus, str):
-            raise ValueError(f"options.corpus is {self.corpus!r}; it must be a file, a folder or a name on the hub")
+            raise ValueError(f"options.corpus is {self.corpus!r}; set a file, a folder or a hub name")
         whole("options.results", self.results, least=1)
         whole("options.snippet", self.snippet)
         whole("options.page", self.page, least=1)
 
 
 class SearchEnv(TaskEnv):
-    """A turn with calls is answered by one tool message a call; the first turn without is the answer."""
+    """A turn with calls is answered by one tool message per call. The first turn without calls is the answer."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         observation = super().reset(seed=seed, options=options)
@@ -164,7 +164,7 @@ def generate(rng: random.Random, level: int) -> Task:
 def demonstrate(task: Task) -> list[Message]:
     spec = task.spec
     if "path" not in spec:
-        raise ValueError("a row of data comes without an expert's way to its answer")
+        raise ValueError("a row of data has no demonstration; use a generated task")
     known = tools(_corpus(task), _options(task), set())
     said: list[Message] = []
     for person, name in zip(spec["path"], spec["reference_ids"], strict=True):
@@ -206,11 +206,11 @@ def _load(row: Row, *, corpus: str) -> Task:
         str(one).strip() for one in (answers if isinstance(answers, list) else [answers]) if isinstance(one, str | int)
     ]
     if not accepted or not all(accepted):
-        raise ValueError(f"the answers must be texts that are not empty, not {answers!r:.80}")
+        raise ValueError(f"the answers must be nonempty texts, not {answers!r:.80}")
     reference_ids = [str(name) for name in (field(row, "reference_ids", list) if "reference_ids" in row else [])]
     known = corpus_at(corpus).by_id
     if missing := [name for name in reference_ids if name not in known]:
-        raise ValueError(f"field 'reference_ids' names {missing[0]!r}, which {corpus} does not have")
+        raise ValueError(f"field 'reference_ids' names {missing[0]!r}, which is not in {corpus}")
     content = f"{field(row, 'question', str).strip()}\n\n{REQUEST}"
     return Task(
         messages=({"role": "user", "content": content},),
@@ -227,7 +227,7 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
 def _beside(folder: Path, *, options: SearchOptions) -> EnvDefinition:
     file = folder.resolve() / BESIDE
     if not file.is_file():
-        raise ValueError(f"{file} is not there; put the corpus there, or name it by options.corpus")
+        raise ValueError(f"{file} does not exist; put the corpus there, or set options.corpus")
     return _definition(replace(options, corpus=str(file)))
 
 

@@ -1,12 +1,11 @@
-"""Short answers that are compared exactly: a word or a name, a list in any or in a given order, a number with its unit.
+"""Short answers compared exactly: a word or a name, a list in any or a given order, a number with its unit.
 
-Levels of generated tasks: 1 what stands behind one of three names; 2 digits sorted, or the even ones of them in any order;
-3 a quantity in another unit. A level draws from all levels up to it.
+Level 1 of generated tasks asks for the value after one of three names. Level 2 asks for digits in order, or for the even
+ones in any order. Level 3 asks for a quantity in another unit. A level draws from all levels up to it. `docs/data.md` lists
+the row formats.
 
-`docs/data.md` lists the forms of rows.
-
-`rewards/short_answers.py` says which text is the answer and when two are the same, `rewards/units.py` when two quantities are.
-Part `f1` is SQuAD's F1 of the words, or that of the items of a list.
+`rewards/short_answers.py` extracts and compares answers, `rewards/units.py` compares quantities. Part `f1` is SQuAD's F1 of
+the words, or the F1 of the items of a list.
 """
 
 import json
@@ -39,7 +38,7 @@ UNITS = (("km", "m", 1000), ("h", "min", 60), ("kg", "g", 1000), ("min", "s", 60
 
 
 class ShortAnswerEnv(TaskEnv):
-    """Single turn: the answer must say the same as an accepted one."""
+    """Single turn: the answer must match an accepted one."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         answer, spec = short_answer(parsed.answer), task.spec
@@ -154,7 +153,7 @@ def _accepted(*texts: Any) -> dict[str, Any]:
     known = list(dict.fromkeys(str(text).strip() for text in texts))
     known = [text for text in known if text]
     if not known or not all(isinstance(text, str | int | float) for text in texts):
-        raise ValueError(f"the accepted answers must be texts, one of them not empty, not {list(texts)!r:.120}")
+        raise ValueError(f"the accepted answers must be texts, at least one nonempty, not {list(texts)!r:.120}")
     return {"accepted": known}
 
 
@@ -166,7 +165,7 @@ def _asked(question: str, context: Any, spec: dict[str, Any], request: str = REQ
 
 
 def laid_out(context: Any) -> str:
-    """Return the text of a context: a text, or paragraphs as HotpotQA has them (`title` and `sentences`)."""
+    """Return the text of a context: a text, or HotpotQA's paragraphs (`title` and `sentences`)."""
     match context:
         case None:
             return ""
@@ -181,9 +180,7 @@ def laid_out(context: Any) -> str:
 def _squad_task(row: Row) -> Task:
     texts = field(field(row, "answers", dict), "text", list)
     if not texts:
-        raise ValueError(
-            "field 'answers' is empty: nothing in the context answers it; on_error=skip leaves such rows out"
-        )
+        raise ValueError("field 'answers' is empty: the context has no answer; set on_error=skip to drop such rows")
     return _asked(field(row, "question", str), field(row, "context", str), _accepted(*texts))
 
 
@@ -197,7 +194,7 @@ def _pop_task(row: Row) -> Task:
     try:
         listed = json.loads(answers) if isinstance(answers, str) else answers
     except ValueError as error:
-        raise ValueError(f"field 'possible_answers' is no JSON: {error}") from error
+        raise ValueError(f"field 'possible_answers' is not valid JSON: {error}") from error
     if not isinstance(listed, list):
         raise ValueError(f"field 'possible_answers' must be a list, not {answers!r:.80}")
     return _asked(field(row, "question", str), None, _accepted(*listed))
@@ -221,9 +218,7 @@ def _items_task(row: Row) -> Task:
 def _quantity_task(row: Row) -> Task:
     measure, tolerance = field(row, "unit", str), row.get("tolerance", 0.0)
     if unit(measure) is None or not measure.strip():
-        raise ValueError(
-            f"field 'unit' is {measure!r}, which is no known unit; leave it out, and put it into the question"
-        )
+        raise ValueError(f"field 'unit' is {measure!r}, an unknown unit; remove it and put it into the question")
     if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < 1:
         raise ValueError(f"field 'tolerance' is {tolerance!r}; it must be a share of the answer, from 0 and below 1")
     asked = f"{row.get('answer')} {measure.strip()}"

@@ -1,14 +1,13 @@
-"""Structured output: an answer in JSON, valid under a schema, with the values that a text gives.
+"""Structured output: a JSON answer, valid under a schema, with the values of a text.
 
-Levels of generated tasks: 1 some of the numbers of a line, by their names; 2 records of people with texts, numbers, booleans
-and lists out of sentences; 3 orders with a list of objects, an enumeration, a value that may be null and a sum. A level draws
-from all levels up to it.
+Level 1 of generated tasks asks for some named numbers of a line. Level 2 asks for records of people with texts, numbers,
+booleans and lists from sentences. Level 3 asks for orders with a list of objects, an enumeration, a nullable value and a
+sum. A level draws from all levels up to it. `docs/data.md` lists the row formats. A row with an invalid right value, or a
+schema that refers to other documents, is refused.
 
-`docs/data.md` lists the forms of rows. A row whose right value is not valid, or whose schema refers to something else, is
-refused.
-
-The part `valid` is 1 for JSON that is valid, `values` the share of right values at their places. An answer is right where it is
-valid and all its values are right, none missing and none beside them (`rewards/json_answers.py`, `rewards/json_schemas.py`).
+The part `valid` is 1 for JSON that is valid under the schema, `values` is the share of right values at their places. A
+right answer is valid, with all values right and none missing or added (`rewards/json_answers.py`,
+`rewards/json_schemas.py`).
 """
 
 import json
@@ -49,7 +48,7 @@ class StructuredOutputEnv(TaskEnv):
 
 
 def judge(text: str, spec: dict[str, Any]) -> Score:
-    """Judge an answer by the `schema` of a task and its right `value`, where it has one."""
+    """Score an answer by the `schema` of a task and its right `value`, if it has one."""
     try:
         value = json_answer(text)
         error = first_error(value, spec["schema"])
@@ -72,7 +71,7 @@ def _score(values: float, *, detail: str, valid: bool, correct: bool = False, we
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A text, what it says as an object with its schema, and the thought that finds it."""
+    """A text, its content as an object with a schema, and the steps that find it."""
 
     text: str
     schema: dict[str, Any]
@@ -167,7 +166,7 @@ def reference(task: Task) -> list[str]:
 
 def _value(task: Task) -> Any:
     if "value" not in task.spec:
-        raise ValueError(f"task {task.label} asks for any valid value and holds none")
+        raise ValueError(f"task {task.label} accepts any valid value and has no reference")
     return task.spec["value"]
 
 

@@ -1,1 +1,1 @@
-"""Environments behind HTTP servers."""
+"""Environments on HTTP servers."""

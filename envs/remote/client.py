@@ -1,11 +1,11 @@
 """POST requests to an environment server: deadlines, retries with backoff, typed faults.
 
-What is repeated, after a growing pause with jitter: a request that never reached the server (connection refused), and one
-that it turned away (429, 503). A request whose fate is unknown (time-out, broken connection, 5xx) is repeated only on a
-route where that does no harm: `seed_session`, `reset`, `verify`; never a tool call or a `step`.
+Requests that never reached the server (connection refused), or that it turned away (429, 503), are retried with growing,
+jittered pauses. A request with an unknown result (time-out, broken connection, 5xx) is retried only on an idempotent route:
+`seed_session`, `reset`, `verify`, never on a tool call or a `step`.
 
-Redirects are not followed, the proxy settings and credentials of this machine are not used, compression is not asked
-for. Cookies are kept for the life of a session.
+Redirects are not followed. The machine's proxy settings and credentials are not used. Compression is not requested. Cookies
+last for a session.
 """
 
 import functools
@@ -27,27 +27,27 @@ from temper.envs.core.errors import EnvironmentFault
 TURNED_AWAY = (429, 503)
 NOT_REACHED = (429, 502, 503, 504)
 IDLE_S = 2.0
-"""Idle connections are given up after this many seconds: before servers close them, mostly after 5."""
+"""Seconds after which idle connections are dropped, before servers close them, mostly after 5."""
 HEADERS = {"Content-Type": "application/json", "Accept": "application/json", "Accept-Encoding": "identity"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """If an environment server is, and how patient we are with it."""
+    """The address and limits of an environment server."""
 
     url: str
     hosts: tuple[str, ...] = ()
-    """Hosts that may be asked beside this machine."""
+    """Allowed hosts besides this machine."""
     timeout_s: float = 30.0
     """Deadline of one request, in seconds."""
     retries: int = 3
-    """Repetitions of a request that may be repeated."""
+    """Retries of a retryable request."""
     backoff_s: float = 0.5
-    """Pause before the first repetition, in seconds; each further one is twice as long."""
+    """Pause before the first retry, in seconds. Each further one doubles."""
     max_bytes: int = 2**20
     """Largest reply, in bytes."""
     key_variable: str = ""
-    """Environment variable, set wherever workers run, whose value each request carries. Empty for none."""
+    """Environment variable on every worker with the value that each request carries. Empty for none."""
     key_header: str = "Authorization"
     """Header of that value. In `Authorization` it follows `Bearer`."""
 
@@ -58,23 +58,21 @@ class Server:
             raise ValueError(f"options.url is {self.url!r}: {error}") from error
         if url.scheme not in ("http", "https") or not url.host or url.userinfo or url.query or url.fragment:
             raise ValueError(
-                f"options.url is {self.url!r}; it must be like http://127.0.0.1:8000, without user or query"
+                f"options.url is {self.url!r}; set an address such as http://127.0.0.1:8000, without user or query"
             )
         if url.host not in self.hosts and not is_loopback(url.host):
-            raise ValueError(f"options.url: {url.host!r} is not this machine; name it in options.hosts to allow it")
+            raise ValueError(f"options.url: {url.host!r} is not this machine; add it to options.hosts to allow it")
         if not isinstance(self.key_variable, str) or not isinstance(self.key_header, str):
             raise ValueError("options.key_variable and options.key_header must be names")
         if self.key_variable and url.scheme == "http" and not is_loopback(url.host):
-            raise ValueError(f"options.url is {self.url!r}; a key goes to another machine by https only")
+            raise ValueError(f"options.url is {self.url!r}; a key needs https to another machine; use https")
         if self.key_variable and not os.environ.get(self.key_variable, "").strip():
-            raise ValueError(
-                f"options.key_variable: {self.key_variable} is not set here; export it before the run starts"
-            )
+            raise ValueError(f"options.key_variable: {self.key_variable} is not set; export it before the run starts")
         whole("options.retries", self.retries)
         whole("options.max_bytes", self.max_bytes)
         for name, seconds in (("timeout_s", self.timeout_s), ("backoff_s", self.backoff_s)):
             if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-                raise ValueError(f"options.{name} is {seconds!r}; it must be a number of seconds above 0")
+                raise ValueError(f"options.{name} is {seconds!r}; set seconds above 0")
 
     def key(self) -> dict[str, str]:
         if not self.key_variable:
@@ -92,7 +90,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpReply:
-    """What a server answered; `whole` is False if the body was cut off at `max_bytes`."""
+    """A server's reply. `whole` is False if the body was truncated at `max_bytes`."""
 
     status: int
     body: bytes
@@ -118,9 +116,9 @@ class Session:
         )
 
     def post(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> HttpReply:
-        """Return the reply, of any status below 500 but 429. If the request is not `repeatable`, of 500 too.
+        """Return the reply, of any status below 500 except 429. If the request is not `repeatable`, also of status 500.
 
-        `EnvironmentFault` if the server can't be reached, takes too long, fails, or redirects.
+        Raise `EnvironmentFault` if the server is unreachable, too slow, fails, or redirects.
         """
         for attempt in range(self.server.retries + 1):
             if attempt:
@@ -143,7 +141,7 @@ class Session:
         raise EnvironmentFault(f"POST {self._url(route)}: {problem} (attempts: {attempt + 1})")
 
     def post_json(self, route: str, body: Mapping[str, Any], *, repeatable: bool) -> dict[str, Any]:
-        """Return the object in a reply of status 2xx. Raise `EnvironmentFault` for anything else."""
+        """Return the JSON object of a 2xx reply. Raise `EnvironmentFault` for any other."""
         reply = self.post(route, body, repeatable=repeatable)
         if not 200 <= reply.status < 300:
             raise EnvironmentFault(f"POST {self._url(route)}: status {reply.status}: {reply.text[:200]}")

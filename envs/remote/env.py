@@ -1,17 +1,17 @@
-"""Environments on a server, spoken to over HTTP (the protocol of NeMo-Gym's resource servers).
+"""Environments on an HTTP server (the protocol of NeMo-Gym's resource servers).
 
-Options: `url`, `protocol`, and those of `envs.remote.client.Server`. Tasks are rows of data: `responses_create_params` with
-`input` (and `tools`), and whatever fields the server wants; the whole row goes to it.
+Options: `url`, `protocol`, and the fields of `envs.remote.client.Server`. Tasks are rows of data: `responses_create_params`
+with `input` (and `tools`), and further fields for the server, which gets the whole row.
 
-- `verify`: `POST /seed_session` with the row; each tool call of the model as `POST /<tool>` with its arguments, whose reply
-  is shown to the model; `POST /verify` with the row and `response` (all turns) at the end, which answers `reward`.
-- `step`: `POST /reset` with the row, which may answer a first `observation`; each turn as `POST /step` with the row,
-  `response` (this turn), `action` (its text) and the `session_id` that `reset` gave, if it did; the answer has
-  `observation`, `reward`, `terminated`, `truncated`, and in `info.tool_outputs` the results of calls. Rewards add up.
+- `verify`: `POST /seed_session` with the row. Each tool call is a `POST /<tool>` with its arguments, whose reply the model
+  sees. At the end `POST /verify` with the row and `response` (all turns) returns `reward`.
+- `step`: `POST /reset` with the row may return a first `observation`. Each turn is a `POST /step` with the row, `response`
+  (this turn), `action` (its text) and the `session_id` of `reset`, if any. The reply has `observation`, `reward`,
+  `terminated`, `truncated`, and the results of calls in `info.tool_outputs`. Rewards add up.
 
-A session's cookies go with each of its requests. What the model does wrong (an unknown tool, arguments that a tool refuses
-with status 4xx, or fails on with 500) is answered to the model; every other failure is an `EnvironmentFault`. The reward
-becomes the part `correct`; 1 or more is right.
+Each request carries the session's cookies. The model sees its own mistakes: an unknown tool, or arguments that a tool
+refuses with status 4xx or fails on with 500. Every other failure is an `EnvironmentFault`. The reward becomes the part
+`correct`. A reward of 1 or more is right.
 """
 
 import json
@@ -37,7 +37,7 @@ MAX_TURNS, MAX_CALLS, MAX_RESULT_CHARACTERS = 16, 16, 16_384
 
 
 class HttpEnv(TaskEnv):
-    """Plays one session of a server. After `max_turns` turns (16) the episode is cut off."""
+    """One session of a server. The episode is truncated after `max_turns` turns (16)."""
 
     session: Session | None = None
 
@@ -164,12 +164,12 @@ def configure(options: Mapping[str, Any]) -> EnvDefinition:
     only_known(options, ("protocol", *known), "options")
     protocol = options.get("protocol", "verify")
     if protocol not in get_args(ServerProtocol):
-        raise ValueError(f"options.protocol is {protocol!r}; it must be {' or '.join(get_args(ServerProtocol))}")
+        raise ValueError(f"options.protocol is {protocol!r}; set {' or '.join(get_args(ServerProtocol))}")
     if "url" not in options:
-        raise ValueError("options.url is missing; give the server's address, for example http://127.0.0.1:8000")
+        raise ValueError("options.url is missing; set the server's address, for example http://127.0.0.1:8000")
     hosts = options.get("hosts", [])
     if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
-        raise ValueError(f"options.hosts is {hosts!r}; it must be a list of host names")
+        raise ValueError(f"options.hosts is {hosts!r}; set a list of host names")
     server = {name: options[name] for name in known if name in options}
     _server(server)
     rows = RowFormat(name="nemo_gym", matches=has_fields(PARAMS), load=load)

@@ -1,4 +1,4 @@
-"""Rows of NeMo-Gym, prompts, tools and turns in the form of OpenAI's Responses API, which environment servers speak."""
+"""NeMo-Gym rows, prompts, tools and turns in the format of OpenAI's Responses API, which environment servers use."""
 
 import json
 import re
@@ -23,12 +23,14 @@ def load(row: dict[str, Any]) -> Task:
     for tool in tools:
         name = tool["function"]["name"]
         if not TOOL_NAME.fullmatch(name) or name in ROUTES:
-            raise ValueError(f"field '{PARAMS}.tools' has a tool {name!r}, which is no route of its own on the server")
+            raise ValueError(
+                f"field '{PARAMS}.tools' has a tool {name!r}, which can't be a route of the server; rename it"
+            )
     return Task(messages=messages_of(params), spec={"row": row}, tools=tools)
 
 
 def messages_of(params: dict[str, Any]) -> tuple[Message, ...]:
-    """Return the chat messages of `responses_create_params`: `instructions`, and `input` as text or as a list of items."""
+    """Return the chat messages of `responses_create_params`: `instructions`, and `input` as text or a list of items."""
     said = params.get("input")
     if not isinstance(said, str | list) or not said:
         raise ValueError("field 'responses_create_params.input' must be text or a list of messages, and not empty")
@@ -49,7 +51,7 @@ def _message(item: Any) -> Message:
         return {"role": "assistant", "content": "", "tool_calls": [call]}
     if kind == "function_call_output":
         return {"role": "tool", "content": _text(item.get("output"))}
-    raise ValueError(f"field 'responses_create_params.input' has an item that can't be shown: {str(item)[:100]}")
+    raise ValueError(f"field 'responses_create_params.input' has an unsupported item: {str(item)[:100]}")
 
 
 def _text(content: Any) -> str:
@@ -66,7 +68,9 @@ def tools_of(params: dict[str, Any]) -> tuple[Tool, ...]:
     tools = []
     for tool in params.get("tools") or ():
         if not isinstance(tool, dict) or tool.get("type") != "function" or not isinstance(tool.get("name"), str):
-            raise ValueError(f"field 'responses_create_params.tools' has one that is no function: {str(tool)[:100]}")
+            raise ValueError(
+                f"field 'responses_create_params.tools' has a tool that is not a function: {str(tool)[:100]}"
+            )
         function = {
             "name": tool["name"],
             "description": tool.get("description") or "",
@@ -78,7 +82,7 @@ def tools_of(params: dict[str, Any]) -> tuple[Tool, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseTurn:
-    """One turn of the model: the text beside its calls, the calls with their ids, and what came back."""
+    """One turn of the model: the text without calls, the calls with their ids, and their results."""
 
     text: str
     calls: tuple[tuple[str, Call], ...] = ()

@@ -1,4 +1,4 @@
-"""The shop's database: users, orders and products, as tau-bench's retail domain has them."""
+"""The shop's database: users, orders and products in the layout of tau-bench's retail domain."""
 
 import functools
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ GIFT_CARD = "gift_card"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shop(Records):
-    """What a folder holds, with the users by their e-mails and by their names, in lower case."""
+    """The records of a folder, with indices of users by e-mail and by name, in lower case."""
 
     emails: Mapping[str, str]
     names: Mapping[tuple[str, str], tuple[str, ...]]

@@ -24,7 +24,7 @@ DOMAIN = Domain(
 
 
 class RetailEnv(ServiceEnv):
-    """An agent cancels, changes, exchanges and returns what one customer ordered; see `ServiceEnv`."""
+    """An agent cancels, changes, exchanges and returns one customer's orders. See `ServiceEnv`."""
 
     domain = DOMAIN
 

@@ -1,7 +1,7 @@
-"""The shop's tools: the first change nothing. A refused call raises `Refusal` with its answer to the model.
+"""The shop's tools. The first ones change nothing. A refused call raises `Refusal` with its answer to the model.
 
 A tool that changes the database checks everything first, so that a refused call changes nothing. Money is rounded to cents
-wherever it is added up, and replacements are made in one order, so that the items of a call may come in any order.
+at every sum. Replacements follow a fixed order, so the items of a call may come in any order.
 """
 
 import json
@@ -25,7 +25,7 @@ def find_user_id_by_email(database: Database, *, email: str) -> str:
 
 
 def find_user_id_by_name_zip(database: Database, *, first_name: str, last_name: str, zip: str) -> str:
-    """Return the id of the user of this name, letter case ignored, whose present zip code this is."""
+    """Return the id of the user with this name, ignoring case, and this current zip code."""
     for user_id in database.records.names.get((first_name.lower(), last_name.lower()), ()):
         if known(database, "users", user_id)["address"]["zip"] == zip:
             return user_id
@@ -41,13 +41,13 @@ def get_product_details(database: Database, *, product_id: str) -> str:
 
 
 def list_all_product_types(database: Database) -> str:
-    """Return the product ids by name, in the order of the names, as JSON."""
+    """Return the product ids by name, in name order, as JSON."""
     products = database.records.tables["products"].values()
     return json.dumps(dict(sorted((product["name"], product["product_id"]) for product in products)))
 
 
 def cancel_pending_order(database: Database, *, order_id: str, reason: str) -> str:
-    """Cancel an order; what each payment method has paid, less refunds, goes back to it, to a gift card at once."""
+    """Cancel an order. Each payment method gets its payments back, less refunds, a gift card immediately."""
     order = _order(database, order_id, status="pending", action="cancelled")
     if reason not in REASONS:
         raise Refusal("invalid reason")
@@ -67,7 +67,7 @@ def cancel_pending_order(database: Database, *, order_id: str, reason: str) -> s
 
 
 def modify_pending_order_payment(database: Database, *, order_id: str, payment_method_id: str) -> str:
-    """Move the one payment of an order to another method, whose gift card must cover it."""
+    """Move the only payment of an order to another method. A gift card must cover it."""
     order = _order(database, order_id, status="pending", action="modified")
     _payment_method(database, order, payment_method_id)
     first = order["payment_history"][0]
@@ -87,7 +87,7 @@ def modify_pending_order_payment(database: Database, *, order_id: str, payment_m
 def modify_pending_order_items(
     database: Database, *, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
 ) -> str:
-    """Replace items by other variants of the same product, once; the difference is paid or refunded."""
+    """Replace items by other variants of the same product, once. The difference is paid or refunded."""
     order = _order(database, order_id, status="pending", action="modified")
     swaps = _swaps(database, order, item_ids, new_item_ids)
     difference = _difference(order, swaps)
@@ -106,7 +106,7 @@ def modify_pending_order_items(
 def exchange_delivered_order_items(
     database: Database, *, order_id: str, item_ids: list[str], new_item_ids: list[str], payment_method_id: str
 ) -> str:
-    """Request an exchange: items, difference and payment method are noted, nothing is paid yet."""
+    """Request an exchange. Items, difference and payment method are recorded, nothing is paid yet."""
     order = _order(database, order_id, status="delivered", action="exchanged")
     difference = _difference(order, _swaps(database, order, item_ids, new_item_ids))
     _require_balance(database, order, payment_method_id, difference)
@@ -122,7 +122,7 @@ def exchange_delivered_order_items(
 def return_delivered_order_items(
     database: Database, *, order_id: str, item_ids: list[str], payment_method_id: str
 ) -> str:
-    """Request a return; the refund goes to the original payment method or a gift card, and is not paid yet."""
+    """Request a return. The refund goes to the original payment method or a gift card, later."""
     order = _order(database, order_id, status="delivered", action="returned")
     method = _payment_method(database, order, payment_method_id)
     if method["source"] != GIFT_CARD and payment_method_id != order["payment_history"][0]["payment_method_id"]:
@@ -147,7 +147,7 @@ def modify_pending_order_address(
 def modify_user_address(
     database: Database, *, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
 ) -> str:
-    """Replace the default address of a user; the orders keep theirs."""
+    """Replace the default address of a user. Orders keep their addresses."""
     known(database, "users", user_id)
     user = database.edit("users", user_id)
     user["address"] = _address(address1, address2, city, state, country, zip)
@@ -170,14 +170,14 @@ def _payment_method(database: Database, order: Record, method_id: str) -> Record
 
 
 def _require_balance(database: Database, order: Record, method_id: str, amount: float) -> None:
-    """Raise `Refusal` unless the payment method exists, and covers the amount where it is a gift card."""
+    """Raise `Refusal` if the payment method does not exist, or is a gift card that does not cover the amount."""
     method = _payment_method(database, order, method_id)
     if method["source"] == GIFT_CARD and method["balance"] < amount:
         raise Refusal("insufficient gift card balance to pay the amount")
 
 
 def _charge(database: Database, order: Record, method_id: str, amount: float) -> None:
-    """Take an amount from a gift card, or give it back where it is negative; other methods are not kept here."""
+    """Take an amount from a gift card, or add a negative one. Other methods have no balance here."""
     if _payment_method(database, order, method_id)["source"] == GIFT_CARD:
         method = database.edit("users", order["user_id"])["payment_methods"][method_id]
         method["balance"] = round(method["balance"] - amount, 2)
@@ -188,7 +188,7 @@ def _entry(kind: str, amount: float, method_id: str) -> Record:
 
 
 def _positions(order: Record, item_ids: list[str]) -> list[int]:
-    """Return a position among the order's items for each id; an id that is given twice takes two items."""
+    """Return a position among the order's items for each id. A repeated id takes two items."""
     if not item_ids:
         raise Refusal("no item given")
     free: dict[str, list[int]] = {}

@@ -1,1 +1,1 @@
-"""Sealed processes for model-written programs. They know no environment."""
+"""Sandboxed processes for model-written programs. They know no environment."""

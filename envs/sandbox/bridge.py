@@ -1,17 +1,15 @@
-"""What crosses between a check and the program it checks, each in a sandbox of its own.
+"""The exchange of values between a check and the program under test, each in its own sandbox.
 
-This text runs inside both, on the standard library alone. `run` executes a check, with a stand-in for each name that
-the program defines; `serve` answers for the program. Either side hands a message out by `ask` and gets the next message
-of the other side.
+This code runs inside both, on the standard library alone. `run` executes a check, with a proxy for each name that the
+program defines. `serve` answers for the program. Each side sends a message by `ask` and gets the other side's next message.
 
-Values cross by value where they are data: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset,
-dict, and marked by their type bytearray, range, deque, Counter, defaultdict, OrderedDict, namedtuples, Decimal,
-Fraction, dates and times, dict views, built-in functions and types. Subclasses of str, int, float, list, set and dict
-cross as these, arrays of numpy as lists. Anything else stays where it is and is referred to by number: calls, attributes,
-items and iteration go back to it, comparisons do not, so that no object of the program has a say in its own verdict. A
-program may do less with what the check keeps, see `allowed`. Arguments that the program changes in place are changed
-for the check too, and its exceptions are raised there as the nearest built-in one, but for StopIteration, which could
-end a loop of the check before its time.
+Data crosses by value: None, bool, int, float, complex, str, bytes, list, tuple, set, frozenset, dict, and, marked by type,
+bytearray, range, deque, Counter, defaultdict, OrderedDict, namedtuples, Decimal, Fraction, dates and times, dict views,
+built-in functions and types. Subclasses of str, int, float, list, set and dict cross as these, numpy arrays as lists. Any
+other object stays on its side and is referred to by number. Calls, attributes, items and iteration are forwarded to it.
+Comparisons are not, so that no object of the program decides its own verdict. A program may do less with objects of the
+check, see `allowed`. Arguments that the program changes in place change for the check too. Its exceptions are raised there
+as the nearest built-in one, except StopIteration, which could end a loop of the check early.
 """
 
 import builtins
@@ -48,7 +46,9 @@ FORBIDDEN = (PermissionError, MemoryError)
 
 
 class Bridge:
-    """One side: what it sends by reference, and what it gets. Only a program has `names` that can be asked for."""
+    """One side: the objects that it sends by reference, and the proxies that it receives. Only a program has `names` to
+    request.
+    """
 
     def __init__(self, ask: Callable[[Any], Any], names: dict[str, Any], *, is_check: bool) -> None:
         self.ask, self.names, self.is_check = ask, names, is_check
@@ -111,7 +111,7 @@ class Bridge:
         return form
 
     def unmarked(self, name: str, *parts: Any) -> Any:
-        """Return the value of a marked form: a stand-in for what the other side keeps, of our own the thing itself."""
+        """Return the value of a marked form: a proxy for an object of the other side, or our own object itself."""
         if name == "kept":
             return Remote(self, ("own", *parts))
         if name == "named":
@@ -130,7 +130,7 @@ class Bridge:
         return MAKERS[name](*self.unpack(list(parts)))
 
     def request(self, what: str, there: tuple[Any, ...], *parts: Any) -> Any:
-        """Have the other side do something with what it keeps; meanwhile do what that side wants."""
+        """Request an action on an object of the other side, and serve that side's requests meanwhile."""
         message = ("do", what, (MARK, *there), self.pack(list(parts)))
         while True:
             (reply,) = self.ask(message)
@@ -145,7 +145,7 @@ class Bridge:
         return self.unpack(result)
 
     def do(self, what: str, there: Any, packed: Any) -> tuple[Any, ...]:
-        """Do what the other side asks for; return what became of the arguments, and the result."""
+        """Execute a request of the other side. Return the arguments after it, and the result."""
         try:
             thing, parts = self.unpack(there), self.unpack(packed)
             if self.is_check and not (there[1] == "own" and allowed(what, thing, parts)):
@@ -170,9 +170,9 @@ def is_built_in(value: Any) -> bool:
 
 
 def allowed(what: str, thing: Any, parts: list[Any]) -> bool:
-    """Return whether a program may do this with a thing of the check: call it, iterate, use the row's own public classes.
+    """Return whether a program may do this with an object of the check: call it, iterate, use the row's public classes.
 
-    All else could lead to the code of the check and so to what it expects.
+    Anything else could lead to the code of the check and so to its expected values.
     """
     if type(thing).__module__ == CHECK:
         return what not in ("attribute", "change") or not str(parts[0]).startswith("_")
@@ -201,7 +201,7 @@ ACTIONS: dict[str, Callable[..., Any]] = {
 
 
 def caller() -> Callable[..., Any]:
-    """Return a method that calls the object behind a stand-in, with any arguments."""
+    """Return a method that calls the object behind a proxy, with any arguments."""
 
     def call(stand_in: "Remote", *arguments: Any, **keywords: Any) -> Any:
         return remote(stand_in, "call", list(arguments), keywords)
@@ -210,7 +210,7 @@ def caller() -> Callable[..., Any]:
 
 
 class Remote:
-    """A stand-in for something on the other side."""
+    """A proxy for an object of the other side."""
 
     def __init__(self, bridge: Bridge, there: tuple[Any, ...]) -> None:
         object.__setattr__(self, "_bridge", bridge)
@@ -274,7 +274,7 @@ def exception(names: list[str], text: str) -> Exception:
             try:
                 return found(text)
             except TypeError:
-                continue  # such as UnicodeDecodeError, which takes more
+                continue  # such as UnicodeDecodeError, which needs more arguments
     return RuntimeError(f"{names[0]}: {text}")
 
 
@@ -284,7 +284,7 @@ def run(ask: Callable[[Any], Any], source: str, names: list[str]) -> None:
 
 
 def serve(ask: Callable[[Any], Any], namespace: dict[str, Any]) -> None:
-    """Answer for the program that was loaded into this namespace, for as long as it is asked."""
+    """Answer requests for the program in this namespace until the requests end."""
     bridge, message = Bridge(ask, namespace, is_check=False), None
     while True:
         ((_, *wanted),) = ask(message)

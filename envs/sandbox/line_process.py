@@ -14,7 +14,7 @@ from temper.envs.sandbox.seal_probe import require_seal
 
 START_S = 120.0
 VARIABLES = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""All that a child sees. Sets have one order in every process, so that what is made from a seed is always the same."""
+"""The whole environment of a child. Sets have one order in every process, so that generation from a seed is deterministic."""
 
 
 class NotStarted(GraderError):
@@ -22,9 +22,9 @@ class NotStarted(GraderError):
 
 
 class LineProcess:
-    """Runs a Python file that writes a line when it is ready and one for each line that it reads. One thread holds `lock`.
+    """Runs a Python file that writes a line when it is ready, and one for each line that it reads. One thread holds `lock`.
 
-    It is started when first needed, and again after it was lost. `who` names it in messages.
+    It starts on first use and restarts after its loss. `who` names it in messages.
     """
 
     def __init__(self, child: Path, who: str, arguments: Sequence[str] = ()) -> None:
@@ -34,7 +34,7 @@ class LineProcess:
         self._process: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Start it if it does not run, with its first line in `ready`. Raise `GraderError` if it is sealed too little."""
+        """Start it if it does not run, with its first line in `ready`. Raise `GraderError` if its seal is too weak."""
         if self._process is not None:
             return
         self._process = subprocess.Popen(
@@ -50,7 +50,7 @@ class LineProcess:
         line = self._line(self._process, START_S)
         if not line:
             self.close()
-            raise NotStarted(f"{self.child.name} did not start; are the packages that it imports installed?")
+            raise NotStarted(f"{self.child.name} did not start; install the packages that it imports")
         self.ready = json.loads(line)
         try:
             require_seal(self.ready["seal"], self.who)
@@ -59,7 +59,7 @@ class LineProcess:
             raise
 
     def ask(self, request: Mapping[str, Any], *, seconds: float) -> dict[str, Any] | None:
-        """Return the answer to a request, or None if none came in time or the process died, which ends it."""
+        """Return the answer to a request. If it is late or the process died, end the process and return None."""
         self.start()
         process = self._process
         assert process is not None
@@ -83,7 +83,7 @@ class LineProcess:
 
     @staticmethod
     def _line(process: subprocess.Popen[str], seconds: float) -> str:
-        """Return the next line of its output, empty if none begins in time."""
+        """Return the next line of output, or empty if none begins in time."""
         assert process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)

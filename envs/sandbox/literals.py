@@ -1,7 +1,7 @@
-"""Plain values as JSON and back, exactly: tuples, sets, bytes, non-finite floats and None stay what they are.
+"""Plain values as JSON and back, exactly: tuples, sets, bytes, non-finite floats and None are preserved.
 
-A list is a JSON list; every other container is an object with one key that names its type. Both sides of the sandbox
-use this file: the trusted side only decodes JSON, so that what arrives is always plain data.
+A list is a JSON list. Every other container is an object with one key for its type. Both sides of the sandbox use this
+file. The trusted side only decodes JSON, so that it always gets plain data.
 """
 
 import math
@@ -40,7 +40,7 @@ def encode(value: Any, depth: int = 0) -> Any:
 
 
 def decode(form: Any, depth: int = 0) -> Any:
-    """Return the value of a JSON form. Raise `ValueError`, `TypeError` or `LookupError` where it is no literal."""
+    """Return the value of a JSON form. Raise `ValueError`, `TypeError` or `LookupError` for an invalid form."""
     if depth > MAX_DEPTH:
         raise NotPlain(f"nested deeper than {MAX_DEPTH}")
     if isinstance(form, str) and not form.isascii():
@@ -71,8 +71,8 @@ def decode(form: Any, depth: int = 0) -> Any:
 
 
 def _check_unicode(text: str) -> None:
-    """Refuse lone surrogates, which would break whoever writes the text to a file."""
+    """Refuse unpaired surrogates, which can't be written to a file."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise NotPlain(f"no Unicode text: {error.reason}") from error
+        raise NotPlain(f"invalid Unicode text: {error.reason}") from error

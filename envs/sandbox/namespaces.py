@@ -1,11 +1,11 @@
-"""Namespaces for the zygote: a root folder that holds only what programs may read, and no sight of anything else.
+"""Namespaces of the zygote: a root folder with only the files that programs may read, isolated from everything else.
 
-Made once for the zygote: user, mount, process-id, network, IPC and host-name namespaces. Made for every program: a
-process-id namespace (0.1 ms), in which it is process 1 and alone, so that nothing of it outlives it. All the others per
-program too would take 0.8 ms and add nothing: programs can write no file, open no socket and use no IPC.
+The zygote gets user, mount, process-id, network, IPC and host-name namespaces once. Every program gets a process-id
+namespace (0.1 ms), in which it is process 1 and alone, so that no process outlives it. The others per program would take
+0.8 ms and add nothing: programs can write no file, open no socket and use no IPC.
 
-Where we are root, the mounts are made as root and the uid is dropped before the user namespace is made: one made by
-root would be no boundary. Every function raises OSError where the kernel refuses.
+As root, the mounts are made first and the uid is dropped before the user namespace, since a namespace made by root would be
+no boundary. Every function raises OSError if the kernel refuses.
 """
 
 import ctypes
@@ -22,13 +22,13 @@ MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
 PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 STAGE = "/tmp"
-"""If the new root is put together, in a mount namespace of our own."""
+"""The folder in which the new root is assembled, in a separate mount namespace."""
 WATCH_MS = 2000
 CAP_SYS_ADMIN = 1 << 21
 
 
 def private_root(folders: Sequence[str]) -> None:
-    """Make a read-only root folder that holds nothing but these folders, at their own paths."""
+    """Make a read-only root folder with only these folders, at their own paths."""
     _own_mounts()
     opened = [os.open(folder, os.O_PATH) for folder in folders]
     _cover(STAGE)
@@ -42,7 +42,7 @@ def private_root(folders: Sequence[str]) -> None:
 
 
 def uncover(folders: Sequence[str]) -> None:
-    """Show folders below one that only root may enter, such as root's home, to the uid that we drop to."""
+    """Make folders below a root-only folder, such as root's home, visible to the uid that we drop to."""
     closed = {parent for folder in folders if (parent := _closed_parent(folder))}
     if not closed:
         return
@@ -55,13 +55,13 @@ def uncover(folders: Sequence[str]) -> None:
 
 
 def leave_root(folders: Sequence[str]) -> None:
-    """Go on as another uid where we are root and it can still read these folders; else say why not."""
+    """As root, switch to another uid if it can still read these folders. Otherwise print the reason."""
     if os.geteuid() == 0 and could_be_set("library for another uid", lambda: uncover(folders)):
         could_be_set("other uid", drop_uid)
 
 
 def _cover(folder: str) -> None:
-    """Mount an empty folder over one; what is opened already can still be shown in it."""
+    """Mount an empty folder over one. Open descriptors can still be mounted in it."""
     os.umask(0o022)
     _mount("tmpfs", folder, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m")
 
@@ -91,9 +91,9 @@ def _own_mounts() -> None:
 
 
 def _user_namespace(flags: int, proc: int) -> None:
-    """Make a user namespace that maps only our own uid and gid, with further namespaces in it; `proc` is a folder /proc."""
+    """Make a user namespace that maps only our uid and gid, with further namespaces in it. `proc` is a /proc folder."""
     uid, gid = os.geteuid(), os.getegid()
-    prctl(PR_SET_DUMPABLE, 1, "dumpable")  # or the maps would belong to root; `seal_zygote` takes it back
+    prctl(PR_SET_DUMPABLE, 1, "dumpable")  # otherwise the maps belong to root; `seal_zygote` reverts it
     checked(LIBC.unshare(flags | CLONE_NEWUSER), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         descriptor = os.open(f"self/{name}", os.O_WRONLY, dir_fd=proc)
@@ -102,9 +102,9 @@ def _user_namespace(flags: int, proc: int) -> None:
 
 
 def enter_namespaces(proc: int) -> int:
-    """Make the zygote's namespaces and go on in a fork that is process 1 in them; the caller waits for that fork.
+    """Make the zygote's namespaces and continue in a fork that is process 1 in them. The caller waits for that fork.
 
-    Returns a descriptor of the zygote's process-id namespace, for `own_process_ids`. `proc` is a folder /proc.
+    Return a descriptor of the zygote's process-id namespace for `own_process_ids`. `proc` is a /proc folder.
     """
     parent = os.getppid()
     _user_namespace(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, proc)
@@ -117,7 +117,7 @@ def enter_namespaces(proc: int) -> int:
 
 
 def _watch(pid: int, parent: int) -> None:
-    """Wait until the zygote or our parent has ended, then end, which ends the zygote too."""
+    """Wait until the zygote or our parent has ended, then exit, which ends the zygote too."""
     os.closerange(0, 64)
     poll = select.poll()
     poll.register(os.pidfd_open(pid), select.POLLIN)

@@ -1,4 +1,4 @@
-"""What a process keeps for itself, made when it is first asked for."""
+"""A value per process, made on first use."""
 
 import os
 import threading
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class PerProcess(Generic[T]):
-    """One value for each process and purpose: a fork does not share its parent's, whose child processes are not its own."""
+    """One value per process. A fork does not share its parent's value, since it can't use the parent's child processes."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make

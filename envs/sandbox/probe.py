@@ -1,4 +1,4 @@
-"""Finding out by doing what the sandbox stops: a program that tries what must not work."""
+"""Find the isolation of the sandbox by running a program that attempts forbidden actions."""
 
 import platform
 import sys
@@ -54,13 +54,13 @@ def see_host():
 LIMITS_AND_CALLS = ("memory", "fork", "execute", "network", "signal_parent")
 FILES = ("read_files", "list_files", "write_files", "read_processes")
 SIGHT = ("find_files", "see_processes", "see_host")
-GROUPS = (LIMITS_AND_CALLS, FILES, SIGHT)  # what gets through group n leaves the sandbox at level n
+GROUPS = (LIMITS_AND_CALLS, FILES, SIGHT)  # a successful attack of group n limits the sandbox to level n
 NOT_ISOLATED = "the kernel, the machine's clock, load and memory size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """What the sandbox holds against: its level, the layers that were set, the attacks that got through."""
+    """The isolation of the sandbox: its level, the layers that were set, and the attacks that succeeded."""
 
     level: int
     layers: tuple[str, ...]

@@ -1,14 +1,14 @@
-"""What runs inside a sealed process: a program is loaded and called; nothing is judged.
+"""The code inside a sandboxed process: it loads and calls a program, and judges nothing.
 
-It speaks over its channel in frames (4 bytes of length, then JSON, `temper.envs.sandbox.literals`):
+Its channel carries frames (4 bytes of length, then JSON, `temper.envs.sandbox.literals`):
 
     {"source"}                      loads a program
-    {"call": name, "arguments"}     calls a function of it; may come together with the source
-    {"converse": name}              calls a function of it with `ask`, by which it asks whoever called
+    {"call": name, "arguments"}     calls a function of it, may come together with the source
+    {"converse": name}              calls a function of it with `ask`, which sends a request to the caller
     {"main": source}                runs a whole program as `__main__`
 
-The answer is `{"value"}`, `{"raised"}`, `{"unfit"}` or `{"output"}`. In a conversation it asks by `{"ask": arguments}`
-and is told `{"value"}`. A program can send frames of its own: they are its own answers.
+The answer is `{"value"}`, `{"raised"}`, `{"unfit"}` or `{"output"}`. In a conversation it sends `{"ask": arguments}` and
+receives `{"value"}`. A program can send frames itself: they count as its answers.
 """
 
 import atexit
@@ -23,7 +23,7 @@ from typing import Any
 from temper.envs.sandbox import literals
 
 PROGRAM = "<program>"
-ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once, not in each fork
+ENCODER = json.JSONEncoder(separators=(",", ":"))  # made once, instead of in each fork
 MAX_REQUEST_BYTES = 8 * 2**20
 MAX_REPLY_BYTES, MAX_ASK_BYTES = 2**20, 8 * 2**20
 MAX_MESSAGE_CHARACTERS = 200
@@ -56,7 +56,7 @@ def serve_program(channel: int, request: dict[str, Any], module: types.ModuleTyp
 
 
 def load(source: str, namespace: dict[str, Any]) -> None:
-    """Execute a source whose definitions are called later: one that ends itself without an error has defined them."""
+    """Execute a source whose definitions are called later. A source that exits without an error counts as loaded."""
     try:
         exec(compile(source, PROGRAM, "exec", dont_inherit=True), namespace)
     except SystemExit as end:
@@ -65,7 +65,7 @@ def load(source: str, namespace: dict[str, Any]) -> None:
 
 
 def run_main(source: str) -> None:
-    """Run a whole program as the interpreter would; an exception leaves it after what it has written is sent."""
+    """Run a whole program as the interpreter would. An exception propagates after its output is sent."""
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     try:
         exec(compile(source, PROGRAM, "exec", dont_inherit=True), module.__dict__)
@@ -73,7 +73,7 @@ def run_main(source: str) -> None:
         pass
     finally:
         if "threading" in sys.modules:
-            sys.modules["threading"]._shutdown()  # waits for the threads that are no daemons
+            sys.modules["threading"]._shutdown()  # waits for the threads that are not daemons
         atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.__stdout__):
             if stream is not None:
@@ -81,7 +81,7 @@ def run_main(source: str) -> None:
 
 
 class PipeEnd:
-    """One of two ends that a program gets in place of sockets, which it may not open: asyncio wakes its loop by them."""
+    """One end of a pair that replaces sockets, which a program may not open. asyncio wakes its loop by them."""
 
     def __init__(self, reader: int, writer: int) -> None:
         self.reader, self.writer = reader, writer
@@ -119,7 +119,7 @@ def place(error: BaseException) -> str:
 
 
 def ask(channel: int, arguments: tuple[Any, ...]) -> Any:
-    """Return what the caller says to these arguments."""
+    """Return the caller's answer to these arguments."""
     write(channel, {"ask": literals.encode(list(arguments))}, limit=MAX_ASK_BYTES)
     reply = read(channel)
     if reply is None or "value" not in reply:
@@ -147,7 +147,7 @@ def read_exactly(channel: int, count: int) -> bytes | None:
 
 
 def write(channel: int, reply: dict[str, Any], limit: int = MAX_REPLY_BYTES) -> None:
-    """Send one frame; a reply over the size limit becomes an `output`."""
+    """Send one frame. A reply over the size limit becomes an `output`."""
     try:
         body = ENCODER.encode(reply).encode()
     except (ValueError, RecursionError) as error:

@@ -1,20 +1,20 @@
-"""The sandbox for model-written programs: warm, sealed, probed when it starts.
+"""The sandbox for model-written programs: warm, sealed, and probed at its start.
 
-A program runs in its own process (`sealed_process`), forked by a warm zygote (`zygote_main`) and sealed
-(`seal`, `namespaces`). Expected values never enter it: inputs go in, results come out as
-size-capped JSON literals and are compared by the caller. `call_each` gives every call its own process, which sees only
-this call's arguments. Programs can write no file at all, so no disk can be filled. The exit code means nothing.
+A program runs in its own process (`sealed_process`), forked by a warm zygote (`zygote_main`) and sealed (`seal`,
+`namespaces`). Expected values never enter it: inputs go in, results come out as size-limited JSON literals, and the caller
+compares them. `call_each` gives every call its own process, which sees only this call's arguments. Programs can write no
+file, so they can't fill a disk. The exit code is ignored.
 
-Levels, found by trying attacks (`probe`); all attacks are in `tests/support/sandbox_attacks`:
+The level is found by trying attacks (`probe`). All attacks are in `tests/support/sandbox_attacks`:
 
-    3   all of 2, and namespaces: a program sees no other process, no file but the standard library, no host name
+    3   level 2, and namespaces: a program sees no other process, no file but the standard library, no host name
     2   limits, seccomp and Landlock hold
     1   limits and seccomp hold
     0   neither
 
-Where namespaces can't be made the sandbox says so and is of level 2. The least that is accepted is 2, or the value of
-TEMPER_SANDBOX_MIN_LEVEL; a level once reached is kept. Programs that import numpy run under a second zygote that has it
-imported. Only programs that name threads may start any, because each of those costs the zygote a listener.
+Without namespaces the sandbox logs a warning and has level 2. The minimum is 2, or the value of TEMPER_SANDBOX_MIN_LEVEL. A
+level once reached is kept. Programs that import numpy run under a second zygote with numpy imported. Only programs that
+mention threads may start any, because each of those costs the zygote a listener.
 """
 
 import logging
@@ -53,39 +53,39 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxConfig:
-    """The sandbox of programs that the model writes."""
+    """The sandbox of model-written programs."""
 
     min_level: int = free(MIN_LEVEL)
-    """The least isolation that is accepted: 3 all layers, 2 without process namespaces, 1 limits and calls only, 0 none."""
+    """Minimum isolation: 3 all layers, 2 without process namespaces, 1 limits and system calls only, 0 none."""
 
     def __post_init__(self) -> None:
         if self.min_level not in range(4):
-            raise ValueError(f"sandbox.min_level={self.min_level} must be 0, 1, 2 or 3")
+            raise ValueError(f"sandbox.min_level={self.min_level}: must be 0, 1, 2 or 3")
 
 
 class Sandbox:
-    """Starts programs; replaces its zygote where that died. Usable from several threads."""
+    """Starts programs and replaces a dead zygote. Thread-safe."""
 
     def __init__(self, *, min_level: int = MIN_LEVEL, max_level: int = MAX_LEVEL) -> None:
         self.min_level, self.max_level = min_level, max_level
         self.lock = threading.Lock()
-        self.zygotes: dict[str | None, Zygote] = {}  # by the folder of numpy that is warm in it, or None
+        self.zygotes: dict[str | None, Zygote] = {}  # by the folder of its imported numpy, or None
         self.isolation: Isolation | None = None
         self.admit(AT_ONCE)
 
     def admit(self, programs: int) -> None:
-        """Let `attempt` run so many actions at once from now on."""
+        """Set the number of actions that `attempt` runs at once from now on."""
         self.places = threading.BoundedSemaphore(programs)
 
     def start(self, limits: Limits, source: str = "") -> SealedProcess:
-        """Start an empty process. Its program can use numpy and threads if the source that it will be given names them."""
+        """Start an empty process. Its program can use numpy and threads if its later source mentions them."""
         return SealedProcess(self.warm(source), limits, threads=bool(THREADS.search(source)))
 
     def call_each(self, source: str, name: str, calls: Sequence[list[Any]], limits: Limits) -> Iterator[Reply]:
-        """Yield one reply per call of a function, in order, each from a process of its own that sees only this call.
+        """Yield one reply per call of a function, in order, each from a new process that sees only this call.
 
-        What comes of loading the source, where that fails, is the reply to the call. The limits hold for each process.
-        The process of the next call is started while the one before runs.
+        If loading the source fails, its result is the reply. The limits apply to each process. The process of the next call
+        starts while the previous one runs.
         """
         left = iter(calls)
         started: deque[SealedProcess] = deque()
@@ -102,26 +102,26 @@ class Sandbox:
                 process.close()
 
     def run_main(self, source: str, stdin: str, limits: Limits, *, most: int = 0) -> Reply:
-        """Run a whole program as `__main__`: `VALUE` with its standard output, or why it has none."""
+        """Run a whole program as `__main__`. Return `VALUE` with its standard output, or the reason for its failure."""
         threads = bool(THREADS.search(source))
         with StdinProcess(self.warm(source), limits, stdin=stdin, most=most, threads=threads) as process:
             return process.run(source)
 
     def attempt(self, action: Callable[["Sandbox"], T]) -> T:
-        """Run an action. If the sandbox fails, once more on a fresh zygote. Raise `SandboxError` if that fails too.
+        """Run an action. If the sandbox fails, retry once on a fresh zygote. Raise `SandboxError` if that fails too.
 
-        The action must read all the replies that it needs: what it returns is not looked after. Waiting for a place and the
-        programs' own time, which has limits of its own, are off the clock of the episode.
+        The action must read all the replies that it needs, since its processes are closed afterwards. The wait for a slot
+        and the run time of programs, which has its own limits, do not count for the episode's clock.
         """
         with off_the_clock(), self.places:
             try:
                 return action(self)
             except SandboxError as error:
-                LOG.warning("%s; trying again on a fresh zygote", error)
+                LOG.warning("%s; retrying on a fresh zygote", error)
                 return action(self)
 
     def warm(self, source: str = "") -> Zygote:
-        """Return the zygote for a source, started and probed if there is none."""
+        """Return the zygote for a source, started and probed on first use."""
         site = _numpy_folder() if NUMPY.search(source) else None
         with self.lock:
             if site in self.zygotes and self.zygotes[site].broken:
@@ -147,7 +147,7 @@ class Sandbox:
             try:
                 return Zygote(level=3, site=site)
             except SandboxError as error:
-                LOG.warning("the sandbox can't make namespaces, so it is of level 2 at most: %s", error)
+                LOG.warning("the sandbox can't make namespaces, so its level is at most 2: %s", error)
         return Zygote(level=2, site=site)
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ def shared_sandbox() -> Sandbox:
 
 
 def sandbox_report() -> str:
-    """Start the sandbox and say in one line which isolation is in force and what is not isolated."""
+    """Start the sandbox and return one line about its isolation and its gaps."""
     sandbox = shared_sandbox()
     sandbox.warm()
     assert sandbox.isolation is not None

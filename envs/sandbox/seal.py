@@ -1,10 +1,10 @@
-"""Locking a Linux process down by raw system calls: limits, capabilities, Landlock, seccomp. Standard library only.
+"""Restrict a Linux process by raw system calls: limits, capabilities, Landlock, seccomp. Standard library only.
 
-`seal_zygote` is applied once and inherited by every fork: no capabilities, read access to the standard library only
-(Landlock), nothing that could be written. `seal_child` is applied in each fork: limits on memory and time, and a list
-of the system calls that are allowed. All others fail with EPERM: sockets, fork, exec, signals, ptrace, mounts. A filter
-with `threads` also allows `clone` with the flags of a thread, which `temper.envs.sandbox.thread_limit` counts.
-Namespaces are made by `temper.envs.sandbox.namespaces`. What really holds is probed afterwards by `temper.envs.sandbox.probe`.
+`seal_zygote` runs once, and every fork inherits it: no capabilities, read access to the standard library only (Landlock),
+no write access. `seal_child` runs in each fork: limits on memory and time, and a list of allowed system calls. All others
+fail with EPERM: sockets, fork, exec, signals, ptrace, mounts. A filter with `threads` also allows `clone` with the flags of
+a thread, which `temper.envs.sandbox.thread_limit` counts. `temper.envs.sandbox.namespaces` makes the namespaces.
+`temper.envs.sandbox.probe` then verifies the result.
 """
 
 import ctypes
@@ -53,7 +53,7 @@ CONDITIONAL = {
 }
 CLONE = {"x86_64": 56, "aarch64": 220}
 CLONE3 = 435
-THREAD_FLAGS = (0x3D0F00, 0x7D0F00)  # all that a thread shares, with CLONE_VM and CLONE_THREAD: of glibc, of musl
+THREAD_FLAGS = (0x3D0F00, 0x7D0F00)  # flags of a thread, with CLONE_VM and CLONE_THREAD: glibc, musl
 # fmt: on
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 LOAD, JUMP_EQUAL, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
@@ -62,7 +62,7 @@ UNKNOWN = 0x00050026  # with ENOSYS, so that the C library falls back on an olde
 FILES, ZYGOTE_FILES = 64, 4096  # descriptors
 
 
-# made once, since each fork would else make classes for them
+# made once, otherwise each fork makes classes for them
 CAPABILITY_HEADER = ctypes.create_string_buffer(struct.pack("Ii", 0x20080522, 0))
 NO_CAPABILITIES = ctypes.create_string_buffer(24)
 
@@ -79,10 +79,10 @@ def prctl(option: int, argument: int, what: str) -> None:
 
 
 def seal_zygote(folders: Sequence[str], *, keep: int = 0, files: int = FILES) -> list[str]:
-    """Set everything that forks inherit; return the names of the layers that could be set.
+    """Set everything that forks inherit. Return the names of the layers that were set.
 
-    The folders may be read. `keep` is a mask of the capabilities that the zygote itself needs on, `files` how many
-    descriptors it may hold.
+    The folders stay readable. `keep` is a mask of the capabilities that the zygote still needs, `files` its limit of
+    descriptors.
     """
     steps = {
         "no new privileges": no_new_privileges,
@@ -94,7 +94,7 @@ def seal_zygote(folders: Sequence[str], *, keep: int = 0, files: int = FILES) ->
 
 
 def could_be_set(name: str, step: Callable[[], None]) -> bool:
-    """Set one layer; say so on standard error where the kernel refuses."""
+    """Set one layer, or print to standard error that the kernel refuses."""
     try:
         step()
     except OSError as error:
@@ -104,13 +104,13 @@ def could_be_set(name: str, step: Callable[[], None]) -> bool:
 
 
 def no_new_privileges() -> None:
-    """Let no set-uid program give rights, and no other process look into this one."""
+    """Block rights from set-uid programs, and inspection by other processes."""
     prctl(PR_SET_NO_NEW_PRIVS, 1, "no_new_privs")
     prctl(PR_SET_DUMPABLE, 0, "dumpable")
 
 
 def drop_uid() -> None:
-    """Change to another uid than root's, with no capabilities to regain."""
+    """Change from root to another uid, without capabilities to regain."""
     for capability in range(64):
         LIBC.prctl(PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)
     os.setgroups([])
@@ -131,7 +131,7 @@ def _limits(files: int) -> None:
 
 
 def _landlock(folders: Sequence[str]) -> None:
-    """Allow read access to these folders, nothing else; no TCP, no abstract sockets, no signals to the outside."""
+    """Allow read access to these folders only. Block TCP, abstract sockets and signals to the outside."""
     abi = checked(LIBC.syscall(LANDLOCK_CREATE, None, 0, 1), "landlock version")
     files = FS_RIGHTS[max(version for version in FS_RIGHTS if version <= abi)]
     attributes = struct.pack("QQQ", files, 3 if abi >= NET_RIGHTS_FROM else 0, 3 if abi >= SCOPES_FROM else 0)
@@ -151,7 +151,7 @@ def _landlock(folders: Sequence[str]) -> None:
 def seccomp_filter(machine: str = MACHINE, *, threads: bool = False) -> ctypes.Array[ctypes.c_char]:
     """Return the filter as the kernel's array of instructions. Raise `OSError` if a machine's calls are not listed.
 
-    Numbers are looked up by halving, which the kernel prepares in half the time that a chain of comparisons takes.
+    Numbers are found by binary search, which the kernel prepares in half the time of a chain of comparisons.
     """
     if machine not in ALLOWED:
         raise OSError(f"no list of system calls for {machine}")
@@ -187,7 +187,7 @@ def _argument_check(index: int, values: tuple[int, ...]) -> list[Instruction]:
 
 
 def _lookup(ranges: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
-    """Return the instructions that find the range in which a number lies, by the ranges' first numbers."""
+    """Return the instructions that find the range of a number, by the first numbers of the ranges."""
     if len(ranges) == 1:
         return ranges[0][1]
     middle = len(ranges) // 2
@@ -217,12 +217,12 @@ def _install(seccomp: ctypes.Array[ctypes.c_char]) -> None:
 
 
 def seal_library_user(*, memory_bytes: int) -> list[str]:
-    """Seal a process that needs its installed libraries but nothing else; return the layers that could be set."""
+    """Seal a process that needs only its installed libraries. Return the layers that were set."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     return [*seal_zygote(library_folders()), *["seccomp"] * could_be_set("seccomp", lambda: _install(seccomp_filter()))]
 
 
 def library_folders() -> list[str]:
-    """Return the folders of `sys.path` that exist and lie in no other of them."""
+    """Return the existing folders of `sys.path` that are not inside one another."""
     folders = [os.path.realpath(folder) for folder in sys.path if folder and os.path.isdir(folder)]
     return [f for f in dict.fromkeys(folders) if not any(f.startswith(f"{other}/") for other in folders)]

@@ -1,8 +1,7 @@
-"""Finding out in a sealed process what its seal stops, by trying it; and, on the other side, whether that is enough.
+"""Verify a seal: a sealed process tries forbidden actions, and its client checks the resulting level.
 
-For the processes that run computer algebra, the scorers of reasoning-gym and simulators (`*_child.py`).
-Their levels are those of the sandbox; they have no namespaces of their own, so that 2 is all that they reach. Standard
-library only.
+For the processes of computer algebra, reasoning-gym's scorers and simulators (`*_child.py`). The levels are the sandbox's.
+These processes have no namespaces, so that 2 is their highest level. Standard library only.
 """
 
 import logging
@@ -21,7 +20,7 @@ MIN_LEVEL_VARIABLE = "TEMPER_SANDBOX_MIN_LEVEL"
 
 
 def seal_found(*, memory_bytes: int) -> dict[str, Any]:
-    """Return what a sealed process says of itself: its level, and what it could do all the same."""
+    """Return the report of a sealed process: its level, and the forbidden actions that succeeded."""
     calls = _through(
         {"memory": lambda: _allocate(memory_bytes), "fork": _fork, "network": _open_socket, "signal": _signal}
     )
@@ -30,13 +29,13 @@ def seal_found(*, memory_bytes: int) -> dict[str, Any]:
 
 
 def require_seal(found: Mapping[str, Any], who: str) -> None:
-    """Raise `GraderError` if a process is sealed less than `sandbox.min_level` asks for; warn where it asks for less."""
+    """Raise `GraderError` if a level is below `sandbox.min_level`. Log a warning if it is below 2 but allowed."""
     level, least = int(found["level"]), min(FULL, int(os.environ.get(MIN_LEVEL_VARIABLE, FULL)))
     if level == FULL:
         return
     line = f"the process of {who} is of sandbox level {level} of {FULL}, NOT STOPPED: {', '.join(found['not_stopped'])}"
     if level < least:
-        raise GraderError(f"{line}; use {KERNEL}, or accept less by sandbox.min_level={level}")
+        raise GraderError(f"{line}; use {KERNEL}, or set sandbox.min_level={level}")
     LOG.warning("%s", line)
 
 

@@ -1,7 +1,7 @@
-"""One model-written program in its sealed process: requests go in, replies come out, nothing is judged.
+"""One model-written program in its sandboxed process: requests go in, replies come out, nothing is judged.
 
-What a program does to itself (time, memory, output, crash) is a `Reply`. `SandboxError` is raised only for what it
-can't bring about: the zygote died, could not fork or could not seal.
+The program's own failures (time, memory, output, crash) are a `Reply`. `SandboxError` means a failure that it can't cause:
+the zygote died, could not fork or could not seal.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from temper.envs.sandbox import literals
 from temper.envs.sandbox.runner import MAX_ASK_BYTES, MAX_REPLY_BYTES, MAX_REQUEST_BYTES
 from temper.envs.sandbox.zygote_client import ANSWER_S, Zygote
 
-LEAST_QUEUED_S, MAX_QUEUED_S = 0.05, 120.0  # of waiting for a CPU: what counts, and what is granted at most
-CREDENTIALS = struct.Struct("iII")  # process, user and group, as the kernel gives them beside a message
-EXIT_S, EXIT_POLL_S = 0.2, 0.001  # a process that ends closes its channel a little before
+LEAST_QUEUED_S, MAX_QUEUED_S = 0.05, 120.0  # waits for a CPU: the shortest that counts, and the largest extension
+CREDENTIALS = struct.Struct("iII")  # process, user and group, which the kernel adds to a message
+EXIT_S, EXIT_POLL_S = 0.2, 0.001  # an ending process closes its channel slightly earlier
 
 
 class Waits(threading.local):
-    """Seconds for which the programs that this thread has ended had waited for a CPU."""
+    """Seconds for which the programs that this thread has ended waited for a CPU."""
 
     seconds = 0.0
 
@@ -39,29 +39,29 @@ WAITS = Waits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one program may use, over all its calls."""
+    """The limits of one program, over all its calls."""
 
-    wall_s: float = 4.0  # seconds that we wait for it while it runs or sleeps, enforced from outside
+    wall_s: float = 4.0  # seconds of running or sleeping, enforced from outside
     cpu_s: int = 1  # CPU seconds
     memory_mb: int = 512  # address space, MiB
 
 
 class ReplyKind(Enum):
-    """What came of a request."""
+    """The result of a request."""
 
     VALUE = "value"  # a plain value
     RAISED = "raised"  # an exception left the program
     UNFIT = "unfit"  # the result is not plain data
     OUTPUT = "output"  # the result is longer than 1 MiB, or than 8 MiB for a check
-    ASK = "ask"  # it asks something of us, in `converse` only
-    TIME = "time"  # over the wall-clock or CPU limit
-    MEMORY = "memory"  # over the memory limit
+    ASK = "ask"  # a request to the caller, in `converse` only
+    TIME = "time"  # exceeded the wall-clock or CPU limit
+    MEMORY = "memory"  # exceeded the memory limit
     CRASH = "crash"  # the process ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The answer of a program to one request."""
+    """A program's answer to one request."""
 
     kind: ReplyKind
     value: Any = None
@@ -69,16 +69,16 @@ class Reply:
 
     @property
     def policy_fault(self) -> bool:
-        """Whether the program broke a limit or did what is forbidden, rather than being just wrong."""
+        """Whether the program broke a limit or did something forbidden, beyond being wrong."""
         forbidden = self.kind is ReplyKind.RAISED and self.detail.startswith("PermissionError")
         return forbidden or self.kind in (ReplyKind.TIME, ReplyKind.MEMORY, ReplyKind.OUTPUT, ReplyKind.CRASH)
 
 
 class SealedProcess:
-    """One sealed process that holds one program. Use as a context manager; leaving it kills the process.
+    """One sandboxed process with one program. Use it as a context manager, which kills the process at the end.
 
-    `streams` are the descriptors of its standard input and output. Without them both are /dev/null. With `threads` it may
-    start up to `temper.envs.sandbox.thread_limit.MOST_THREADS`.
+    `streams` are the descriptors of its standard input and output, by default /dev/null. With `threads` it may start up to
+    `temper.envs.sandbox.thread_limit.MOST_THREADS`.
     """
 
     def __init__(self, zygote: Zygote, limits: Limits, *, streams: Sequence[int] = (), threads: bool = False) -> None:
@@ -86,10 +86,10 @@ class SealedProcess:
         self.left_s, self.deadline, self.queued_s = ANSWER_S, 0.0, 0.0
         self.sealed = False
         self.waits: dict[str, float] = {}  # of its threads for a CPU
-        self.exit_code: int | None = None  # of a process that ended while a reply was due
+        self.exit_code: int | None = None  # if the process ended before its reply
         self.channel, theirs = socket.socketpair()
         self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self.process = 0  # its process id as we see it; `pid` is the zygote's, who may live in another namespace
+        self.process = 0  # its process id in our namespace; `pid` is in the zygote's
         with theirs:
             self.pid: int | None = zygote.spawn(
                 [theirs.fileno(), *streams], limits.cpu_s, limits.memory_mb * 2**20, threads=threads
@@ -102,7 +102,7 @@ class SealedProcess:
         return self._request(frame({"call": name, "arguments": arguments}))
 
     def send(self, source: str, name: str, arguments: list[Any]) -> None:
-        """Send the source and the only call ahead; `reply` gives what came of them.
+        """Send the source and the only call ahead. `reply` returns the result.
 
         The process reads them before it runs any of the source, so that a program can't block the sender.
         """
@@ -117,21 +117,23 @@ class SealedProcess:
         return self._request(b"")
 
     def converse(self, name: str, source: str = "") -> Reply:
-        """Call a function with `ask`, by which it asks us. `answer` must meet each `ASK`. `source` is run before."""
+        """Call a function with `ask`, by which it sends requests. The caller must `answer` each `ASK`. `source` runs
+        before.
+        """
         return self._request(frame({"source": source, "converse": name}), may_ask=True)
 
     def answer(self, value: Any) -> Reply:
         return self._request(frame({"value": value}), may_ask=True)
 
     def _request(self, sent: bytes, *, may_ask: bool = False) -> Reply:
-        """Send a frame and read the next reply, within the seconds that are left."""
+        """Send a frame and read the next reply, within the remaining seconds."""
         try:
             if not self.sealed:
                 self._confirm_seal()
             self.deadline = time.monotonic() + self.left_s
             try:
                 self.channel.settimeout(max(self.left_s, 0.001))
-                if sent:  # an empty send would fail where the program has answered and ended
+                if sent:  # an empty send would fail if the program has answered and ended
                     self.channel.sendall(sent)
                 return _reply(self._read(MAX_ASK_BYTES if may_ask else MAX_REPLY_BYTES), may_ask=may_ask)
             finally:
@@ -144,7 +146,7 @@ class SealedProcess:
             return self._ended()
 
     def _confirm_seal(self) -> None:
-        """Read the first frame, which is written before any foreign code runs; the program's time starts after it."""
+        """Read the first frame, which is written before any foreign code runs. The program's time starts after it."""
         self.deadline = time.monotonic() + self.left_s
         try:
             self.channel.settimeout(self.left_s)
@@ -156,7 +158,7 @@ class SealedProcess:
             raise SandboxError(f"a program's process could not be sealed: {error!r}") from error
         if b"sealed" not in hello:
             self.zygote.broken = True
-            raise SandboxError(f"a program's process answered {hello[:80]!r} when it should have been sealed")
+            raise SandboxError(f"a program's process sent {hello[:80]!r} instead of its seal")
         self.sealed, self.left_s = True, self.limits.wall_s
 
     def _read(self, most: int = MAX_REPLY_BYTES) -> bytes:
@@ -181,7 +183,7 @@ class SealedProcess:
         return b"".join(parts)
 
     def _extend(self) -> None:
-        """Move the deadline by the time that the process has waited for a CPU. Raise `TimeoutError` if it has not."""
+        """Extend the deadline by the process's wait for a CPU. Raise `TimeoutError` if it did not wait."""
         queued_s = self._queued()
         more_s = min(queued_s - self.queued_s, MAX_QUEUED_S - self.queued_s)
         if more_s < LEAST_QUEUED_S:
@@ -190,7 +192,7 @@ class SealedProcess:
         self.deadline += more_s
 
     def _queued(self) -> float:
-        """Return the seconds for which its threads were ready to run and had no CPU, 0 if the kernel does not report it."""
+        """Return the seconds for which its threads were ready but had no CPU, 0 if the kernel does not report it."""
         folder = f"/proc/{self.process}/task"
         with contextlib.suppress(OSError, IndexError):
             for thread in os.listdir(folder):
@@ -199,11 +201,11 @@ class SealedProcess:
         return sum(self.waits.values())
 
     def _ended(self) -> Reply:
-        """Return why the channel was closed: the process ended, by its CPU limit or its own doing, or goes on without."""
+        """Return the cause of the closed channel: the process ended by its CPU limit or otherwise, or closed it."""
         self.channel.close()
         if self.pid is None:
             return Reply(kind=ReplyKind.CRASH, detail="it had ended before")
-        waited_s = self._queued()  # the kernel knows it until the process is reaped
+        waited_s = self._queued()  # available until the process is reaped
         deadline = time.monotonic() + EXIT_S
         while (ending := self.zygote.reap(self.pid)) is None:
             if time.monotonic() > deadline:
@@ -234,7 +236,7 @@ class SealedProcess:
 
 
 def unicode(source: str) -> str:
-    """Return a source as Unicode text: what a model wrote must not keep us from sending it."""
+    """Return a source as valid Unicode, so that any model output can be sent."""
     return source.encode(errors="replace").decode()
 
 
@@ -255,7 +257,7 @@ def _reply(body: bytes, *, may_ask: bool) -> Reply:
         ((name, content),) = json.loads(body).items()
         kind = ReplyKind(name)
         if kind is ReplyKind.ASK and not may_ask:
-            raise ValueError("it asks where nobody answers")
+            raise ValueError("a request outside a conversation")
         if kind in (ReplyKind.VALUE, ReplyKind.ASK):
             return Reply(kind=kind, value=literals.decode(content))
     except (ValueError, TypeError, AttributeError, RecursionError, LookupError) as error:

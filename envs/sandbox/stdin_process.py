@@ -1,4 +1,4 @@
-"""A whole program with a text on its standard input, in its sealed process."""
+"""A whole program with a text on its standard input, in a sandboxed process."""
 
 import fcntl
 import os
@@ -13,7 +13,7 @@ SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_S
 
 
 class StdinProcess(SealedProcess):
-    """One sealed process that runs a program as `__main__`; what it writes is read up to 1 MiB, or to `most` bytes."""
+    """One sandboxed process that runs a program as `__main__`. Its output is read up to 1 MiB, or to `most` bytes."""
 
     def __init__(self, zygote: Zygote, limits: Limits, *, stdin: str, most: int = 0, threads: bool = False) -> None:
         self.written: list[bytes] = []
@@ -30,7 +30,7 @@ class StdinProcess(SealedProcess):
             os.close(theirs)
 
     def run(self, source: str) -> Reply:
-        """Run the program: `VALUE` with the standard output if it came to its end, by SystemExit or with exit code 0 too."""
+        """Run the program. Return `VALUE` with the standard output if it finished, also by SystemExit or with exit code 0."""
         reply = self._request(frame({"main": unicode(source)}))
         if reply.kind is not ReplyKind.VALUE and self.exit_code != 0:
             return reply
@@ -42,7 +42,7 @@ class StdinProcess(SealedProcess):
         return super()._read(most)
 
     def _gather(self) -> None:
-        """Read the output until the channel has something to read and the output has not."""
+        """Read the output until the channel has data and the output has none."""
         length, poll = 0, select.poll()
         poll.register(self.channel, select.POLLIN)
         poll.register(self.output, select.POLLIN)

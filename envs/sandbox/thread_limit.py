@@ -1,8 +1,8 @@
-"""A limit on the threads of each program: the zygote is asked for every one.
+"""A limit on the threads of each program, enforced by the zygote.
 
-The filter of `envs.sandbox.seal` allows threads and no processes, but a filter can't count. So a second filter reports each
+The filter of `envs.sandbox.seal` allows threads but no processes, and a filter can't count. A second filter reports each
 `clone` to a listener (seccomp_unotify(2), Linux 5.5), which the fork hands to the zygote before any foreign code runs. The
-zygote lets the thread begin, or kills a program that asks for too many. Standard library only.
+zygote lets the thread start, or kills a program with too many. Standard library only.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ import struct
 from temper.envs.sandbox import seal
 
 MOST_THREADS = 256
-"""Threads that a program may start in its life, the main one apart."""
+"""Threads that a program may start in its life, without the main one."""
 SECCOMP = {"x86_64": 317, "aarch64": 277}
 SET_FILTER, NEW_LISTENER = 1, 8
 RECEIVE, SEND, CONTINUE = 0xC0502100, 0xC0182101, 1
@@ -24,7 +24,9 @@ NOTICE_BYTES = 80
 
 
 def listener() -> int:
-    """Have the kernel ask before each `clone` of this process. Return the descriptor that it asks. OSError if it refuses."""
+    """Make the kernel ask before each `clone` of this process. Return the listener's descriptor. Raise OSError if it
+    refuses.
+    """
     machine = seal.MACHINE
     code = seal.assembled(
         [
@@ -57,12 +59,12 @@ def hand_over(channel: socket.socket) -> None:
 
 
 class ThreadLimit:
-    """The zygote's side: the listeners of its forks, on its poll."""
+    """The zygote's side: the listeners of its forks, in its poll loop."""
 
     def __init__(self, poll: select.poll) -> None:
         self.poll = poll
-        self.channels: dict[int, tuple[socket.socket, int]] = {}  # those over which a fork's listener will come
-        self.started: dict[int, tuple[int, int]] = {}  # by listener: the fork, and how many threads it has started
+        self.channels: dict[int, tuple[socket.socket, int]] = {}  # the channels that will send a fork's listener
+        self.started: dict[int, tuple[int, int]] = {}  # by listener: the fork and its number of started threads
 
     def expect(self, channel: socket.socket, pid: int) -> None:
         self.channels[channel.fileno()] = channel, pid
@@ -79,7 +81,7 @@ class ThreadLimit:
                 self.poll.register(number, select.POLLIN)
         elif events & select.POLLIN:
             self._answer(descriptor)
-        else:  # nobody is left who could ask
+        else:  # the program has ended
             self.poll.unregister(descriptor)
             os.close(descriptor)
             del self.started[descriptor]
@@ -94,5 +96,5 @@ class ThreadLimit:
                 os.kill(pid, signal.SIGKILL)
             else:
                 fcntl.ioctl(descriptor, SEND, struct.pack("QqiI", struct.unpack_from("Q", notice)[0], 0, 0, CONTINUE))
-        except OSError:  # it was killed meanwhile
+        except OSError:  # it was killed in the meantime
             return

@@ -1,4 +1,4 @@
-"""The parent's side of the zygote process: start it, ask it to fork, kill and reap."""
+"""The parent's side of the zygote process: start it, and make it fork, kill and reap."""
 
 import json
 import socket
@@ -12,20 +12,21 @@ from temper.envs.core.errors import SandboxError
 
 CHILD = Path(__file__).with_name("zygote_main.py")
 VARIABLES = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
-"""All that the zygote gets: a fixed order of sets, one thread, or forks would not be safe, and one arena of memory, or
-each thread of a program would take 64 MiB of its limit."""
+"""The zygote's whole environment: a fixed order of sets, one thread, since forks of more would be unsafe, and one memory
+arena, since otherwise each thread of a program would take 64 MiB of its limit.
+"""
 START_S = 30.0
 ANSWER_S = 20.0
 MAX_ANSWER_BYTES = 4096
 
 
 class Zygote:
-    """One zygote process. Requests go one at a time, from any thread; SandboxError where it is gone or stuck."""
+    """One zygote process. Requests run one at a time, from any thread. They raise SandboxError if it is gone or stuck."""
 
     def __init__(self, *, level: int = 2, site: str | None = None) -> None:
-        """Start it: at level 3 with namespaces; with numpy imported where `site`, the folder that holds it, is given."""
+        """Start it, at level 3 with namespaces. With `site`, the folder of numpy, it imports numpy."""
         self.lock = threading.Lock()
-        self.broken = False  # it failed once, so it is to be replaced
+        self.broken = False  # it failed once and must be replaced
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-s", "-S", "-P", str(CHILD), str(level), *([site] if site else [])]
         with theirs:
@@ -53,14 +54,14 @@ class Zygote:
         return int(answer["pid"])
 
     def reap(self, pid: int) -> tuple[int, float] | None:
-        """Return the wait status of a forked process that ended by itself, and its CPU seconds, or None if it goes on."""
+        """Return the wait status and the CPU seconds of a fork that ended by itself, or None if it still runs."""
         with self.lock:
             self._send({"reap": pid}, [])
             answer = self._answer(ANSWER_S)
         return None if answer["status"] is None else (int(answer["status"]), float(answer["cpu_s"]))
 
     def end(self, pid: int) -> None:
-        """Have a forked process killed and reaped, without waiting for it; a zygote that is gone took it along."""
+        """Have a fork killed and reaped, without waiting. If the zygote is gone, so is the fork."""
         with self.lock:
             try:
                 self._send({"end": pid}, [])
@@ -76,7 +77,7 @@ class Zygote:
             raise SandboxError(f"the sandbox's zygote is gone: {error!r}") from error
 
     def _answer(self, seconds: float) -> dict[str, Any]:
-        """Return the next answer. After a time-out answers would be out of step, so the zygote is ended."""
+        """Return the next answer. A time-out ends the zygote, since later answers would be out of step."""
         try:
             self.control.settimeout(seconds)
             answer = self.control.recv(MAX_ANSWER_BYTES)

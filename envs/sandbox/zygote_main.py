@@ -1,12 +1,12 @@
-"""The zygote: a child program that is started once, seals itself, and forks one sealed process per execution.
+"""The zygote: a child program that starts once, seals itself, and forks one sealed process per execution.
 
-Run as `python -s -S -P zygote_main.py LEVEL [FOLDER OF NUMPY]` with an environment of a few settings and the control
-socket as standard input. It has one thread. Over the control socket it takes `{"spawn": {"cpu_s", "memory_bytes", "threads"}}`
-with descriptors (the program's channel, its input and output), `{"reap": pid}` and `{"end": pid}`. It answers the first two.
-It ends when the control socket closes or its parent is gone (polled: PDEATHSIG would fire when the *thread* that started
-it ends).
+Run it as `python -s -S -P zygote_main.py LEVEL [FOLDER OF NUMPY]` with a minimal environment and the control socket as
+standard input. It has one thread. The control socket takes `{"spawn": {"cpu_s", "memory_bytes", "threads"}}` with
+descriptors (the program's channel, its input and output), `{"reap": pid}` and `{"end": pid}`. The first two are answered.
+It ends when the control socket closes or its parent is gone (polled: PDEATHSIG would fire when the *thread* that started it
+ends).
 
-`temper.envs.sandbox.runner` defines the messages of a forked process.
+`temper.envs.sandbox.runner` defines the messages of a fork.
 """
 
 import builtins
@@ -27,24 +27,24 @@ from typing import Any
 
 temper = sys.modules["temper"] = types.ModuleType(
     "temper"
-)  # this file runs by its path, in a process that has no import path
+)  # this file runs by its path in a process without an import path
 temper.__path__ = [os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))]
-# programs load `bridge` themselves; it is imported here so that no fork has to
+# programs load `bridge`; importing it here saves every fork the work
 from temper.envs.sandbox import bridge, namespaces, runner, seal, thread_limit  # noqa: E402, F401
 
-# what programs import most; the rest of the standard library can be read. Each page held here makes a fork slower
+# the most used modules; the rest of the standard library stays readable. Each page here makes a fork slower
 # fmt: off
 MODULES = (
     "bisect", "collections.abc", "copy", "datetime", "decimal", "fractions", "functools", "hashlib", "heapq",
     "itertools", "math", "operator", "random", "re", "statistics", "string", "time", "typing",
-    "binascii", "bz2", "lzma", "zlib",  # these need libraries of the system, which can't be read later
+    "binascii", "bz2", "lzma", "zlib",  # these need system libraries, which are unreadable later
 )
 # fmt: on
 NUMPY_FOLDERS = ("numpy", "numpy.libs")
 CHANNEL = 3
 POLL_MS = 2000
 REHEARSALS = 16
-SOCKET_PAIR = socket.socketpair  # programs get another one
+SOCKET_PAIR = socket.socketpair  # programs get a replacement
 
 
 def main() -> None:
@@ -80,7 +80,9 @@ def main() -> None:
 
 
 def warm_up(site: list[str]) -> list[str]:
-    """Import what programs need most, numpy too where its folder is given; return the folders that programs may read."""
+    """Import the modules that programs use most, and numpy if its folder is given. Return the folders that programs may
+    read.
+    """
     folders = seal.library_folders()
     for name in MODULES:
         importlib.import_module(name)
@@ -96,9 +98,9 @@ def warm_up(site: list[str]) -> list[str]:
 
 
 def seal_this(level: int, folders: list[str]) -> tuple[list[str], "Forks"]:
-    """Seal the zygote; return the names of the layers that hold, and what every fork is to get.
+    """Seal the zygote. Return the names of the layers that hold, and the state for every fork.
 
-    At level 3 OSError where a namespace can't be made; at level 2 a layer that can't be set is left out, loudly.
+    At level 3 raise OSError if a namespace can't be made. At level 2 a layer that can't be set is skipped with a message.
     """
     proc, layers, reachable = os.open("/proc", os.O_PATH), [], True
     with open("/proc/self/statm") as file:
@@ -128,18 +130,18 @@ def seal_this(level: int, folders: list[str]) -> tuple[list[str], "Forks"]:
 
 
 class Forks:
-    """What every fork gets."""
+    """The state that every fork gets."""
 
     def __init__(self, *, base_bytes: int) -> None:
-        self.base_bytes = base_bytes  # address space of the interpreter and the warm libraries
-        self.zygote = 0  # process id of the zygote, as others see it
+        self.base_bytes = base_bytes  # address space of the interpreter and the imported libraries
+        self.zygote = 0  # process id of the zygote for its parent
         self.seccomp: Any = None  # system-call filter
-        self.threads: Any = None  # that of a program with threads; None if they can't be counted
+        self.threads: Any = None  # filter of a program with threads; None if they can't be counted
         self.process_ids: int | None = None  # descriptor of the zygote's process-id namespace
 
 
 def prepare() -> None:
-    """Do once what every fork would have to do: streams, seed, and a rehearsal, so that its code is warm (3 ms)."""
+    """Do once the work that every fork would repeat: streams, seed, and a rehearsal that warms its code (3 ms)."""
     os.dup2(0, 2)
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
@@ -208,7 +210,7 @@ def reap(pid: int, options: int) -> dict[str, Any]:
 def enter(
     descriptors: list[int], control: socket.socket, limits: dict[str, int], forks: Forks, zygote: socket.socket | None
 ) -> None:
-    """Seal the fork: its own session, nothing open but its channel, its input and output or /dev/null."""
+    """Seal the fork: a new session, nothing open but its channel, its input and output or /dev/null."""
     os.setsid()
     if zygote is not None:
         thread_limit.hand_over(zygote)

@@ -1,1 +1,1 @@
-"""What services share: records that an agent changes by tools for one customer, and what it is judged by (tau-bench)."""
+"""Base of service environments: records that an agent changes by tools for one customer, and their scoring (tau-bench)."""

@@ -1,7 +1,6 @@
-"""One kind of service, and its tasks: what a customer wants, and the calls that do it.
+"""One kind of service and its tasks: the customer's request, and the reference calls.
 
-The database lies in a folder of its own, which is named once; what a task carries is its path, among the options of its
-environment.
+The database is in a folder that is configured once. A task carries its path in the options of its environment.
 """
 
 import re
@@ -18,7 +17,7 @@ from temper.envs.service.tools import Action, ToolSet
 USER_REPLIES = 1
 MAX_TURNS = 30
 MANY_NUMBERS = 20
-"""Different numbers that an agent may write besides the outputs: more are guesses."""
+"""Distinct numbers that an agent may write besides the outputs. More count as guesses."""
 LIST_MARK = re.compile(r"^[ \t]*(?:[-*][ \t]+)?\d{1,3}[.)][ \t]+(?=\S)", re.MULTILINE)
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 NUMBER = re.compile(r"(?<![\w#.])\d{1,6}(?:\.\d+)?(?!\w|\.\d)")
@@ -28,26 +27,28 @@ D = TypeVar("D", bound=Database[Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain(Generic[D]):
-    """What makes one service differ from another."""
+    """The parts that distinguish services."""
 
     id: str
     entry_point: str
-    """Its environment, as `module:Class`."""
+    """Its environment as `module:Class`."""
     tables: tuple[str, ...]
-    """The names of its tables, one of them `users`."""
+    """The names of its tables, including `users`."""
     tools: ToolSet
     fresh: Callable[[Path], D]
-    """A database of the records of a folder, which nothing has changed; `ValueError` if it can't be read."""
+    """Returns an unchanged database of the records of a folder. Raises `ValueError` if it can't be read."""
     further: Callable[[D, str], Action]
-    """An action that changes the database as it is now, for this user."""
+    """Returns an action that changes the current database for this user."""
 
     def load(self, row: Row, *, folder: Path) -> Task:
-        """Make a task of a row: `user_id`, `instruction`, `actions` (`name`, `kwargs`) and `outputs`, which must be said."""
+        """Make a task of a row: `user_id`, `instruction`, `actions` (`name`, `kwargs`) and `outputs`, which the agent must
+        state.
+        """
         folder = folder.resolve()
         records = self.fresh(folder).records
         user_id, outputs = field(row, "user_id", str), field(row, "outputs", list)
         if user_id not in records.tables["users"]:
-            raise ValueError(f"field 'user_id' is {user_id!r}, whom {folder / 'users.json'} does not have")
+            raise ValueError(f"field 'user_id' is {user_id!r}, which is not in {folder / 'users.json'}")
         if not all(isinstance(output, str) for output in outputs):
             raise ValueError(f"field 'outputs' must hold texts, not {outputs!r:.80}")
         actions = [self._action(action) for action in field(row, "actions", list)]
@@ -61,11 +62,11 @@ class Domain(Generic[D]):
                 return {"name": name, "arguments": arguments}
         raise ValueError(
             f"field 'actions' must hold calls with 'name' and 'kwargs', not {action!r:.120}; "
-            f"the tools are {', '.join(self.tools.tools)}"
+            f"use the tools {', '.join(self.tools.tools)}"
         )
 
     def fresh_for(self, task: Task) -> D:
-        """Return the database in which a task plays, as it is before. Raise `ValueError` if its folder can't be read."""
+        """Return the initial database of a task. Raise `ValueError` if its folder can't be read."""
         return self.fresh(Path(task.env.options["database"]))
 
     def after(self, task: Task, actions: list[Action]) -> D:
@@ -74,10 +75,10 @@ class Domain(Generic[D]):
         return database
 
 
-def says(text: str, output: str, *, part: bool = False) -> bool:
-    """Return whether a text holds an output as whole words and numbers, without commas, white space and letter case.
+def contains_output(text: str, output: str, *, part: bool = False) -> bool:
+    """Return whether a text contains an output as whole words and numbers, ignoring commas, white space and case.
 
-    With `part` it may be any part of the text, as in tau-bench.
+    With `part` any substring counts, as in tau-bench.
     """
     if part:
         return output.replace(",", "").lower() in text.replace(",", "").lower()
@@ -89,11 +90,15 @@ def takes_parts(task: Task) -> bool:
 
 
 def outputs_in(text: str, outputs: list[str], *, part: bool = False) -> list[str]:
-    """Return the outputs that a text holds, but none with a digit if it holds `MANY_NUMBERS` numbers more than outputs."""
+    """Return the outputs that a text contains. None with a digit counts if it has `MANY_NUMBERS` more numbers than
+    outputs.
+    """
     text = text if part else LIST_MARK.sub("", text)
     guessed = not part and len({*NUMBER.findall(_plain(text))}) > MANY_NUMBERS + len(outputs)
     return [
-        output for output in outputs if says(text, output, part=part) and not (guessed and re.search(r"\d", output))
+        output
+        for output in outputs
+        if contains_output(text, output, part=part) and not (guessed and re.search(r"\d", output))
     ]
 
 

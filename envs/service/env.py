@@ -1,4 +1,4 @@
-"""A service: an agent serves one customer with tools, and is judged by what it leaves in the database."""
+"""A service: an agent serves one customer with tools, and is scored by the final state of the database."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,20 +27,19 @@ STATE, OUTPUTS = "state", "outputs"
 
 
 class ServiceEnv(TaskEnv):
-    """Turns with calls are answered by one tool message a call; a turn without, by a user who agrees to everything.
+    """A turn with calls is answered by one tool message per call, a turn without calls by a user who agrees to everything.
 
-    The user's first message is the task's whole instruction; after it the user answers once, or where turns are given to
-    all of them. The next turn without calls ends the episode. So does a transfer to a human, and `max_turns` turns (30); the
-    calls of the last turn are carried out.
+    The first user message is the whole instruction. The user then answers once, or in transcripts always. The next turn
+    without calls ends the episode, and so does a transfer to a human or the turn limit (30). Calls of the last turn are
+    executed.
 
-    Right is an episode that leaves the database as the reference actions leave a fresh one, and in which the agent's text
-    (its answers, without thoughts and calls) holds every output, as `outputs_in` finds them. Parts: `state` (0 or
-    1), `outputs` (the share that was said), `tool_errors` (the share of calls that were refused), `format` (0 if a
-    call could not be read).
+    A right episode leaves the database in the state that the reference actions leave, and the agent's answers contain every
+    output, as `outputs_in` finds them. Parts: `state` (0 or 1), `outputs` (the share that was stated), `tool_errors` (the
+    share of refused calls) and `format` (0 if a call was unreadable).
     """
 
     domain: ClassVar[Domain[Any]]
-    """Which service it is, of a subclass."""
+    """The service of a subclass."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         observation = super().reset(seed=seed, options=options)
@@ -93,7 +92,7 @@ class ServiceEnv(TaskEnv):
         judged = binary_score(
             same and said == len(outputs),
             well_formed=self.unreadable == 0,
-            detail=f"database {'as wanted' if same else 'differs'}, {said} of {len(outputs)} outputs said",
+            detail=f"database {'as wanted' if same else 'differs'}, {said} of {len(outputs)} outputs stated",
         )
         judged.parts[STATE] = float(same)
         judged.parts[OUTPUTS] = said / len(outputs) if outputs else 1.0
@@ -103,7 +102,7 @@ class ServiceEnv(TaskEnv):
 
 @cache
 def definition(domain: Domain[Any]) -> EnvDefinition:
-    """Return the environment of a service, whose rows find the database beside them or where its option says."""
+    """Return the environment of a service, whose rows find the database in their folder or by its option."""
     return EnvDefinition(
         id=domain.id,
         entry_point=domain.entry_point,
@@ -118,9 +117,9 @@ def definition(domain: Domain[Any]) -> EnvDefinition:
 
 
 def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", outputs: str = "whole") -> EnvDefinition:
-    """Return the environment whose rows find the database in this folder. Raise `ValueError` if it can't be read.
+    """Return the environment whose rows use the database in this folder. Raise `ValueError` if it can't be read.
 
-    Rows for which an agent that does nothing is right are left out, unless `idle` is keep. `outputs` is as for `_configure`.
+    Rows that are right without any action are dropped, unless `idle` is keep. `outputs` is as in `_configure`.
     """
     whole = folder.resolve()
     domain.fresh(whole)
@@ -130,7 +129,7 @@ def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", output
         before, after = domain.fresh(whole), domain.fresh(whole)
         domain.tools.replay(after, task.spec["actions"])
         if idle == "drop" and not task.spec["outputs"] and after.same_state(before):
-            raise LeftOut("its reference actions change nothing, and it asks for no output")
+            raise LeftOut("its reference actions change nothing, and it requires no output")
         return task
 
     tau = RowFormat(name="tau", matches=has_fields("instruction", "actions"), load=load)
@@ -139,9 +138,9 @@ def with_folder(folder: Path, *, domain: Domain[Any], idle: str = "drop", output
 
 
 def _configure(options: Mapping[str, Any], *, domain: Domain[Any]) -> EnvDefinition:
-    """Return the environment with these options: `database` names the folder of its database, by default the folder
-    of the rows. `idle` drops or keeps the rows that are right by doing nothing (drop, keep). `outputs` counts the required
-    outputs as whole words among few numbers (whole), or as any part of the text (part), as tau-bench does.
+    """Return the environment with these options. `database` is the folder of its database, by default the folder of the
+    rows. `idle` is drop or keep for rows that are right without any action. `outputs` is whole, for outputs as whole words
+    among few numbers, or part, for any part of the text, as in tau-bench.
     """
     only_known(options, ("database", "idle", "outputs"), "options")
     folder, idle = options.get("database"), options.get("idle", "drop")

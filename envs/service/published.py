@@ -1,9 +1,9 @@
-"""Makes the folder of a service out of the files that tau-bench publishes (github.com/sierra-research/tau-bench).
+"""Converts tau-bench's published files (github.com/sierra-research/tau-bench) to the folder of a service.
 
     python -m temper.envs.service.published tau-bench/tau_bench/envs/airline FOLDER
 
-reads the tables, `wiki.md`, the schemas in `tools/*.py` and the tasks in `tasks_*.py`, and writes them as `users.json` and the
-other tables, `policy.md`, `tools.json`, and `tasks_test.jsonl` and the like. Python files are read as text, never run.
+It reads the tables, `wiki.md`, the schemas in `tools/*.py` and the tasks in `tasks_*.py`, and writes `users.json` and the
+other tables, `policy.md`, `tools.json`, and files such as `tasks_test.jsonl`. Python files are read as text, never run.
 """
 
 import argparse
@@ -17,10 +17,12 @@ from temper.envs.service.records import POLICY, TOOLS
 
 
 def convert(source: Path, folder: Path) -> list[str]:
-    """Write a domain of tau-bench as a folder of a service; return what was written. Raise `ValueError` if it is none."""
+    """Convert a domain of tau-bench to a service folder and return the written files. Raise `ValueError` for another
+    folder.
+    """
     tables = sorted((source / "data").glob("*.json"))
     if not tables or not (source / "wiki.md").is_file():
-        raise ValueError(f"{source} is no domain of tau-bench; give a folder such as tau-bench/tau_bench/envs/airline")
+        raise ValueError(f"{source} is not a tau-bench domain; use a folder such as tau-bench/tau_bench/envs/airline")
     made = {table.name: table.read_text(encoding="utf-8") for table in tables}
     made[POLICY] = (source / "wiki.md").read_text(encoding="utf-8")
     made[TOOLS] = json.dumps([_schema(source / "tools" / f"{name}.py") for name in _tool_files(source)], indent=1)
@@ -54,7 +56,7 @@ def _tasks(file: Path) -> Iterator[dict[str, Any]]:
 
 def _keywords(node: ast.expr, file: Path) -> dict[str, Any]:
     if not isinstance(node, ast.Call):
-        raise ValueError(f"{file}:{node.lineno}: {ast.unparse(node):.80} is no task and no action")
+        raise ValueError(f"{file}:{node.lineno}: {ast.unparse(node):.80} is neither a task nor an action")
     return {word.arg: _value(word.value, file) for word in node.keywords if word.arg not in (None, "annotator")}
 
 
@@ -68,7 +70,7 @@ def _literal(node: ast.expr | None, file: Path) -> Any:
     try:
         return ast.literal_eval(node) if node is not None else None
     except ValueError as error:
-        raise ValueError(f"{file}: a value is no literal: {error}") from error
+        raise ValueError(f"{file}: a value is not a literal: {error}") from error
 
 
 def _parsed(file: Path) -> ast.Module:

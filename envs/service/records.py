@@ -1,7 +1,7 @@
-"""The records of a service: read once per process, and changed by an episode through copies of those that it touches.
+"""The records of a service, read once per process. An episode changes copies of the records that it touches.
 
-A folder holds a file `TABLE.json` for each table (records by id), `tools.json` (schemas) and `policy.md` (the agent's
-instructions), as tau-bench's domains have them.
+A folder has a file `TABLE.json` per table (records by id), `tools.json` (schemas) and `policy.md` (the agent's
+instructions), in the layout of tau-bench's domains.
 """
 
 import copy
@@ -18,12 +18,12 @@ Record = dict[str, Any]
 Table = dict[str, Record]
 TOOLS, POLICY = "tools.json", "policy.md"
 OPENING = threading.Lock()
-"""Held while a folder is opened, so that threads that want it at once read it once."""
+"""Held while a folder is opened, so that concurrent threads read it once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """What a folder holds; shared by all episodes and never changed."""
+    """The records of a folder, shared by all episodes and never changed."""
 
     tables: Mapping[str, Table]
     policy: str
@@ -34,18 +34,18 @@ R = TypeVar("R", bound=Records)
 
 
 class Database(Generic[R]):
-    """One episode's view of records, which have a table `users`: those that `edit` and `add` give are this episode's own."""
+    """One episode's view of records with a table `users`. Records from `edit` and `add` belong to this episode."""
 
     def __init__(self, records: R) -> None:
         self.records = records
         self._own: dict[str, Table] = {name: {} for name in records.tables}
 
     def find(self, table: str, key: str) -> Record | None:
-        """Return a record as it is now, to read only, or None if there is none."""
+        """Return the current record, read-only, or None if there is none."""
         return self._own[table].get(key) or self.records.tables[table].get(key)
 
     def edit(self, table: str, key: str) -> Record:
-        """Return a record, which is there, to change."""
+        """Return an existing record to change."""
         own = self._own[table]
         if key not in own:
             own[key] = copy.deepcopy(self.records.tables[table][key])
@@ -59,7 +59,7 @@ class Database(Generic[R]):
         return type(self)(self.records)
 
     def same_state(self, other: "Database[R]") -> bool:
-        """Return whether all records of two views of the same ones are equal; only those that either touched can differ."""
+        """Return whether two views of the same records are equal. Only records that either touched can differ."""
         assert self.records is other.records
         return all(
             self.find(table, key) == other.find(table, key)
@@ -81,12 +81,12 @@ def read_records(folder: Path, tables: tuple[str, ...]) -> Records:
 
 
 def check_each(path: Path, table: Table, check: Callable[[Record], None]) -> None:
-    """Read every field that a tool may need, as `check` does, so that no tool fails later."""
+    """Read every field that a tool may need through `check`, so that no tool fails later."""
     for key, record in table.items():
         try:
             check(record)
         except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-            raise ValueError(f"{path}: record {key!r} is broken: {error!r}; get it again from its source") from error
+            raise ValueError(f"{path}: record {key!r} is broken: {error!r}; download it again") from error
 
 
 def _text(path: Path, tables: tuple[str, ...]) -> str:
@@ -95,7 +95,7 @@ def _text(path: Path, tables: tuple[str, ...]) -> str:
     except (OSError, UnicodeDecodeError) as error:
         *files, last = companions(tables)
         raise ValueError(
-            f"the database has no readable {path} ({error.__class__.__name__}); the option 'database' names "
+            f"the database has no readable {path} ({error.__class__.__name__}); set the option 'database' to "
             f"a folder with {', '.join(files)} and {last}"
         ) from error
 
@@ -106,13 +106,13 @@ def _json(path: Path, tables: tuple[str, ...]) -> Any:
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply") from error
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not JSON: {error}; get it again from its source") from error
+        raise ValueError(f"{path} is not valid JSON: {error}; download it again") from error
 
 
 def _table(path: Path, tables: tuple[str, ...]) -> Table:
     table = _json(path, tables)
     if not isinstance(table, dict) or not all(isinstance(record, dict) for record in table.values()):
-        raise ValueError(f"{path} must hold one JSON object with a record by each id")
+        raise ValueError(f"{path} must hold one JSON object of records by id")
     return table
 
 

@@ -1,4 +1,4 @@
-"""Right and wrong turns in a service, made from the actions that a task holds."""
+"""Right and wrong turns in a service, from a task's actions."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -6,7 +6,7 @@ from typing import Any
 
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import CALL_BLOCK, call_message, turn_text
-from temper.envs.service.domain import USER_REPLIES, Domain, says, takes_parts
+from temper.envs.service.domain import USER_REPLIES, Domain, contains_output, takes_parts
 from temper.envs.service.tools import TRANSFER, Action
 
 CLOSING = "That is all. Good-bye."
@@ -27,7 +27,7 @@ def negatives(task: Task, *, domain: Domain[Any]) -> Iterator[tuple[str, list[st
             if not domain.after(task, changed).same_state(after):
                 yield f"{action['name']} ({index}) {name}", _turns(task, changed)
     yield "one change more", _turns(task, [*actions, domain.further(after, task.spec["user_id"])])
-    said_in = partial(says, part=takes_parts(task))
+    said_in = partial(contains_output, part=takes_parts(task))
     for output in task.spec["outputs"]:
         unsaid = _turns(task, actions, [other for other in task.spec["outputs"] if not said_in(other, output)])
         if not said_in("\n".join(CALL_BLOCK.sub("", turn) for turn in unsaid), output):
@@ -45,7 +45,7 @@ def _others(action: Action) -> Iterator[tuple[str, list[Action]]]:
 
 
 def _turns(task: Task, actions: list[Action], outputs: list[str] | None = None) -> list[str]:
-    """Write the turns of these actions; a transfer, which ends the dialogue, comes last."""
+    """Return the turns of these actions. A transfer, which ends the dialogue, comes last."""
     said = "\n".join(["Done.", *(task.spec["outputs"] if outputs is None else outputs)])
     turns = [_turn("", action) for action in actions if action["name"] != TRANSFER]
     transfers = [action for action in actions if action["name"] == TRANSFER]

@@ -1,4 +1,4 @@
-"""The tools of a service by name, and how a call is carried out."""
+"""The tools of a service by name, and the execution of calls."""
 
 import inspect
 import json
@@ -12,7 +12,7 @@ from temper.envs.tools.calculator import calculate as value_of
 Action = dict[str, Any]
 TRANSFER = "transfer_to_human_agents"
 LARGEST = 10**12
-"""What a number of a call may be, up or down: the tools reckon with it."""
+"""Largest absolute value of a number in a call, since the tools calculate with it."""
 
 
 def is_number(value: Any) -> bool:
@@ -35,11 +35,11 @@ KINDS: Mapping[Any, tuple[str, Callable[[Any], bool]]] = {
 
 
 class Refusal(Exception):
-    """A call that a tool does not carry out, with what the model is told; nothing was changed."""
+    """A call that a tool refuses, with the answer to the model. Nothing was changed."""
 
 
 class ToolSet:
-    """The tools of one service: functions of its database and keyword arguments, all of them needed."""
+    """The tools of one service: functions of its database and required keyword arguments."""
 
     def __init__(self, *, reading: Iterable[Callable[..., str]], writing: Iterable[Callable[..., str]]) -> None:
         self.writing = {tool.__name__: tool for tool in writing}
@@ -52,7 +52,7 @@ class ToolSet:
         }
 
     def run(self, database: Any, call: Call | BadCall) -> str:
-        """Return what the tool answers. Raise `Refusal`, with nothing changed, for an unreadable or refused call."""
+        """Return the tool's answer. Raise `Refusal`, with nothing changed, for an unreadable or refused call."""
         if isinstance(call, BadCall):
             raise Refusal(call.error.removeprefix("error: "))
         if call.name not in self.tools:
@@ -61,7 +61,7 @@ class ToolSet:
         return self.tools[call.name](database, **call.arguments)
 
     def replay(self, database: Any, actions: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Carry out actions (`name`, `arguments`) in order; return the indices of those that were refused."""
+        """Execute actions (`name`, `arguments`) in order and return the indices of the refused ones."""
         refused = []
         for index, action in enumerate(actions):
             try:
@@ -95,7 +95,7 @@ def get_user_details(database: Database[Any], *, user_id: str) -> str:
 
 
 def known(database: Database[Any], table: str, key: str) -> Record:
-    """Return a record as it is now. Raise `Refusal` if there is none of this id."""
+    """Return the current record. Raise `Refusal` if there is none of this id."""
     record = database.find(table, key)
     if record is None:
         raise Refusal(f"{table.removesuffix('s')} not found")
@@ -107,5 +107,5 @@ def think(database: Any, *, thought: str) -> str:
 
 
 def transfer_to_human_agents(database: Any, *, summary: str) -> str:
-    """End the dialogue, which the environment sees to."""
+    """End the dialogue. The environment does that."""
     return "Transfer successful"

@@ -1,4 +1,4 @@
-"""The tool-use environment: look-ups and a calculator over several turns, or function calls matched in one."""
+"""The tool-use environment: look-ups and a calculator over several turns, or single-turn function calls."""
 
 from dataclasses import replace
 from functools import partial
@@ -21,10 +21,11 @@ MAX_RESULT_CHARACTERS = 256
 
 
 class ToolEnv(TaskEnv):
-    """Generated tasks: a turn with tool calls is answered by one tool message per call, a turn without is the answer.
+    """Generated tasks: a turn with tool calls is answered by one tool message per call, a turn without calls is the answer.
 
-    The final answer follows the rule of `temper.rewards.answers`. After `max_turns` turns the episode is cut off as wrong.
-    Rows of function-calling data end after their first turn: only its calls count, by the rules of `temper.rewards.tool_calls`.
+    The final answer follows the rules of `temper.rewards.answers`. After `max_turns` turns the episode is truncated as
+    wrong. Rows of function-calling data end after their first turn. Only its calls count, by the rules of
+    `temper.rewards.tool_calls`.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -58,8 +59,8 @@ def run_tool(call: Call | BadCall, database: dict[str, int]) -> str:
     return answer_call(call, lookups.tools(database))
 
 
-def beside(folder: Path | None) -> EnvDefinition:
-    """Return the environment whose questions find their answers below this folder, those that have none with them."""
+def in_folder(folder: Path | None) -> EnvDefinition:
+    """Return the environment whose questions have their answers below this folder, if the rows have none."""
     leaderboard = RowFormat(
         name="bfcl_v4", matches=leaderboard_rows.is_question, load=partial(leaderboard_rows.load, folder=folder)
     )
@@ -73,11 +74,11 @@ def beside(folder: Path | None) -> EnvDefinition:
         demonstrate=lookups.demonstrate,
         reference=reference,
         negatives=negatives,
-        in_folder=beside,
+        in_folder=in_folder,
         companions=leaderboard_rows.ANSWERS,
         parts=(*PARTS, TOOL_ERRORS),
         max_turns=DEFAULT_TURNS,
     )
 
 
-ENVIRONMENT = beside(None)
+ENVIRONMENT = in_folder(None)

@@ -1,4 +1,4 @@
-"""Rows of function-calling data (BFCL): schemas, a question, and the accepted calls, whose texts must be given as they are."""
+"""Rows of function-calling data (BFCL): schemas, a question, and the accepted calls, whose texts must match exactly."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ JSON_TYPES = {
     "null": ("null",),
 }
 TYPE_NAMES = {name: kind for kind, names in JSON_TYPES.items() for name in names}
-"""JSON Schema's name of a type by the data's name of it in lower case (Python, Java, JavaScript); of `any` there is none."""
+"""The JSON Schema type of a type name of the data in lower case (Python, Java, JavaScript). `any` has none."""
 ROLES = ("system", "user", "assistant")
 
 
@@ -31,7 +31,7 @@ def load(row: Row) -> Task:
 def messages_of(row: Row) -> tuple[Message, ...]:
     question = field(row, "question", list)
     if len(question) != 1 or not isinstance(question[0], list):
-        raise ValueError(f"field 'question' must hold one list of messages, it holds {len(question)} entries")
+        raise ValueError(f"field 'question' has {len(question)} entries; it must hold one list of messages")
     messages = tuple(_message(message) for message in question[0])
     if not any(message["role"] == "user" for message in messages):
         raise ValueError("field 'question' has no user message")
@@ -69,7 +69,7 @@ def _properties(parameters: dict[str, Any]) -> Schema | None:
 
 
 def json_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with the data's names of types made JSON Schema's; a type that JSON does not have is left out."""
+    """Return the schema with JSON Schema types. A type that JSON lacks is omitted."""
     made = dict(schema)
     if isinstance(schema.get("type"), str):
         kind = TYPE_NAMES.get(made.pop("type").lower())

@@ -1,10 +1,10 @@
-"""Rows of the Berkeley Function-Calling Leaderboard as its files have them: questions in one, accepted calls in another.
+"""Rows of the Berkeley Function-Calling Leaderboard in its layout: questions in one file, accepted calls in another.
 
-The answers to `BFCL_v4_X.json` lie in `possible_answer/BFCL_v4_X.json` beside it and have the ids of their questions, from
-which the category X is known. There are none where the right answer is no call (irrelevance) or any call (relevance).
-Prompts are as the leaderboard (Patil et al., "The Berkeley Function Calling Leaderboard", ICML 2025) gives them to models that
-call functions by themselves: the dialogue, without words of its own, and the functions, whose descriptions say the language.
-Java's and JavaScript's arguments are literals in texts, which `temper.rewards.foreign_values` reads.
+The answers to `BFCL_v4_X.json` are in `possible_answer/BFCL_v4_X.json` and have the ids of their questions, which name the
+category X. There are none if the right answer is no call (irrelevance) or any call (relevance). Prompts follow the
+leaderboard's form for models with native function calls (Patil et al., "The Berkeley Function Calling Leaderboard", ICML
+2025): the dialogue without added text, and the functions, whose descriptions name the language. Arguments of Java and
+JavaScript are literals in texts, which `temper.rewards.foreign_values` reads.
 """
 
 import functools
@@ -44,7 +44,7 @@ def is_question(row: Row) -> bool:
 
 
 def load(row: Row, *, folder: Path | None) -> Task:
-    """Make a task of a question, with the answer that lies below `folder`. Raise `ValueError` if it can't be had."""
+    """Make a task of a question, with its answer below `folder`. Raise `ValueError` if there is none."""
     category = category_of(row)
     language = LANGUAGES.get(category)
     functions = [_plainly_named(function) for function in field(row, "function", list)]
@@ -59,7 +59,7 @@ def load(row: Row, *, folder: Path | None) -> Task:
 
 
 def _plainly_named(function: Any) -> Any:
-    """Return a function with underscores for the dots of its name, which few templates and servers take."""
+    """Return a function with underscores for the dots of its name, since few templates and servers accept dots."""
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return function
     return function | {"name": _plain(function["name"])}
@@ -75,13 +75,13 @@ def _accepted(row_id: str, category: str, folder: Path | None) -> list[dict[str,
 
 
 def answer_to(row_id: str, category: str, folder: Path | None) -> list[Any]:
-    """Return the field `ground_truth` of the answer to a question of a category, which lies below `folder`."""
+    """Return the field `ground_truth` of the answer to a question of a category, below `folder`."""
     path = Path() if folder is None else folder / "possible_answer" / f"BFCL_v4_{category}.json"
     if folder is None or not path.is_file():
-        raise ValueError(f"{path} is not there, with the accepted calls; keep the leaderboard's folder as it is")
+        raise ValueError(f"{path} with the accepted calls is missing; download the leaderboard's folder again")
     answers = _answers(path, path.stat().st_mtime_ns)
     if row_id not in answers:
-        raise ValueError(f"{path} has no answer for {row_id!r}; get both files from the same version")
+        raise ValueError(f"{path} has no answer for {row_id!r}; download both files in the same version")
     return answers[row_id]
 
 
@@ -91,7 +91,9 @@ def _answers(path: Path, _changed: int) -> Mapping[str, list[Any]]:
 
 
 def shown_function(function: Any, language: Language | None) -> Tool:
-    """Return a function as it is shown: with its language, and in other languages than Python with texts as arguments."""
+    """Return a function as the model sees it: with its language, and with texts as arguments in languages other than
+    Python.
+    """
     tool = tool_of(function)
     properties = inner_schema(function["parameters"], "properties")
     shown = {
@@ -103,7 +105,7 @@ def shown_function(function: Any, language: Language | None) -> Tool:
 
 
 def _schema(schema: dict[str, Any], *, element: bool = False) -> dict[str, Any]:
-    """Return the JSON schema of an argument, a text where the data says no type; of a float also its description does."""
+    """Return the JSON schema of an argument, text if the data has no type. The description of a float names its type."""
     made = {"type": "string"} | json_schema(schema)
     if isinstance(schema.get("items"), dict):
         made["items"] = _schema(schema["items"], element=True)
@@ -117,7 +119,7 @@ def _schema(schema: dict[str, Any], *, element: bool = False) -> dict[str, Any]:
 
 
 def _as_text(schema: dict[str, Any], language: Language) -> dict[str, Any]:
-    """Return the schema of an argument that is a text with a literal of the language, whose type the description says."""
+    """Return the schema of a text argument with a literal of the language. Its description names the type."""
     kind, spoken = str(schema.get("type", "any")), SPOKEN[language].split()[0]
     what = f"can be of any type of {spoken} object" if kind == "any" else f"is {spoken} {kind} type parameter"
     subject = "This parameter" if kind == "any" else "This"
@@ -140,7 +142,7 @@ def _items(schema: Schema) -> str | None:
 
 
 def schemas_of(task: Task) -> Schemas:
-    """Return the JSON schemas of what the arguments of every function are read as."""
+    """Return the JSON schemas of the parsed arguments of every function."""
     language = task.spec.get("language")
     if language is None:
         return parameter_schemas(task.tools)
@@ -159,7 +161,9 @@ def _read_schema(parameters: Schema, language: Language) -> Schema:
 
 
 def judge(task: Task, calls: Sequence[Call | BadCall]) -> Score:
-    """Judge a turn as right whose calls can all be read and match the accepted ones, in any order; other text is free."""
+    """Score a turn as right if all its calls are readable and match the accepted ones, in any order. Other text is
+    ignored.
+    """
     good = [call for call in calls if isinstance(call, Call)]
     well_formed = len(good) == len(calls)
     detail = f"{len(good)} of {len(calls)} calls readable"
@@ -172,7 +176,7 @@ def judge(task: Task, calls: Sequence[Call | BadCall]) -> Score:
 
 
 def _arguments(task: Task, call: Call) -> Mapping[str, Any]:
-    """Return the arguments of a call as they are compared; what should be a text and is none is no value at all."""
+    """Return the arguments of a call for comparison. An argument that should be a text but is not has no value."""
     language = task.spec.get("language")
     if language is None:
         return call.arguments

@@ -1,6 +1,7 @@
 """Generated tool-use tasks: numbers that only a look-up reveals, combined by a calculator.
 
-Levels: 1 keys of one letter, one or two look-ups, plus or minus; 2 names as keys, up to three look-ups, and products.
+Level 1 has keys of one letter, one or two look-ups, plus or minus. Level 2 has names as keys, up to three look-ups, and
+products.
 """
 
 import random
@@ -59,7 +60,7 @@ def generate(rng: random.Random, level: int) -> Task:
 def demonstrate(task: Task) -> list[Message]:
     spec = task.spec
     if "keys" not in spec:
-        raise ValueError("a row of data comes without an expert's way to its answer")
+        raise ValueError("a row of data has no demonstration; use a generated task")
     gets = [call_message("get", {"key": key}) for key in spec["keys"]]
     calc = [call_message("calc", {"expr": spec["expression"]})]
     return [

@@ -46,7 +46,9 @@ def _wrong_answers(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _wrong_calls(task: Task) -> Iterator[tuple[str, list[str]]]:
-    """Yield for each accepted call a wrong function, a missing, unknown, wrong or mistyped argument, no call; an extra one."""
+    """Yield for each accepted call a wrong function, a missing, unknown, wrong or mistyped argument, no call, and an extra
+    one.
+    """
     calls = [_written(call, task) for call in _reference_calls(task)]
     yield "extra call", [_turn([*calls, calls[0] if calls else {"name": "surplus", "arguments": {}}])]
     for index, call in enumerate(calls):
@@ -116,7 +118,7 @@ def _any_call(task: Task) -> dict[str, Any]:
 
 
 def _written(call: dict[str, Any], task: Task) -> dict[str, Any]:
-    """Return a call with its arguments as literals of the row's language, as they are for Python."""
+    """Return a call with its arguments as literals of the row's language, unchanged for Python."""
     language = task.spec.get("language")
     if language is None:
         return call
@@ -136,12 +138,14 @@ def _reference_call(call: ReferenceCall, schemas: Schemas) -> dict[str, Any]:
 
 
 def _given(key: str, accepted: Sequence[Any], schema: Schema) -> Any:
-    """Return the first accepted value, of an object that of each key; nothing, or an empty list, if there is no other."""
+    """Return the first accepted value, for an object the first of each key. Omitted or an empty list only if there is no
+    other.
+    """
     stated = [_value(option, schema) for option in accepted if option != OMITTED]
     for value in (*stated, OMITTED, []):
         if argument_fits(value, accepted, schema):
             return value
-    raise ValueError(f"argument {key!r} has no accepted value; its list is {accepted!r:.80}, its schema {schema!r:.80}")
+    raise ValueError(f"argument {key!r} has no accepted value in {accepted!r:.80} for the schema {schema!r:.80}")
 
 
 def _value(option: Any, schema: Schema) -> Any:
@@ -161,7 +165,7 @@ def _turn(calls: Calls) -> str:
 
 
 def literal(value: Any, kind: str, items: str | None, language: Language) -> str:
-    """Return the text that is read as `value`. Raise `ValueError` if none is."""
+    """Return the literal that is read as `value`. Raise `ValueError` if there is none."""
     text = _java(value, kind, items) if language == "java" else _javascript(value, items)
     text += SUFFIXES.get((language, kind), "")
     if foreign_value(text, kind, items, language) != value:

@@ -1,1 +1,1 @@
-"""Tools of text that environments share."""
+"""Text tools that environments share."""

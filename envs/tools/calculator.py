@@ -1,4 +1,4 @@
-"""A calculator for models: arithmetic on numbers by walking the syntax tree, with bounds; nothing is evaluated."""
+"""A calculator for models: bounded arithmetic on the syntax tree, without evaluation of code."""
 
 import ast
 import operator
@@ -20,7 +20,7 @@ BINARY: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
 def calculate(expression: str) -> str:
     """Return the value of an expression of numbers, + - * / // % and parentheses.
 
-    ValueError with a short reason for anything else. A whole quotient is given without a decimal point.
+    Raise `ValueError` with a short reason for anything else. A whole quotient has no decimal point.
     """
     if len(expression) > MAX_CHARACTERS:
         raise ValueError("expression too long")

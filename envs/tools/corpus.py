@@ -1,6 +1,6 @@
-"""A corpus of documents that can be searched by words (BM25, Robertson and Zaragoza, 2009, in Lucene's variant) and opened.
+"""A corpus of documents for word search (BM25, Robertson and Zaragoza, 2009, in Lucene's variant) and retrieval.
 
-The home of `bm25s`. A corpus is made once in a process and shared by all episodes there; searching changes nothing in it.
+The only user of `bm25s`. Each process makes a corpus once and shares it among all episodes. It is never changed.
 """
 
 import re
@@ -23,7 +23,7 @@ LOCK = threading.Lock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A document; its title may be empty."""
+    """A document. Its title may be empty."""
 
     id: str
     title: str
@@ -39,12 +39,12 @@ class Corpus:
         self.documents = tuple(documents)
         self.by_id = {document.id: document for document in documents}
         if len(self.by_id) < len(self.documents) or not self.documents:
-            raise ValueError("a corpus needs documents, each with an id of its own")
+            raise ValueError("a corpus needs documents with unique ids")
         self.index: bm25s.BM25 = bm25s.BM25(method="lucene")
         self.index.index([_words(f"{each.title} {each.text}") for each in documents], show_progress=False)
 
     def search(self, query: str, count: int) -> list[Document]:
-        """Return the best `count` documents, best first and in their order where equal; none without a word of the query."""
+        """Return the best `count` documents, best first, ties in order. Documents without a word of the query are omitted."""
         words = self.index.get_tokens_ids(_words(query)[:MAX_QUERY_WORDS])
         if not words:
             return []
@@ -67,7 +67,7 @@ def _words(text: str) -> list[str]:
 
 
 def document_of(row: Row) -> Document:
-    """Return the document of a row: `id`, `_id` or `docid`; `text`, `contents` or `content`; a `title` where it has one."""
+    """Return the document of a row: `id`, `_id` or `docid`; `text`, `contents` or `content`; optionally `title`."""
     name = next((row[key] for key in IDS if isinstance(row.get(key), str | int)), None)
     text = next((row[key] for key in TEXTS if isinstance(row.get(key), str)), None)
     if name is None or text is None:
@@ -77,7 +77,7 @@ def document_of(row: Row) -> Document:
 
 
 def corpus_at(path: str) -> Corpus:
-    """Return the corpus of a file, a folder or a name on the hub, made once. Raise what `read_rows` raises for a bad one."""
+    """Return the corpus of a file, a folder or a hub name, made once. Raise any error of `read_rows`."""
     with LOCK:
         return _read(path)
 

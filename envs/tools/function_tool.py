@@ -1,4 +1,4 @@
-"""A typed Python function as a tool: its annotations and docstring give the schema, a call has a time-out."""
+"""A typed Python function as a tool. Its annotations and docstring give the schema. A call has a time-out."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ class FunctionTool:
         return self.declared
 
     def answer(self, name: str, arguments: dict[str, Any]) -> str:
-        """Return the result, JSON unless it is a text. Raise `ValueError` for the model's mistake and for a time-out."""
+        """Return the result, as JSON unless it is a text. Raise `ValueError` for the model's mistake and for a time-out."""
         self._check(arguments)
         settled: list[Callable[[], Any]] = []
         work = partial(_settle, settled, partial(run_function, self.function, **arguments))
@@ -70,9 +70,9 @@ def function_schema(name: str) -> Tool:
     function = named_function(name)
     try:
         schema = get_json_schema(function)["function"]
-    except Exception as error:  # of transformers, without a common base
+    except Exception as error:  # transformers' errors have no common base
         raise ValueError(
-            f"{name} is no tool: {error}; annotate every argument, and describe the function and each argument under "
+            f"{name} can't be a tool: {error}; annotate every argument, and describe the function and each argument under "
             f"`Args:` in its docstring"
         ) from error
     return {"type": "function", "function": {key: schema[key] for key in ("name", "description", "parameters")}}

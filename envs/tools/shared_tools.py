@@ -1,4 +1,4 @@
-"""Tools of a run that any of its environments may have: `envs.NAME.tools: [calculator, python, mine.lookup]`."""
+"""Tools that a run may add to any environment: `envs.NAME.tools: [calculator, python, mine.lookup]`."""
 
 from collections.abc import Iterable, Mapping
 
@@ -13,7 +13,7 @@ MAX_RESULT_CHARACTERS = 4000
 
 
 def run_python(source: str) -> str:
-    """Return what a Python program prints, in a sealed process of its own: nothing is kept from one call to the next."""
+    """Return the output of a Python program in a new sandboxed process. No state is kept between calls."""
     reply = shared_sandbox().attempt(lambda sandbox: sandbox.run_main(source, "", LIMITS))
     if reply.kind is ReplyKind.VALUE:
         return str(reply.value)
@@ -34,13 +34,13 @@ RUN_PROGRAMS = frozenset({"python"})
 
 
 TIMEOUT_S = 30.0
-"""Most seconds of a call of a user's function."""
+"""Time limit of a call of a user's function, in seconds."""
 
 
 def shared_tools(names: Iterable[str], *, timeout_s: float = TIMEOUT_S) -> Mapping[str, EnvTool]:
-    """Return tools by the names under which the model calls them. `names` has shared tools and functions of the user.
+    """Return tools by the names that the model uses. `names` has shared tools and functions of the user.
 
-    Raise `ValueError` for a function that can't be imported or has no schema, and for two tools of one name.
+    Raise `ValueError` for a function that can't be imported or has no schema, and for two tools with one name.
     """
     found: dict[str, EnvTool] = {}
     tool: EnvTool
@@ -51,10 +51,8 @@ def shared_tools(names: Iterable[str], *, timeout_s: float = TIMEOUT_S) -> Mappi
             function = function_tool(name, timeout_s=timeout_s)
             called, tool = function.declared["function"]["name"], function
         else:
-            raise ValueError(
-                f"unknown tool {name!r}; there are {', '.join(SHARED_TOOLS)}, or name your function: module.f"
-            )
+            raise ValueError(f"unknown tool {name!r}; use {', '.join(SHARED_TOOLS)}, or a function such as module.f")
         if called in found:
-            raise ValueError(f"two tools are called {called}; rename one of the functions")
+            raise ValueError(f"two tools are named {called}; rename one of the functions")
         found[called] = tool
     return found

@@ -1,4 +1,4 @@
-"""Tools of an environment, and one that takes one text and answers by one."""
+"""Tools of an environment, and one with a single text argument."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class EnvTool(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextTool:
-    """`run` takes the text of the one argument; ValueError for what the model did wrong."""
+    """`run` takes the text of the only argument, and raises `ValueError` for a mistake of the model."""
 
     argument: str
     run: Callable[[str], str]
@@ -46,7 +46,7 @@ def schemas(tools: Mapping[str, EnvTool]) -> tuple[Tool, ...]:
 
 
 def answer_call(call: Call | BadCall, tools: Mapping[str, EnvTool]) -> str:
-    """Return what a tool answers; a mistake of the model is answered by a line that starts with `error:`."""
+    """Return a tool's answer. A mistake of the model gets a line that starts with `error:`."""
     with tool_span(call):
         return _answer(call, tools)
 

@@ -17,7 +17,7 @@ from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig
 from temper.envs.retail.env import DOMAIN, ENVIRONMENT, RetailEnv
 from temper.envs.service import reference
-from temper.envs.service.domain import outputs_in, says
+from temper.envs.service.domain import contains_output, outputs_in
 from temper.envs.service.env import USER_REPLY, with_folder
 
 CANCEL = ("cancel_pending_order", {"order_id": "#W4", "reason": "no longer needed"})
@@ -151,7 +151,7 @@ def test_a_change_that_is_taken_back_leaves_the_state_as_it_was(shop: Path) -> N
     ],
 )
 def test_an_output_is_said_as_a_whole_word_or_number(holds: bool, cases: list[tuple[str, str]]) -> None:
-    assert [case for case in cases if says(case[1], case[0]) is not holds] == []
+    assert [case for case in cases if contains_output(case[1], case[0]) is not holds] == []
 
 
 def test_no_number_is_said_by_an_agent_that_says_too_many(shop: Path) -> None:
