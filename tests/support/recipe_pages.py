@@ -201,7 +201,7 @@ def _section(path: Path, head: Head, plan: Plan) -> list[str]:
     if plan.time is not None:
         times = f"generating {plan.time.generate_s:,.0f} s, learning {plan.time.learn_s:,.0f} s"
         said.append(
-            f"- a step: {times}, limited by {plan.time.limited_by}; {plan.time.sampled_per_s:,.0f} sampled tokens/s"
+            f"- a step: {times}, limited by {plan.time.limited_by}, {plan.time.sampled_per_s:,.0f} sampled tokens/s"
         )
     failing = [limit.what for limit in run_limits(plan) if not limit.holds]
     said += [f"- would be hit: {', '.join(failing)}"] if failing else []
