@@ -45,15 +45,15 @@ def fit_supervised(part: SupervisedConfig, config: RunConfig, name: str) -> None
 def fit_loop(part: LoopConfig, config: RunConfig, name: str) -> None:
     """Raise `ValueError` for budgets larger than episodes and for fewer answers than ranks, or as `fit_training`."""
     fit_training(part, config, name)
-    require_trust_region(part, name)
-    require_room(part.thinking.largest_budget if part.thinking.budget else None, config.rollout)
+    check_trust_region(part, name)
+    check_budget_fits(part.thinking.largest_budget if part.thinking.budget else None, config.rollout)
     if part.answers_per_step < config.learner.ranks:
         raise ValueError(
             f"{name}: {part.answers_per_step} answers in a step can't be shared by learner.ranks={config.learner.ranks}"
         )
 
 
-def require_trust_region(part: LoopConfig, name: str) -> None:
+def check_trust_region(part: LoopConfig, name: str) -> None:
     """Raise `ValueError` if groups may lag by 2 versions or more, and no clip or mask bounds the update on such old data."""
     loss = part.loss
     masks = loss.token_bounds or loss.sequence_bounds
@@ -77,7 +77,7 @@ def check_colocated(part: object, config: RunConfig, name: str) -> None:
         )
 
 
-def require_room(budget: int | None, rollout: RolloutConfig, sampling: Sampling = PLAIN) -> None:
+def check_budget_fits(budget: int | None, rollout: RolloutConfig, sampling: Sampling = PLAIN) -> None:
     """Raise `ValueError` where an episode's tokens, or a turn's by `sampling`, do not hold the largest budget and an answer."""
     if budget is None:
         return
@@ -94,10 +94,10 @@ def require_room(budget: int | None, rollout: RolloutConfig, sampling: Sampling 
 
 def fit_sampled_data(part: SampledDataConfig, config: RunConfig, name: str) -> None:
     fit_supervised(part, config, name)
-    require_drawn(name, part.sampling, config.rollout)
+    check_sampling(name, part.sampling, config.rollout)
 
 
-def require_drawn(name: str, sampling: Sampling, rollout: RolloutConfig) -> None:
+def check_sampling(name: str, sampling: Sampling, rollout: RolloutConfig) -> None:
     """Raise `ValueError` where answers of the stage `name` can't be drawn as `sampling` says by engines that guess ahead."""
     guess = rollout.engine.speculation
     if sampling.min_p and guess != "off":

@@ -20,7 +20,7 @@ class LoopConfig:
     """A stage in which the model samples answers and is trained on them. `stage` is its name, also in messages."""
 
     stage: ClassVar[str]
-    fewest_answers: ClassVar[int] = 1
+    min_answers: ClassVar[int] = 1
     """Answers to a task without which there is nothing to learn from it."""
 
     steps: int = scheduled(100, unit="steps")
@@ -77,9 +77,9 @@ class LoopConfig:
                 f"{stage}.steps={self.steps}, groups_per_step={self.groups_per_step} and "
                 f"checkpoint_every={self.checkpoint_every} must be at least 1"
             )
-        if self.group_size < self.fewest_answers:
-            why = ": a baseline needs other answers" if self.fewest_answers > 1 else ""
-            raise ValueError(f"{stage}.group_size={self.group_size} must be at least {self.fewest_answers}{why}")
+        if self.group_size < self.min_answers:
+            why = ": a baseline needs other answers" if self.min_answers > 1 else ""
+            raise ValueError(f"{stage}.group_size={self.group_size} must be at least {self.min_answers}{why}")
         if self.thinking.budget and not self.thinking.names_budgets:
             raise ValueError(
                 f"{stage}.thinking.budget={self.thinking.budget} without budgets: give {stage}.thinking.budgets, for "
@@ -177,7 +177,7 @@ class RlConfig(LoopConfig):
     """Reinforcement learning on the mixture of environments."""
 
     stage: ClassVar[str] = "rl"
-    fewest_answers: ClassVar[int] = 2
+    min_answers: ClassVar[int] = 2
 
     max_replaced_groups: int = scheduled(64)
     """Most groups without signal that are dropped and replaced in a step: those of equal rewards before shaping, but for

@@ -101,19 +101,19 @@ class DialogueTokenizer:
         thinks = dialogue.task.thinks
         ids = list(self._renderer.prompt_ids(dialogue.task))
         trained_T = [False] * len(ids)
-        between: list[Message] = []
+        step_evaluations: list[Message] = []
         made: list[Call] = []
         left = dialogue.task.thinking.budget
         reply = dialogue.reply if self._renderer.format.parallel else one_call_a_turn(dialogue.reply)
         for number, message in enumerate(reply):
             if message["role"] != "assistant":
-                between.append(message)
+                step_evaluations.append(message)
                 continue
             if number:
-                opening = self._renderer.observation_ids(between, thinks=thinks, calls=made, after=ids)
+                opening = self._renderer.observation_ids(step_evaluations, thinks=thinks, calls=made, after=ids)
                 ids += opening
                 trained_T += [False] * len(opening)
-                between = []
+                step_evaluations = []
             turn, own, thinking_tokens = self._turn(message, ids, thinks=thinks, budget=left)
             made = _calls(message)
             ids += turn

@@ -37,7 +37,9 @@ def checked_tools(row: dict[str, Any]) -> tuple[Tool, ...]:
     return tuple(listed)
 
 
-def spoken(message: Message, *, reads_reasoning: bool, name: str = "an assistant's message") -> Message:
+def parse_assistant_message(
+    message: Message, *, reads_reasoning: bool, name: str = "an assistant's message"
+) -> Message:
     """Return an assistant's message. The part of its content before the closing tag becomes its thought.
 
     Without `reads_reasoning` the model knows no tags: they are plain text. Raise `ValueError` for a thought that is not opened
@@ -143,7 +145,7 @@ def parse_chat(row: dict[str, Any], number: int, *, reads_reasoning: bool = True
     are plain text. Raise `ValueError` for a malformed row.
     """
     messages = [
-        spoken(message, reads_reasoning=reads_reasoning) if message["role"] == "assistant" else message
+        parse_assistant_message(message, reads_reasoning=reads_reasoning) if message["role"] == "assistant" else message
         for message in checked_messages(row)
     ]
     roles = [message["role"] for message in messages]

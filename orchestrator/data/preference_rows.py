@@ -9,7 +9,7 @@ from temper.envs.core.thinking_mode import OFF, UNLIMITED
 from temper.envs.data.config import DataConfig, OnError
 from temper.learner.batches.pairs import Pair
 from temper.orchestrator.data.chat_data import Dialogue, DialogueTokenizer
-from temper.orchestrator.data.chat_file import checked_messages, checked_tools, shown, spoken
+from temper.orchestrator.data.chat_file import checked_messages, checked_tools, parse_assistant_message, shown
 from temper.orchestrator.data.row_intake import RowIntake, ShuffledRows
 
 SIDES = ("chosen", "rejected")
@@ -130,7 +130,9 @@ def _answer(row: dict[str, Any], name: str, *, reads_reasoning: bool) -> Message
     """Return an answer as a message; what stands before the closing tag is its thought."""
     said = row.get(name)
     if isinstance(said, dict) and said["role"] == "assistant":
-        return spoken(said, reads_reasoning=reads_reasoning, name=f"`{name}`")
+        return parse_assistant_message(said, reads_reasoning=reads_reasoning, name=f"`{name}`")
     if not isinstance(said, str) or not said.strip():
         raise ValueError(f"`{name}` must be an answer's text, not {shown(said)}")
-    return spoken({"role": "assistant", "content": said}, reads_reasoning=reads_reasoning, name=f"`{name}`")
+    return parse_assistant_message(
+        {"role": "assistant", "content": said}, reads_reasoning=reads_reasoning, name=f"`{name}`"
+    )

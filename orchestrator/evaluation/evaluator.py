@@ -170,7 +170,7 @@ class Evaluator:
                 return group
 
             answering = together(map(answered, tickets))
-            waiting = self._in_time(answering, waiting_for="held-out answers", last_sign=lambda: last)
+            waiting = self._in_time(answering, waiting_for="held-out answers", last_progress=lambda: last)
             groups = await run.stop.wait_or(waiting)
         self._watch.conclude()
         return groups
@@ -186,7 +186,7 @@ class Evaluator:
         return sound
 
     async def _in_time(
-        self, work: Awaitable[T], *, waiting_for: str, last_sign: Callable[[], float] = lambda: 0.0
+        self, work: Awaitable[T], *, waiting_for: str, last_progress: Callable[[], float] = lambda: 0.0
     ) -> T:
         limit = Deadline(seconds=self._config.timeout_s, setting="eval.timeout_s")
         return await within(
@@ -194,8 +194,8 @@ class Evaluator:
             work,
             stage=f"eval of {self.label}",
             waiting_for=waiting_for,
-            last_sign=last_sign,
-            healed=self._run.engines.healed,
+            last_progress=last_progress,
+            last_restart_at=self._run.engines.last_restart_at,
         )
 
 

@@ -211,7 +211,7 @@ async def _answers(
             together(map(answered, tickets)),
             stage=f"eval of {label}",
             waiting_for="held-out answers",
-            last_sign=lambda: episodes.heard,
+            last_progress=lambda: episodes.heard,
         )
     watch.conclude()
     return groups

@@ -47,7 +47,7 @@ class Totals:
     in_flight: int = 0
 
     @property
-    def balances(self) -> bool:
+    def is_balanced(self) -> bool:
         """Whether every ticket that was issued is in exactly one place."""
         return self.issued == self.trained + self.dropped + self.failed + self.in_flight
 
@@ -96,7 +96,7 @@ class Slot:
 class Dropped:
     """What was dropped since the last step: counts by reason, and the groups, whose rewards are measured all the same."""
 
-    no_signal: int = 0
+    zero_advantage: int = 0
     failed: int = 0
     groups: list[Group] = field(default_factory=list)
     draws: list[Draw] = field(default_factory=list)
@@ -233,12 +233,12 @@ class HeldGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferState:
-    """A buffer between two steps. `no_signal` and `failed` count what was dropped since the last step."""
+    """A buffer between two steps. `zero_advantage` and `failed` count what was dropped since the last step."""
 
     next_ticket: int
     totals: Totals
     tickets: tuple[HeldTicket, ...]
-    no_signal: int = 0
+    zero_advantage: int = 0
     failed: int = 0
     groups: tuple[HeldGroup, ...] = ()
 
@@ -265,16 +265,18 @@ class Buffer:
         max_lag: int,
         max_replaced_groups: int,
         slots: int | None = None,
-        fewest: int = 2,
+        min_answers: int = 2,
         next_ticket: int = 0,
         overridden: Collection[TurnFault] = (),
         sampling: Sampling = PLAIN,
-        signal: Callable[[Group], bool] = lambda group: differ(group.rewards_G),
+        has_advantage: Callable[[Group], bool] = lambda group: differ(group.rewards_G),
         event_log: TicketLog = lambda event, values: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Begin with `slots`, by default as many as `max_lag` allows. A group needs `fewest` answers. `signal` returns
-        whether its rewards teach anything. `overridden` are faults of a turn with their own advantage: a signal too.
+        """Create a buffer of `slots`, by default the most that `max_lag` allows.
+
+        A group with fewer than `min_answers` answers fails. `has_advantage` returns whether a group has a nonzero advantage. A
+        group with one of the turn faults `overridden` always has one.
         """
         if groups_per_step < 1 or max_lag < 0 or max_replaced_groups < 0:
             raise ValueError(
@@ -285,8 +287,8 @@ class Buffer:
         assert groups_per_step <= self.capacity <= (max_lag + 1) * groups_per_step, slots
         self.max_lag = max_lag
         self._per_step, self._max_replaced_groups = groups_per_step, max_replaced_groups
-        self._fewest = fewest
-        self._overridden, self._signal = overridden, signal
+        self._min_answers = min_answers
+        self._overridden, self._has_advantage = overridden, has_advantage
         self._sampling = sampling
         self._slots = HeldSlots()
         self._again: deque[Slot] = deque()  # of a checkpoint, in their slots already: to be handed out once more
@@ -355,11 +357,11 @@ class Buffer:
             self._measure()
             slot = self._slots[group.ticket.number]
             self._event_log("finished", {"ticket": slot.number, **_counts(group)})
-            if len(group.trajectories) < self._fewest:
+            if len(group.trajectories) < self._min_answers:
                 self._fail(slot, group)
             else:
                 self._slots.finish(slot, group)
-                self._slots.enter(slot, SlotState.READY if self._teaches(group) else SlotState.GENERATING)
+                self._slots.enter(slot, SlotState.READY if self._has_nonzero_advantage(group) else SlotState.GENERATING)
             self._decide()
             self._changed.notify_all()
 
@@ -369,9 +371,9 @@ class Buffer:
             return
         earlier = 0  # of which it is not certain yet
         for slot in self._slots.missing:
-            if slot.group is not None and self.dropped.no_signal + earlier < self._max_replaced_groups:
+            if slot.group is not None and self.dropped.zero_advantage + earlier < self._max_replaced_groups:
                 self._drop(slot, slot.group)
-            elif slot.group is not None and self.dropped.no_signal >= self._max_replaced_groups:
+            elif slot.group is not None and self.dropped.zero_advantage >= self._max_replaced_groups:
                 self._slots.enter(slot, SlotState.READY)
             else:
                 earlier += self.max_lag == 0
@@ -388,7 +390,7 @@ class Buffer:
                 groups.append(slot.group)
             return groups
 
-    def give_back(self) -> None:
+    def return_taken(self) -> None:
         """Let the groups of a step that the learner did not begin wait again."""
         self._measure()
         for slot in self._taken():
@@ -432,14 +434,14 @@ class Buffer:
         """Return the slots of the step that the learner was given, and has not made yet."""
         return [slot for slot in self._slots.in_state(SlotState.TRAINING) if not slot.trained]
 
-    def _teaches(self, group: Group) -> bool:
-        return self._signal(group) or group.has_fault(self._overridden)
+    def _has_nonzero_advantage(self, group: Group) -> bool:
+        return self._has_advantage(group) or group.has_fault(self._overridden)
 
     def _drop(self, slot: Slot, group: Group) -> None:
-        self._event_log("dropped", {"ticket": slot.number, "why": "no_signal"})
+        self._event_log("dropped", {"ticket": slot.number, "why": "zero_advantage"})
         self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
-        self.dropped.no_signal += 1
-        self._set_aside(slot, group)
+        self.dropped.zero_advantage += 1
+        self._discard(slot, group)
 
     def _fail(self, slot: Slot, group: Group) -> None:
         kinds = Counter(failure.kind.value for failure in group.failures)
@@ -447,9 +449,9 @@ class Buffer:
         self._event_log("failed", {"ticket": slot.number, "why": why})
         self._totals = replace(self._totals, failed=self._totals.failed + 1)
         self.dropped.failed += 1
-        self._set_aside(slot, group)
+        self._discard(slot, group)
 
-    def _set_aside(self, slot: Slot, group: Group) -> None:
+    def _discard(self, slot: Slot, group: Group) -> None:
         """Free the slot of a group that is not trained on, which is measured with the step."""
         self._slots.remove(slot)
         self.dropped.groups.append(group)
@@ -468,7 +470,7 @@ class Buffer:
             self._slots.missing_until(now + further) <= further * self._per_step for further in range(self.max_lag)
         )
 
-    def last_sign(self) -> float:
+    def last_progress(self) -> float:
         """Return when a group was finished last, on the monotonic clock."""
         return self._put_at
 
@@ -492,7 +494,7 @@ class Buffer:
             next_ticket=self._next,
             totals=self.totals(),
             tickets=(*tickets, *self._later),
-            no_signal=dropped.no_signal,
+            zero_advantage=dropped.zero_advantage,
             failed=dropped.failed,
             groups=tuple(groups),
         )
@@ -506,18 +508,18 @@ class Buffer:
         self._next, self._totals = state.next_ticket, state.totals
         dropped = [one for one in state.groups if one.held == "dropped"]
         groups, draws = [one.group for one in dropped], [one.draw for one in dropped]
-        self.dropped = Dropped(no_signal=state.no_signal, failed=state.failed, groups=groups, draws=draws)
+        self.dropped = Dropped(zero_advantage=state.zero_advantage, failed=state.failed, groups=groups, draws=draws)
         for gone in (ticket for ticket in state.tickets if ticket.draw.env not in envs):
             self._event_log("dropped", {"ticket": gone.number, "why": "no_share"})
             self._totals = replace(self._totals, dropped=self._totals.dropped + 1)
         kept = [ticket for ticket in state.tickets if ticket.draw.env in envs]
         self._later = deque(kept[self.capacity :])
         finished = {one.group.ticket.number: one for one in state.groups if one.held != "dropped"}
-        slots, go_on = self._placed(kept[: self.capacity], finished, was=was, now=now)
+        slots, resumed = self._placed(kept[: self.capacity], finished, was=was, now=now)
         self._slots = HeldSlots(slots)
         self._again = deque(slot for slot in slots if slot.group is None)
         self._decide()
-        return go_on
+        return resumed
 
     def _placed(
         self, tickets: list[HeldTicket], finished: dict[int, HeldGroup], *, was: WeightVersion, now: WeightVersion
@@ -528,17 +530,17 @@ class Buffer:
         has groups, so the one at place n waits n // `groups_per_step` steps. If settings have changed and one can't wait as
         long, it is begun anew, and so are all after it: a step takes the first by number, which have to be due first.
         """
-        slots, go_on, late = [], set(), False
+        slots, resumed, late = [], set(), False
         for place, ticket in enumerate(tickets):
             late = late or ticket.admitted - was.step + self.max_lag < place // self._per_step
             admitted = now if late else WeightVersion(step=ticket.admitted - was.step + now.step)
             slot = Slot(number=ticket.number, draw=ticket.draw, admitted=admitted)
             slots.append(slot)
             if not late:
-                go_on.add(ticket.number)
+                resumed.add(ticket.number)
                 if ticket.number in finished:
                     _fill(slot, finished[ticket.number])
-        return slots, go_on
+        return slots, resumed
 
 
 @dataclass(slots=True)

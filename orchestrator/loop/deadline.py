@@ -89,24 +89,24 @@ async def within(
     *,
     stage: str,
     waiting_for: str | Callable[[], str],
-    last_sign: Callable[[], float] = lambda: 0.0,
-    healed: Callable[[], float] = lambda: 0.0,
+    last_progress: Callable[[], float] = lambda: 0.0,
+    last_restart_at: Callable[[], float] = lambda: 0.0,
     on_stuck: Callable[[str], Awaitable[None]] | None = None,
     advice: str = "",
 ) -> T:
     """Return the awaitable's result; raise `StuckError` once nothing has come for as long as the limit allows.
 
-    `last_sign` is when something came last, on the monotonic clock, for a wait for many things. `healed` is when a process died
-    or was replaced last. It makes the wait longer `EXTENSIONS` times at most, or as often as it is now: that time has its own
-    deadline. `on_stuck` gets the message before the wait is given up, and an answer that comes meanwhile is taken. `advice`
-    is the remedy, if it is not to start the run again. A `TimeoutError` of the awaitable's own passes through unchanged.
-    An awaitable that somebody else cancelled raises `RuntimeError`: it is no cancellation of the run.
+    `last_progress` returns when a result came last and `last_restart_at` when a process failed or restarted last, both on the
+    monotonic clock. Progress starts the limit anew. A restart does so at most `EXTENSIONS` times, or while it is under way,
+    since a start has its own deadline. `on_stuck` gets the message before the wait ends, and a result that comes meanwhile
+    counts. `advice` replaces the advice to rerun the command. A `TimeoutError` of the awaitable passes through. If another
+    party cancels the awaitable, raise `RuntimeError`: that is no cancellation of the run.
     """
     work, began, extensions = asyncio.ensure_future(awaitable), loop_time(), 0
     try:
         while not work.done():
             now = loop_time()
-            left, recent = max(began, last_sign()) + limit.seconds - now, healed()
+            left, recent = max(began, last_progress()) + limit.seconds - now, last_restart_at()
             if left <= 0 < recent + limit.seconds - now and (recent >= now or extensions < EXTENSIONS):
                 extensions += recent < now
                 left = recent + limit.seconds - now
@@ -218,7 +218,7 @@ class Waits:
     stop: StopFlag
     limit: Deadline
     push_limit: Callable[[int], Deadline]
-    healed: Callable[[], float] = lambda: 0.0
+    last_restart_at: Callable[[], float] = lambda: 0.0
     """When a rollout worker died or was replaced last, on the monotonic clock. See `within`."""
 
     async def within(self, step: int, name: str, awaitable: Awaitable[T], *, limit: Deadline | None = None) -> T:
@@ -227,10 +227,20 @@ class Waits:
         return await within(limit or self.limit, awaitable, stage=stage, waiting_for=name)
 
     async def sampled(
-        self, step: int, answers: Awaitable[T], *, waiting_for: str | Callable[[], str], last_sign: Callable[[], float]
+        self,
+        step: int,
+        answers: Awaitable[T],
+        *,
+        waiting_for: str | Callable[[], str],
+        last_progress: Callable[[], float],
     ) -> T:
         """Wait for answers of the workers, or for the stop of the run."""
         waiting, stage = self.stop.wait_or(answers), f"{self.stage} step {step}"
         return await within(
-            self.limit, waiting, stage=stage, waiting_for=waiting_for, last_sign=last_sign, healed=self.healed
+            self.limit,
+            waiting,
+            stage=stage,
+            waiting_for=waiting_for,
+            last_progress=last_progress,
+            last_restart_at=self.last_restart_at,
         )

@@ -62,11 +62,11 @@ class Evaluations:
     async def finished(self) -> None:
         """Wait until no evaluation is under way. Raise the error of one that failed."""
 
-    def last_sign(self) -> float:
+    def last_progress(self) -> float:
         """Return when an evaluation got on last, on the monotonic clock."""
         return 0.0
 
-    async def give_up(self) -> None:
+    async def cancel(self) -> None:
         """End the evaluation that is under way."""
 
 

@@ -98,8 +98,8 @@ class Loop:
             raise
         finally:
             producer.cancel()
-            await self._push.give_up()
-            await self.evaluations.give_up()
+            await self._push.cancel()
+            await self.evaluations.cancel()
             await asyncio.wait({producer}, timeout=END_S)
             retrieve_fault(producer)
 
@@ -157,7 +157,7 @@ class Loop:
         await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.free()))  # groups may be there already
         clock.enter(StepPart.WAIT)
         taking, waiting_for = self._take(producer), self.buffer.waiting_for
-        return await self.waits.sampled(step, taking, waiting_for=waiting_for, last_sign=self._last_sign)
+        return await self.waits.sampled(step, taking, waiting_for=waiting_for, last_progress=self._last_progress)
 
     async def _learn(self, step: int, clock: StepClock, groups: list[Group]) -> dict[str, float]:
         await clock.during(StepPart.PHASE, self.device_phases.begin(LEARNING))
@@ -177,11 +177,14 @@ class Loop:
         push = await self.waits.within(step, "the learner's weights", self.learner.publish(self.version.learnt))
         await clock.during(StepPart.EVAL, self._evaluated(step, self.evaluations.finished()))
         clock.enter(StepPart.LOAD)
-        limit, beside = self.waits.push_limit(push.manifest.whole_bytes), self.buffer.max_lag > 0 and push.non_blocking
-        if beside:  # a rank that is asked for a push once more may be at the next step, and answers after it
+        limit, overlaps = (
+            self.waits.push_limit(push.manifest.whole_bytes),
+            self.buffer.max_lag > 0 and push.non_blocking,
+        )
+        if overlaps:  # a rank that is asked for a push once more may be at the next step, and answers after it
             limit = replace(limit, seconds=limit.seconds + self.waits.limit.seconds)
         self._push.begin(self._load(step, push, limit))
-        if not beside:
+        if not overlaps:
             await self._push.loaded()
         return push
 
@@ -198,10 +201,10 @@ class Loop:
     async def _evaluated(self, step: int, evaluated: Awaitable[None]) -> None:
         """Wait for the evaluation that is under way: the weights that are served stay until it has ended."""
         name = "the evaluation of the weights before it"
-        await self.waits.sampled(step, evaluated, waiting_for=name, last_sign=self._last_sign)
+        await self.waits.sampled(step, evaluated, waiting_for=name, last_progress=self._last_progress)
 
-    def _last_sign(self) -> float:
-        return max(self.buffer.last_sign(), self.evaluations.last_sign(), self._push.last_sign())
+    def _last_progress(self) -> float:
+        return max(self.buffer.last_progress(), self.evaluations.last_progress(), self._push.last_progress())
 
     async def _take(self, producer: asyncio.Task[None]) -> list[Group]:
         """Wait for the groups of a step. If the producer ended before they came, raise its error."""

@@ -118,11 +118,11 @@ class PushInFlight:
             loading, self.loading = self.loading, None
             self.load_s, self._loaded_at = await loading, loop_time()
 
-    def last_sign(self) -> float:
+    def last_progress(self) -> float:
         """Return when the engines loaded last, on the monotonic clock: now while they do, as that has its own deadline."""
         return loop_time() if self.loading is not None else self._loaded_at
 
-    async def give_up(self) -> None:
+    async def cancel(self) -> None:
         """Wait until the engines are at rest, and raise nothing. The wait ends: a load has a deadline."""
         if self.loading is not None:
             await asyncio.wait({self.loading})

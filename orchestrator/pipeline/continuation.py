@@ -58,7 +58,7 @@ def allowed_changes(config: Config, folder: RunDir, *, reads: bool = True) -> di
     state = folder.state()
     if not state.fingerprint:
         return {kind: {} for kind in Kind}
-    trained = folder.begun()
+    trained = folder.trained_instances()
     found = changes(config, state.fingerprint, fingerprint_now(config, folder, reads=reads))
     other = found[Kind.IMMUTABLE]
     fixed = {key: change for key, change in other.items() if _is_fixed(key, change, config, state, trained)}
@@ -82,7 +82,7 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
         save_config(config, folder.config)
         folder.store(replace(state, fingerprint=now))
         return
-    trained = folder.begun()
+    trained = folder.trained_instances()
     found = allowed_changes(config, folder, reads=reads)
     if _begins_anew(found, config, state, trained):
         state = _afresh(folder)
@@ -94,9 +94,9 @@ def check_continuation(config: Config, folder: RunDir, *, reads: bool = True) ->
     folder.store(replace(state, fingerprint=now))
 
 
-def reached(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:
+def valid_progress(config: Config, folder: RunDir, *, reads: bool = True) -> RunState:
     """Return how much of a run's progress stays valid under this configuration: none where the run will begin anew."""
-    state, trained = folder.state(), folder.begun()
+    state, trained = folder.state(), folder.trained_instances()
     if not state.fingerprint or trained:
         return state
     found = changes(config, state.fingerprint, fingerprint_now(config, folder, reads=reads))

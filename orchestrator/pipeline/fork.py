@@ -56,7 +56,7 @@ class Fork:
         manifest = hashlib.sha256((self.checkpoint / MANIFEST).read_bytes()).hexdigest()
         return RunState(
             done=done if self.goes_on else done | {name: self.step},
-            began={one: begun for one, begun in given.began.items() if one in (*before, name)},
+            began={one: trained_instances for one, trained_instances in given.began.items() if one in (*before, name)},
             stages={one: kind for one, kind in given.stages.items() if one in (*before, name)},
             model=model,
             label=name,

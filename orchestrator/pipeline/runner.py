@@ -14,12 +14,12 @@ from temper.orchestrator.cluster.placement import PlacementRequest
 from temper.orchestrator.cluster.ray_cluster import has_open_access, start_ray
 from temper.orchestrator.loop.deadline import STOPPED, StopFlag, StopRequested, in_thread, within
 from temper.orchestrator.pipeline.config import Config
-from temper.orchestrator.pipeline.continuation import check_continuation, reached
+from temper.orchestrator.pipeline.continuation import check_continuation, valid_progress
 from temper.orchestrator.pipeline.overlap_check import overlaps_of
 from temper.orchestrator.pipeline.plan import Plan, plan, single
 from temper.orchestrator.pipeline.profiles.resolve import profile_notes
 from temper.orchestrator.pipeline.start_checks import check_before, check_model
-from temper.orchestrator.pipeline.tracking import tell_model, tell_note, tell_stage, tell_tracker, tracker_of
+from temper.orchestrator.pipeline.tracking import send_model, send_note, send_run, send_stage, tracker_of
 from temper.orchestrator.run.checkpoint import steps as steps_in
 from temper.orchestrator.run.driver import keep_driver_small, noise_to, warnings_to
 from temper.orchestrator.run.folder import RunDir, RunState
@@ -57,7 +57,7 @@ def prepare_run(config: Config, *, only: str | None = None, here: bool = True) -
     state = folder.state()
     planned = _planned(config, folder, state, only)
     reads = here and any(one.stage.role is not Role.REPORT for one in planned.ahead)
-    if (holds := reached(config, folder, reads=reads)) != state:
+    if (holds := valid_progress(config, folder, reads=reads)) != state:
         state, planned = holds, _planned(config, folder, holds, only)
     return Prepared(folder=folder, planned=planned, reads=reads, model=state.model)
 
@@ -101,7 +101,9 @@ def _planned(config: Config, folder: RunDir, state: RunState, only: str | None) 
     trains = [stage for stage in all_stages().values() if stage.trains]  # a command's stage need not be listed
     steps = {stage.name: config.steps(stage) for stage in trains}
     steps |= {one.name: config.steps(one) for one in config.instances if one.stage.trains}
-    state = replace(state, began={name: state.began[name] for name in folder.begun() if name in state.began})
+    state = replace(
+        state, began={name: state.began[name] for name in folder.trained_instances() if name in state.began}
+    )
     listed = config.instances
     found = plan(listed, state, steps=steps) if only is None else single(all_stages()[only], listed, state, steps=steps)
     if state.model is None and found.ahead and found.ahead[0].stage.role not in (Role.BEGIN, Role.REPORT):
@@ -122,14 +124,14 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
     run = Run(config, folder=folder, tracker=tracker, progress=progress, stop=stop, will_train=will_train)
     ended = RunStatus.FAILED
     try:
-        tell_tracker(tracker, config, folder, notify=progress.note)
+        send_run(tracker, config, folder, notify=progress.note)
         await _start_cluster(run, config, ahead)
         _stop_on_signals(stop, progress)  # after Ray, whose own handler of SIGTERM would abort the run
         async with run.supervision.watching():
             for one in ahead:
                 stop.check()
                 await _run_stage(run, one, config)
-        tell_model(tracker, folder)
+        send_model(tracker, folder)
         ended = RunStatus.FINISHED
         return 0
     except StopRequested:
@@ -141,7 +143,7 @@ async def _tracked(config: Config, folder: RunDir, progress: Progress, ahead: li
         raise
     finally:
         await run.close()
-        await run.keep_printed()
+        await run.copy_output()
         await in_thread(tracker.close, ended)
 
 
@@ -171,8 +173,8 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
     began = time.monotonic()
     run.progress.note(f"{one.name}: begins")
     _begin(run, one)
-    tell_stage(run.tracker, one, config, run.folder)
-    model = await healed(run, one, config)
+    send_stage(run.tracker, one, config, run.folder)
+    model = await run_with_restart(run, one, config)
     if model is not None:
         if one.stage.role is Role.BEGIN:
             check_model(model, config)
@@ -181,13 +183,13 @@ async def _run_stage(run: Run, one: StageInstance, config: Config) -> None:
         run.folder.store(replace(run.folder.state(), model=newest, label=one.name))
     seconds = time.monotonic() - began
     finish(run, one, seconds, wanted=config.steps(one) if one.stage.trains else 0)
-    tell_stage(run.tracker, one, config, run.folder, seconds)
-    tell_note(run.tracker, run.folder, notify=run.progress.note)
+    send_stage(run.tracker, one, config, run.folder, seconds)
+    send_note(run.tracker, run.folder, notify=run.progress.note)
     run.progress.end_stage()
     run.progress.note(f"{one.name}: done in {seconds:.0f} s")
 
 
-async def healed(run: Run, one: StageInstance, config: Config) -> Path | None:
+async def run_with_restart(run: Run, one: StageInstance, config: Config) -> Path | None:
     """Run an instance of a stage. If the learner dies, continue from its newest checkpoint with new ranks.
 
     The engines stay. Raise `TooManyRestarts` at the limit.
@@ -196,10 +198,10 @@ async def healed(run: Run, one: StageInstance, config: Config) -> Path | None:
         try:
             return await one.stage.run(run, config.settings(one), one)
         except LearnerDied as death:
-            run.supervision.died("the learner", death)
-            await run.trainer.renew(death)
+            run.supervision.record_failure("the learner", death)
+            await run.trainer.restart(death)
             step = max(steps_in(run.folder.checkpoints(one.name)), default=0)
-            run.supervision.healed(
+            run.supervision.record_restart(
                 "the learner", f"has new ranks, which go on after step {step}", after=(one.name, step)
             )
             run.stop.check()
@@ -207,7 +209,7 @@ async def healed(run: Run, one: StageInstance, config: Config) -> Path | None:
 
 def _begin(run: Run, one: StageInstance) -> None:
     """Record that a stage begins. A training stage that continues counts as not done, as do all stages after it."""
-    state, began = run.folder.state(), run.folder.begun()
+    state, began = run.folder.state(), run.folder.trained_instances()
     done = list(state.done)
     kept = done[: done.index(one.name)] if one.stage.trains and one.name in done else done
     if one.stage.trains and one.name not in began:

@@ -74,14 +74,14 @@ def trackio_store(config: Config) -> Path:
 LONGEST_DIGEST = 36
 
 
-def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, notify: Callable[[str], None]) -> None:
+def send_run(tracker: Tracker, config: Config, folder: RunDir, *, notify: Callable[[str], None]) -> None:
     """Send all that a run has by now but its metrics: a process that was killed may not have sent it."""
     tracker.params(flat_config(config))
     state = folder.state()
     for one in config.instances:
         if one.name in state.done:
-            tell_stage(tracker, one, config, folder, state.seconds.get(one.name, 0.0))
-    tell_note(tracker, folder, notify=notify)
+            send_stage(tracker, one, config, folder, state.seconds.get(one.name, 0.0))
+    send_note(tracker, folder, notify=notify)
     reported = any(one.stage.role is Role.REPORT and one.name in state.done for one in config.instances)
     answers = folder.newest_trajectories() if reported and config.tracking.trajectories else []
     for path in (*folder.artifacts, *answers):
@@ -90,7 +90,7 @@ def tell_tracker(tracker: Tracker, config: Config, folder: RunDir, *, notify: Ca
         tracker.episodes(path)
 
 
-def tell_note(tracker: Tracker, folder: RunDir, *, notify: Callable[[str], None]) -> None:
+def send_note(tracker: Tracker, folder: RunDir, *, notify: Callable[[str], None]) -> None:
     """Send the description of the run. If that fails, `notify` gets the reason."""
     try:
         note = run_note(folder)
@@ -100,7 +100,7 @@ def tell_note(tracker: Tracker, folder: RunDir, *, notify: Callable[[str], None]
     tracker.describe(note)
 
 
-def tell_stage(
+def send_stage(
     tracker: Tracker, one: StageInstance, config: Config, folder: RunDir, seconds: float | None = None
 ) -> None:
     """Send that a stage begins, or is done in so many `seconds`; nothing of one that measures nothing."""
@@ -111,7 +111,7 @@ def tell_stage(
     tracker.stage(_rows_name(one), params, seconds, data=tuple(_data(one, config, folder.state().fingerprint)))
 
 
-def tell_model(tracker: Tracker, folder: RunDir) -> None:
+def send_model(tracker: Tracker, folder: RunDir) -> None:
     state = folder.state()
     if state.model is not None:
         tracker.model(folder.root / state.model, {"stage": state.label, "weights": str(state.version)})

@@ -52,9 +52,9 @@ def _flush() -> None:
 
 
 @contextmanager
-def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
+def warnings_to(notify: Callable[[str], None]) -> Iterator[None]:
     """Say what our own modules warn of by `logging`, instead of printing it."""
-    handler = _Saying(say)
+    handler = _NoteHandler(notify)
     logging.getLogger(OURS).addHandler(handler)
     try:
         yield
@@ -62,13 +62,13 @@ def warnings_to(say: Callable[[str], None]) -> Iterator[None]:
         logging.getLogger(OURS).removeHandler(handler)
 
 
-class _Saying(logging.Handler):
-    def __init__(self, say: Callable[[str], None]) -> None:
+class _NoteHandler(logging.Handler):
+    def __init__(self, notify: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
-        self._say = say
+        self._notify = notify
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._say(record.getMessage())
+        self._notify(record.getMessage())
 
 
 M_ARENA_MAX = -8

@@ -141,7 +141,7 @@ class RunDir:
         """Return the file of what the model answered before an instance of a stage that trains on its own answers."""
         return self.root / f"{stage}.jsonl"
 
-    def begun(self) -> dict[str, str]:
+    def trained_instances(self) -> dict[str, str]:
         """Return the training instances that have a checkpoint, with the model that each began with."""
         return {name: model for name, model in self.state().began.items() if steps(self.checkpoints(name))}
 

@@ -29,7 +29,7 @@ def buffer_to_json(state: BufferState) -> dict[str, Any]:
         "next_ticket": state.next_ticket,
         "totals": asdict(state.totals),
         "tickets": [asdict(ticket) for ticket in state.tickets],
-        "no_signal": state.no_signal,
+        "zero_advantage": state.zero_advantage,
         "failed": state.failed,
     }
 
@@ -41,7 +41,7 @@ def buffer_from_json(data: dict[str, Any], groups: Iterable[HeldGroup]) -> Buffe
         next_ticket=data["next_ticket"],
         totals=Totals(**data["totals"]),
         tickets=tuple(tickets),
-        no_signal=data["no_signal"],
+        zero_advantage=data["zero_advantage"],
         failed=data["failed"],
         groups=tuple(groups),
     )

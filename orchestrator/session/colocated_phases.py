@@ -61,7 +61,7 @@ class ColocatedPhases(DevicePhases):
             changing = pool.set_onloaded(weights=phase.engine_weights, cache=phase.cache, limit_s=limit_s)
             limit = Deadline(seconds=PARTS * limit_s, setting=self._limit.setting)
             what = "the engines to fall asleep" if not phase.engine_weights else "the engines to wake"
-            await self._within(limit, changing, phase, what, last_sign=pool.starting)
+            await self._within(limit, changing, phase, what, last_progress=pool.starting)
 
     async def _ranks(self, learner: TrainerGroup | None, phase: DevicePhase) -> None:
         if learner is not None:
@@ -75,10 +75,10 @@ class ColocatedPhases(DevicePhases):
         phase: DevicePhase,
         what: str,
         *,
-        last_sign: Callable[[], float] = lambda: 0.0,
+        last_progress: Callable[[], float] = lambda: 0.0,
     ) -> T:
         stage = f"the phase of {phase.name}"
-        return await within(limit, changing, stage=stage, waiting_for=what, last_sign=last_sign)
+        return await within(limit, changing, stage=stage, waiting_for=what, last_progress=last_progress)
 
     async def _log(
         self, phase: DevicePhase, learner: TrainerGroup | None, pool: RolloutPool | None, *, seconds: float

@@ -48,7 +48,7 @@ class RunContext:
     def version(self) -> WeightVersion:
         return WeightVersion(step=self.folder.state().version)
 
-    def cut_back(self, name: str, step: int) -> None:
+    def truncate_records(self, name: str, step: int) -> None:
         """Forget the records of an instance beyond a step, which it will make again, and evaluations from then."""
         files = [self.folder.step_evaluations(name), self.folder.batch_files(name)]
         for each in (name, evaluations_of(name)):
@@ -92,7 +92,7 @@ class RunContext:
             self.progress.note(f"{stage}: {lost} ({why}); the run goes on")
             self.metrics.event(stage, step, UNWRITTEN, {file: why})
 
-    async def keep_printed(self) -> None:
+    async def copy_output(self) -> None:
         """Copy the output of engines and ranks into the run's folder."""
         if self.printed is None:
             return

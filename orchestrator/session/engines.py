@@ -30,14 +30,14 @@ class Engines:
         self,
         run: RunContext,
         *,
-        beside: Callable[[str], Awaitable[object]] | None,
+        start_learner: Callable[[str], Awaitable[object]] | None,
         supervision: RunSupervision | None = None,
         device_phases: DevicePhases | None = None,
     ) -> None:
-        """`beside` starts the learner at the same time. `supervision` records deaths."""
+        """`start_learner` starts the learner at the same time. `supervision` records deaths."""
         self._run = run
         self._phases = device_phases or DevicePhases()
-        self._beside = beside
+        self._start_learner = start_learner
         self._supervision = supervision
         self._limits = run.config.deadlines
         self._served: Path | None = None
@@ -45,7 +45,7 @@ class Engines:
         self._starting: RolloutPool | None = None
         self.pool: RolloutPool | None = None
 
-    async def serving(self, model: Path, *, who: str) -> RolloutPool:
+    async def serve(self, model: Path, *, who: str) -> RolloutPool:
         """Return the workers, serving `model`; `who` asks, in messages. Raise `DamagedCheckpointError` for a damaged one."""
         await in_thread(self._run.folder.verified, model)
         await self._phases.begin(SAMPLING)
@@ -57,11 +57,11 @@ class Engines:
         self._served, self._undoing = model, False
         return self.pool
 
-    def forget(self) -> None:
+    def forget_served(self) -> None:
         """Undo the pushes of a stage that begins again: the model asked for next is read again, as the version that it had."""
         self._served, self._undoing = None, True
 
-    def hold(self, model: Path) -> None:
+    def set_served(self, model: Path) -> None:
         """Note that the weights of `model` were pushed to the engines."""
         self._served = model
         if self.pool is not None:
@@ -71,7 +71,7 @@ class Engines:
         pool = self.pool or self._starting
         return [] if pool is None else pool.processes()
 
-    def healed(self) -> float:
+    def last_restart_at(self) -> float:
         """Return when a worker was replaced last, on the monotonic clock; see `RolloutPool.last_restart_at`."""
         return 0.0 if self.pool is None else self.pool.last_restart_at()
 
@@ -98,8 +98,8 @@ class Engines:
             waiting_for=lambda: f"the rollout engines to start{describe_used_gpus()}",
             on_stuck=None if self._supervision is None else self._supervision.inspect_starting,
         )
-        if self._beside is not None:  # both take long to start, mostly on one core each
-            await together((starting, self._beside(who)))
+        if self._start_learner is not None:  # both take long to start, mostly on one core each
+            await together((starting, self._start_learner(who)))
         else:
             await starting
         self._run.metrics.append_next("start", {"engine/start_s": time.monotonic() - began})
@@ -139,7 +139,10 @@ class Engines:
         if record is None:
             return restart_policy
         return replace(
-            restart_policy, on_late_start=record.end_starting, on_failure=record.died, on_restart=record.healed
+            restart_policy,
+            on_late_start=record.end_starting,
+            on_failure=record.record_failure,
+            on_restart=record.record_restart,
         )
 
     async def _show_isolation(self, who: str) -> None:

@@ -41,8 +41,10 @@ class Run(RunContext):
         self.supervision = RunSupervision(
             self, processes=self._processes, resize=lambda workers: self.engines.resize(workers)
         )
-        beside = self.trainer.start if will_train else None
-        self.engines = Engines(self, beside=beside, supervision=self.supervision, device_phases=self.device_phases)
+        start_learner = self.trainer.start if will_train else None
+        self.engines = Engines(
+            self, start_learner=start_learner, supervision=self.supervision, device_phases=self.device_phases
+        )
 
     async def close(self) -> None:
         """Stop engines, learner and cluster. An error of one does not stop the end of the others."""

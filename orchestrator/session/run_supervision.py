@@ -28,7 +28,7 @@ from temper.orchestrator.session.status import (
 from temper.orchestrator.session.supervisor import Supervisor
 from temper.rollout.trajectory import Group
 
-FAULT, HEALED, SCALED = "fault", "healed", "scaled"
+FAULT, RESTARTED, SCALED = "fault", "restarted", "scaled"
 CLOSE_S = 10.0
 
 
@@ -147,13 +147,13 @@ class RunSupervision:
     async def end_starting(self, process: WatchedProcess, what: str) -> None:
         await self._supervisor.end_starting(process, what)
 
-    def died(self, who: str, error: Exception) -> None:
+    def record_failure(self, who: str, error: Exception) -> None:
         """Record a death that somebody heals: of a rollout worker by its name, or of the learner."""
-        self._supervisor.died(who, error)
+        self._supervisor.record_failure(who, error)
 
-    def healed(self, who: str, what: str, *, after: tuple[str, int] | None = None) -> None:
+    def record_restart(self, who: str, what: str, *, after: tuple[str, int] | None = None) -> None:
         """Record that a process has a successor, which continues after a step of a stage, by default the last one."""
-        self._event(HEALED, {"who": who, "what": what}, after=after)
+        self._event(RESTARTED, {"who": who, "what": what}, after=after)
         self._run.progress.note(f"{who} {what}")
 
     def status(self) -> RunStatus:
@@ -223,12 +223,12 @@ class RunSupervision:
             where = f"not written: {error}"
         self._run.progress.note(f"{diagnosis.line}; {where}")
         self._event(FAULT, {"who": diagnosis.who, "how": diagnosis.kind, "what": diagnosis.what, "evidence": where})
-        self._copy_printed()
+        self._copy_output_now()
 
-    def _copy_printed(self) -> None:
+    def _copy_output_now(self) -> None:
         """Copy the output of workers at once, as the driver may not live to its end; not twice at the same time."""
         if self._run.printed is not None and (self._copying is None or self._copying.done()):
-            self._copying = asyncio.create_task(self._run.keep_printed())
+            self._copying = asyncio.create_task(self._run.copy_output())
 
     def _event(self, kind: str, what: dict[str, str], *, after: tuple[str, int] | None = None) -> None:
         """Add an event, after the last step by default. An unwritable file ends the run elsewhere, not the watch."""

@@ -178,7 +178,7 @@ class Supervisor:
         evidence = "".join(traceback.format_exception(error))
         self._on_fault(FaultDiagnosis(who="the supervision", kind="failed", what=repr(error), evidence=evidence))
 
-    def died(self, who: str, error: Exception) -> None:
+    def record_failure(self, who: str, error: Exception) -> None:
         """Record the death of a process, or of all that belong to it; one that was ended here is known."""
         watches = [w for w in self._watches.values() if w.process.name == who or w.process.name.startswith(f"{who}'s ")]
         if any(watch.ending for watch in watches):

@@ -45,8 +45,8 @@ from temper.rollout.weights.manifest import wire_dtype
 from temper.rollout.weights.weight_files import require_whole
 
 
-def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, say: Callable[[str], None]) -> Path:
-    """Make the folder of a checkpoint (`begin`). If the disk is full, recorded batches go first, which `say` reports.
+def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, notify: Callable[[str], None]) -> Path:
+    """Make the folder of a checkpoint (`begin`). If the disk is full, recorded batches go first, which `notify` reports.
     Raise `OSError` (ENOSPC) if there is no room even then.
     """
     place = folder.checkpoints(name)
@@ -55,7 +55,7 @@ def begin_with_room(folder: RunDir, name: str, step: int, *, needed: int, say: C
     except OSError as error:
         if error.errno != errno.ENOSPC or not (removed := make_room(folder, place, needed=needed)):
             raise
-    say(
+    notify(
         f"{name} step {step}: the disk had no room for the checkpoint; recorded batches were removed for it "
         f"({', '.join(sorted(path.stem for path in removed))}), whose steps can't be replayed; give the run a larger disk, or "
         f"keep fewer by checkpoints.batches"
@@ -72,8 +72,8 @@ SCORED_OVER = 10
 class CheckpointWriter:
     """Keeps the writing that is under way. What it fails with is told at once, and raised to the next who waits for it."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, notify: Callable[[str], None]) -> None:
+        self._notify = notify
         self._writing: asyncio.Task[None] | None = None
         self._needed = 0
         self._kept = False
@@ -97,7 +97,7 @@ class CheckpointWriter:
     def _tell(self, task: asyncio.Task[None], what: str) -> None:
         error = "it was given up" if task.cancelled() else task.exception()
         if error:
-            self._say(f"{what} was not written: {error}")
+            self._notify(f"{what} was not written: {error}")
 
     async def written(self) -> None:
         """Wait until nothing is being written; raise what the writing failed with."""
@@ -111,7 +111,7 @@ class CheckpointWriter:
             ended, self._writing = self._writing, None
             ended.result()
 
-    async def let_go(self, *, at_most_s: float | None = None) -> None:
+    async def drain(self, *, at_most_s: float | None = None) -> None:
         """Wait until nothing is being written, or give up what the ranks write. A failure is not raised.
 
         A commit in a thread is waited for: it would otherwise appear behind the back of a reader of the newest checkpoint.
@@ -212,9 +212,9 @@ class Trainer:
         self._tell("weights", f"weights travel by {choice.transport}: {choice.why}")
         return choice.transport
 
-    async def renew(self, death: LearnerDied) -> None:
+    async def restart(self, death: LearnerDied) -> None:
         """End all ranks after the death of one; others start for the next instance. Raise `TooManyRestarts` at the limit."""
-        await self.let_go()
+        await self.drain()
         if self.learner is not None:
             self.learner.kill()
             self.learner = None
@@ -255,10 +255,10 @@ class Trainer:
             await self._read(learner.load_reference(), teacher or base, name)
         self._next_bytes = await self._answer(learner.checkpoint_bytes(), name)
         if config.lora.rank and self._run.bundles is not None and self._run.bundles.has_engines:
-            await self._say_adapters(learner, name)
+            await self._log_adapters(learner, name)
         return learner, 0 if checkpoint is None else step_of(checkpoint)
 
-    async def _say_adapters(self, learner: TrainerGroup, name: str) -> None:
+    async def _log_adapters(self, learner: TrainerGroup, name: str) -> None:
         why = await self._answer(learner.merge_reason(), name)
         news = (
             f"pushes carry adapters merged into the weights: {why}"
@@ -296,12 +296,12 @@ class Trainer:
                 f"{name} step {step}: waited {waited:.0f} s for the checkpoint before to be written; save less often, or to a "
                 f"faster disk"
             )
-        folder, say = self._run.folder, self._run.progress.note
+        folder, notify = self._run.folder, self._run.progress.note
         if await in_thread(is_whole, place(folder.checkpoints(name), step)):
             return  # saved already, and nothing was trained since
         await self._phases.begin(LEARNING)
         needed = await self._answer(self.learner.checkpoint_bytes(), name)
-        directory = await in_thread(partial(begin_with_room, folder, name, step, needed=needed, say=say))
+        directory = await in_thread(partial(begin_with_room, folder, name, step, needed=needed, notify=notify))
         limit, what = self._limits.files(needed), f"checkpoint {directory}"
         with discarded_on_failure(directory, needed_bytes=needed):
             copying = self.learner.save(directory)
@@ -328,7 +328,7 @@ class Trainer:
         """
         if isinstance(fault, LearnerDied) or self.learner is None or self.learner.stuck:
             return
-        await self.let_go()
+        await self.drain()
         try:
             await save()
             await self.written()
@@ -364,10 +364,10 @@ class Trainer:
     def raise_failed(self) -> None:
         self._writer.raise_failed()
 
-    async def let_go(self) -> None:
+    async def drain(self) -> None:
         """Wait like `written`, and raise nothing: the ranks are to be ended."""
         stuck = self.learner is not None and self.learner.stuck
-        await self._writer.let_go(at_most_s=STUCK_S if stuck else None)
+        await self._writer.drain(at_most_s=STUCK_S if stuck else None)
 
     async def trained(self, name: str) -> Path:
         """Return the newest checkpoint of an instance that is finished."""
@@ -378,7 +378,7 @@ class Trainer:
 
     async def close(self) -> None:
         """Stop the ranks, after the last checkpoint was written."""
-        await self.let_go()
+        await self.drain()
         if self.learner is not None:
             await self.learner.close()
 

@@ -25,9 +25,9 @@ from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance, StartCheck
 from temper.orchestrator.stages.supervised_loop import (
+    log_data,
     row_intake,
     sample_once,
-    tell_data,
     train_supervised,
 )
 from temper.rollout.sampling import PLAIN
@@ -94,12 +94,12 @@ async def _pairs(run: Run, config: DpoConfig, instance: StageInstance) -> Callab
         mixture = await in_thread(instance.mixture, run.config, config.shares)
         path = await sample_once(run, config, mixture, instance=instance, lines=pair_lines, wanted=wanted)
         own, counts = await in_thread(partial(read_pairs, path, max_tokens=max_tokens))
-        tell_data(run, instance.name, str(path), counts, drawn=drawn)
+        log_data(run, instance.name, str(path), counts, drawn=drawn)
         return EpochBatches(len(own), lambda at: own[at.item], batch_size=config.batch_size, seed=f"{seed}/dpo").batch
     by = DialogueTokenizer.of(tokenizer, thinking)
     intake = row_intake(config, instance.name, tokenizer, thinking, longest=max_tokens)
     rows = await run.stop.wait_or(in_thread(partial(read_pairs_of_data, config, intake, seed=seed)))
-    tell_data(run, instance.name, config.data.name, rows.counts, drawn=drawn)
+    log_data(run, instance.name, config.data.name, rows.counts, drawn=drawn)
     return lambda step: [rows.item(index).pair(by) for index in positions(step, config.batch_size)]
 
 

@@ -11,7 +11,7 @@ is stale, null too, where a token of it was sampled by other weights than those 
 import time
 from pathlib import Path
 
-from temper.orchestrator.config.fitting import check_thinking, require_drawn, require_room
+from temper.orchestrator.config.fitting import check_budget_fits, check_sampling, check_thinking
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.budget_curve import BudgetPoint
 from temper.orchestrator.evaluation.evaluator import EvalConfig, Evaluator, heldout_tasks, thinking_passes
@@ -35,7 +35,7 @@ async def evaluate(run: Run, config: EvalConfig, instance: StageInstance) -> Pat
     state, label = run.folder.state(), instance.name.removeprefix("eval-")
     if config.has_curve:  # the command of this stage may ask for what no stage of the list does
         check_thinking(run.model_dir, run.config.rollout.thinking, limited=_limits(config), left_out=config.no_thinking)
-    pool = await run.engines.serving(run.model_dir, who=f"eval of {label}")
+    pool = await run.engines.serve(run.model_dir, who=f"eval of {label}")
     evaluator = Evaluator(run, config, pool, label=label, first_ticket=instance.first_ticket, version=run.version)
     began = time.monotonic()
     run.progress.stage(f"eval-{label}", 0)
@@ -99,8 +99,8 @@ def _limits(config: EvalConfig) -> bool:
 
 
 def _fits(config: EvalConfig, run: RunConfig, name: str) -> None:
-    require_room(max(config.budgets, default=None), run.rollout, config.sampling)
-    require_drawn(name, config.sampling, run.rollout)
+    check_budget_fits(max(config.budgets, default=None), run.rollout, config.sampling)
+    check_sampling(name, config.sampling, run.rollout)
 
 
 STAGE = Stage(

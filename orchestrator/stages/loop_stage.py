@@ -10,7 +10,7 @@ from typing import TypeVar
 from temper.learner.batches.micro_batches import TrainBatch
 from temper.learner.trainer_group import TrainerGroup
 from temper.orchestrator.config.loop import LoopConfig
-from temper.orchestrator.evaluation.between import evaluations_between, is_of_evaluation
+from temper.orchestrator.evaluation.step_evaluations import is_of_evaluation, make_step_evaluations
 from temper.orchestrator.loop.buffer import (
     Buffer,
     HeldGroup,
@@ -61,17 +61,17 @@ class LoopStage:
         instance: StageInstance,
         *,
         max_replaced_groups: int = 0,
-        signal: Callable[[Group], bool] = lambda group: True,
+        has_advantage: Callable[[Group], bool] = lambda group: True,
         shaping: ShapingConfig | None = None,
         teacher: Path | None = None,
     ) -> None:
-        """Replace up to `max_replaced_groups` groups without `signal` in a step. The loss compares with the model `teacher`."""
+        """Replace up to `max_replaced_groups` groups without `has_advantage` in a step. The loss compares with `teacher`."""
         self._run = run
         self._config = config
         self._instance = instance
         self._stage = name = instance.name
         self._max_replaced_groups = max_replaced_groups
-        self._signal = signal
+        self._has_advantage = has_advantage
         self._shaping = shaping or ShapingConfig()
         self._teacher = teacher
         self._builder = run.trainer.batch_builder()
@@ -98,21 +98,21 @@ class LoopStage:
         self._keeper = BatchKeeper(run.folder, self._stage, count=run.config.checkpoints.batches, after=self._done)
         base = place(run.folder.checkpoints(self._stage), self._done) if self._done else run.model_dir
         self._mixture = await in_thread(self._instance.mixture, run.config, config.shares, config.thinking)
-        self._event_log = await self._beside("the event log", partial(EventLog, run.folder.event_log, self._stage))
+        self._event_log = await self._in_thread("the event log", partial(EventLog, run.folder.event_log, self._stage))
         self._buffer = Buffer(
             groups_per_step=config.groups_per_step,
             max_lag=config.max_lag,
             max_replaced_groups=self._max_replaced_groups,
             slots=config.slots,
-            fewest=config.fewest_answers,
+            min_answers=config.min_answers,
             next_ticket=self._instance.first_ticket,
             overridden=config.loss.overrides,
             sampling=config.sampling,
-            signal=self._signal,
+            has_advantage=self._has_advantage,
             event_log=self._event_log.add,
         )
-        saved = await self._beside("the state of the loop", partial(self._saved, base))
-        pool = await run.engines.serving(base, who=self._stage)
+        saved = await self._in_thread("the state of the loop", partial(self._saved, base))
+        pool = await run.engines.serve(base, who=self._stage)
         await self._restore(saved)
         await in_thread(self._restore_watches)
         run.progress.stage(self._stage, config.steps)
@@ -125,13 +125,13 @@ class LoopStage:
             async with run.supervision.sampling(self._stage, asked=self._answers, look=self._look):
                 await loop.run(self._done + 1, config.steps)
             model = await run.trainer.trained(self._stage)
-            await self._beside("old batches to be removed", self._keeper.remove_old)
+            await self._in_thread("old batches to be removed", self._keeper.remove_old)
         except Exception:
-            run.engines.forget()  # also where the last checkpoint failed: the stage begins with an earlier one
+            run.engines.forget_served()  # also where the last checkpoint failed: the stage begins with an earlier one
             raise
         finally:
             pool.on_reissue = ignore_reissue
-        run.engines.hold(model)
+        run.engines.set_served(model)
         return model
 
     def _loop_of(self, pool: RolloutPool, learner: TrainerGroup) -> Loop:
@@ -156,10 +156,10 @@ class LoopStage:
                 stop=run.stop,
                 limit=self._limit,
                 push_limit=run.engines.push_limit,
-                healed=run.engines.healed,
+                last_restart_at=run.engines.last_restart_at,
             ),
             epochs=config.epochs,
-            evaluations=evaluations_between(run, config, pool, stage=self._stage),
+            evaluations=make_step_evaluations(run, config, pool, stage=self._stage),
             device_phases=run.device_phases,
         )
 
@@ -239,7 +239,7 @@ class LoopStage:
     async def _save_at_fault(self, fault: Exception) -> None:
         """Save before a stop or a fault ends the stage, unless it came in the middle of the learner's step."""
         if self._loop.learning == self._done:
-            self._buffer.give_back()
+            self._buffer.return_taken()
             await self._run.trainer.save_before_end(self._stage, fault, self._save_last)
             if self._report is not None:
                 await self._write_trajectories(self._report)
@@ -274,7 +274,7 @@ class LoopStage:
             episodes = held.lines(running, unfinished=unfinished)
             return {STATE_FILE: state.to_text(), GROUPS_FILE: held_group_lines(buffer.groups), EPISODES_FILE: episodes}
 
-        written = await self._beside("the groups of a checkpoint to be written out", files)
+        written = await self._in_thread("the groups of a checkpoint to be written out", files)
         self._run.folder.store(replace(self._run.folder.state(), version=version))
         await self._run.trainer.save(self._stage, step, written)
         self._keeper.saved(step)
@@ -297,8 +297,10 @@ class LoopStage:
     async def _restore(self, saved: SavedLoop | None) -> None:
         """Continue from the checkpoint, with event log, metrics and trajectories cut back to it."""
         cut = partial(self._event_log.cut, 0 if saved is None else saved.state.event_rows)
-        missing = await self._beside("the event log to be cut back", cut)
-        self._run.cut_back(self._stage, self._done)  # at once: an audit meanwhile finds steps that only one of both has
+        missing = await self._in_thread("the event log to be cut back", cut)
+        self._run.truncate_records(
+            self._stage, self._done
+        )  # at once: an audit meanwhile finds steps that only one of both has
         if saved is None:
             return
         if missing:
@@ -309,14 +311,14 @@ class LoopStage:
         self._watch.restore(saved.state.failures)
         envs = self._mixture.envs
         groups = [await self._made_again(group) for group in saved.groups if group.draw.env in envs]
-        go_on = self._buffer.restore(
+        resumed = self._buffer.restore(
             buffer_from_json(saved.state.buffer, groups),
             was=WeightVersion(step=saved.state.version),
             now=self._run.version,
             envs=envs,
         )
-        go_on &= self._buffer.unfinished
-        rows = [row for row in saved.episodes if row["ticket"] in go_on]
+        resumed &= self._buffer.unfinished
+        rows = [row for row in saved.episodes if row["ticket"] in resumed]
         self._partial_groups = PartialGroups(rows, note=self._run.progress.note)
         if rows:
             self._run.progress.note(f"{self._stage}: {describe_rows(rows)}")
@@ -331,8 +333,8 @@ class LoopStage:
     async def _made_again(self, group: SavedGroup) -> HeldGroup:
         draw = group.draw
         name = f"task {draw.index} of {draw.env} to be made again"
-        return group.with_task(await self._beside(name, partial(self._mixture.task, draw)))
+        return group.with_task(await self._in_thread(name, partial(self._mixture.task, draw)))
 
-    async def _beside(self, what: str, function: Callable[[], T]) -> T:
+    async def _in_thread(self, what: str, function: Callable[[], T]) -> T:
         """Run a function in a thread, within the deadline of the stage's waits; `what` names it."""
         return await within(self._limit, in_thread(function), stage=self._stage, waiting_for=what)

@@ -18,9 +18,9 @@ from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import TICKETS, Role, Stage, StageInstance
 from temper.orchestrator.stages.supervised_loop import (
+    log_data,
     sample_once,
     sequence_batches,
-    tell_data,
     train_supervised,
 )
 from temper.rollout.budget.rule import ThinkingTags
@@ -52,7 +52,7 @@ async def run_rft(run: Run, config: RftConfig, instance: StageInstance) -> Path:
     tokenizer, thinking = load_tokenizer(run.model_dir), run.config.rollout.thinking
     max_tokens = config.max_tokens or longest_sequence(run.model_dir)
     kept, counts = await in_thread(partial(read_answers, path, max_tokens=max_tokens))
-    tell_data(run, instance.name, str(path), counts, drawn=config.steps * config.batch_size)
+    log_data(run, instance.name, str(path), counts, drawn=config.steps * config.batch_size)
     data = RejectionSampledData(
         kept,
         mixture,

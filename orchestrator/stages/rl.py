@@ -17,7 +17,12 @@ from temper.rollout.trajectory import Group
 async def run_rl(run: Run, config: RlConfig, instance: StageInstance) -> Path:
     signal = partial(teaches, kind=config.loss.advantage)
     stage = LoopStage(
-        run, config, instance, max_replaced_groups=config.max_replaced_groups, signal=signal, shaping=config.shaping
+        run,
+        config,
+        instance,
+        max_replaced_groups=config.max_replaced_groups,
+        has_advantage=signal,
+        shaping=config.shaping,
     )
     return await stage.run()
 

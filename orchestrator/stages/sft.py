@@ -17,7 +17,7 @@ from temper.orchestrator.data.sft import DEMONSTRATED, SftData, SftDataConfig
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.session.run import Run
 from temper.orchestrator.stages.stage import Role, Stage, StageInstance, StartCheck
-from temper.orchestrator.stages.supervised_loop import row_intake, sequence_batches, tell_data, train_supervised
+from temper.orchestrator.stages.supervised_loop import log_data, row_intake, sequence_batches, train_supervised
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.tokenizer import load_tokenizer
 
@@ -72,7 +72,7 @@ def _data(run: Run, config: SftConfig, instance: StageInstance) -> SftData:
         source = Demonstrations(instance.mixture(run.config, config.shares), run.config.environments).dialogue
     else:
         chats = read_chats(config, row_intake(config, name, tokenizer, thinking, longest=max_tokens), seed=seed)
-        tell_data(run, name, config.data.name, chats.counts, drawn=config.steps * config.batch_size)
+        log_data(run, name, config.data.name, chats.counts, drawn=config.steps * config.batch_size)
         source = chats.item
     left_out = Renderer(tokenizer).can_skip_thinking
     if config.usual and not left_out:

@@ -36,7 +36,7 @@ def step_metrics(report: StepReport) -> dict[str, float]:
         "rollout/tokens_per_s": sampled / report.times.total,
         "rollout/answers": float(len(trajectories)),
         **_of_all_groups([*report.groups, *report.dropped.groups]),
-        "rollout/dropped_zero_advantage": float(report.dropped.no_signal),
+        "rollout/dropped_zero_advantage": float(report.dropped.zero_advantage),
         "rollout/dropped_failed": float(report.dropped.failed),
         "rollout/episodes_resumed": float(carried[Resumption.RESUMED]),
         "rollout/episodes_restarted": float(carried[Resumption.RESTARTED]),

@@ -29,7 +29,7 @@ from temper.rollout.sampling import Sampling
 from temper.rollout.trajectory import Group, Ticket, WeightVersion
 
 NLL = LossConfig(objective="nll")
-LEFT_OUT = "data/left_out"
+FILTERED = "data/filtered"
 """Sequences that a step's batch lacks."""
 
 
@@ -53,11 +53,11 @@ async def train_supervised(
     """
     steps = config.steps
     learner, done = await run.trainer.begin(name, optim=config.optim, loss=loss, steps=steps, beside_engines=False)
-    run.cut_back(name, done)
+    run.truncate_records(name, done)
     run.progress.stage(name, steps)
     loop = _SupervisedLoop(run, name, config, learner, _Ahead(batch, last=steps), sequences=sequences, done=done)
     await loop.run()
-    _tell_left_out(run, name, sequences=steps * sequences)
+    _log_filtered(run, name, sequences=steps * sequences)
     return await run.trainer.trained(name)
 
 
@@ -114,7 +114,7 @@ class _SupervisedLoop:
         times = self._clock.report().metrics()
         named = {f"train/{key}": value for key, value in metrics.items()}
         left_out = self._sequences - built.samples
-        self._run.log(self._name, step, named | {"train/tokens": built.tokens, LEFT_OUT: left_out} | times)
+        self._run.log(self._name, step, named | {"train/tokens": built.tokens, FILTERED: left_out} | times)
         self._done = step
         self._skips.add(step, skipped=bool(metrics["skipped"]), evidence="look at their rows and learning rates")
 
@@ -136,25 +136,25 @@ def row_intake(
     return RowIntake(DialogueTokenizer.of(tokenizer, thinking), max_tokens=max_tokens, setting=setting)
 
 
-def tell_data(run: Run, name: str, source: str, counts: Mapping[str, int], *, drawn: int) -> None:
+def log_data(run: Run, name: str, source: str, counts: Mapping[str, int], *, drawn: int) -> None:
     """Report the data of a stage, once in the metrics file too; `drawn` is how many samples all its steps draw."""
     if not counts:  # rows that are read as they are needed
         run.progress.note(f"{name}: rows are read as they are needed, from {source}")
         return
     epochs = round(drawn / counts[ROWS], 2)
     run.progress.note(f"{name}: {counts_text(counts)}, {epochs} epochs, from {source}")
-    _tell_once(run, name, 0, {"source": source, **counts, "epochs": epochs})
+    _log_once(run, name, 0, {"source": source, **counts, "epochs": epochs})
 
 
-def _tell_left_out(run: Run, name: str, *, sequences: int) -> None:
+def _log_filtered(run: Run, name: str, *, sequences: int) -> None:
     rows = [row for row in read_metrics(run.folder.metrics) if row.stage == name]
-    left_out = round(sum(row.values.get(LEFT_OUT, 0.0) for row in rows))
+    left_out = round(sum(row.values.get(FILTERED, 0.0) for row in rows))
     if left_out:
         run.progress.note(f"{name}: {left_out} of {sequences} sequences were too long and left out")
-        _tell_once(run, name, rows[-1].step, {"sequences": sequences, "too long and left out": left_out})
+        _log_once(run, name, rows[-1].step, {"sequences": sequences, "too long and left out": left_out})
 
 
-def _tell_once(run: Run, name: str, step: int, what: dict[str, Any]) -> None:
+def _log_once(run: Run, name: str, step: int, what: dict[str, Any]) -> None:
     event = {"kind": "data", "what": what}
     if not any((row.stage, row.event) == (name, event) for row in read_metrics(run.folder.metrics)):
         run.metrics.event(name, step, "data", what)
@@ -203,7 +203,7 @@ async def sample_once(
     path = run.folder.sampled(name)
     if path.exists():
         return path
-    pool = await run.engines.serving(run.model_dir, who=name)
+    pool = await run.engines.serve(run.model_dir, who=name)
     draws = [mixture.draw() for _ in range(asking.tasks)]
     kept: list[str] = []
     watch = FailureWatch(asking.max_failures, setting=f"{name}.max_failures")
@@ -220,8 +220,10 @@ async def sample_once(
             making = within(limit, in_thread(_made, mixture, wave), stage=name, waiting_for="its tasks to be made")
             tasks = await run.stop.wait_or(making)
             tickets = _tickets(tasks, instance.first_ticket + first, admitted=run.version, sampling=asking.sampling)
-            answering, healed = together(map(answered, tickets)), run.engines.healed
-            waiting = within(limit, answering, stage=name, waiting_for="the model's own answers", healed=healed)
+            answering, last_restart_at = together(map(answered, tickets)), run.engines.last_restart_at
+            waiting = within(
+                limit, answering, stage=name, waiting_for="the model's own answers", last_restart_at=last_restart_at
+            )
             groups = await run.stop.wait_or(waiting)
             kept += [line for draw, group in zip(wave, groups, strict=True) for line in lines(draw, group)]
             run.progress.note(f"{name}: {first + len(wave)} of {len(draws)} tasks, {len(kept)} {wanted}")

@@ -23,7 +23,7 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.loop.deadline import StopFlag
 from temper.orchestrator.loop.mixture import open_mixture
 from temper.orchestrator.pipeline.config import Config, load_config, save_config
-from temper.orchestrator.pipeline.runner import finish, healed
+from temper.orchestrator.pipeline.runner import finish, run_with_restart
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.session.run import Run
@@ -117,7 +117,7 @@ async def stages_of(run: Run, config: Config) -> None:
         for one in config.instances:
             state = run.folder.state()
             run.folder.store(replace(state, began=state.began | {one.name: str(state.model)}))
-            model = await healed(run, one, config)
+            model = await run_with_restart(run, one, config)
             if model is not None:
                 run.folder.store(replace(run.folder.state(), model=str(model), label=one.name))
             finish(run, one, 1.0, wanted=2 if one.stage.trains else 0)

@@ -124,7 +124,7 @@ def train(root: Path, model: Path, *overrides: str, stage: str = "rl") -> RunDir
         with Progress(stream=io.StringIO()) as progress:
             run = Run(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
             run.trainer = PlainTrainer(run)
-            run.engines = NoEngines(run, beside=None)
+            run.engines = NoEngines(run, start_learner=None)
             try:
                 await instance.stage.run(run, config.settings(instance), instance)
             finally:

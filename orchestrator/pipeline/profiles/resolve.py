@@ -111,7 +111,7 @@ def recorded_profile(given: Mapping[str, Any]) -> ResolvedProfile | None:
     if not isinstance(name, str) or not isinstance(runs_dir, str):
         return None
     folder = RunDir(Path(runs_dir) / name)
-    if not folder.config.is_file() or not folder.begun():
+    if not folder.config.is_file() or not folder.trained_instances():
         return None
     recorded = written(folder.config, "resolved")
     return None if recorded is None else read_resolved({"resolved": recorded})

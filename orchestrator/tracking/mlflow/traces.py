@@ -118,14 +118,14 @@ def build_parts(row: Row, *, ended: float) -> Iterator[Part]:
     now = max(began, end - round(spent * NS))
     messages: list[dict[str, Any]] = list(row["messages"])
     for number, turn in enumerate(turns, 1):
-        spoken = now + round((turn["times"]["queue_s"] + turn["times"]["generate_s"]) * NS)
-        stepped = spoken + round(turn["times"]["step_s"] * NS)
+        parse_assistant_message = now + round((turn["times"]["queue_s"] + turn["times"]["generate_s"]) * NS)
+        stepped = parse_assistant_message + round(turn["times"]["step_s"] * NS)
         message = {"role": "assistant", "content": turn["answer"]}
         yield Part(
             name=f"turn {number}",
             kind="CHAT_MODEL",
             began=now,
-            ended=spoken,
+            ended=parse_assistant_message,
             inputs={"messages": messages},
             outputs={"text": turn["text"], "choices": [{"message": message}]},
             facts={
@@ -136,7 +136,7 @@ def build_parts(row: Row, *, ended: float) -> Iterator[Part]:
                 "queue_s": turn["times"]["queue_s"],
             },
         )
-        yield from _calls(turn, spoken, stepped)
+        yield from _calls(turn, parse_assistant_message, stepped)
         messages = [*messages, message, *turn["observation"]]
         now = stepped
     graded = turns[-1]["times"]["step_s"] if turns else 0.0

@@ -8,7 +8,7 @@ from temper.orchestrator.run.event_log import TOTALS, EventRow
 ENDS = ("trained", "dropped", "failed")
 WITHOUT_TASK = "without_task"
 """Dropped because the environment has no share any more, so that there is no task."""
-NO_SIGNAL = "no_signal"
+ZERO_ADVANTAGE = "zero_advantage"
 StepTickets = dict[str, list[int]]
 """The tickets that ended between the rows of two steps, by `ENDS` and `WITHOUT_TASK`."""
 SHOWN = 8
@@ -110,7 +110,7 @@ class TicketLives:
             self._end(line, row, life)
 
     def _end(self, line: int, row: EventRow, life: Life) -> None:
-        number, is_without_task = life.number, row.event == "dropped" and row.why != NO_SIGNAL
+        number, is_without_task = life.number, row.event == "dropped" and row.why != ZERO_ADVANTAGE
         if life.finished is None and not is_without_task:
             self._add(line, f"ticket {number} is {row.event} before its group is finished")
         if row.event == "trained" and row.step != self.last_step + 1:

@@ -104,11 +104,11 @@ def draw_figures(record: RunRecord) -> list[CaptionedFigure]:
         result = _result(record, *list(rewarded.items())[-1:])
         others = list(rewarded)[: -1 if result else None]
         rewards = [_rewards(record, name, rewarded[name]) for name in others]
-        between = [
+        step_evaluations = [
             _between(record, name) for stage in dict.fromkeys((*CURVES, *REWARDS)) for name in record.instances(stage)
         ]
         curves = [_curve(record, curve, stage, name) for curve, stage, name in shown]
-    return [figure for figure in (result, *between, *rewards, *curves) if figure is not None]
+    return [figure for figure in (result, *step_evaluations, *rewards, *curves) if figure is not None]
 
 
 def draw_budget_figures(record: RunRecord) -> list[CaptionedFigure]:

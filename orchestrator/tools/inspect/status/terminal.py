@@ -44,7 +44,7 @@ def _lines(facts: RunFacts, status: RunStatus) -> Iterator[str]:
     if facts.finished:
         yield f"ended as planned {_ago(silent)} ago, all stages are done"
     else:
-        yield f"{status.stage or 'between stages'} {_steps(status)}, version {status.version} ({age})"
+        yield f"{status.stage or 'step_evaluations stages'} {_steps(status)}, version {status.version} ({age})"
     if facts.running and (one := status.evaluation) is not None:
         yield f"evaluating {one.name}: {one.answered} of {one.tasks} tasks answered in {one.age_s:.0f} s"
     if facts.seconds_a_step is not None:

@@ -129,8 +129,10 @@ def _recorded(path: Path) -> RecordedFile | None:
     name, time = path.stem, path.stat().st_mtime
     if name.startswith(EVALUATION):
         return RecordedFile(path=path, kind="evaluation", label=name.removeprefix(EVALUATION), time=time)
-    if (between := BETWEEN.fullmatch(name)) is not None:
-        return RecordedFile(path=path, kind="evaluation", label=f"{between['stage']}/{between['step']}", time=time)
+    if (step_evaluations := BETWEEN.fullmatch(name)) is not None:
+        return RecordedFile(
+            path=path, kind="evaluation", label=f"{step_evaluations['stage']}/{step_evaluations['step']}", time=time
+        )
     if (step := STEP.fullmatch(name)) is not None:
         return RecordedFile(path=path, kind="step", label=f"{step['stage']}/{step['step']}", time=time)
     return None

@@ -120,7 +120,7 @@ class _Run:
             max_lag=settings.max_lag,
             max_replaced_groups=settings.max_replaced_groups if isinstance(settings, RlConfig) else 0,
             slots=settings.slots,
-            fewest=settings.fewest_answers,
+            min_answers=settings.min_answers,
             clock=asyncio.get_running_loop().time,
         )
         return Loop(
@@ -142,7 +142,7 @@ class _Run:
                 stop=StopFlag(),
                 limit=limit,
                 push_limit=lambda nbytes: limit,
-                healed=self._pool.last_restart_at,
+                last_restart_at=self._pool.last_restart_at,
             ),
             epochs=settings.epochs,
         )

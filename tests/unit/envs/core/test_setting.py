@@ -13,7 +13,7 @@ from temper.envs.binding import EnvConfig
 from temper.envs.core.bounds import SettingError
 from temper.envs.core.setting import Kind, free, immutable, kind_of, kinds, scheduled
 from temper.orchestrator.pipeline.config import KINDS, Config, flat_config, load_config
-from temper.orchestrator.pipeline.continuation import check_continuation, reached
+from temper.orchestrator.pipeline.continuation import check_continuation, valid_progress
 from temper.orchestrator.pipeline.data_files import content
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsRow, read_metrics
@@ -161,12 +161,12 @@ def test_what_was_reached_holds_unless_more_than_the_settings_of_a_stage_changes
     (folder.evals / "init.json").write_text("{}")
     for given in (["sft.batch_size=16"], ["stages=[init,eval,sft,{rl: {name: rl_more, steps: 5}}]"]):
         config = load_config(DEMO, given)
-        assert reached(config, folder) == folder.state()
+        assert valid_progress(config, folder) == folder.state()
         check_continuation(config, folder)
         assert set(folder.state().done) == {"init", "eval-init"}
         assert list(folder.evals.glob("*.json"))
     other = load_config(DEMO, ["seed=2"])
-    assert reached(other, folder).model is None
+    assert valid_progress(other, folder).model is None
     assert folder.state().model == "gone"  # nothing is written yet
     check_continuation(other, folder)
     assert not list(folder.evals.rglob("*.json"))

@@ -11,7 +11,7 @@ from unit.orchestrator.data.test_rejection_sampling import (
     TOKENIZER,
     ids_of,
     mixture,
-    spoken,
+    parse_assistant_message,
     trajectory,
     two_turns,
 )
@@ -204,7 +204,7 @@ def answered(*trajectories: Trajectory) -> Group:
 
 def said(text: str, *, reward: float) -> Trajectory:
     prompt = Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW))
-    return replace(trajectory(spoken(prompt, text)), reward=reward)
+    return replace(trajectory(parse_assistant_message(prompt, text)), reward=reward)
 
 
 def test_each_right_answer_is_paired_with_another_wrong_one_of_the_same_task(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def ids_of(text: str) -> tuple[int, ...]:
     return tuple(TOKENIZER(text, add_special_tokens=False)["input_ids"])
 
 
-def spoken(context: tuple[int, ...], text: str, *, forced: str = "") -> Turn:
+def parse_assistant_message(context: tuple[int, ...], text: str, *, forced: str = "") -> Turn:
     """A turn whose closing was inserted where `forced` stands."""
     ids = ids_of(text)
     start = len(ids_of(text[: text.index(forced)])) if forced else len(ids)
@@ -64,8 +64,8 @@ def trajectory(*turns: Turn) -> Trajectory:
 def two_turns() -> Trajectory:
     prompt = Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW))
     return trajectory(
-        spoken(prompt, "long thought\n</think>\nask<|im_end|>"),
-        spoken(ids_of("[told]<think>\n"), "so\n</think>\n42<|im_end|>", forced="\n</think>\n"),
+        parse_assistant_message(prompt, "long thought\n</think>\nask<|im_end|>"),
+        parse_assistant_message(ids_of("[told]<think>\n"), "so\n</think>\n42<|im_end|>", forced="\n</think>\n"),
     )
 
 
@@ -149,7 +149,7 @@ def test_an_answer_without_a_thought_gets_no_budget_and_no_announcement(tmp_path
     cut = ThinkingMix(budget=1.0, budgets=[4])
     prompt = Renderer(TOKENIZER).prompt_ids(mixture(thinks=False).task(DRAW))
     ids = ids_of("42<|im_end|>")
-    turn = replace(spoken(prompt, "42<|im_end|>"), thinking=TAGS.measure(ids, thinks=False))
+    turn = replace(parse_assistant_message(prompt, "42<|im_end|>"), thinking=TAGS.measure(ids, thinks=False))
     announced = ThinkingConfig(announce=True)
     data, answer = own(tmp_path / "own.jsonl", thinking=cut, thinking_config=announced, said=trajectory(turn))
     assert tuple(data.batch(1)[0].ids) == (*prompt, *ids)
@@ -157,7 +157,9 @@ def test_an_answer_without_a_thought_gets_no_budget_and_no_announcement(tmp_path
 
 
 def test_an_answer_over_the_limit_is_left_out_and_counted_never_cut(tmp_path: Path) -> None:
-    short = trajectory(spoken(Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW)), "so\n</think>\n42<|im_end|>"))
+    short = trajectory(
+        parse_assistant_message(Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW)), "so\n</think>\n42<|im_end|>")
+    )
     path = tmp_path / "own.jsonl"
     save(path, two_turns(), short)
     length = len(sample_of(short.turns).ids)
@@ -180,7 +182,7 @@ def test_a_budget_that_makes_the_prompt_too_long_leaves_the_answer_whole(tmp_pat
 def test_a_budget_that_the_prompt_can_not_announce_cuts_nothing(tmp_path: Path) -> None:
     cut = ThinkingMix(budget=1.0, budgets=[4])
     greeted = (*Renderer(TOKENIZER).prompt_ids(mixture().task(DRAW)), *ids_of("[and what the server says]<think>\n"))
-    said = trajectory(spoken(greeted, "long thought\n</think>\n42<|im_end|>"))
+    said = trajectory(parse_assistant_message(greeted, "long thought\n</think>\n42<|im_end|>"))
     path = tmp_path / "own.jsonl"
     whole = sample_of(said.turns)
     assert own(path, thinking=cut, thinking_config=ThinkingConfig(announce=True), said=said)[0].batch(1)[0] == whole

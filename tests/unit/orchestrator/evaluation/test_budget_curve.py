@@ -257,7 +257,7 @@ class ToldEngines(Engines):
 
     told: RolloutPool
 
-    async def serving(self, model: Path, *, who: str) -> Any:
+    async def serve(self, model: Path, *, who: str) -> Any:
         return self.told
 
 
@@ -299,7 +299,7 @@ def done(
     folder.store(RunState(model=str(model), label="rl"))
     with Progress(stream=screen) as progress:
         run = Run(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=False)
-        run.engines = engines = ToldEngines(run, beside=None)
+        run.engines = engines = ToldEngines(run, start_learner=None)
         engines.told = pool
         path = asyncio.run(stage(run, config))
     folder.close()

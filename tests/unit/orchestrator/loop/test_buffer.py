@@ -162,7 +162,7 @@ def test_a_restored_buffer_hands_out_the_same_tickets_and_keeps_what_is_finished
         buffer = Buffer(groups_per_step=1, max_lag=3, max_replaced_groups=9)
         assert again(buffer, state, now=6) == {0, 2, 3, 5}
         assert buffer.state().tickets == tuple(replace(held, admitted=held.admitted + 5) for held in state.tickets)
-        assert (buffer.dropped.no_signal, [g.ticket.number for g in buffer.dropped.groups]) == (1, [4])
+        assert (buffer.dropped.zero_advantage, [g.ticket.number for g in buffer.dropped.groups]) == (1, [4])
         handed = [await buffer.admit(source, version) for _ in range(2)]
         assert [(t.number, t.task.key, t.admitted.step) for t in handed] == [(2, "2", 5), (5, "5", 6)]
         assert [g.ticket.number for g in await buffer.take(version.value)] == [0]
@@ -187,7 +187,7 @@ def test_tickets_that_would_come_too_late_under_new_settings_begin_anew_with_the
             await buffer.trained(step)
             version.value = WeightVersion(step=step + 1)
             await buffer.release(step)
-            assert buffer.totals().balances
+            assert buffer.totals().is_balanced
             following = await buffer.admit(source, version)
             await buffer.put(group(ticket, [0.0, 1.0]))
             ticket = following
@@ -207,7 +207,7 @@ def test_tickets_without_a_slot_under_new_settings_wait_for_one_with_their_numbe
             await buffer.trained(step)
             version.value = WeightVersion(step=step + 1)
             await buffer.release(step)
-            assert buffer.totals().balances
+            assert buffer.totals().is_balanced
 
     asyncio.run(story())
 
@@ -320,8 +320,12 @@ def test_occupancy_is_the_mean_number_of_slots_in_each_state_since_it_was_asked_
     ("settings", "rewards", "dropped"),
     [
         ({"groups_per_step": 2, "max_replaced_groups": 3}, [[1.0, 1.0]] * 5, (3, 0)),  # the last two are kept
-        ({"signal": partial(teaches, kind="rloo")}, [[1.0, 1.0]], (1, 0)),
-        ({"signal": partial(teaches, kind="reinforce_pp")}, [[1.0, 1.0]], (0, 0)),  # compared with the whole batch
+        ({"has_advantage": partial(teaches, kind="rloo")}, [[1.0, 1.0]], (1, 0)),
+        (
+            {"has_advantage": partial(teaches, kind="reinforce_pp")},
+            [[1.0, 1.0]],
+            (0, 0),
+        ),  # compared with the whole batch
         ({}, [[1.0]], (0, 1)),  # one answer is left
     ],
 )
@@ -335,7 +339,7 @@ def test_groups_that_teach_nothing_are_replaced(
             await buffer.put(group(await buffer.admit(source, version), each))
         if "groups_per_step" in settings:
             assert len(await buffer.take(version.value)) == 2
-        return buffer.dropped.no_signal, buffer.dropped.failed
+        return buffer.dropped.zero_advantage, buffer.dropped.failed
 
     assert asyncio.run(story()) == dropped
 
@@ -430,7 +434,7 @@ def test_a_task_whose_ticket_could_not_be_written_down_is_in_the_checkpoint_befo
         return buffer.state()
 
     state = asyncio.run(work())
-    assert state.totals.balances
+    assert state.totals.is_balanced
     assert [(held.number, held.draw.index) for held in state.tickets] == [(n, n) for n in range(state.next_ticket)]
 
 

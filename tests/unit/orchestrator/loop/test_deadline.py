@@ -67,7 +67,7 @@ def test_a_wait_for_many_things_goes_on_while_they_come_and_ends_when_nothing_co
             await asyncio.sleep(0.01 if signs > 5 else 10)
             return "all"
 
-        return await within(SHORT, come(), stage="x", waiting_for="groups", last_sign=lambda: last)
+        return await within(SHORT, come(), stage="x", waiting_for="groups", last_progress=lambda: last)
 
     async def stuck() -> float:
         with pytest.raises(StuckError):
@@ -146,9 +146,9 @@ def test_of_things_that_are_done_together_the_others_are_given_up_where_one_fail
 
 
 def test_deaths_make_a_wait_longer_twice_at_most_but_for_one_that_is_now() -> None:
-    async def seconds(healed: Callable[[], float]) -> float:
+    async def seconds(last_restart_at: Callable[[], float]) -> float:
         with suppress(StuckError):
-            await within(LONG, asyncio.sleep(100), stage="rl", waiting_for="groups", healed=healed)
+            await within(LONG, asyncio.sleep(100), stage="rl", waiting_for="groups", last_restart_at=last_restart_at)
         return loop_time()
 
     assert run_virtually(seconds(lambda: 0.0)) == pytest.approx(5.0)

@@ -226,7 +226,7 @@ class Ended:
         async def note(fault: Exception) -> None:
             self.learning.append(self.loop.learning)
             self.in_flight.append(self.rollouts.running)
-            self.buffer.give_back()
+            self.buffer.return_taken()
 
         self.loop = plain_loop(
             rollouts=self.rollouts,
@@ -359,14 +359,14 @@ def test_groups_are_waited_for_anew_while_workers_are_replaced() -> None:
             await asyncio.sleep(0.5)
             raise OSError("the group came")
 
-    async def end(healed: Callable[[], float]) -> None:
+    async def end(last_restart_at: Callable[[], float]) -> None:
         loop = plain_loop(
             rollouts=Late(last=0),
             learner=Learner(),
             mixture=Mixture({"math": SlowSource(slow=False)}, {"math": 1.0}),
             buffer=Buffer(groups_per_step=1, max_lag=0, max_replaced_groups=0),
             limit=Deadline(seconds=0.1, setting="rl.timeout_s"),
-            healed=healed,
+            last_restart_at=last_restart_at,
         )
         await loop.run(1, 1)
 
@@ -553,7 +553,7 @@ class ToldTrainer(Trainer):
 
 
 class ToldEngines(Engines):
-    async def serving(self, model: Path, *, who: str) -> Any:
+    async def serve(self, model: Path, *, who: str) -> Any:
         return Rollouts(last=10**6)
 
 
@@ -561,7 +561,7 @@ class ToldRun(Run):
     def __init__(self, config: RunConfig, *, folder: RunDir, progress: Progress) -> None:
         super().__init__(config, folder=folder, tracker=Tracked(), progress=progress, stop=StopFlag(), will_train=True)
         self.trainer = ToldTrainer(self)
-        self.engines = ToldEngines(self, beside=None)
+        self.engines = ToldEngines(self, start_learner=None)
 
 
 def told_folder(place: Path) -> RunDir:

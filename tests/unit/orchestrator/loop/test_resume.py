@@ -256,7 +256,7 @@ class ToldTrainer(Trainer):
 class ToldEngines(Engines):
     told: Rollouts
 
-    async def serving(self, model: Path, *, who: str) -> Any:
+    async def serve(self, model: Path, *, who: str) -> Any:
         self.told.serves[:] = self.told.weights.learnt
         return self.told
 
@@ -267,7 +267,7 @@ class ToldRun(Run):
         weights = Weights()
         self.trainer = ToldTrainer(self)
         self.trainer.told = Learner(life, weights)
-        self.engines = ToldEngines(self, beside=None)
+        self.engines = ToldEngines(self, start_learner=None)
         self.engines.told = Rollouts(life, weights, [])
 
 
@@ -297,7 +297,7 @@ def lived(root: Path, life: Life, case: Case) -> bool:
         with Progress(stream=io.StringIO()) as progress:
             run = ToldRun(config, folder=folder, progress=progress, life=life)
             signal = partial(teaches, kind=rl.loss.advantage)
-            await LoopStage(run, rl, instance, max_replaced_groups=rl.max_replaced_groups, signal=signal).run()
+            await LoopStage(run, rl, instance, max_replaced_groups=rl.max_replaced_groups, has_advantage=signal).run()
 
     try:
         return life.run(work())
@@ -335,7 +335,7 @@ def check_whole(root: Path, case: Case) -> None:
     assert set(ends.values()) == {1}
     steps = [row for row in rows if row.event == "step"]
     assert [row.step for row in steps] == list(range(1, STEPS + 1))
-    assert all(row.totals.balances for row in steps)
+    assert all(row.totals.is_balanced for row in steps)
     for row in steps:
         before = rows[: rows.index(row)]
         seen = Counter(each.event for each in before)

@@ -131,7 +131,7 @@ def test_a_group_of_equal_rewards_is_kept_where_one_of_its_turns_has_an_advantag
         buffer = Buffer(groups_per_step=1, max_lag=0, max_replaced_groups=9, overridden=overridden)
         await buffer.admit(Mixture({"math": Source()}, {"math": 1.0}), VersionCell(VERSION))
         await buffer.put(group(wrong))
-        return buffer.dropped.no_signal
+        return buffer.dropped.zero_advantage
 
     assert asyncio.run(dropped({})) == 1
     assert asyncio.run(dropped(LossConfig(malformed_thinking=-5.0).overrides)) == 0

@@ -203,7 +203,7 @@ def test_a_fork_takes_the_event_log_of_its_stages_along_and_groups_that_its_sett
     for name, rows in (("distill", 1), ("rl", 5)):
         event_log = EventLog(folder.event_log, name)
         for number in range(rows):
-            event_log.add("dropped", {"ticket": number, "why": "no_signal"})
+            event_log.add("dropped", {"ticket": number, "why": "zero_advantage"})
     directory = begin(folder.checkpoints("rl"), 150, needed_bytes=0)
     shutil.copytree(folder.checkpoints("rl") / "000150", directory, dirs_exist_ok=True)
     state = LoopState(buffer={}, mixture={}, failures={}, version=150, event_rows=3)

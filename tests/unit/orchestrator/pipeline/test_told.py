@@ -9,7 +9,7 @@ import pytest
 
 from temper.orchestrator.config.run_config import TrackingConfig
 from temper.orchestrator.pipeline.config import Config, load_config
-from temper.orchestrator.pipeline.tracking import tell_model, tell_tracker
+from temper.orchestrator.pipeline.tracking import send_model, send_run
 from temper.orchestrator.run.folder import RunDir, RunState, write_json
 from temper.orchestrator.tracking.backend import DataSet
 from temper.orchestrator.tracking.tracker import Tracker
@@ -42,8 +42,8 @@ class Told(Tracker):
 def told(folder: RunDir, config: Config, state: RunState) -> Told:
     folder.store(state)
     tracker = Told()
-    tell_tracker(tracker, config, folder, notify=tracker.notes.append)
-    tell_model(tracker, folder)
+    send_run(tracker, config, folder, notify=tracker.notes.append)
+    send_model(tracker, folder)
     return tracker
 
 

@@ -24,15 +24,15 @@ def test_rows_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     written.add("step", {"step": 4} | asdict(totals))
     first, step = read_event_log(tmp_path / "event_log.jsonl")
     assert first == EventRow(stage="rl", event="admitted", time=100.0, ticket=5, env="math", index=2, version=3)
-    assert (step.totals, totals.balances, written.rows) == (totals, True, 2)
+    assert (step.totals, totals.is_balanced, written.rows) == (totals, True, 2)
 
 
 def test_a_cut_forgets_the_last_rows_of_its_own_stage_alone(tmp_path: Path) -> None:
     rl = event_log(tmp_path)
-    rl.add("dropped", {"ticket": 0, "why": "no_signal"})
-    rl.add("dropped", {"ticket": 1, "why": "no_signal"})
+    rl.add("dropped", {"ticket": 0, "why": "zero_advantage"})
+    rl.add("dropped", {"ticket": 1, "why": "zero_advantage"})
     other = event_log(tmp_path, "distill")
-    other.add("dropped", {"ticket": 9, "why": "no_signal"})
+    other.add("dropped", {"ticket": 9, "why": "zero_advantage"})
     rl = event_log(tmp_path)
     assert (rl.rows, rl.cut(1), rl.rows) == (2, 0, 1)
     rl.add("continued", {"step": 1})

@@ -149,7 +149,7 @@ def test_a_stage_that_goes_on_from_a_step_leaves_nothing_of_what_came_after_it(f
         for step in (20, 21):
             run.metrics.append("rl", step, {"x": 1.0})
         run.metrics.event("rl", 30, "unwritten", {"rl-30.jsonl": "No space left on device"})
-        run.cut_back("rl", 20)
+        run.truncate_records("rl", 20)
     assert sorted(path.name for path in folder.trajectories.iterdir()) == sorted(set(names) - {"rl-30.jsonl"})
     assert [row.step for row in read_metrics(folder.metrics)] == [20]
     assert list(folder.trajectory_files("rl")) == [10, 20]

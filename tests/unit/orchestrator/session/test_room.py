@@ -66,18 +66,18 @@ def test_none_goes_where_all_are_not_enough(disk: RunDir) -> None:
 def test_a_checkpoint_begins_in_the_room_of_batches_and_it_is_said(disk: RunDir) -> None:
     said: list[str] = []
     needed = free(disk) + BATCH + PAGE
-    assert begin_with_room(disk, "rl", 30, needed=needed, say=said.append).is_dir()
+    assert begin_with_room(disk, "rl", 30, needed=needed, notify=said.append).is_dir()
     assert free(disk) >= needed
     (text,) = said
     assert "rl step 30: the disk had no room for the checkpoint" in text
     assert "(rl-2, rl-2-1), whose steps can't be replayed" in text
-    assert begin_with_room(disk, "rl", 30, needed=PAGE, say=said.append).is_dir()
+    assert begin_with_room(disk, "rl", 30, needed=PAGE, notify=said.append).is_dir()
     assert len(said) == 1
 
 
 def test_a_checkpoint_that_has_no_room_even_then_is_refused_and_batches_stay(disk: RunDir) -> None:
     before = names(disk)
     with pytest.raises(OSError, match="no space for a checkpoint") as caught:
-        begin_with_room(disk, "rl", 30, needed=500 * PAGE, say=lambda text: None)
+        begin_with_room(disk, "rl", 30, needed=500 * PAGE, notify=lambda text: None)
     assert caught.value.errno == errno.ENOSPC
     assert names(disk) == before

@@ -104,10 +104,10 @@ def test_the_status_shows_who_answers_and_who_starts(tmp_path: Path) -> None:
 
     status = read_status(watched(tmp_path, work).folder.root)
     assert status is not None
-    serving, starting = status.processes
+    serve, starting = status.processes
     assert (status.pid, status.stage, status.step, status.steps) == (os.getpid(), "rl", 0, 9)
-    assert (serving.pid, serving.progress, serving.doing, serving.quiet_s) == (os.getpid(), 5, "a group", 1.5)
-    assert (serving.state, serving.tickets, serving.restarts, serving.host) == (
+    assert (serve.pid, serve.progress, serve.doing, serve.quiet_s) == (os.getpid(), 5, "a group", 1.5)
+    assert (serve.state, serve.tickets, serve.restarts, serve.host) == (
         "serving",
         (3,),
         1,
@@ -130,7 +130,7 @@ def test_a_request_for_workers_reaches_the_pool_and_stands_among_the_metrics(tmp
 def test_a_death_leaves_a_file_a_line_and_an_event(tmp_path: Path) -> None:
     async def work(desk: Desk) -> None:
         await desk.until(lambda: knows_its_worker(desk))
-        desk.supervision.died("rollout worker 0", ProcessDied("rollout worker 0 died (killed)"))
+        desk.supervision.record_failure("rollout worker 0", ProcessDied("rollout worker 0 died (killed)"))
 
     desk = watched(tmp_path, work)
     (event,) = desk.events()

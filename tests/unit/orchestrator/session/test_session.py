@@ -19,7 +19,7 @@ from temper.learner.models.fresh import byte_tokenizer
 from temper.orchestrator.loop.deadline import StopFlag, StopRequested, StuckError
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
-from temper.orchestrator.pipeline.runner import finish, healed
+from temper.orchestrator.pipeline.runner import finish, run_with_restart
 from temper.orchestrator.run.checkpoint import DamagedCheckpointError, place, steps
 from temper.orchestrator.run.folder import RunDir, RunState
 from temper.orchestrator.run.metrics_log import read_metrics
@@ -234,7 +234,9 @@ def healed_run(folder: Path, deaths: int, *overrides: str, saved: int = 0) -> tu
         stage = replace(all_stages()["rl"], run=dying(deaths, saved=saved))
         with Progress(stream=said) as progress:
             run.progress = progress
-            return await healed(run, single_instance(stage), load_config(Path("configs/demo.yaml"), list(overrides)))
+            return await run_with_restart(
+                run, single_instance(stage), load_config(Path("configs/demo.yaml"), list(overrides))
+            )
 
     try:
         result = on_a_run(folder, Learner(), work, *overrides)
@@ -254,7 +256,7 @@ def test_a_stage_whose_learner_dies_goes_on_from_its_newest_checkpoint_with_new_
     ]
     assert "the learner has new ranks, which go on after step 5" in said
     events = [row.event for row in read_metrics(tmp_path / "run" / "metrics.jsonl")]
-    assert [event and event["kind"] for event in events] == ["fault", "healed"] * 2
+    assert [event and event["kind"] for event in events] == ["fault", "restarted"] * 2
 
 
 def test_a_learner_that_dies_too_often_ends_the_run_with_the_deaths_named_and_no_rank_left(tmp_path: Path) -> None:
@@ -342,12 +344,12 @@ def test_a_checkpoint_that_could_not_be_written_is_told_at_once_and_raised_at_th
         await begun(run, LossConfig())
         with Progress(stream=said) as run.progress:
             run.trainer.learner = Learner(breaks=OSError(errno.ENOSPC, "No space left"))  # type: ignore[assignment]
-            for waits in (run.trainer.written, run.trainer.let_go, lambda: run.trainer.save("rl", 6, {})):
+            for waits in (run.trainer.written, run.trainer.drain, lambda: run.trainer.save("rl", 6, {})):
                 await run.trainer.save("rl", 5, {})
                 while "was not written" not in said.getvalue():
                     await asyncio.sleep(0.001)
                 said.truncate(0)
-                if waits == run.trainer.let_go:
+                if waits == run.trainer.drain:
                     await waits()
                 else:
                     with pytest.raises(OSError, match="no space for a checkpoint"):
@@ -400,7 +402,7 @@ def test_what_fails_in_the_closing_of_the_learner_is_told_and_keeps_nothing_from
             closed.append("engines")
 
     async def work(run: Run) -> None:
-        run.trainer, run.engines = Unclosable(run), Closed(run, beside=None)
+        run.trainer, run.engines = Unclosable(run), Closed(run, start_learner=None)
         with Progress(stream=said) as progress:
             run.progress = progress
             await run.close()
@@ -427,7 +429,7 @@ def test_running_engines_read_a_model_themselves_and_the_learner_is_not_asked(tm
     async def work(run: Run) -> int:
         run.engines.pool = engines  # type: ignore[assignment]
         for _ in range(2):
-            await run.engines.serving(run.model_dir, who="eval")
+            await run.engines.serve(run.model_dir, who="eval")
         return run.folder.state().version
 
     assert on_a_run(tmp_path, learner, work) == 1
@@ -440,8 +442,8 @@ def test_engines_whose_pushes_are_undone_read_the_model_again_as_the_version_tha
     async def work(run: Run) -> None:
         run.engines.pool = engines  # type: ignore[assignment]
         for _ in range(2):
-            await run.engines.serving(run.model_dir, who="rl")
-            run.engines.forget()
+            await run.engines.serve(run.model_dir, who="rl")
+            run.engines.forget_served()
 
     on_a_run(tmp_path, Learner(), work)
     assert engines.read == [("model", 1), ("model", 1)]
@@ -476,7 +478,7 @@ def test_a_hung_rank_is_given_up_and_a_checkpoint_that_is_being_committed_is_not
         writer.start(write(), what="checkpoint 5", needed=0)
         if committing:
             asyncio.get_running_loop().call_later(0.2, needed.set)
-        await writer.let_go(at_most_s=0.01)
+        await writer.drain(at_most_s=0.01)
         if committing:
             assert ended == ["committed"]
         await asyncio.sleep(0.01)

@@ -198,7 +198,9 @@ def test_a_process_that_does_not_start_in_time_is_looked_at_and_ended_and_its_de
         late = Actor()
         watched = Scene()
         await watched.supervisor.end_starting(late, "did not start within 300 s")
-        watched.supervisor.died("rollout worker 0", ProcessDied("rollout worker 0 did not start within 300 s"))
+        watched.supervisor.record_failure(
+            "rollout worker 0", ProcessDied("rollout worker 0 did not start within 300 s")
+        )
         (fault,) = watched.faults
         assert (fault.kind, fault.evidence, late.killed) == ("hung", f"process {late.place.pid} has ended", 1)
         await watched.pass_seconds(2)
@@ -246,12 +248,12 @@ def test_a_death_that_somebody_heals_is_recorded_and_that_of_an_ended_member_onl
         actor, hung = Actor(), Actor("rollout worker 1")
         watched = Scene(actor, hung)
         await watched.pass_seconds(2)
-        watched.supervisor.died("rollout worker 0", ProcessDied("rollout worker 0 died (out of memory)"))
+        watched.supervisor.record_failure("rollout worker 0", ProcessDied("rollout worker 0 died (out of memory)"))
         assert watched.faults[0].kind == "died"
         hung.answers, actor.doing = False, ""
         await watched.pass_seconds(8)
         await watched.ended(hung)
-        watched.supervisor.died("rollout worker 1", ProcessDied("rollout worker 1 died"))
+        watched.supervisor.record_failure("rollout worker 1", ProcessDied("rollout worker 1 died"))
         assert [fault.kind for fault in watched.faults] == ["died", "hung"]
 
     asyncio.run(scene())

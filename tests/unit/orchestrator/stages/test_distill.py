@@ -144,15 +144,15 @@ def test_a_continued_stage_keeps_its_teacher(story: dict[str, Any]) -> None:
 
 
 def test_a_group_without_signal_and_a_lone_answer_are_trained_on() -> None:
-    async def kept(fewest: int, max_replaced_groups: int) -> int:
+    async def kept(min_answers: int, max_replaced_groups: int) -> int:
         buffer, source = (
-            Buffer(groups_per_step=2, max_lag=0, max_replaced_groups=max_replaced_groups, fewest=fewest),
+            Buffer(groups_per_step=2, max_lag=0, max_replaced_groups=max_replaced_groups, min_answers=min_answers),
             mixture(),
         )
         version = VersionCell(WeightVersion(step=0))
         for rewards in ([1.0, 1.0], [0.0]):
             await buffer.put(group(await buffer.admit(source, version), rewards))
-        return 2 - buffer.dropped.no_signal - buffer.dropped.failed
+        return 2 - buffer.dropped.zero_advantage - buffer.dropped.failed
 
     assert asyncio.run(kept(1, 0)) == 2
     assert asyncio.run(kept(2, 9)) == 0

@@ -60,7 +60,7 @@ from pathlib import Path
 from temper.envs.core.setting import kind_of
 from temper.orchestrator.pipeline.config import KINDS, flat_config, load_config
 from temper.orchestrator.pipeline.data_files import content
-from temper.orchestrator.pipeline.runner import placed
+from temper.orchestrator.pipeline.runner import wanted_processes
 from temper.orchestrator.pipeline.start_checks import check_before
 from temper.orchestrator.stages.stage import all_stages
 
@@ -82,7 +82,7 @@ print(json.dumps({
     "kinds": [kind_of(KINDS, f"echo.{name}").value for name in ("steps", "said", "optim.kind")],
     "files": sorted(key for key in content(config) if key.startswith(("echo.", "loud."))),
     "refused": [refused(), refused("echo.shares.maths=1"), refused("echo.stepz=1")],
-    "placed": placed(config, config.instances[1:]).gpus,
+    "placed": wanted_processes(config, config.instances[1:]).gpus,
 }))
 """
 

@@ -27,9 +27,9 @@ Sampled = Callable[[Run, Config], Coroutine[Any, Any, Path]]
 class Slow(RolloutPool):
     """Answers after twice the deadline, and says when a worker took the place of another one."""
 
-    def __init__(self, healed: Callable[[], float]) -> None:
+    def __init__(self, last_restart_at: Callable[[], float]) -> None:
         super().__init__()
-        self.healed = healed
+        self.last_restart_at = last_restart_at
 
     async def run_group(self, ticket: Ticket, samples: int) -> Group:
         await asyncio.sleep(1.0)
@@ -55,8 +55,8 @@ async def own_answers(run: Run, config: Config) -> Path:
 def test_answers_are_waited_for_anew_while_workers_are_replaced(tmp_path: Path, sampling: Sampled) -> None:
     settings = ["eval.timeout_s=0.5", "rft.timeout_s=0.5", "rft.tasks=2"]
 
-    def ended(place: Path, healed: Callable[[], float]) -> Path:
-        pool = Slow(healed)
+    def ended(place: Path, last_restart_at: Callable[[], float]) -> Path:
+        pool = Slow(last_restart_at)
 
         async def stage(run: Run, config: Config) -> Path:
             run.engines.pool = pool  # type: ignore[assignment]

@@ -14,7 +14,7 @@ from temper.learner.batches.samples import TrainingSample
 from temper.orchestrator.loop.deadline import StopRequested
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
-from temper.orchestrator.pipeline.runner import healed
+from temper.orchestrator.pipeline.runner import run_with_restart
 from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.metrics_log import read_metrics
 from temper.orchestrator.session.run import Run
@@ -111,7 +111,7 @@ def test_a_learner_that_dies_in_a_step_costs_the_steps_since_the_checkpoint_and_
     async def work(run: Run) -> Path | None:
         run.trainer = Successors(run, [dies, lives])
         one = single_instance(replace(all_stages()["sft"], run=stage))
-        return await healed(run, one, load_config(Path("configs/demo.yaml"), []))
+        return await run_with_restart(run, one, load_config(Path("configs/demo.yaml"), []))
 
     model = on_a_run(tmp_path, HealthyLearner(), work)
     assert model.name == "000005"

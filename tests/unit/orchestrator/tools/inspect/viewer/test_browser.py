@@ -193,12 +193,12 @@ def test_the_command_serves_the_run_until_it_is_interrupted(page: "Page", run: R
     command = [sys.executable, "-m", "temper.orchestrator", "view", str(run.root)]
     ours = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where a shell began the tests behind `&`
     try:
-        serving = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[6])
+        serve = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[6])
     finally:
         signal.signal(signal.SIGINT, ours)
     try:
-        assert serving.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+/", serving.stdout.readline())
+        assert serve.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:\d+/", serve.stdout.readline())
         assert found is not None
         visit(page, found[0])
         page.locator("#file").select_option("eval-sft")
@@ -206,11 +206,11 @@ def test_the_command_serves_the_run_until_it_is_interrupted(page: "Page", run: R
         refused = urllib.request.Request(found[0], headers={"Host": "evil.example"})
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(refused, timeout=10)
-        serving.send_signal(signal.SIGINT)
-        assert serving.wait(timeout=10) == 0
+        serve.send_signal(signal.SIGINT)
+        assert serve.wait(timeout=10) == 0
     finally:
-        serving.kill()
-        serving.communicate()
+        serve.kill()
+        serve.communicate()
 
 
 def test_a_file_that_the_run_writes_again_is_read_again_and_never_shown_beside_its_old_table(

@@ -19,7 +19,7 @@ from unit.orchestrator.evaluation.test_evaluation import under
 from unit.orchestrator.loop.test_loop import Learner, SlowSource
 
 from temper.orchestrator.config.loop import RlConfig
-from temper.orchestrator.evaluation.between import FIRST_TICKET, StepEvaluations, evaluations_between
+from temper.orchestrator.evaluation.step_evaluations import FIRST_TICKET, StepEvaluations, make_step_evaluations
 from temper.orchestrator.loop.buffer import Buffer, VersionCell
 from temper.orchestrator.loop.deadline import Deadline, StopFlag, StopRequested, StuckError
 from temper.orchestrator.loop.interfaces import DevicePhase, DevicePhases, Evaluations
@@ -232,7 +232,7 @@ def test_at_lag_0_the_groups_that_are_trained_are_those_of_a_run_without_evaluat
     async def tickets(run: Run, evaluations: bool) -> list[tuple[int, str, int]]:
         engines = Engines()
         config = session.rl if evaluations else replace(session.rl, eval_every=0)
-        made = evaluations_between(run, config, engines, stage="rl")
+        made = make_step_evaluations(run, config, engines, stage="rl")
         assert (type(made) is Evaluations) != evaluations
         await loop_of(engines, made, max_lag=0).run(1, 4)
         trained = [one for one in engines.tickets if one.number < FIRST_TICKET]
@@ -258,7 +258,7 @@ def test_each_asks_the_same_once_also_after_an_interruption(tmp_path: Path) -> N
         found.begin(4, WeightVersion(step=4))
         while len(held.tickets) < 3:
             await asyncio.sleep(0.001)
-        await found.give_up()
+        await found.cancel()
 
     session.do(killed)
     assert [row.step for row in session.rows] == [0, 2]
@@ -285,7 +285,7 @@ def test_evaluations_after_a_checkpoint_go_with_it_and_an_audit_finds_a_double_o
     assert failures(session.folder) == []
 
     async def went_back(run: Run) -> None:
-        run.cut_back("rl", 3)
+        run.truncate_records("rl", 3)
 
     session.do(went_back)
     assert [row.step for row in session.rows] == [0, 2]

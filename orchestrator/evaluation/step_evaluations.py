@@ -44,7 +44,7 @@ class Answers(Protocol):
     async def run_group(self, ticket: Ticket, samples: int) -> Group: ...
 
 
-def evaluations_between(run: Run, config: LoopConfig, pool: Answers, *, stage: str) -> Evaluations:
+def make_step_evaluations(run: Run, config: LoopConfig, pool: Answers, *, stage: str) -> Evaluations:
     """Return the evaluations that the settings of an instance of a stage ask for."""
     return StepEvaluations(run, config, pool, stage=stage) if config.eval_every else Evaluations()
 
@@ -88,10 +88,10 @@ class StepEvaluations(Evaluations):
         await asyncio.wait({self._running})  # who gives up waiting does not end it
         self._running.result()
 
-    def last_sign(self) -> float:
+    def last_progress(self) -> float:
         return self._sign
 
-    async def give_up(self) -> None:
+    async def cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait({self._running}, timeout=END_S)

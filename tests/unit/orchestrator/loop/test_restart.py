@@ -19,7 +19,7 @@ from temper.learner.token_records import TokenRecord
 from temper.orchestrator.loop.deadline import StopFlag
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.pipeline.plan import single_instance
-from temper.orchestrator.pipeline.runner import healed
+from temper.orchestrator.pipeline.runner import run_with_restart
 from temper.orchestrator.run.checkpoint import steps
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import read_metrics, step_rows
@@ -62,9 +62,9 @@ class Engines(Rollouts):
             raise self.fails.pop(version.step)
         return version
 
-    def hold(self, directory: Path) -> None: ...
+    def set_served(self, directory: Path) -> None: ...
 
-    def healed(self) -> float:
+    def run_with_restart(self) -> float:
         return 0.0
 
     def processes(self) -> list[ProcessInfo]:
@@ -135,7 +135,7 @@ def trained(
         run.trainer = MortalTrainer(run, lambda: MortalLearner(in_steps, writes))
         run.engines.pool = engines  # type: ignore[assignment]
         try:
-            await healed(run, single_instance(rl.STAGE), config)
+            await run_with_restart(run, single_instance(rl.STAGE), config)
         finally:
             await run.trainer.close()
 
@@ -174,7 +174,7 @@ def test_deaths_in_steps_and_pushes_leave_every_account_as_without_them(tmp_path
     trained(folder, engines, in_steps={1, 4, 6}, max_lag=max_lag)
     folder.close()
     events = [row.event["kind"] for row in read_metrics(folder.metrics) if row.event]
-    assert events.count("healed") in ((5,) if max_lag == 0 else (4, 5))  # a push and the next step may die at once
+    assert events.count("restarted") in ((5,) if max_lag == 0 else (4, 5))  # a push and the next step may die at once
     tickets = require_accounts(folder, max_lag=max_lag)
     if max_lag == 0:
         assert tickets == [*range(2 * STEPS)]  # those of a run without a death
