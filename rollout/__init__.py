@@ -1,17 +1,17 @@
 """Rollout: turns a task into scored token trajectories.
 
-From the bottom up; each room imports itself and those above it in this list:
+From the bottom up; each module imports only modules above it in this list:
 
-    sampling      how a token is drawn
-    expert_choices, token_arrays     what there is of tokens, as arrays
-    trajectory    what a rollout leaves; `trajectory_json` writes it
-    tokenizer     loading one; `escaping` keeps texts from forging turns
-    formats       how a model's family writes thoughts and tool calls, and ends its turns
-    budget        the limit of a thought: the rule, and how a request carries it
-    weights       the receiving side of a weight push, and what both sides agree on; no vLLM
+    sampling      how tokens are sampled
+    expert_choices, token_arrays     token data as arrays
+    trajectory    the results of a rollout; `trajectory_json` writes them
+    tokenizer     loads the tokenizer; `escaping` keeps text from forging turns
+    formats       the reasoning, tool calls and turn ends of a model family
+    budget        the thinking budget: the rule, and its request arguments
+    weights       the receiving side of weight sync, and its shared formats; no vLLM
     engines       inference engines behind one protocol; the home of vLLM
     episodes      a task, an environment and an engine make a trajectory; the rollout worker
     remote        episodes with a model behind a server, over chat messages
-    pool          the rollout workers, seen as one: dead ones are replaced, all serve the same weights
+    pool          all rollout workers: replaces dead ones, keeps their weights equal
     serving       a model behind an OpenAI-compatible server
 """

@@ -1,7 +1,8 @@
-"""Text that is not ours can't forge a turn, a thought or a call: a zero-width space breaks every tag that it contains.
+"""Escaping of untrusted text: a zero-width space breaks every tag, so that text can't forge a turn, reasoning or a tool
+call.
 
-Tags are the special tokens of a tokenizer, those of its added tokens and of the words of its chat template that look like
-one (`<...>`, `[INST]`), and the tags of thoughts and calls. Ordinary words stay as they are, added tokens or not.
+Tags are the tokenizer's special tokens, the tags of reasoning and tool calls, and tag-like words (`<...>`, `[INST]`) among
+the added tokens and in the chat template. Ordinary words stay unchanged.
 """
 
 import json
@@ -19,13 +20,13 @@ TAG = re.compile(r"<+[^<>\s]+>+|\[/?[A-Z][A-Z_]*\]")
 XML_TAG = re.compile(r"</?\w[\w.:-]*/?>")
 OWN_TAGS = frozenset((OPEN_THINKING, CLOSE_THINKING, OPEN_CALL, CLOSE_CALL))
 SHORT, REMEMBERED = 16, 4096
-"""Characters of a text whose ids are remembered, and how many texts are."""
+"""Length limit in characters, and size, of the cache of encoded texts."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of content parts that hold text."""
 
 
 class Escaper:
-    """Breaks the tags of one tokenizer in text that is not ours."""
+    """Breaks one tokenizer's tags in untrusted text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -35,7 +36,7 @@ class Escaper:
         tags = {tag for tag in special | looks | OWN_TAGS if len(tag) > 1}
         turns = tags - {tag for tag in looks - special if XML_TAG.fullmatch(tag)} - OWN_TAGS
         vocabulary = {tag: token for tag, token in tokenizer.get_vocab().items() if tag in tags}
-        if tokenizer.unk_token != tokenizer.eos_token:  # what the vocabulary lacks is no forgery
+        if tokenizer.unk_token != tokenizer.eos_token:  # an unknown token is no forged tag
             vocabulary.pop(str(tokenizer.unk_token), None)
         self._longest = max(map(len, tags))
         self._short: dict[str, list[int]] = {}
@@ -43,11 +44,11 @@ class Escaper:
         self._turns, self._turn_ids = _any_of(turns), frozenset(vocabulary[tag] for tag in turns & vocabulary.keys())
 
     def text(self, text: str) -> str:
-        """Return a text in which no tag is left. Raises `ValueError` where the tokenizer finds one all the same."""
+        """Return the text without tags. Raises `ValueError` if the tokenizer still finds one."""
         return self._safe(text, self._tags, self._tag_ids)
 
     def assistant_text(self, text: str) -> str:
-        """Return an assistant's own text without tags of turns; thoughts and calls may stay in it."""
+        """Return an assistant's text without turn tags. Reasoning and tool calls may stay in it."""
         return self._safe(text, self._turns, self._turn_ids)
 
     def _safe(self, text: str, tags: re.Pattern[str], ids: frozenset[int]) -> str:
@@ -55,15 +56,18 @@ class Escaper:
         broken = _break_tags(text, tags)
         if ids.isdisjoint(self._encode(broken)):
             return broken
-        apart = BREAK.join(text)  # it holds what the tokenizer first turns into a tag, such as letters of full width
+        apart = BREAK.join(
+            text
+        )  # the tokenizer normalizes characters of the text into a tag, for example full-width letters
         if not ids.isdisjoint(self._encode(apart)):
             raise ValueError(f"{text[:80]!r} can't be told from the tags of the chat template")
         return apart
 
     def messages(self, messages: Any) -> Any:
-        """Return messages as JSON data, alone or in lists, with every text in them escaped; assistants keep what is their own.
+        """Return messages as JSON data, alone or in lists, with all text escaped. The content of assistant messages keeps
+        its reasoning and tool calls.
 
-        That is their content, in one piece or in parts. What else has a `role` somewhere inside is no message.
+        Only the top level counts as a message, not a nested object with a `role`.
         """
         if isinstance(messages, list | tuple):
             return [self.messages(message) for message in messages]
@@ -78,9 +82,9 @@ class Escaper:
         return escaped
 
     def data(self, value: Any) -> Any:
-        """Return JSON data, such as the schemas of tools, with every text in it escaped, keys too.
+        """Return JSON data, such as tool schemas, with all text escaped, keys included.
 
-        Arguments that are JSON inside a text are read, since whoever renders them reads them too.
+        Arguments that are JSON text are parsed first, because the chat template parses them too.
         """
         if isinstance(value, str):
             return self.text(value)
@@ -106,11 +110,11 @@ class Escaper:
             given = json.loads(text)
         except ValueError:
             return self.text(text)
-        escaped = self.data(given)  # the text may hold more than what is read of it, such as a key that stands twice
+        escaped = self.data(given)  # parsing drops duplicate keys, so escape the whole text
         return self.text(text) if escaped == given else json.dumps(escaped, ensure_ascii=False)
 
     def _parts(self, parts: list[Any]) -> list[Any]:
-        """Return the parts of one text so that a tag which begins in one of them is not completed by the next."""
+        """Return the parts of a text so that no tag spans two of them."""
         before, joined = "", []
         for part in parts:
             text = part.get("text") if isinstance(part, dict) else part
@@ -123,12 +127,12 @@ class Escaper:
         return joined
 
     def _completes(self, before: str, text: str) -> bool:
-        """Return whether a tag lies across the border of two texts."""
+        """Return whether a tag spans the border of two texts."""
         near = before + text[: self._longest]
         return any(found.start() < len(before) < found.end() for found in self._tags.finditer(near))
 
     def _encode(self, text: str) -> Iterable[int]:
-        """Return the ids of a text; those of short ones are remembered, since keys and roles are in every message."""
+        """Return the ids of a text. A cache holds short texts: keys and roles are in every message."""
         known = self._short.get(text)
         if known is not None:
             return known
@@ -145,7 +149,7 @@ def _any_of(tags: Iterable[str]) -> re.Pattern[str]:
 
 
 def _break_tags(text: str, tags: re.Pattern[str]) -> str:
-    """Return a text without the tags; breaking one may leave a shorter one in it."""
+    """Return a text without tags. Breaking one may leave a shorter one."""
     while tags.search(text):
         text = tags.sub(lambda found: f"{found[0][0]}{BREAK}{found[0][1:]}", text)
     return text

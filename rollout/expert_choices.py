@@ -1,6 +1,6 @@
-"""The experts that an engine chose: arrays of shape (ids, expert layers, experts of a token).
+"""Recorded expert choices: arrays of shape (ids, expert layers, experts per token).
 
-The expert layers of a model are in order; -1 stands where none is recorded, as for an id that was not processed.
+Expert layers are in model order. -1 marks an unrecorded entry, such as an id that the engine did not process.
 """
 
 import base64
@@ -12,20 +12,20 @@ from numpy.typing import NDArray
 
 Choices = NDArray[np.int16]
 UNRECORDED = -1
-"""The expert of a token for which none is recorded: the trainer's router decides."""
+"""No recorded expert: the trainer's router decides."""
 
 
 def pad_choices(choices: Choices, *, ids: int) -> Choices:
-    """Return the choices for so many ids, the last of which the engine may not have processed; what goes beyond is left out."""
+    """Return the choices cut or padded to `ids` rows. The engine may not have processed the last id."""
     missing = max(0, ids - len(choices))
     return np.pad(choices[:ids], ((0, missing), (0, 0), (0, 0)), constant_values=UNRECORDED).astype(np.int16)
 
 
 def join_recorded(parts: Sequence[tuple[int, Choices]]) -> Choices:
-    """Join parts of choices, each with the position that it begins at, in the order in which an engine computed them.
+    """Join parts of choices in the order of computation, each with its start position.
 
-    A position that was computed several times, as after a preemption, has its first choices: the token after it was sampled
-    under those.
+    A position that was computed several times, for example after a preemption, keeps its first choices: its next token was
+    sampled with them.
     """
     longest = max(start + len(own) for start, own in parts)
     choices = np.full((longest, *parts[0][1].shape[1:]), UNRECORDED, dtype=np.int16)
@@ -35,7 +35,7 @@ def join_recorded(parts: Sequence[tuple[int, Choices]]) -> Choices:
 
 
 def to_json(choices: Choices | None) -> dict[str, Any] | None:
-    """Return choices as plain JSON data: the shape, and the little-endian 16-bit integers in base64."""
+    """Return choices as JSON data: the shape, and little-endian 16-bit integers in base64."""
     if choices is None:
         return None
     return {"shape": list(choices.shape), "int16": base64.b64encode(choices.astype("<i2").tobytes()).decode("ascii")}

@@ -1,9 +1,9 @@
-"""How a token is drawn from what the model says of it. It travels with a ticket, so that one engine serves several ways.
+"""Sampling parameters. Each work item has its own, so one engine serves several configurations.
 
-Of the logits z of a token: softmax(z / temperature), of which `top_k` keeps the likeliest tokens, `top_p` the smallest set of
-likeliest tokens that holds so much probability (Holtzman et al., "The Curious Case of Neural Text Degeneration", 2020) and
-`min_p` those that are at least so likely compared with the likeliest one (Nguyen et al., "Turning Up the Heat: Min-p
-Sampling", 2025); what is left is normalised again. At temperature 0 the likeliest token is taken.
+Tokens are sampled from softmax(logits / temperature). `top_k` keeps the k likeliest tokens. `top_p` keeps the smallest set
+of likeliest tokens with that total probability (Holtzman et al., "The Curious Case of Neural Text Degeneration", 2020).
+`min_p` keeps tokens at least that likely relative to the likeliest one (Nguyen et al., "Turning Up the Heat: Min-p
+Sampling", 2025). The rest is renormalized. Temperature 0 takes the likeliest token.
 """
 
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from typing import Any
 from temper.envs.core.setting import scheduled
 
 COLDEST = 0.01
-"""The lowest temperature at which vLLM samples; below it raises what it is given."""
+"""Lowest temperature that vLLM applies: it raises lower values to this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,17 +20,19 @@ class Sampling:
     """How answers are sampled."""
 
     temperature: float = scheduled(1.0)
-    """What the logits are divided by; 0 is greedy: always the likeliest token."""
+    """Divisor of the logits. 0 is greedy: always the likeliest token."""
     top_p: float = scheduled(1.0)
-    """Probability that the likeliest tokens which may be drawn have together; 1 keeps all."""
+    """Total probability of the likeliest tokens that may be sampled; 1 keeps all."""
     top_k: int = scheduled(0)
-    """How many of the likeliest tokens may be drawn; 0 is all."""
+    """Number of likeliest tokens that may be sampled; 0 keeps all."""
     min_p: float = scheduled(0.0, unit="share")
-    """Least probability of a token that may be drawn, as a share of the likeliest one's; 0 keeps all."""
+    """Lowest probability of a token that may be sampled, relative to the likeliest one; 0 keeps all."""
     max_tokens: int | None = scheduled(None, unit="tokens")
-    """Most tokens of a turn, thought and answer; null is rollout.limits.turn_tokens, a thought with a budget not counted."""
+    """Most tokens of a turn, thinking and answer; null is rollout.limits.turn_tokens, plus a thinking budget if there is
+    one.
+    """
     stop: list[str] = scheduled([])
-    """Texts that end a turn as soon as the model has said one; the answer ends before it."""
+    """Texts that end a turn. The answer ends before them."""
 
     def __post_init__(self) -> None:
         if not (self.temperature == 0 or COLDEST <= self.temperature < float("inf")):
@@ -53,25 +55,24 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
         return self.temperature == 0
 
     @property
     def truncates(self) -> bool:
-        """Whether some tokens can't be drawn that the model finds possible."""
+        """Whether some tokens with nonzero probability can't be sampled."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
     def cut_at_stop_string(self, text: str) -> str:
-        """Return a turn's text up to the first stop string in it."""
+        """Return the text before the first stop string."""
         places = [place for stop in self.stop if (place := text.find(stop)) >= 0]
         return text[: min(places)] if places else text
 
 
 PLAIN = Sampling()
-"""Softmax of the logits as they are."""
+"""Plain softmax of the logits."""
 
 
 def sampling_to_json(sampling: Sampling) -> dict[str, Any]:
-    """Return the arguments of `Sampling` that are not as in `PLAIN`, as plain JSON data."""
+    """Return the arguments that differ from `PLAIN`, as JSON data."""
     usual = asdict(PLAIN)
     return {name: value for name, value in asdict(sampling).items() if value != usual[name]}

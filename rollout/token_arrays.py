@@ -1,7 +1,7 @@
-"""What there is of tokens, as arrays: one entry a token, never written to after they were made.
+"""Token data as read-only arrays, one entry per token.
 
-A trajectory keeps its long parts so. Between processes their bytes are moved as they are, and an array that came through
-shared memory is read where it lies. Suffix: `_T` one entry per token.
+Arrays pass between processes as raw bytes, and are read in place from shared memory. Suffix:
+`_T` one entry per token.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,48 +12,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int32]
-"""Ids of tokens, or versions of weights."""
+"""Token ids, or weight versions."""
 Floats = NDArray[np.float32]
-"""Log-probabilities in nats, or advantages: engines and losses compute them in this type."""
+"""Log-probabilities in nats, or advantages. Engines and losses use this type."""
 Marks = NDArray[np.bool_]
-"""Of which tokens something is true."""
+"""A flag per token."""
 Integers = Sequence[int] | NDArray[np.integer]
 Truths = Sequence[bool] | Marks
 D = TypeVar("D", bound=np.generic)
 
 
 def as_ids(values: Integers) -> Ids:
-    """Return integers as an array."""
     return _kept(np.array(values, dtype=np.int32))
 
 
 def as_floats(values: Sequence[float] | Floats) -> Floats:
-    """Return floats as an array."""
     return _kept(np.array(values, dtype=np.float32))
 
 
 def as_marks(values: Truths) -> Marks:
-    """Return truths as an array."""
     return _kept(np.array(values, dtype=np.bool_))
 
 
 def fill_array(count: int, value: D) -> NDArray[D]:
-    """Return an array that has one value for each of so many tokens."""
+    """Return an array of `count` equal values."""
     return _kept(np.full(count, value, dtype=value.dtype))
 
 
 def join_arrays(parts: Iterable[NDArray[D]], kind: type[D]) -> NDArray[D]:
-    """Return arrays of a type one after the other; an empty one where there are none."""
+    """Return the concatenated arrays, or an empty one."""
     return _kept(np.concatenate([np.empty(0, dtype=kind), *parts]))
 
 
 def tokens_of(ids: Ids) -> tuple[int, ...]:
-    """Return ids as plain integers, as tokenizers, engines and JSON want them."""
+    """Return ids as plain integers, for tokenizers, engines and JSON."""
     return tuple(ids.tolist())
 
 
 def same_values(one: Any, other: Any) -> bool:
-    """Return whether two values of one dataclass are equal, arrays entry by entry; NaN, which is no value, equals itself."""
+    """Return whether two instances of one dataclass are equal, arrays entry by entry. NaN equals NaN."""
     pairs = ((getattr(one, field.name), getattr(other, field.name)) for field in fields(one) if field.compare)
     return all(_same(mine, theirs) for mine, theirs in pairs)
 

@@ -1,8 +1,8 @@
-"""The tokenizer of a model directory, and what a run declares of its turns.
+"""The tokenizer of a model directory, and the turn format that a run declares for it.
 
-What is declared stands in the tokenizer's own files once a run has written its model (`orchestrator/run/declared_model.py`):
-`chat_template.jinja`, and `eos_token`, `end_of_turn`, `thinking_tags` and `tool_calls` of `tokenizer_config.json`. So whoever
-loads the tokenizer has it.
+When a run saves its model (`orchestrator/run/declared_model.py`), the declarations become tokenizer files:
+`chat_template.jinja`, and `eos_token`, `end_of_turn`, `thinking_tags` and `tool_calls` in `tokenizer_config.json`. Loading
+the tokenizer restores them.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ from transformers import PreTrainedTokenizerBase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredTurns:
-    """What a run says of a model's turns, in place of what its files say; what is empty is left as it is."""
+    """A run's declarations about turns, which override the model's files. Empty fields change nothing."""
 
     chat_template: str = ""
-    """The text of the template."""
+    """Text of the chat template."""
     end_of_turn: tuple[str, ...] = ()
     thinking_tags: tuple[str, ...] = ()
     tool_calls: Mapping[str, object] = field(default_factory=dict)
 
     def config(self) -> dict[str, object]:
-        """Return the entries of `tokenizer_config.json` that say it."""
+        """Return the entries for `tokenizer_config.json`."""
         entries: dict[str, object] = {}
         if self.end_of_turn:
             entries |= {"eos_token": self.end_of_turn[0], "end_of_turn": list(self.end_of_turn)}
@@ -36,10 +36,10 @@ AS_IT_IS = DeclaredTurns()
 
 
 def load_tokenizer(model_dir: Path, declared: DeclaredTurns = AS_IT_IS) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of a model directory, with what is declared of its turns.
+    """Return the tokenizer of a model directory, with the declarations applied.
 
-    Raises `FileNotFoundError` where there is no such directory and `ValueError` where it holds no tokenizer, no chat
-    template or no end-of-turn token.
+    Raises `FileNotFoundError` without a directory, and `ValueError` without a tokenizer, a chat template or an end-of-turn
+    token.
     """
     if not (model_dir / "config.json").is_file():
         raise FileNotFoundError(f"{model_dir} is no model directory: it has no config.json; run `init` or name another")
@@ -71,5 +71,5 @@ def load_tokenizer(model_dir: Path, declared: DeclaredTurns = AS_IT_IS) -> PreTr
 
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the id that fills up short sequences: the padding token, else the end of a turn."""
+    """Return the padding token's id, else the end-of-turn id."""
     return int(tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id)

@@ -1,4 +1,4 @@
-"""What a rollout leaves: turns, trajectories, groups, and the weight version that sampled each token.
+"""Results of a rollout: turns, trajectories and groups, with the weight version of each sampled token.
 
 Suffixes: `_T` one entry per sampled token of a turn.
 """
@@ -20,7 +20,7 @@ from temper.rollout.token_arrays import Floats, Ids, Marks, same_values
 @total_ordering
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightVersion:
-    """Which weights: the number of the push that brought them, 0 for those the engine was started with."""
+    """The number of the push that brought the weights; 0 for the initial weights."""
 
     step: int
 
@@ -31,50 +31,50 @@ class WeightVersion:
 class Stop(Enum):
     """Why a trajectory ended."""
 
-    ENV = "env"  # the environment said that the episode is over
-    TURNS = "turns"  # the turn limit was reached: the environment's own, or the run's where it sets one
-    LENGTH = "length"  # the token limit of a turn was reached
-    EPISODE_LENGTH = "episode_length"  # the token limit of the episode was reached, inside a turn or between two
-    PROMPT_TOO_LONG = "prompt_too_long"  # the prompt left no token for an answer: a failure, never a wrong answer
-    FAILURE = "failure"  # something else outside the model broke: see `Trajectory.failure`
+    ENV = "env"  # the environment ended the episode
+    TURNS = "turns"  # the turn limit of the environment or the run
+    LENGTH = "length"  # the token limit of a turn
+    EPISODE_LENGTH = "episode_length"  # the token limit of the episode, inside a turn or between turns
+    PROMPT_TOO_LONG = "prompt_too_long"  # no token is left for an answer: a failure, never a wrong answer
+    FAILURE = "failure"  # a failure outside the model: see `Trajectory.failure`
 
 
 class Resumption(Enum):
-    """What became of an episode that was in flight when another process played it."""
+    """Whether another process continued an episode in flight."""
 
-    NO = "no"  # it was not: one process played it from its first turn to its last
+    NO = "no"  # one process ran the whole episode
     RESUMED = "resumed"  # it continued from its partial turns
-    RESTARTED = "restarted"  # it began anew: its environment did not reach the same state
+    RESTARTED = "restarted"  # it began anew: the environment did not reach the same state
 
 
 LASTING = (FailureKind.PROMPT_TOO_LONG, FailureKind.REFUSED)
-"""Failures of which another attempt has as many."""
+"""Failures that a retry repeats."""
 TOKEN_LIMITS = (Stop.LENGTH, Stop.EPISODE_LENGTH)
-"""The limits on tokens, which cut an answer off where it stands."""
+"""Token limits, which truncate an answer."""
 
 
 class TurnFault(Enum):
-    """What is wrong with the form of a turn, whatever its answer is worth."""
+    """A fault in the form of a turn, independent of its score."""
 
-    THINKING = "thinking"  # the thought is closed not at all or several times, or a tag stands in the answer
-    TOOL_CALL = "tool_call"  # a tool call can't be read, names no tool or lacks an argument
+    THINKING = "thinking"  # the thinking is not closed exactly once, or a tag is in the answer
+    TOOL_CALL = "tool_call"  # a tool call is unreadable, names no tool or lacks an argument
 
 
 class Closed(Enum):
-    """How a thought ended."""
+    """How the thinking of a turn ended."""
 
     ITSELF = "itself"  # the model closed it
-    LINE_END = "line_end"  # closed by force where a line ended
-    ABRUPT = "abrupt"  # closed by force inside a line
+    LINE_END = "line_end"  # the budget ended it at a line end
+    ABRUPT = "abrupt"  # the budget ended it inside a line
     NEVER = "never"  # it was never closed
-    NONE = "none"  # there was no thought: thinking is off
+    NONE = "none"  # thinking is off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkingStats:
-    """The measures of one turn: sampled tokens before and after the closing of the thought, and how it was closed.
+    """Sampled tokens of a turn before and after the end of its thinking, and how it ended.
 
-    The closing tag itself counts to neither; with thinking off all tokens are the answer's.
+    The closing tag counts to neither. With thinking off all tokens count to the answer.
     """
 
     tokens: int
@@ -84,10 +84,10 @@ class ThinkingStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What the seconds of a turn or of an episode went into; what they lack of the whole is rendering and bookkeeping.
+    """How a turn or an episode spent its seconds. The rest is rendering and bookkeeping.
 
-    `queue_s` is the wait for the engine and for one of the environment's threads, `generate_s` the engine's work and
-    `step_s` the environment's, which includes what it waits for the sandbox.
+    `queue_s`: waiting for the engine and for an environment thread. `generate_s`: the engine. `step_s`: the environment,
+    including its wait for the sandbox.
     """
 
     queue_s: float = 0.0
@@ -108,18 +108,17 @@ NO_THINKING = ThinkingStats(tokens=0, answer_tokens=0, closed=Closed.NONE)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turn:
-    """One call of the engine and what followed it.
+    """One call of the engine and the environment's response. Its arrays are read-only (`rollout/token_arrays.py`).
 
-    `context_ids` are the ids that the engine saw *for the first time* in this turn: the prompt in the first turn, the
-    rendered observation in later ones. Of a trajectory of two turns the engine saw `context_1` and then
-    `context_1 + sampled_1 + context_2`; its training sequence is `context_1 + sampled_1 + context_2 + sampled_2`.
-    `injected_T` marks tokens that were inserted, not sampled: their log-probability is NaN and carries no loss.
-    All of these are read-only arrays (`rollout/token_arrays.py`).
-    `text` is all that was sampled, `reasoning` and `answer` are what was read of it, in the format of the model's family.
-    `thought` says how long thought and answer are and how the thought was closed, `faults` what is wrong with the form.
-    `experts` are the expert choices that the engine recorded, of shape (ids, expert layers, experts of a token), a row for
-    each of `context_ids` and `sampled_ids`; -1 for an id that it did not process. None where it recorded none.
-    `times` are those of this turn alone, `tool_spans` the tool calls in its `step_s`, as far as the environment tells them.
+    `context_ids` are the ids that the engine sees *for the first time* in this turn: the prompt, or the rendered
+    observation in later turns. For two turns the engine sees `context_1`, then `context_1 + sampled_1 + context_2`. The
+    training sequence is `context_1 + sampled_1 + context_2 + sampled_2`.
+
+    `injected_T` marks inserted tokens: their log-probability is NaN and they carry no loss. `text` is the whole sampled
+    text, `reasoning` and `answer` are its parts. `thinking` measures both, `faults` names errors in the form. `experts` are
+    the recorded choices, shape (ids, expert layers, experts per token), one row for each id of `context_ids` and
+    `sampled_ids`; -1 if the engine did not process the id. `times` cover this turn. `tool_spans` are tool calls within
+    `step_s`.
     """
 
     context_ids: Ids
@@ -156,10 +155,9 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """One episode: its turns, why it ended, and either a reward with the score that it comes from or a typed failure.
+    """One episode: its turns, its end, and either a reward with its score or a typed failure.
 
-    `seconds` is the whole, `times` says what it went into: the turns, and the making of the environment before them.
-    `resumption` says whether several processes played it, one after the other.
+    `seconds` is the total time. `times` covers the turns and the creation of the environment.
     """
 
     task: Task
@@ -184,7 +182,7 @@ class Trajectory:
 
     @property
     def model_tokens(self) -> int:
-        """Tokens that the model sampled itself."""
+        """Number of tokens that the model sampled itself."""
         return sum(len(turn.injected_T) - int(turn.injected_T.sum()) for turn in self.turns)
 
     @property
@@ -197,37 +195,34 @@ class Trajectory:
 
     @property
     def well_formed(self) -> bool:
-        """Whether every turn has exactly one closing of its thought and no tag in the answer."""
+        """Whether the thinking of each turn is closed exactly once and no answer contains a tag."""
         return not any(TurnFault.THINKING in turn.faults for turn in self.turns)
 
     @property
     def correct(self) -> bool:
-        """Whether the answer was right: the part `correct`, or for an environment without parts a reward of 1."""
+        """Whether the answer is right: the part `correct`, or a reward of 1 if the environment has no parts."""
         return correctness(self.score.parts, self.reward) >= 1.0
 
     @property
     def worth_retrying(self) -> bool:
-        """Whether it failed in a way that another attempt may not."""
+        """Whether it failed in a way that a retry may fix."""
         return self.failure is not None and self.failure.kind not in LASTING
 
     @property
     def truncated(self) -> bool:
-        """Whether a limit on tokens cut it off."""
+        """Whether a token limit truncated it."""
         return self.stop in TOKEN_LIMITS
 
 
 def well_formed_share(trajectories: Sequence[Trajectory]) -> float:
-    """Return the share of turns whose thought is closed exactly once and whose answer has no tag; 1 where there is no turn."""
+    """Return the share of well-formed turns, or 1 without turns."""
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
     return 1 - sum(TurnFault.THINKING in turn.faults for turn in turns) / len(turns) if turns else 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """A right to run one group: its place in the order of all groups, its task, and the version it was admitted at.
-
-    `sampling` is how its answers are drawn.
-    """
+    """Permission to run one group: its number in the order of groups, its task, its sampling, and the version at admission."""
 
     number: int
     task: Task
@@ -237,9 +232,9 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The answers to one task, scored together. Failed ones are kept apart: they carry no score.
+    """The answers to one task, scored together. `failed` ones have no score.
 
-    `retried` are the failures that were tried again and are no longer among `failed`.
+    `retried` are failures that a retry replaced.
     """
 
     ticket: Ticket
@@ -249,7 +244,6 @@ class Group:
 
     @classmethod
     def of(cls, ticket: Ticket, answers: Sequence[Trajectory]) -> "Group":
-        """Return the group of these answers, in their order."""
         return cls(
             ticket=ticket,
             trajectories=tuple(answer for answer in answers if answer.failure is None),
@@ -257,7 +251,7 @@ class Group:
         )
 
     def merge_retry(self, again: "Group") -> "Group":
-        """Return this group with another attempt in the place of the failed episodes for which one is worth making."""
+        """Return this group with its retryable failures replaced by another attempt."""
         lost = tuple(t for t in self.failed if not t.worth_retrying)
         return Group(
             ticket=self.ticket,
@@ -268,12 +262,12 @@ class Group:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Every failure, of the first attempts and of the last."""
+        """All failures, of the first and the last attempts."""
         return (*self.retried, *(t.failure for t in self.failed if t.failure is not None))
 
     @property
     def worth_retrying(self) -> int:
-        """How many failed episodes may do better in another attempt."""
+        """Number of failed episodes that a retry may fix."""
         return sum(t.worth_retrying for t in self.failed)
 
     @property
@@ -281,5 +275,5 @@ class Group:
         return [t.reward for t in self.trajectories if t.reward is not None]
 
     def has_fault(self, faults: Collection[TurnFault]) -> bool:
-        """Return whether a turn of any answer has one of these faults."""
+        """Return whether any turn has one of these faults."""
         return any(fault in faults for t in self.trajectories for turn in t.turns for fault in turn.faults)

@@ -1,4 +1,4 @@
-"""A trajectory as one line of JSON: what people read, what a run leaves in `trajectories/`."""
+"""Trajectories as JSON lines: the files in a run's `trajectories/`."""
 
 import errno
 import json
@@ -36,18 +36,17 @@ NOT_TRAINED: Iterator[Training | None] = iter(())
 
 
 def times_to_json(times: Times) -> dict[str, float]:
-    """Return seconds as plain JSON data."""
     return {name: round(seconds, 4) for name, seconds in asdict(times).items()}
 
 
 def tool_span_to_json(span: ToolSpan) -> dict[str, Any]:
-    """Return a tool call as plain JSON data, its times to the microsecond."""
+    """Return a tool call as JSON data, with times to the microsecond."""
     times = {"began_s": round(span.began_s, 6), "seconds": round(span.seconds, 6)}
     return {"name": span.name, "arguments": span.arguments} | times
 
 
 def turn_to_json(turn: Turn) -> dict[str, Any]:
-    """Return a turn as plain JSON data; the log-probability of a forced token is null."""
+    """Return a turn as JSON data. The log-probability of an injected token is null."""
     return {
         "text": turn.text,
         "reasoning": turn.reasoning,
@@ -69,7 +68,7 @@ def turn_to_json(turn: Turn) -> dict[str, Any]:
 
 
 def turn_from_json(data: dict[str, Any]) -> Turn:
-    """Return what `turn_to_json` wrote. Files of before calls were timed have none of them."""
+    """Return what `turn_to_json` wrote. Files of earlier versions have no `tool_spans`."""
     return Turn(
         context_ids=as_ids(data["context_ids"]),
         sampled_ids=as_ids(data["sampled_ids"]),
@@ -91,7 +90,6 @@ def turn_from_json(data: dict[str, Any]) -> Turn:
 
 
 def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
-    """Return a trajectory as plain JSON data: ids, versions, masks, log-probabilities, messages, score parts, stop."""
     failure, judged = trajectory.failure, trajectory.score
     return {
         "env": trajectory.task.env.name,
@@ -113,7 +111,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_json(data: dict[str, Any], task: Task) -> Trajectory:
-    """Return what `trajectory_to_json` wrote, as an answer to its task, which is not read back: it is made again."""
+    """Return what `trajectory_to_json` wrote, for this task, which the file does not hold."""
     failure = data["failure"]
     return Trajectory(
         task=task,
@@ -142,7 +140,7 @@ def failure_from_json(data: dict[str, str]) -> Failure:
 
 
 def group_to_json(group: Group) -> dict[str, Any]:
-    """Return a group as plain JSON data, with number, version and sampling of its ticket."""
+    """Return a group as JSON data, with its ticket's number, version and sampling."""
     return _head(group) | {
         "trajectories": [trajectory_to_json(t) for t in group.trajectories],
         "failed": [trajectory_to_json(t) for t in group.failed],
@@ -151,7 +149,7 @@ def group_to_json(group: Group) -> dict[str, Any]:
 
 
 def group_from_json(data: dict[str, Any], task: Task) -> Group:
-    """Return what `group_to_json` wrote, as the answers to its task, which is not read back: it is made again."""
+    """Return what `group_to_json` wrote, for this task, which the file does not hold."""
     return Group(
         ticket=Ticket(
             number=data["ticket"],
@@ -166,9 +164,9 @@ def group_from_json(data: dict[str, Any], task: Task) -> Group:
 
 
 def group_lines(group: Group, training: Iterator[Training | None] = NOT_TRAINED) -> list[str]:
-    """Return one JSON line for each trajectory of a group, failed ones included, with the group's ticket.
+    """Return a JSON line for each trajectory of a group, failed ones included.
 
-    Those with a score have as `training` what comes next of it, null where that is nothing.
+    Each scored trajectory takes the next value of `training`, or null.
     """
     head = _head(group)
     scored = [head | trajectory_to_json(t) | {"training": next(training, None)} for t in group.trajectories]
@@ -184,22 +182,22 @@ def _head(group: Group) -> dict[str, Any]:
 def write_groups(
     path: Path, groups: Iterable[Group], *, leave: int = 0, training: Iterable[Training | None] = ()
 ) -> None:
-    """Write the trajectories of the groups to a JSONL file, whole or not at all: where it fails, nothing is at `path`.
+    """Write the trajectories to a JSONL file. On an error no file is left at `path`.
 
-    `leave` is how many bytes of the disk stay free for others, or it fails as on a full one. `training` is what the learner
-    made of each trajectory with a score, in their order, as plain JSON data.
+    Raises `OSError` if less than `leave` bytes of disk stay free. `training` holds the learner's data for each scored
+    trajectory, in order, as JSON data.
     """
     each = iter(training)
     temporary = path.with_name(path.name + ".tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
-            for group in groups:  # one after the other: the lines of a large step are longer than its arrays by far
+            for group in groups:  # one group at a time: the JSON lines are much larger than the arrays
                 file.writelines(line + "\n" for line in group_lines(group, each))
                 file.flush()
                 if leave and shutil.disk_usage(path.parent).free < leave:
                     raise OSError(errno.ENOSPC, f"{leave} bytes are kept for a checkpoint")
         os.replace(temporary, path)
     except OSError:
-        for part in (temporary, path):  # an older file of that name would be of other groups
+        for part in (temporary, path):  # an older file of that name has other groups
             part.unlink(missing_ok=True)
         raise

@@ -1,1 +1,1 @@
-"""The limit of a thought: what it is, where it acts, and how a request carries it."""
+"""Thinking budgets: the rule, its implementation on tensors, and the request arguments."""

@@ -1,4 +1,4 @@
-"""How thoughts are limited, as a run or a server is told."""
+"""Settings of thinking budgets, for runs and servers."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,22 +11,22 @@ Scope = Literal["turn", "episode"]
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkingConfig:
-    """How thoughts are limited, and what the prompt says about it."""
+    """Thinking limits, and their announcement in the prompt."""
 
     grace: int = scheduled(0, unit="tokens")
-    """Tokens after the budget in which the model may finish its line; 0 closes the thought at the budget."""
+    """Tokens after the budget in which the model may finish its line; 0 ends the thinking at the budget."""
     answer_tokens: int | None = scheduled(None, unit="tokens")
-    """Most tokens of the answer after a thought with a budget; null is the limit of a turn."""
+    """Most tokens of the answer after thinking with a budget; null is the limit of a turn."""
     scope: Scope = immutable("turn")
-    """What has a budget: each turn, or the episode, whose turns share it."""
+    """Scope of a budget: each turn, or the whole episode."""
     closing: str | None = immutable(None)
-    """The text that closes a thought; null takes it from the chat template."""
+    """Text that ends the thinking; null takes it from the chat template."""
     announce: bool = immutable(False)
-    """Whether the prompt tells the budget to the model."""
+    """Whether the prompt announces the budget."""
     budget_notice: str = immutable("{thinking token budget: %d}")
-    """How it is told, at the end of the last user message; %d is the number of tokens."""
+    """Announcement at the end of the last user message; %d is the number of tokens."""
     low_effort_marker: str = immutable("{low effort}")
-    """What asks for little thought, at the same place."""
+    """Request for low effort, at the same place."""
 
     def __post_init__(self) -> None:
         if self.grace < 0:
@@ -37,7 +37,7 @@ class ThinkingConfig:
             raise ValueError(f"rollout.thinking.budget_notice={self.budget_notice!r} must contain %d once")
 
     def notice(self, thinking: Thinking) -> str:
-        """Return what the prompt says of the mode, "" where it says nothing."""
+        """Return the prompt's notice for this mode, or ""."""
         if thinking.mode is Mode.LOW_EFFORT:
             return self.low_effort_marker
         return self.budget_notice % thinking.budget if self.announce and thinking.budget is not None else ""

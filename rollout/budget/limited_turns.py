@@ -1,13 +1,10 @@
-"""Many turns whose thoughts have limits, read and closed together: the rule of `rollout/budget/rule.py` on tensors.
+"""Thinking limits for many turns at once: the rule of `rollout/budget/rule.py` on tensors.
 
-A turn has a slot. What is known of it is a row of whole numbers on the engine's device, and a token of each turn is read with a
-few operations over all of them, whatever their number. Nothing there is waited for.
+Each turn has a slot: a row of integers on the engine's device. A few operations over all slots read one token of every
+turn, without synchronization.
 
-The rule is in tables over tokens: each says by the state of a turn how a token changes it.
-
-A turn's way through the opening of its thought, and through what closes it, are automata over bytes: Aho and Corasick,
-"Efficient string matching", 1975. A table has a row for each state and a column for each token, so that a token of each of many
-turns is read with one look-up.
+Two tables track the opening and the closing of the thinking. They are automata over bytes (Aho and Corasick, "Efficient
+string matching", 1975), compiled to tokens: one row per state and one column per token.
 """
 
 import re
@@ -24,11 +21,11 @@ from transformers import PreTrainedTokenizerBase
 from temper.rollout.budget.rule import ThinkingLimit, ThinkingTags
 
 Steps = NDArray[np.int16]
-"""A state for each state and each byte, or each token."""
+"""Next state for each state and byte, or token."""
 NEVER: Final = 0
-"""The state of an opening of a turn that does not open its thought."""
+"""State of an opening: the turn does not think."""
 ENDED: Final = 0
-"""The state of a closing of a turn whose thought has ended."""
+"""State of a closing: the thinking has ended."""
 BYTES: Final = 256
 UNKNOWN: Final = "\ufffd"
 SPACES: Final = tuple(chr(code).encode() for code in range(0x3001) if chr(code).isspace())
@@ -38,9 +35,9 @@ SPACES: Final = tuple(chr(code).encode() for code in range(0x3001) if chr(code).
 class LimitTables:
     """The rule over tokens. `_S`: one entry per state; `_V`: one per token; `_F`: one per token of a closing.
 
-    `opening_SV` tracks how much of the opening of a thought a turn has; `opened` is the state behind it. `closing_SV` tracks
-    how much of a closing ends the turn; each closing begins at its state in `roots`. `injected_SF` are the first `injected_S`
-    tokens of the text that is then inserted.
+    `opening_SV` tracks the opening tag; `opened` is its final state. `closing_SV` tracks the part of a closing at the end
+    of the turn; `roots` holds each closing's first state. In a state, the first `injected_S` tokens of `injected_SF`
+    complete the closing.
     """
 
     opening_SV: Steps
@@ -54,7 +51,7 @@ class LimitTables:
 
 
 def limit_tables(tokenizer: PreTrainedTokenizerBase, tags: Sequence[ThinkingTags], *, size: int) -> LimitTables:
-    """Return the tables of a tokenizer whose model has `size` tokens. `tags` differ in their closing alone."""
+    """Return the tables of a tokenizer with a vocabulary of `size` tokens. `tags` differ only in their closing."""
     pieces = token_bytes(tokenizer, size)
     opening, opened, unopened = _opening_steps(tags[0].tags.opening.encode())
     closings: list[Steps] = [np.zeros((1, size), dtype=np.int16)]
@@ -84,7 +81,7 @@ def limit_tables(tokenizer: PreTrainedTokenizerBase, tags: Sequence[ThinkingTags
 
 
 def token_bytes(tokenizer: PreTrainedTokenizerBase, size: int) -> list[bytes]:
-    """Return the bytes that each of `size` tokens writes behind others. Unknown tokens have none."""
+    """Return the bytes of each of `size` tokens inside a text. Unknown tokens have none."""
     (before, *_) = tokenizer("a", add_special_tokens=False)["input_ids"]
     known = min(size, len(tokenizer))
     skipped = len(str(tokenizer.decode([before], skip_special_tokens=False)))
@@ -99,7 +96,7 @@ def token_bytes(tokenizer: PreTrainedTokenizerBase, size: int) -> list[bytes]:
 
 
 def _bytes_of_name(name: str, of_letters: dict[str, int]) -> bytes:
-    """Return the bytes of a token that is a part of a character: its vocabulary names each byte, in one of two ways."""
+    """Return the bytes of a token that is a part of a character. Vocabularies name them in one of two ways."""
     if spelt := re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", name):
         return bytes.fromhex(spelt[1])
     return (
@@ -108,15 +105,14 @@ def _bytes_of_name(name: str, of_letters: dict[str, int]) -> bytes:
 
 
 def _bytes_of_letters() -> dict[str, int]:
-    """Return the byte of each letter in the vocabulary of a byte-level tokenizer, which writes those that can't be seen as
-    the letters from 256 on."""
+    """Return the byte of each character in a byte-level vocabulary. Invisible bytes map to characters from 256 on."""
     seen = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     unseen = [byte for byte in range(BYTES) if byte not in seen]
     return {chr(byte): byte for byte in seen} | {chr(BYTES + place): byte for place, byte in enumerate(unseen)}
 
 
 def _opening_steps(opening: bytes) -> tuple[Steps, int, int]:
-    """Return the automaton of a turn that opens its thought behind white space, its last state and its first."""
+    """Return the automaton of an opening tag after white space, with its final and its first state."""
     start_turn = {text[:end] for text in (*SPACES, opening) for end in range(len(text))} - set(SPACES)
     states = {state: number for number, state in enumerate(sorted(start_turn), start=NEVER + 1)}
     opened = len(states) + 1
@@ -135,7 +131,7 @@ def _opening_steps(opening: bytes) -> tuple[Steps, int, int]:
 
 
 def _closing_steps(tags: ThinkingTags) -> tuple[Steps, list[bytes]]:
-    """Return the automaton of what a turn's end has of the closing, and the ends that its states from 1 on stand for."""
+    """Return the automaton of a closing at the end of a turn, and the text of each state from 1 on."""
     ends = tags.tags.closing.encode() if tags.tag_id is None else b""
     texts = [tags.closing.encode(), tags.closing.lstrip().encode(), ends]
     start_turn = sorted({text[:end] for text in texts for end in range(len(text) + 1)})
@@ -152,7 +148,7 @@ def _closing_steps(tags: ThinkingTags) -> tuple[Steps, list[bytes]]:
 
 
 def _over_tokens(steps: Steps, pieces: Sequence[bytes]) -> Steps:
-    """Return the automaton over tokens of one over bytes."""
+    """Compile an automaton over bytes to tokens."""
     lengths = np.array([len(piece) for piece in pieces])
     order = np.argsort(-lengths, kind="stable")
     bytes_VB = np.zeros((len(pieces), max(1, int(lengths.max(initial=0)))), dtype=np.uint8)
@@ -169,15 +165,15 @@ def _over_tokens(steps: Steps, pieces: Sequence[bytes]) -> Steps:
 
 NOWHERE = -1
 CERTAIN = 1e9
-"""The logit of a token that is inserted: all others have no probability beside it, at any temperature."""
+"""Logit of an injected token: no other token keeps any probability, at any temperature."""
 
 
 class Turns(NamedTuple):
-    """What is known of some turns, each entry a tensor of whole numbers over them.
+    """State of some turns; each field is an integer tensor over them.
 
-    `size` counts a turn's tokens. Its thought, open since `begin`, ends after `tokens` at the end of a line, at the latest
-    after `latest`. `opening` and `closing` are states of `LimitTables`. From `start` on what stands for the state `at_start` is
-    inserted.
+    `size` counts a turn's tokens. Its thinking, open since `begin`, ends at a line end after `tokens`, or at `latest`.
+    `opening` and `closing` are states of `LimitTables`. From `start` on the rest of the closing in state `at_start` is
+    injected.
     """
 
     size: Tensor
@@ -191,11 +187,11 @@ class Turns(NamedTuple):
 
 
 FREE = Turns(*(torch.tensor(number) for number in (0, 0, 0, 0, NOWHERE, ENDED, NOWHERE, ENDED)))
-"""A slot whose turn has no limit."""
+"""A slot without a limit."""
 
 
 class LimitedTurns:
-    """The turns of an engine, by slot, and the tables of its tokenizer on the engine's device."""
+    """The turns of an engine by slot, and its tokenizer's tables on the device."""
 
     def __init__(
         self,
@@ -206,7 +202,7 @@ class LimitedTurns:
         slots: int,
         device: torch.device,
     ) -> None:
-        """`tags` differ in their closing alone; a turn is given the number of those that are its own."""
+        """`tags` differ only in their closing. A turn's variant is an index into them."""
         self._tags = tuple(tags)
         self._tables = limit_tables(tokenizer, tags, size=vocabulary)
         self._opening_SV, self._closing_SV, self._line_end_V, self._injected_SF, self._injected_S = (
@@ -230,7 +226,7 @@ class LimitedTurns:
     def start_turn(
         self, limit: ThinkingLimit, context: Sequence[int], ids: Sequence[int], *, variant: int = 0
     ) -> Turns:
-        """Return what is known of a turn that follows `context` and has begun with `ids`, as the rule sees it."""
+        """Return the state of a turn that follows `context` and starts with `ids`."""
         tags = self._tags[variant]
         opened = tags.opened_by(context)
         begin = tags.thinking_start(ids, opened=opened)
@@ -250,11 +246,11 @@ class LimitedTurns:
         return Turns(*map(torch.tensor, numbers))
 
     def _closing(self, tags: ThinkingTags, ids: Sequence[int], variant: int) -> int:
-        """Return the state that the closing of an open thought is in, which its last tokens tell."""
+        """Return the closing's state after the last tokens of an open turn."""
         return _walk(self._tables.closing_SV, self._tables.roots[variant], ids[-tags.window :])
 
     def read(self, slots_B: Tensor, tokens_B: Tensor, new_B: Tensor) -> None:
-        """Take one more token of each of these turns, where there is a new one."""
+        """Read one more token of each turn that has a new one."""
         turns = self._read(self.of(slots_B), tokens_B, new_B)
         self._turns[slots_B] = torch.stack(turns, dim=1)
 
@@ -262,7 +258,7 @@ class LimitedTurns:
         return Turns(*self._turns[slots_B].unbind(dim=1))
 
     def close(self, logits_RV: Tensor, turns: Turns) -> None:
-        """Make the next token of these turns, which have a row of logits each, certain where the rule inserts one."""
+        """Force the next token of each turn, one row of logits each, if the rule injects one."""
         place = turns.size - turns.start
         inserts = (turns.start >= 0) & (place < self._injected_S[turns.at_start])
         token = self._injected_SF[turns.at_start, place.clamp(0, self._injected_SF.shape[1] - 1)]
@@ -271,13 +267,13 @@ class LimitedTurns:
         logits_RV.scatter_(1, token, torch.where(inserts[:, None], value.new_tensor(CERTAIN), value))
 
     def drafted(self, turns: Turns, tokens_RD: Tensor, given_RD: Tensor) -> Turns:
-        """Return what would be known of turns that went on with drafts: `tokens_RD`, those that `given_RD` says."""
+        """Return the states of the turns after the draft tokens `tokens_RD` that `given_RD` marks."""
         for tokens_R, given_R in zip(tokens_RD.unbind(dim=1), given_RD.unbind(dim=1), strict=True):
             turns = self._read(turns, tokens_R, given_R)
         return turns
 
     def _read(self, turns: Turns, tokens_B: Tensor, new_B: Tensor) -> Turns:
-        """Return what is known of turns after a token of each: the same operations whatever they are."""
+        """Return the states after one token of each turn. The operations do not depend on the data."""
         size = turns.size + new_B
         reads = new_B & (turns.begin < 0) & (size <= self._tags[0].reach)
         opening = torch.where(reads, self._opening_SV[turns.opening, tokens_B].long(), turns.opening)

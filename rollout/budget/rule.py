@@ -1,10 +1,9 @@
-"""Where a thought ends: the rule by which it is closed by force, and what is measured of it. Pure functions of token ids.
+"""The thinking budget: when the thinking ends by force, and its measures. Pure functions of token ids.
 
-The rule: after `tokens` tokens of thought the model may finish its line within `grace` more; then the closing is inserted,
-and the model goes on to the answer. A thought begins where it is open: at the beginning of the turn where the prompt has
-opened it, else behind the opening that the model writes. So no budget, 0 included, ends inside an opening, and an answer
-without a thought is left alone, as is a thought that ends by itself. What the model has already begun of the closing is not
-repeated. The same rule stands behind the rollouts, the evaluation and the server.
+After `tokens` tokens of thinking the model may finish its line within `grace` more tokens. Then the closing is injected,
+and the model continues with the answer. The count starts after the opening tag, in the prompt or in the turn. So no budget
+ends inside an opening tag, not even 0. Turns without thinking, and thinking that ends by itself, are left alone. A closing
+that the model started is completed, not repeated. Rollouts, evaluation and the server use the same rule.
 """
 
 import json
@@ -23,13 +22,12 @@ from temper.rollout.formats.turn_format import opens_thinking
 from temper.rollout.trajectory import Closed, ThinkingStats
 
 TOKENS_BEFORE = 32
-"""How many tokens before the place of a forced closing are read at the least for what the model has already begun of it, and
-how many may stand before the end of an opening beside its own."""
+"""Fewest tokens before a forced end in which a started closing is searched, and most tokens before an opening tag."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThinkingLimit:
-    """Where a thought ends at the latest: after `tokens`, or at the end of its line up to `grace` tokens later."""
+    """Limit of the thinking: `tokens`, or the end of the line within `grace` more tokens."""
 
     tokens: int
     grace: int = 0
@@ -43,7 +41,7 @@ class ThinkingLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedEnd:
-    """A thought that is closed by force: the ids that are inserted at `start`."""
+    """A forced end of thinking: `ids` are injected at `start`."""
 
     start: int
     ids: tuple[int, ...]
@@ -54,13 +52,12 @@ class ForcedEnd:
 
 
 class ThinkingTags:
-    """The tags of a tokenizer, and the rule in its tokens."""
+    """The thinking tags of a tokenizer, and the budget rule over its tokens."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> None:
-        """Read the tags of a tokenizer. `closing` closes a thought; None takes what the chat template puts there.
+        """Read the tags. `closing` ends the thinking; None takes it from the chat template.
 
-        Raises `ValueError` where the chat template knows no tags of a thought and none are declared, and where `closing`
-        has no tag.
+        Raises `ValueError` if the model has no thinking tags, and if `closing` has no closing tag.
         """
         self._tokenizer = tokenizer
         form = find_format(tokenizer)
@@ -75,14 +72,14 @@ class ThinkingTags:
             raise ValueError(f"rollout.thinking.closing={closing!r} does not contain {self.tags.closing!r}")
         self.closing = closing if closing is not None else form.closing
         self.tag_id: int | None = tokenizer.get_vocab().get(self.tags.closing)
-        """The token that is the closing tag; None where it is several."""
+        """The closing tag's token; None if it spans several."""
         self.opening_tokens = len(tokenizer(self.tags.opening, add_special_tokens=False)["input_ids"])
 
     @classmethod
     def find(cls, tokenizer: PreTrainedTokenizerBase, *, closing: str | None = None) -> "ThinkingTags | None":
-        """Return the tags of a tokenizer that has some; None for a model that does not think.
+        """Return the tags of a tokenizer, or None if the model does not think.
 
-        Raises `ValueError` where a `closing` is given that does not close the thoughts of this model.
+        Raises `ValueError` if `closing` does not close this model's thinking.
         """
         if closing is None and find_format(tokenizer).tags is None:
             return None
@@ -90,30 +87,30 @@ class ThinkingTags:
 
     @cached_property
     def opened_by_prompt(self) -> bool:
-        """Whether the prompt of a first turn opens the thought; else the model itself begins it with the opening tag."""
+        """Whether the prompt of a first turn contains the opening tag. Otherwise the model writes it."""
         prompt = render(self._tokenizer, set_mode([ASKED], self._think), open_turn=True) or ""
         return prompt.rstrip().endswith(self.tags.opening)
 
     def before_grammar(self) -> "ThinkingTags":
-        """Return those whose closing ends with the tag: the answer's grammar begins right after it and takes nothing else."""
+        """Return tags whose closing ends at the tag. The grammar of the answer starts directly after it."""
         return ThinkingTags(self._tokenizer, closing=self.closing.partition(self.tags.closing)[0] + self.tags.closing)
 
     @property
     def reach(self) -> int:
-        """How many tokens of a turn are read for the opening of its thought."""
+        """Number of tokens in which an opening tag is searched."""
         return self.opening_tokens + TOKENS_BEFORE
 
     @property
     def window(self) -> int:
-        """How many tokens before the place of a forced closing are read for what the model has already begun of it."""
+        """Number of tokens before a forced end in which a started closing is searched."""
         return max(TOKENS_BEFORE, len(self.closing.encode()))
 
     def opened_by(self, context_ids: Sequence[int]) -> bool:
-        """Return whether the ids before a turn have opened its thought."""
+        """Return whether the context of a turn ends with the opening tag."""
         return opens_thinking(self._tokenizer, self.tags, context_ids)
 
     def close_of(self, ids: Sequence[int]) -> tuple[int, int] | None:
-        """Return where the first closing tag lies: its first index and that after its last; None where there is none."""
+        """Return the range of the first closing tag, or None."""
         if self.tag_id is not None:
             return (at := list(ids).index(self.tag_id), at + 1) if self.tag_id in ids else None
         text = self._text(ids)
@@ -126,10 +123,10 @@ class ThinkingTags:
         return start, end
 
     def thinking_start(self, ids: Sequence[int], *, opened: bool | None = None) -> int | None:
-        """Return where the thought of the turn that begins with `ids` is open: 0 where it was before, else behind the opening.
+        """Return the index at which the thinking starts: 0 if it is open already, else after the opening tag.
 
-        None where the opening is not whole yet, or where the turn is an answer alone. `opened` says whether the thought was
-        open before the turn; None is as before a first turn.
+        None if the opening tag is incomplete, or the turn does not think. `opened`: whether the context opens the thinking;
+        None takes it from a first prompt.
         """
         if self.opened_by_prompt if opened is None else opened:
             return 0
@@ -139,10 +136,9 @@ class ThinkingTags:
         return next(end for end in range(1, reach + 1) if self._opens(ids[:end]))
 
     def forced_end(self, ids: Sequence[int], limit: ThinkingLimit, *, opened: bool | None = None) -> ForcedEnd | None:
-        """Return what is inserted into the turn that begins with `ids`, and where; None where the model is free so far.
+        """Return the forced end of a turn that starts with `ids`, or None.
 
-        What stands before the place decides alone, so that the place does not move with what follows. `opened` is as in
-        `thinking_start`.
+        Only the ids before the place count, so later ids do not move it. `opened` is as in `thinking_start`.
         """
         begin = self.thinking_start(ids, opened=opened)
         if begin is None:
@@ -157,13 +153,13 @@ class ThinkingTags:
     def injected_marks(
         self, ids: Sequence[int], limit: ThinkingLimit, *, prefix_ids: Sequence[int] = (), opened: bool | None = None
     ) -> tuple[bool, ...]:
-        """Return which of `ids`, which follow `prefix_ids` in the turn, the limit inserted."""
+        """Return which of `ids`, which follow `prefix_ids` in the turn, the limit injected."""
         close = self.forced_end([*prefix_ids, *ids], limit, opened=opened)
         places = range(0) if close is None else range(close.start, close.end)
         return tuple(place in places for place in range(len(prefix_ids), len(prefix_ids) + len(ids)))
 
     def answer_start(self, ids: Sequence[int]) -> int:
-        """Return where the answer begins: after the closing, the white space behind its tag included; there must be one."""
+        """Return the index at which the answer begins: after the closing and its white space. The turn must have a closing."""
         place = self.close_of(ids)
         assert place is not None
         tail = self.closing.partition(self.tags.closing)[2]
@@ -171,13 +167,13 @@ class ThinkingTags:
         return next((end for end in ends if self._text(ids[place[1] : end]) == tail), place[1])
 
     def cut(self, thinking_ids: Sequence[int]) -> tuple[int, ...]:
-        """Return the closing that follows a thought which was cut short: for training data."""
+        """Return the closing for truncated thinking in training data."""
         return self._rest_of_closing(thinking_ids)
 
     def measure(
         self, ids: Sequence[int], *, thinks: bool, injected_T: Sequence[bool] = (), opened: bool | None = None
     ) -> ThinkingStats:
-        """Return lengths and closing of a whole turn, its opening left out; `injected_T` marks what the engine inserted.
+        """Return the measures of a whole turn, without its opening tag. `injected_T` marks injected tokens.
 
         `opened` is as in `thinking_start`.
         """
@@ -209,9 +205,9 @@ class ThinkingTags:
         return self.rest_after(self._text(thinking_ids[-self.window :]))
 
     def rest_after(self, end: str) -> tuple[int, ...]:
-        """Return the closing without what the end of a thought already has of it."""
+        """Return the closing without the part that is already at the `end` of the thinking."""
         rest = self.closing[count_overlap(self.closing, end) :]
-        if rest == self.closing:  # the tag may have been begun without the white space in front of it
+        if rest == self.closing:  # the model may have started the tag without the white space before it
             bare = self.closing.lstrip()
             rest = bare[known:] if (known := count_overlap(bare, end)) > 1 else rest
         return tuple(self._tokenizer(rest, add_special_tokens=False)["input_ids"])
@@ -221,7 +217,7 @@ class ThinkingTags:
 
 
 def count_overlap(closing: str, text: str) -> int:
-    """Return how many characters of `closing` stand at the end of `text`."""
+    """Return the length of the longest prefix of `closing` that ends `text`."""
     return next(count for count in range(len(closing), -1, -1) if text.endswith(closing[:count]))
 
 
@@ -229,7 +225,7 @@ BUDGET, GRACE, PREFIX, CLOSING = "thinking_budget", "thinking_grace", "thinking_
 
 
 class RefusedRequest(ValueError):
-    """A request that is not answered, with its status and the key at fault, if there is one."""
+    """A refused request, with its HTTP status and the key at fault, if there is one."""
 
     def __init__(
         self, message: str, *, status: HTTPStatus = HTTPStatus.BAD_REQUEST, parameter: str | None = None
@@ -240,15 +236,12 @@ class RefusedRequest(ValueError):
 
 
 def extra_args(limit: ThinkingLimit, *, prefix_tokens: int = 0) -> dict[str, Any]:
-    """Return the extra arguments of a request under a limit, whose turn began with so many tokens of its prompt."""
+    """Return the extra arguments for a limit. The turn starts with the last `prefix_tokens` of the prompt."""
     return {BUDGET: limit.tokens, GRACE: limit.grace} | ({PREFIX: prefix_tokens} if prefix_tokens else {})
 
 
 def check_extra_args(given: Mapping[str, Any]) -> None:
-    """Raise `RefusedRequest` for what should be a number of tokens and is none, and for a closing.
-
-    What closes a thought is the engine's to know: the model has it for its own words.
-    """
+    """Raise `RefusedRequest` for an invalid number of tokens, and for a closing, which only the server sets."""
     for name in (BUDGET, GRACE, PREFIX):
         value = given.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:

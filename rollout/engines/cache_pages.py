@@ -1,7 +1,7 @@
-"""The pages of an engine's key-value cache on a CPU: given back to the system while the engine sleeps.
+"""Releases the pages of a CPU engine's key-value cache while the engine sleeps.
 
-vLLM's CPU build takes the calls of its sleep mode and does nothing. On a CPU the weights lie in main memory already, which is
-where a GPU's are moved to, so that the cache is what is left to be given back.
+vLLM's CPU build accepts sleep mode but does nothing. The weights are in main memory anyway, so only the cache can be
+released.
 """
 
 import ctypes
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 import torch
 
 DONT_NEED = mmap.MADV_DONTNEED
-"""The kernel takes the pages away; at its next use a page is new, and zero."""
+"""The kernel drops the pages. A page is zero at its next use."""
 
 
 def release_pages(tensors: Iterable[torch.Tensor]) -> None:
-    """Give back every page that lies wholly in the memory of these tensors. What it held is lost, its addresses stay.
+    """Release every page that lies wholly in these tensors' memory. The content is lost, the addresses stay valid.
 
-    Raises `OSError` where the kernel refuses.
+    Raises `OSError` if the kernel refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     for start, pages in _ranges(tensors):
@@ -27,9 +27,9 @@ def release_pages(tensors: Iterable[torch.Tensor]) -> None:
 
 
 def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return how many bytes of these tensors are in main memory: of a cache the blocks that were used.
+    """Return how many bytes of these tensors are in main memory: of a cache, the used blocks.
 
-    Raises `OSError` where the kernel does not say.
+    Raises `OSError` if the kernel refuses.
     """
     libc, resident = ctypes.CDLL(None, use_errno=True), 0
     for start, pages in _ranges(tensors):
@@ -41,12 +41,12 @@ def resident_bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 def nbytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of these tensors' memory; what layers share counts once."""
+    """Return the bytes of these tensors' memory. Shared memory counts once."""
     return sum(_storages(tensors).values())
 
 
 def _ranges(tensors: Iterable[torch.Tensor]) -> list[tuple[int, int]]:
-    """Return the whole pages of the tensors' memory: the address of the first, and how many; memory that is shared once."""
+    """Return the whole pages in the tensors' memory: first address and count. Shared memory counts once."""
     ranges = []
     for start, nbytes in _storages(tensors).items():
         first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE

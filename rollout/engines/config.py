@@ -1,4 +1,4 @@
-"""How a rollout engine runs: its settings, and which of vLLM's own are left to them."""
+"""Settings of a rollout engine, and the vLLM settings that users may not change."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -6,12 +6,12 @@ from typing import Any, Literal
 from temper.envs.core.setting import free, immutable
 
 Dtype = Literal["float32", "bfloat16", "float16", "auto"]
-"""Precision of an engine's weights; auto is that of the model's files."""
+"""Precision of an engine's weights; auto is the precision of the model's files."""
 PrefixCaching = Literal["auto", "on", "off"]
 Runner = Literal["auto", "v1", "v2"]
 Speculation = Literal["off", "ngram", "mtp"]
 SLOWEST_PUSH = 100e6
-"""Bytes a second of a weight push, at the least."""
+"""Lowest assumed speed of a weight push, in bytes per second."""
 HEAD_DTYPE = "head_dtype"
 """vLLM's name, in a model's configuration, for the type of the output layer."""
 SET_BY = {
@@ -29,7 +29,7 @@ SET_BY = {
     "speculative_config": "rollout.engine.speculation",
     "gpu_memory_utilization": "rollout.engine.gpu_memory_utilization",
 }
-"""vLLM's settings that have one here."""
+"""vLLM settings with a setting of Temper."""
 OURS = frozenset(
     {
         "additional_config",
@@ -43,7 +43,7 @@ OURS = frozenset(
         "worker_extension_cls",
     }
 )
-"""vLLM's settings on whose values weight pushes, budgets and exact log-probabilities rest."""
+"""vLLM settings that weight pushes, budgets and exact log-probabilities depend on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,41 +51,43 @@ class EngineConfig:
     """How a rollout engine runs."""
 
     dtype: Dtype = immutable("float32")
-    """Precision of the weights: float32, which makes trainer and engine agree to 1e-6, bfloat16, float16 or auto."""
+    """Precision of the weights: float32, with which trainer and engine agree to 1e-6, bfloat16, float16 or auto."""
     max_model_len: int = free(1024, unit="tokens")
-    """Longest sequence, prompt included, in tokens."""
+    """Longest sequence, prompt included."""
     max_sequences: int = free(256)
-    """How many sequences are generated at once."""
+    """Sequences that are generated at once."""
     batched_tokens: int = free(4096, unit="tokens")
-    """Most tokens in one forward pass, prompts included; on a CPU, where a prompt is one pass, at least `max_model_len`."""
+    """Most tokens in one forward pass, prompts included; on a CPU at least `max_model_len`, as a prompt is one pass."""
     prefix_caching: PrefixCaching = free("auto")
-    """Whether what prompts begin with alike is computed once while the weights are the same: the prompt of a group, the
-    turns before in an episode. auto is on, but for what can't: hybrid models and router replay on a CPU."""
+    """Whether to cache common prefixes while the weights stay the same: a group's prompt, earlier turns of an episode. auto
+    is on, except for hybrid models and router replay on a CPU.
+    """
     runner: Runner = free("auto")
-    """vLLM's model runner: auto is its second, v2, and the first, v1, where that can't: on CPUs."""
+    """vLLM's model runner. auto is v2, or v1 on a CPU, where v2 does not run."""
     speculation: Speculation = free("off")
-    """How tokens are guessed ahead, to be checked many in a pass: from what the sequence has said before (ngram), or by the
-    model's own heads for it (mtp; on GPUs). The same tokens are sampled on a CPU, on a GPU those of the same distribution."""
+    """Speculative decoding: from earlier tokens of the sequence (ngram), or with the model's own heads (mtp, on GPUs). On a
+    CPU it samples the same tokens, on a GPU the same distribution.
+    """
     draft_tokens: int = free(3, unit="tokens")
-    """How many tokens are guessed ahead."""
+    """Number of draft tokens."""
     draft_heads: str | None = free(None)
-    """Folder of the model whose heads guess (mtp): models that a run has saved have none. null is the engine's own model."""
+    """Folder of the model with the draft heads (mtp); null is the engine's model. Models that a run saves have none."""
     tensor_parallel: int = free(1)
-    """Processes that share each layer of one engine, each with a GPU, or with `threads` CPU threads."""
+    """Processes that share each layer of an engine, each with a GPU, or with `threads` CPU threads."""
     pipeline_parallel: int = free(1)
-    """Processes, times those of `tensor_parallel`, that have a part of the layers each."""
+    """Pipeline stages of an engine, each with `tensor_parallel` processes."""
     expert_parallel: bool = free(False)
-    """Whether the processes have whole experts each, in place of a part of every expert."""
+    """Whether processes hold whole experts instead of a part of each."""
     threads: int = free(1)
-    """CPU threads of each of the engine's processes; ignored on a GPU."""
+    """CPU threads per engine process; ignored on a GPU."""
     memory_gib: int = free(1, unit="GiB")
     """Size of the key-value cache on a CPU, in GiB; ignored on a GPU."""
     gpu_memory_utilization: float = free(0.5, unit="share")
-    """Share of a GPU's memory that the engine may take; ignored on a CPU."""
+    """Share of a GPU's memory for the engine; ignored on a CPU."""
     push_timeout_s: float = free(120.0, unit="seconds")
-    """Deadline of one delivery of a weight push, in seconds, beside the time of its bytes at 100 megabytes a second."""
+    """Deadline of a weight push, in seconds, plus the time of its bytes at 100 MB/s."""
     extra: dict[str, Any] = immutable({})
-    """More settings of vLLM, by their names in its `AsyncEngineArgs`: `{quantization: fp8, kv_cache_dtype: fp8}`."""
+    """Further vLLM settings, by their names in `AsyncEngineArgs`: `{quantization: fp8, kv_cache_dtype: fp8}`."""
 
     def __post_init__(self) -> None:
         if min(self.tensor_parallel, self.pipeline_parallel) < 1:
@@ -102,15 +104,15 @@ class EngineConfig:
                 raise ValueError(f"rollout.engine.extra.{name} can't be set: pushes, budgets or exactness rest on it")
 
     def with_float32_head(self) -> "EngineConfig":
-        """Return the same with an output layer in float32, by vLLM's own `head_dtype`."""
+        """Return this configuration with a float32 output layer, by vLLM's `head_dtype`."""
         overrides = self.extra.get("hf_overrides", {}) | {HEAD_DTYPE: "float32"}
         return replace(self, extra=self.extra | {"hf_overrides": overrides})
 
     @property
     def processes(self) -> int:
-        """How many processes compute one engine's passes, each with a GPU where there are GPUs."""
+        """Processes of one engine, each with its own GPU, if there are GPUs."""
         return self.tensor_parallel * self.pipeline_parallel
 
     def push_deadline_s(self, nbytes: int) -> float:
-        """Return the deadline of one delivery of so many bytes."""
+        """Return the deadline of a push of `nbytes`."""
         return self.push_timeout_s + nbytes / SLOWEST_PUSH

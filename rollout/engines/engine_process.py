@@ -1,4 +1,4 @@
-"""The process of an engine as its front end sees it: waits for it end where it does."""
+"""Detects the end of an engine's process. Its front end alone would wait forever."""
 
 import asyncio
 import contextlib
@@ -11,27 +11,27 @@ from temper.envs.core.process import WorkerDied
 
 T = TypeVar("T")
 LOOK_S = 0.5
-"""Seconds between two looks at whether the process lives."""
+"""Seconds between two checks of the process."""
 
 
 class EngineProcess:
-    """Tells the death of an engine's process, which leaves calls that were forwarded to it waiting for ever, and its work."""
+    """Watches an engine's process, and its work."""
 
     def __init__(self, is_dead: Callable[[], bool], *, raised: type[Exception]) -> None:
-        """`is_dead` looks whether it lives; `raised` is what the front end says of one that is dead, where it says anything."""
+        """`is_dead` checks the process. `raised` is the front end's error for a dead one."""
         self._is_dead = is_dead
         self._raised = raised
         self.loading: list[int] = []
-        """The numbers of the processes that load weights, once they are known."""
+        """Process ids of the processes that load weights, once known."""
 
     async def died(self) -> None:
-        """Wait for as long as it lives, then raise `WorkerDied`."""
+        """Wait until the process ends, then raise `WorkerDied`."""
         while not self._is_dead():
             await asyncio.sleep(LOOK_S)
         raise WorkerDied("the engine's process died")
 
     async def answer(self, call: Coroutine[Any, Any, T]) -> T:
-        """Return what a call to the engine does. Raise `WorkerDied` where its process dies before."""
+        """Return the result of a call to the engine. Raise `WorkerDied` if its process dies first."""
         work, death = asyncio.ensure_future(call), asyncio.ensure_future(self.died())
         try:
             await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
@@ -45,9 +45,9 @@ class EngineProcess:
             death.cancel()
 
     async def wait_for_progress(self, call: Coroutine[Any, Any, object]) -> None:
-        """Wait until a call to the engine has been answered, or the processes that load weights have used a CPU meanwhile.
+        """Wait until the call ends, or until the loading processes use CPU time.
 
-        Raise `WorkerDied` where it dies before.
+        Raise `WorkerDied` if the process dies first.
         """
         work, used = asyncio.ensure_future(self.answer(call)), cpu_s(self.loading)
         try:

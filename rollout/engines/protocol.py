@@ -1,4 +1,4 @@
-"""What the rollout needs of an inference engine, whichever it is."""
+"""The interface of an inference engine."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,11 +16,11 @@ from temper.rollout.weights.manifest import WeightManifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What the engine generated for one prompt. `_T`: one entry per token.
+    """The tokens that the engine generated for one prompt. `_T`: one entry per token.
 
-    `finished` is true where the model ended its turn, false where the token limit cut it off. `injected_T` marks the
-    tokens that closed a thought at its limit: they were not sampled, and their log-probability is NaN. `experts` are the
-    choices of an engine that records them (`rollout/expert_choices.py`), a row for each id of prompt and completion.
+    `finished` is true if the model ended its turn, false at the token limit. `injected_T` marks injected tokens, whose
+    log-probability is NaN. `experts` are recorded choices (`rollout/expert_choices.py`), a row for each id of prompt and
+    completion.
     """
 
     token_ids: tuple[int, ...]
@@ -41,22 +41,22 @@ class Completion:
             )
 
     def then(self, rest: "Completion") -> "Completion":
-        """Return these tokens and those that were sampled after them, whose end is the end of the whole."""
+        """Return these tokens followed by `rest`."""
         return Completion(
             token_ids=(*self.token_ids, *rest.token_ids),
             logprobs_T=(*self.logprobs_T, *rest.logprobs_T),
             versions_T=(*self.versions_T, *rest.versions_T),
             injected_T=(*self.injected_T, *rest.injected_T),
-            experts=rest.experts,  # of prompt and completion, and the tokens before were a part of its prompt
+            experts=rest.experts,  # its rows include the tokens before, which were a part of its prompt
             finished=rest.finished,
         )
 
     def ended(self, count: int) -> "Completion":
-        """Return the first `count` tokens, which end the turn."""
+        """Return the first `count` tokens as a finished turn."""
         return replace(self.first(count), finished=True)
 
     def first(self, count: int) -> "Completion":
-        """Return the first `count` tokens; an end that lay behind them is not there."""
+        """Return the first `count` tokens. If that drops tokens, the turn is not finished."""
         if count >= len(self.token_ids):
             return self
         cut = len(self.token_ids) - count
@@ -71,16 +71,16 @@ class Completion:
 
 
 TOKENS_PER_CHARACTER = 4
-"""Most tokens of one character: one for each of its bytes."""
+"""Most tokens per character: one for each byte."""
 
 
 def cut_at_stop(
     rest: Completion, prefix_ids: Sequence[int], stop: Sequence[str], text: Callable[[Sequence[int]], str]
 ) -> Completion:
-    """Return the rest of a turn, up to the token that completes a stop string which the tokens before it had `prefix_ids`.
+    """Cut the rest of a turn after the token that completes a stop string, which may start in `prefix_ids`.
 
-    An engine that continues a turn sees only the tokens that it samples itself. A string that had begun is complete within its
-    length, or never.
+    An engine that continues a turn checks only the tokens that it samples. A string that started before is complete within
+    its length, or never.
     """
     if not prefix_ids or not stop:
         return rest
@@ -94,13 +94,11 @@ def cut_at_stop(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """What an engine did since it was last asked.
+    """Work of an engine since the last report.
 
-    `running` and `waiting` are the requests that were generated and that waited for room in a pass, `cache_use` is the share
-    of the key-value cache that was taken: means over the `passes`. The others are sums; a request that lost its room to
-    another and is computed again is a preemption. Of the tokens that were guessed ahead some were accepted. `busy_s` are the
-    seconds in which it had a request and did not stand still for weights or asleep. `hung_calls` is how many calls of
-    environments in its worker still run although their episodes have ended.
+    `running`, `waiting` and `cache_use` (a share) are means over `passes`; the other fields are sums. A preemption is a
+    request that lost its cache blocks and is recomputed. `busy_s` are seconds with requests, without weight loads and
+    sleep. `hung_calls` are environment calls that outlasted their episodes.
     """
 
     passes: int = 0
@@ -118,7 +116,7 @@ class EngineStats:
 
     @classmethod
     def together(cls, engines: Sequence["EngineStats"]) -> "EngineStats":
-        """Return what several engines did: the sums over them, of `cache_use` the mean."""
+        """Return the sums over several engines, and the mean of `cache_use`."""
         rows = [asdict(one) for one in engines]
         sums = {name: sum(row[name] for row in rows) for name in asdict(cls())}
         return cls(**sums | {"cache_use": sums["cache_use"] / max(1, len(rows))})
@@ -126,80 +124,78 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRequest:
-    """What an engine is to sample: the rest of the turn that follows `prompt_ids` and has `prefix_ids`."""
+    """A turn to sample, after `prompt_ids` and `prefix_ids`."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
-    """Most tokens that it samples, whatever `sampling.max_tokens` is."""
+    """Most tokens to sample; it overrides `sampling.max_tokens`."""
     seed: int
     sampling: Sampling = PLAIN
     limit: ThinkingLimit | None = None
-    """Where the thought that the turn begins with ends at the latest, closed by force."""
+    """Limit of the turn's thinking."""
     prefix_ids: tuple[int, ...] = ()
-    """The turn's first tokens, sampled before: the completion is what follows them, and the limit counts them."""
+    """The turn's first tokens, sampled earlier. The limit counts them; the completion follows them."""
     name: str | None = None
-    """By which `partial_completion` knows it."""
+    """Name for `partial_completion`."""
     clock: Clock | None = field(default=None, compare=False)
-    """Runs. The engine stops it until the first token, and while it loads weights or sleeps."""
+    """A running clock. The engine stops it before the first token, during weight loads and during sleep."""
 
 
 class Engine(Protocol):
-    """Generates from token ids, and takes new weights while it does."""
+    """Generates from token ids, and accepts new weights meanwhile."""
 
     async def generate(self, request: TurnRequest) -> Completion:
         """Sample until the end of the turn, a stop string or `request.max_tokens`.
 
-        Log-probabilities, in nats, are those of the distribution that was sampled from; at temperature 0, where there is
-        none, those of the model at temperature 1.
+        Log-probabilities, in nats, are of the distribution that was sampled from. At temperature 0 they are of the model at
+        temperature 1.
         """
         ...
 
     def partial_completion(self, request: str) -> Completion | None:
-        """Return what the call of this name has sampled, without the tokens before; None where it is not running.
+        """Return the tokens that the request `name` has sampled, without its prefix. None if it does not run.
 
-        None too from an engine that records experts: those of a turn are known when it has ended.
+        Also None if the engine records experts, which are known only at the end of a turn.
         """
         ...
 
     async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
-        """Swap the weights under the running requests for those of a push; returns the version that it now confirms.
+        """Load a push under the running requests. Return the version that the engine confirms.
 
-        `offer` is what the push's transport gives to engines, of which this one is `number`.
+        `offer` is the transport's offer. `number` is this engine's number among the receivers.
         """
         ...
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
-        """Swap the weights for those of a model directory, which count as `version`; returns the one that it confirms."""
+        """Load a model directory, whose weights count as `version`. Return the version that the engine confirms."""
         ...
 
     def take_stats(self) -> EngineStats:
-        """Return what the engine did since the last call."""
+        """Return the work since the last call."""
         ...
 
     async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """Have the weights and the cache of keys and values on the device from now on, or not: the weights then lie in main
-        memory, the cache is gone, and requests wait. A cache needs weights beside it.
+        """Move weights and cache to the device, or off it. Off the device, weights are in main memory, the cache is
+        dropped, and requests wait. A cache needs weights.
 
-        Raise `WorkerDied` where that fails or takes longer than `limit_s` seconds.
+        Raise `WorkerDied` if that fails or takes longer than `limit_s` seconds.
         """
         ...
 
     async def memory_usage(self) -> MemoryUsage:
-        """Return what the engine has on its device, and the memory that it takes."""
+        """Return the state of weights and cache, and the memory that they take."""
         ...
 
     async def answers(self) -> None:
-        """Return once the engine's process has answered; raise `WorkerDied` where it has died. It answers between passes."""
+        """Return when the engine's process answers, which it does between passes. Raise `WorkerDied` if it died."""
         ...
 
     async def wait_for_progress(self) -> None:
-        """Return once the engine's processes are seen at work while they load weights, or `answers` would."""
+        """Return when the engine's processes use CPU time during a weight load, or when `answers` would."""
         ...
 
     async def died(self) -> None:
-        """Wait for as long as the engine's process lives, then raise `WorkerDied`."""
+        """Wait until the engine's process ends, then raise `WorkerDied`."""
         ...
 
-    async def close(self) -> None:
-        """Stop the engine and its processes."""
-        ...
+    async def close(self) -> None: ...

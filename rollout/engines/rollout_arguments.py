@@ -1,4 +1,4 @@
-"""What vLLM is started with for rollouts."""
+"""vLLM's arguments for rollouts."""
 
 import difflib
 from dataclasses import fields
@@ -18,20 +18,20 @@ from temper.rollout.engines.vllm_settings import ON_CPU, engine_arguments
 from temper.rollout.engines.vllm_worker import BACKEND, WorkerExtension
 
 WHOLE_TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""The types of a cache's numbers that are a model's too, by their names in `kv_cache_dtype`."""
+"""Unquantized cache types, by their names in `kv_cache_dtype`."""
 HYBRID_MATCH = 16
-"""Tokens in whose multiples a cached prefix of a hybrid ends. By default it is a whole block, of more than a thousand."""
+"""Cached prefixes of a hybrid model end at multiples of this many tokens. vLLM's default is a block of over a thousand."""
 THINKING_PROCESSORS: dict[RunnerName, type] = {"v1": ThinkingProcessor, "v2": BatchThinkingProcessor}
-"""What limits thoughts in each of vLLM's model runners."""
+"""Logits processors of thinking limits, by model runner."""
 
 
 def rollout_arguments(
     model_dir: Path, config: EngineConfig, *, closing: str | None, record_experts: bool, sleeps: bool = False
 ) -> AsyncEngineArgs:
-    """Return the arguments of an engine. `closing` is what closes a thought that is limited; None where none is. One that
-    `sleeps` gives its memory to the learner for a while. Sets the variable by which vLLM knows its runner.
+    """Return the arguments of an engine. `closing` ends limited thinking; None without limits. With `sleeps` the engine
+    shares its device with the learner. Sets the environment variable of vLLM's runner.
 
-    Raises `ValueError` where `extra` names what vLLM does not know, and for what it can't do with this model here.
+    Raises `ValueError` for unknown settings in `extra`, and for settings that vLLM can't apply to this model.
     """
     if ON_CPU and config.pipeline_parallel > 1:
         raise ValueError(
@@ -64,9 +64,9 @@ def rollout_arguments(
             "tensor_parallel_size": config.tensor_parallel,
             "pipeline_parallel_size": config.pipeline_parallel,
             "enable_expert_parallel": config.expert_parallel,
-            # Not the logits' own: what was really sampled from.
+            # Log-probabilities after temperature and truncation, of the distribution that was sampled from.
             "logprobs_mode": "processed_logprobs",
-            # The first runner takes none beside drafts: there `DraftSampler` has them.
+            # The first runner loads no processors with drafts. `DraftSampler` applies them there.
             "logits_processors": []
             if closing is None or (drafts and runner == "v1")
             else [THINKING_PROCESSORS[runner]],
@@ -101,8 +101,8 @@ def rollout_arguments(
 
 
 def _refuse_another_type(arguments: AsyncEngineArgs) -> None:
-    """Raise `ValueError` for keys and values in another whole type than the model's: vLLM's attention on a CPU knows that of
-    the model and fp8, takes others all the same, and computes wrongly.
+    """Raise `ValueError` if the cache has another unquantized type than the model. vLLM's CPU attention accepts it and
+    computes wrong results.
     """
     cache = WHOLE_TYPES.get(arguments.kv_cache_dtype)
     if cache is None:
@@ -117,7 +117,7 @@ def _refuse_another_type(arguments: AsyncEngineArgs) -> None:
 
 
 def _uncached(arguments: AsyncEngineArgs, *, record_experts: bool) -> str:
-    """Return why prefixes can't be cached; empty where they can."""
+    """Return the reason why prefixes can't be cached, or ""."""
     if record_experts:
         return "router replay needs the experts of every token, which one from the cache has not been through"
     model = arguments.create_model_config()

@@ -1,10 +1,10 @@
-"""The folder for what an engine leaves in the temporary one: sockets and rendezvous files, which a kill would leave for ever.
+"""The folder for an engine's temporary files: sockets and rendezvous files, which a killed engine leaves behind.
 
-Each engine has one, below the temporary folder, held by a lock that ends with its owner, however that ends. Whoever makes or
-removes one removes those whose owners are no more, too. The lock is on the folder itself: a file in it would go with what
-cleans the temporary folder of old files, and systemd leaves folders that are locked so alone.
+Each engine has one in the temporary folder, held by a lock that ends with its owner. Making or removing one also removes
+those without an owner. The lock is on the folder itself: cleaners of temporary files would delete a lock file, and systemd
+skips locked folders.
 
-Imports no vLLM: an engine's folder is there before its processes are.
+Imports no vLLM: the folder exists before the engine's processes.
 """
 
 import contextlib
@@ -18,28 +18,28 @@ from pathlib import Path
 
 PREFIX = "temper-engine-"
 SOCKET_BYTES = 107
-"""The longest path of a Unix socket on Linux."""
+"""Longest path of a Unix socket on Linux."""
 RANDOM_BYTES = 8
-"""What `tempfile` adds to a prefix."""
+"""Length that `tempfile` adds to a prefix."""
 SOCKET_NAME_BYTES = 36
 """vLLM names its sockets by UUIDs."""
 SHORT = Path("/tmp")
 VARIABLES = ("TMPDIR", "VLLM_RPC_BASE_PATH")
-"""Where children look for the temporary folder, and vLLM for that of its sockets."""
+"""Variables for the temporary folder of child processes, and for vLLM's sockets."""
 
 
 class ScratchFolder:
-    """A folder that is there until `close`, or until its process has ended and another one made or closed one."""
+    """A folder that exists until `close`, or after its process ended until another one is made or closed."""
 
     def __init__(self, base: Path | None = None) -> None:
-        """`base` is where it lies: by default the temporary folder, or /tmp where that one's path is too long for sockets."""
+        """`base` is its parent: by default the temporary folder, or /tmp if that path is too long for sockets."""
         self._base = base or scratch_base()
         remove_abandoned(self._base)
         self.path, self._lock = _create_locked_folder(self._base)
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Make it the temporary folder of this process and of those it starts, during the block. Close it where that fails."""
+        """Make it the temporary folder of this process and its children within the block. Close it on an error."""
         before = {name: os.environ.get(name) for name in VARIABLES}
         tempdir, tempfile.tempdir = tempfile.tempdir, str(self.path)
         os.environ.update(dict.fromkeys(VARIABLES, str(self.path)))
@@ -57,7 +57,7 @@ class ScratchFolder:
                     os.environ[name] = value
 
     def close(self) -> None:
-        """Remove it, and those whose owners are no more. May be called again."""
+        """Remove it, and those without an owner. May be called again."""
         shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -72,7 +72,7 @@ def scratch_base() -> Path:
 
 
 def remove_abandoned(base: Path | None = None) -> None:
-    """Remove this user's folders whose owners are no more. One that can't be removed now is left to the next call."""
+    """Remove this user's folders without an owner. The next call retries failed removals."""
     for folder in (base or scratch_base()).glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             about = folder.lstat()
@@ -84,9 +84,9 @@ def remove_abandoned(base: Path | None = None) -> None:
 
 
 def _create_locked_folder(base: Path) -> tuple[Path, int | None]:
-    """Make a folder and lock it. Another process may take it for an abandoned one before that: then make another one.
+    """Make a folder and lock it. Retry if another process removes it before the lock.
 
-    The lock is None on a file system without such locks, where what a kill leaves stays.
+    The lock is None on a file system without locks: there the files of killed engines stay.
     """
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=base))
@@ -101,9 +101,9 @@ def _create_locked_folder(base: Path) -> tuple[Path, int | None]:
 
 
 def _lock_of(folder: Path) -> int | None:
-    """Take the lock of a folder; None where another one has it, or has removed the folder meanwhile.
+    """Lock a folder. None if another process holds the lock or has removed the folder.
 
-    It belongs to this process alone: no program that it starts inherits the open folder.
+    Child processes do not inherit the lock.
     """
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

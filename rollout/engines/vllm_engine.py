@@ -25,7 +25,7 @@ from temper.rollout.weights.manifest import WeightManifest
 from temper.rollout.weights.receiver import WeightReceiver
 from temper.rollout.weights.weight_files import require_whole
 
-prepare_environment(pushes=True)  # vLLM reads it while it is imported
+prepare_environment(pushes=True)  # vLLM reads it at import
 
 from vllm import SamplingParams, envs
 from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
@@ -41,10 +41,10 @@ from temper.rollout.engines.vllm_stats import StatsRecorder, TurnClocks
 
 
 def request_params(request: TurnRequest, *, ends: Sequence[int]) -> SamplingParams:
-    """Return how vLLM is to sample the rest of a turn, whose beginning it is given as a part of the prompt.
+    """Return vLLM's sampling parameters for a turn. Its prefix is a part of the prompt.
 
-    `ends` are the ids that end a turn, and nothing else does: the model's own files may say otherwise than its chat template.
-    It makes text only where it has to look for a text, of every token, those that a reader would not see included.
+    Only `ends` end a turn: the model's files may disagree with its chat template. Text is decoded only to find stop
+    strings, and then with special tokens.
     """
     sampling, limit = request.sampling, request.limit
     return SamplingParams(
@@ -63,7 +63,7 @@ def request_params(request: TurnRequest, *, ends: Sequence[int]) -> SamplingPara
         skip_special_tokens=False,
         output_kind=RequestOutputKind.FINAL_ONLY,
         extra_args=None if limit is None else extra_args(limit, prefix_tokens=len(request.prefix_ids)),
-        skip_clone=True,  # no other request has these, so vLLM need not copy them deeply
+        skip_clone=True,  # these objects are not shared, so vLLM need not copy them
     )
 
 
@@ -76,7 +76,7 @@ def completion(
     finished: bool,
     experts: Choices | None = None,
 ) -> Completion:
-    """Return the tokens with their log-probabilities. `versions` has each version of the weights with its first token."""
+    """Return the tokens with their log-probabilities. `versions` has each weight version with the index of its first token."""
     sampled = [(logprobs.token_ids[at], logprobs.logprobs[at]) for at in logprobs.start_indices]
     assert tuple(token for token, _ in sampled) == ids
     ends = [*(start for _, start in versions[1:]), len(ids)]
@@ -96,20 +96,20 @@ def completion(
 
 LEVEL = 1
 WEIGHTS, CACHE = "weights", "kv_cache"
-"""vLLM's names for what it wakes part by part."""
+"""vLLM's tags for parts of its sleep mode."""
 
 
 class VllmSleep:
-    """What one engine has on its device: all, its weights alone, or nothing."""
+    """Sleep mode of one engine: all on the device, only weights, or nothing."""
 
     def __init__(self, llm: AsyncLLM, process: EngineProcess) -> None:
         self._llm = llm
         self._process = process
         self.weights = self.cache = True
-        """Whether each is on the device."""
+        """Whether weights and cache are on the device."""
 
     async def set_onloaded(self, *, weights: bool, cache: bool, limit_s: float) -> None:
-        """See `Engine.set_onloaded`. Requests that run when it falls asleep are frozen, and computed anew when it wakes."""
+        """See `Engine.set_onloaded`. Running requests freeze at sleep, and are recomputed after it."""
         assert weights or not cache, "a cache is of no use without weights"
         if (weights, cache) == (self.weights, self.cache):
             return
@@ -137,7 +137,7 @@ class VllmSleep:
             raise RuntimeError(f"vLLM has {'all' if fully else 'not all'} of its memory after it woke with {parts}")
 
     async def memory_usage(self) -> MemoryUsage:
-        """See `Engine.memory_usage`: of an engine of several processes the sums."""
+        """See `Engine.memory_usage`: sums over the engine's processes."""
         asking: Coroutine[Any, Any, list[tuple[int, int, int, int]]] = self._llm.collective_rpc("memory")
         weights, cache, main, device = (sum(parts) for parts in zip(*await self._process.answer(asking), strict=True))
         return MemoryUsage(
@@ -149,10 +149,10 @@ class VllmSleep:
 
 
 class VllmEngine:
-    """An `Engine` around vLLM's asynchronous engine, in this process and one child."""
+    """An `Engine` with vLLM's asynchronous engine, in this process and one child."""
 
     _grace_s: float | None = None
-    """Seconds in which its processes may end by themselves; None is as many as vLLM gives them."""
+    """Seconds in which its processes may end by themselves; None is vLLM's default."""
 
     def __init__(
         self,
@@ -166,10 +166,10 @@ class VllmEngine:
         sleeps: bool = False,
         on_pass: Callable[[int], None] = lambda tokens: None,
     ) -> None:
-        """`ends` are the ids that end a turn, and nothing else does; `tags` are needed where thoughts are limited.
+        """Only `ends` end a turn. Thinking limits need `tags`.
 
-        With `record_experts` no graph is compiled or captured; one that `sleeps` shares its device. `on_pass` is
-        called after each pass of the engine.
+        With `record_experts` no graph is compiled or captured. With `sleeps` the engine shares its device. `on_pass` is
+        called after each pass.
         """
         self._config = config
         self._ends = ends
@@ -178,33 +178,33 @@ class VllmEngine:
         self._initial = version
         self._numbers = itertools.count()
         self._limited: dict[str, TurnRequest] = {}
-        """The running requests whose thought has a limit, by name."""
+        """Running requests with a thinking limit, by name."""
         self._salted: dict[str, int] = {}
-        """Which weights the cached prompt of a running request is of, as `_served` counts them, by name."""
+        """The weight count (`_served`) of each running request's cached prompt, by name."""
         self._receiver = WeightReceiver()
         self._on_pass = on_pass
         self._clocks = TurnClocks(lambda request: self._sampled_tokens(request) > 0)
         self._stats = StatsRecorder(on_pass=self._passed)
-        envs.disable_envs_cache()  # an engine before this one in the process may have set other values
+        envs.disable_envs_cache()  # an earlier engine of this process may have set other values
         limit_cpu(threads=config.threads, memory_gib=config.memory_gib)
         closing = None if tags is None else tags.closing
         arguments = rollout_arguments(model_dir, config, closing=closing, record_experts=record_experts, sleeps=sleeps)
         self._expert_layers: list[int] = []
         self._served = 0
-        """How many weights were loaded. Prompts share cached blocks only with prompts of the same weights."""
+        """Number of weight loads. Only prompts of the same weights share cached blocks."""
         self._scratch = ScratchFolder()
         with self._scratch.used():
             self._llm = AsyncLLM.from_engine_args(arguments, stat_loggers=[lambda _config, _index: self._stats])
         assert self._llm.logger_manager is not None
         self._process = EngineProcess(lambda: self._llm.errored, raised=EngineDeadError)
         self._sleep = VllmSleep(self._llm, self._process)
-        # Beside it vLLM puts one that keeps forty figures for Prometheus, which nobody reads.
+        # vLLM adds a logger with forty Prometheus metrics, which are unused.
         self._llm.logger_manager.stat_loggers = self._llm.logger_manager.stat_loggers[:1]
 
     async def start(self) -> None:
         """Tie the engine's process to this one, open the weight transfer and label the initial weights.
 
-        Raises `ValueError` where expert choices should be recorded and can't be.
+        Raises `ValueError` if expert choices should be recorded and can't be.
         """
         await self._process.answer(self._start())
         envs.enable_envs_cache()  # else each token's statistics read os.environ
@@ -213,7 +213,7 @@ class VllmEngine:
         self._process.loading = await self._llm.collective_rpc("end_with_parent")
         await self._llm.init_weight_transfer_engine(WeightTransferInitRequest())
         await self._llm.update_weight_version(str(self._initial.step))
-        await self._llm.get_supported_tasks()  # vLLM keeps it: from now on it takes a request without a wait
+        await self._llm.get_supported_tasks()  # vLLM caches it: later requests are registered without a wait
         second = self._llm.vllm_config.use_v2_model_runner
         if self._config.speculation != "off" and not second:
             await self._llm.collective_rpc("sample_drafts", args=(self._tags is not None,))
@@ -263,7 +263,7 @@ class VllmEngine:
         return self._tags.injected_marks(ids, request.limit, prefix_ids=request.prefix_ids, opened=opened)
 
     def partial_completion(self, request: str) -> Completion | None:
-        """See `Engine.partial_completion`: vLLM's front end has the tokens of a running request, whatever it is to put out."""
+        """See `Engine.partial_completion`: vLLM's front end holds the tokens of running requests."""
         processor = self._llm.output_processor
         names = processor.external_req_ids.get(request)
         state = processor.request_states.get(names[0]) if names else None
@@ -282,9 +282,9 @@ class VllmEngine:
         )
 
     async def _output(self, prompt_ids: tuple[int, ...], params: SamplingParams, request: str) -> CompletionOutput:
-        """Return the sampled tokens. Raise `RuntimeError` if vLLM ended the request by itself, `WorkerDied` if it died.
+        """Return the sampled tokens. Raise `RuntimeError` if vLLM ended the request, `WorkerDied` if it died.
 
-        A request that has no token when new weights are loaded begins again, without the old weights' cache.
+        A request without a token at a weight load starts again without the old weights' cache.
         """
         while True:
             final = None
@@ -305,7 +305,7 @@ class VllmEngine:
                 raise RuntimeError(f"vLLM ended request {request} by itself: {sampled.finish_reason}")
 
     def _prompt(self, ids: Sequence[int]) -> TokensInput:
-        """Return a prompt that vLLM registers at once: no request is between here and there when weights are loaded."""
+        """Return a prompt that vLLM registers at once, so that no weight load comes in between."""
         return tokens_input(list(ids), cache_salt=str(self._served))
 
     def _sampled_tokens(self, request: str) -> int:
@@ -349,11 +349,11 @@ class VllmEngine:
         await self._process.died()
 
     async def load_weights(self, manifest: WeightManifest, offer: object, *, number: int) -> WeightVersion:
-        """See `Engine.load_weights`. Requests in flight are frozen, keep their cache and go on afterwards.
+        """See `Engine.load_weights`. Requests in flight freeze, keep their cache and continue afterwards.
 
-        Raises `ValueError` where what arrived is not what was sent (the old weights stay; after buckets the engine is paused
-        until they come again), `WholeWeightsNeeded` for adapters without their base, `WorkerDied` where loading
-        fails half-way.
+        Raises `ValueError` for damaged data, `WholeWeightsNeeded` for adapters without their base, and `WorkerDied` if the
+        load fails midway. After a `ValueError` the old weights stay; with buckets the engine stays paused until they are
+        sent again.
         """
         limit = self._config.push_deadline_s(manifest.whole_bytes)
         if isinstance(offer, BucketGroup):
@@ -365,10 +365,10 @@ class VllmEngine:
         return await self._update({"segment": asdict(arrived)}, manifest.weight_version, limit=limit)
 
     async def load_checkpoint(self, directory: Path, version: WeightVersion) -> WeightVersion:
-        """See `Engine.load_checkpoint`, and `load_weights` for what happens to requests.
+        """See `Engine.load_checkpoint`. Requests in flight continue as in `load_weights`.
 
-        Raises `FileNotFoundError` or `ValueError` where the directory does not hold a whole model, and the old weights
-        stay; `WorkerDied` where loading fails half-way.
+        Raises `FileNotFoundError` or `ValueError` if the model is incomplete: the old weights stay. Raises `WorkerDied` if
+        the load fails midway.
         """
         await asyncio.to_thread(require_whole, directory)  # before generation pauses
         return await self._update({"checkpoint": str(directory)}, version)
@@ -376,10 +376,10 @@ class VllmEngine:
     async def _update(
         self, source: dict[str, Any], version: WeightVersion, *, limit: float | None = None, repeats: bool = False
     ) -> WeightVersion:
-        """Let vLLM's worker load what a `WeightSource` names, between two tokens; returns the version that it confirms.
+        """Let vLLM's worker load a `WeightSource` between two tokens. Return the version that it confirms.
 
-        Raises `WorkerDied` where that fails, or takes more than `limit` seconds: an engine with half of the weights can't
-        serve. Where the update `repeats`, with all of them, a `ValueError` passes: the engine is ready for the next one.
+        Raises `WorkerDied` if that fails, or takes more than `limit` seconds: an engine with half of the weights can't
+        serve. If the update `repeats`, a `ValueError` passes, and the engine accepts a new attempt with all weights.
         """
         try:
             async with asyncio.timeout(limit):
@@ -388,7 +388,7 @@ class VllmEngine:
         except WorkerDied:
             raise
         except Exception as error:
-            again = repeats and isinstance(error, ValueError)  # of `_load`: what vLLM's processes raise is none here
+            again = repeats and isinstance(error, ValueError)  # it is raised in `_load`, not in vLLM's processes
             what = f"weight version {version.step} was not loaded whole: {describe_error(error)}"
             raise (ValueError(f"{what}; push again") if again else WorkerDied(what)) from error
         if confirmed != version:
@@ -397,17 +397,17 @@ class VllmEngine:
 
     async def _load(self, source: dict[str, Any], version: WeightVersion) -> None:
         await self._llm.pause_generation(mode="keep", clear_cache=False)
-        self._served += 1  # not before: until the pause the old weights fill the cache
+        self._served += 1  # not earlier: until the pause the old weights fill the cache
         self._stand(still=True)
         await self._llm.start_weight_update()
         await self._llm.update_weights(WeightTransferUpdateRequest(source))
         if "incoming" in source and (failure := max(await self._llm.collective_rpc("weight_failure"))):
-            await self._llm.finish_weight_update()  # as no version, so that the next one can begin
+            await self._llm.finish_weight_update()  # without a version, so that the next one can begin
             raise ValueError(failure)
         await self._llm.finish_weight_update(str(version.step))
         old = [name for name, salted in self._salted.items() if salted != self._served]
         await self._llm.abort([name for name in old if not self._sampled_tokens(name)])
-        if self._sleep.cache:  # else it goes on when it wakes
+        if self._sleep.cache:  # else it continues when it wakes
             await self._llm.resume_generation()
             self._stand(still=False)
 

@@ -1,4 +1,4 @@
-"""Counts of a running vLLM, summed up between two looks at it, and the clocks of the episodes that wait for it."""
+"""Statistics of a running vLLM, and the episode clocks of its requests."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from temper.rollout.engines.protocol import EngineStats
 
 
 class StatsRecorder(StatLoggerBase):
-    """Adds up what vLLM reports after each pass. Called on the event loop of the engine's client."""
+    """Adds up vLLM's reports after each pass. Called on the event loop of the engine's client."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class StatsRecorder(StatLoggerBase):
         on_pass: Callable[[int], None] = lambda tokens: None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """vLLM gives the first two. `on_pass` is called after each pass with the tokens that it sampled."""
+        """vLLM gives the first two. `on_pass` gets the number of tokens that a pass sampled."""
         self._on_pass = on_pass
         self._clock = clock
         self._requests = 0
@@ -73,7 +73,7 @@ class StatsRecorder(StatLoggerBase):
             self._requests -= 1
 
     def stand(self, *, still: bool) -> None:
-        """Count no time as work from now on, whatever requests there are, or again."""
+        """Stop or resume counting time as work."""
         self._count()
         self._still = still
 
@@ -84,7 +84,7 @@ class StatsRecorder(StatLoggerBase):
         self._counted = now
 
     def log_engine_initialized(self) -> None:
-        """Write nothing: vLLM asks for it."""
+        """Do nothing: vLLM's interface needs it."""
 
     def take(self) -> EngineStats:
         self._count()
@@ -108,13 +108,13 @@ class StatsRecorder(StatLoggerBase):
 
 
 class TurnClocks:
-    """Lets the clock of a request run from its first token, and stand still while the engine does.
+    """Runs a request's clock from its first token on, except while the engine stands still.
 
-    Before its first token a request may wait in vLLM for room.
+    Before its first token a request may wait in vLLM's queue.
     """
 
     def __init__(self, has_token: Callable[[str], bool]) -> None:
-        """`has_token` returns whether the request of a name has a token."""
+        """`has_token` returns whether the request of this name has a token."""
         self._has_token = has_token
         self._waiting: dict[str, Clock] = {}
         self._running_clocks: dict[str, Clock] = {}
@@ -134,13 +134,13 @@ class TurnClocks:
                 self._running_clocks.pop(request, None)
 
     def look(self) -> None:
-        """Start the clocks of the requests that have begun: to be called after each pass."""
+        """Start the clocks of requests with a token. Call it after each pass."""
         for request in [one for one in self._waiting if self._has_token(one)]:
             self._running_clocks[request] = clock = self._waiting.pop(request)
             clock.turn(on=not self._still)
 
     def stand(self, *, still: bool) -> None:
-        """Stop the clocks that run, or start them again."""
+        """Stop the running clocks, or start them again."""
         self._still = still
         for clock in self._running_clocks.values():
             clock.turn(on=not still)

@@ -1,6 +1,6 @@
-"""The engine's own end of a weight update: a weight-transfer engine of vLLM that reads what was verified before.
+"""The engine's end of a weight update: a weight-transfer engine of vLLM that reads verified data.
 
-vLLM's worker imports this module (it is named as `worker_extension_cls`), which registers the engine in its process.
+vLLM's worker imports this module as its `worker_extension_cls`, which registers the engine in its process.
 """
 
 import copy
@@ -42,7 +42,7 @@ from temper.rollout.weights.manifest import LocalWeights, from_plain, read_weigh
 
 BACKEND = "temper"
 PARENT_CHECK_S = 2.0
-"""Seconds between two looks at whether the parent process still lives."""
+"""Seconds between two checks of the parent process."""
 
 
 @dataclass
@@ -52,8 +52,8 @@ class NothingToAgree(WeightTransferInitInfo):
 
 @dataclass
 class WeightSource(WeightTransferUpdateInfo):
-    """Where new weights lie on this host: a segment (`LocalWeights` as plain data), or a model directory; or where they come in
-    buckets (`IncomingWeights` as plain data).
+    """Source of new weights: a local segment (`LocalWeights` as plain data), a model directory, or buckets
+    (`IncomingWeights` as plain data).
     """
 
     segment: dict[str, Any] | None = None
@@ -62,7 +62,7 @@ class WeightSource(WeightTransferUpdateInfo):
 
 
 class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
-    """Loads weights layer by layer, so that repacked CPU weights are repacked again."""
+    """Loads weights layer by layer, so that packed CPU weights are packed again."""
 
     init_info_cls = NothingToAgree
     update_info_cls = WeightSource
@@ -75,18 +75,18 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         self._mapped = MappedFiles()
         self._receiver = BucketReceiver()
         self.failure = ""
-        """Why the weights that came last are not whole; nothing where they are."""
+        """Error of the last buckets, or ""."""
 
     def start_weight_update(self) -> None:
         if ON_CPU:
             _repack_experts(self.model)
         served = _parameters(self.model)
         initialize_layerwise_reload(self.model)
-        # Of a model that serves tied parameters count once, of one that is about to load repacked ones are not there yet.
+        # In a serving model tied parameters count once. In a loading one packed parameters do not exist yet.
         self._expected = served & _parameters(self.model)
 
     def receive_weights(self, update_info: WeightSource) -> None:
-        """Load the weights that the source names. Raise `ValueError` if the model has weights that the source lacks."""
+        """Load the weights from the source. Raise `ValueError` if it lacks weights of the model."""
         self._loaded: set[str] = set()
         if update_info.segment is not None:
             self._load_segment(from_plain(LocalWeights, update_info.segment))
@@ -100,7 +100,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
         self._require_whole(self._expected - _unsent(self._expected))
 
     def _load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load some of the tensors, and note the parameters of the model that they filled."""
+        """Load some tensors, and note the parameters that they filled."""
         loaded: Iterable[str] | None = self.model.load_weights(tensors)
         self._loaded |= _filled(self.model) if loaded is None else set(loaded)
 
@@ -111,15 +111,15 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
             raise ValueError(f"the source lacks {len(missing)} weights of the model, such as {min(missing)}")
 
     def _load_incoming(self, weights: IncomingWeights) -> None:
-        """Load bucket by bucket what the learner sends, and keep as a `failure` what goes wrong on the way.
+        """Load the learner's buckets, and keep an error as `failure`.
 
-        It is not raised: of several processes that fail vLLM hears one, and takes what the next says for an answer to the next
-        call.
+        It is not raised: vLLM reads one error of several failing processes, and takes the next one as the answer to the
+        next call.
         """
         member = 1 + weights.number * self.parallel_config.world_size + self.parallel_config.rank
         self.failure = ""
         try:
-            with disable_mtp_completeness_check():  # of a model whose weights come in one call
+            with disable_mtp_completeness_check():  # it expects a model's weights in one call
                 self._receiver.receive(
                     weights.manifest, weights.bucket_group, self._load, member=member, device=self.device
                 )
@@ -128,7 +128,7 @@ class WeightLoader(WeightTransferEngine[NothingToAgree, WeightSource]):
             self.failure = describe_error(error)
 
     def _load_checkpoint(self, directory: str) -> None:
-        """Load as vLLM does when it starts. Raises `ValueError` where a parameter of the model is not in the directory."""
+        """Load as vLLM does at its start. Raises `ValueError` if the directory lacks a parameter of the model."""
         config = copy.copy(self.model_config)
         config.model, config.model_weights, config.revision = directory, "", None
         loader = get_model_loader(self.vllm_config.load_config)
@@ -152,21 +152,21 @@ def _parameters(model: torch.nn.Module) -> set[str]:
 
 
 def _unsent(names: Iterable[str]) -> set[str]:
-    """Return the parameters of a model that are no parameters of a trainer's: no push has them."""
+    """Return the parameters that no trainer has, and no push sends."""
     return {name for name in names if name.rpartition(".")[2] in SKIP_LOAD_TENSORS}
 
 
 def _filled(model: torch.nn.Module) -> set[str]:
-    """Return the parameters of the layers of which elements were reloaded, for a model that does not name them itself."""
+    """Return the parameters of reloaded layers, for a model that does not report them."""
     infos = [(name, layer, get_layerwise_info(layer)) for name, layer in model.named_modules()]
     layers = [(name, layer) for name, layer, info in infos if not info.can_load() or info.load_numel > 0]
     return {f"{name}.{own}" for name, layer in layers for own, _ in layer.named_parameters(recurse=False)}
 
 
 def _half_filled(model: torch.nn.Module) -> set[str]:
-    """Return the linear layers of which some elements were reloaded and others not.
+    """Return the linear layers of which only a part was reloaded.
 
-    Other layers, and quantised ones, may have elements that no source fills.
+    Other layers, and quantized ones, may have elements without a source.
     """
     layers = [
         (name, get_layerwise_info(layer))
@@ -177,7 +177,7 @@ def _half_filled(model: torch.nn.Module) -> set[str]:
 
 
 def _repack_experts(model: torch.nn.Module) -> None:
-    """Let expert layers make their kernels anew: vLLM repacks the weights of experts for a CPU only when it does that."""
+    """Let expert layers rebuild their kernels: only then vLLM packs expert weights for a CPU."""
     for module in model.modules():
         method = getattr(module, "quant_method", None)
         if isinstance(method, UnquantizedFusedMoEMethod):
@@ -185,9 +185,9 @@ def _repack_experts(model: torch.nn.Module) -> None:
 
 
 def _repack_tied(model: torch.nn.Module) -> None:
-    """Let an output layer that shares an embedding's weights pack them anew.
+    """Pack the weights of an output layer that shares an embedding's weights.
 
-    On a CPU it computes with a packed copy, which vLLM makes only where a layer is given weights of its own.
+    On a CPU it computes with a packed copy, which vLLM builds only for layers with separate weights.
     """
     embeddings = [module for module in model.modules() if isinstance(module, VocabParallelEmbedding)]
     heads = [module for module in embeddings if isinstance(module, ParallelLMHead)]
@@ -198,24 +198,24 @@ def _repack_tied(model: torch.nn.Module) -> None:
 
 
 class WorkerExtension:
-    """Mixed into vLLM's worker; that vLLM imports this module for it registers the engine below in that process."""
+    """Mixed into vLLM's worker. vLLM's import of this module registers the engine below in that process."""
 
     def end_with_parent(self) -> int:
-        """Let this process end soon after the one that started it, even one that was killed: it holds gigabytes.
+        """End this process soon after its parent, even a killed one: it holds gigabytes.
 
-        Returns its number.
+        Returns its process id.
         """
         threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
         return os.getpid()
 
     def release_cache(self) -> None:
-        """Give the memory of the cache back on a CPU, where vLLM's own sleep does nothing; its content is of no use then."""
+        """Release the cache's memory on a CPU, where vLLM's sleep does nothing. Its content is lost."""
         if ON_CPU:
             release_pages(self.model_runner.kv_caches)  # type: ignore[attr-defined]
 
     def memory(self) -> tuple[int, int, int, int]:
-        """Return the bytes of the weights, of the cache (on a CPU of its part that is in main memory), of this process in main
-        memory, and of what all processes have taken of its GPU, 0 on a CPU.
+        """Return the bytes of the weights, of the cache (on a CPU its resident part), of this process in main memory, and
+        of its GPU's used memory (0 on a CPU).
         """
         runner = self.model_runner  # type: ignore[attr-defined]
         weights = sum(parameter.nbytes for parameter in runner.get_model().parameters())
@@ -226,14 +226,14 @@ class WorkerExtension:
         return weights, nbytes_of(runner.kv_caches), main, total - free
 
     def weight_failure(self) -> str:
-        """Return why the weights that came in buckets last are not whole, or nothing."""
+        """Return the error of the last buckets, or ""."""
         return str(self.weight_transfer_engine.failure)  # type: ignore[attr-defined]
 
     def sample_drafts(self, limited: bool) -> None:
         DraftSampler(self.model_runner, [ThinkingProcessor] if limited else [])  # type: ignore[attr-defined]
 
     def record_experts(self) -> str:
-        """Record from now on which experts the model chooses; returns why that can not be, or nothing."""
+        """Record expert choices from now on. Return the reason if that is impossible, else ""."""
         try:
             self.expert_recorder = ExpertRecorder(self.model_runner)  # type: ignore[attr-defined]
         except ValueError as error:
@@ -244,7 +244,7 @@ class WorkerExtension:
         return expert_layers(self.model_runner.get_model())  # type: ignore[attr-defined]
 
     def record_layers(self) -> str:
-        """Record from now on what goes through the model's layers; returns why that can not be, or nothing."""
+        """Record hidden states from now on. Return the reason if that is impossible, else ""."""
         runner = self.model_runner  # type: ignore[attr-defined]
         layers = runner.model_config.hf_text_config.num_hidden_layers
         try:
@@ -256,7 +256,7 @@ class WorkerExtension:
         return ""
 
     def take_layers(self, file: str) -> int:
-        """End the recording, and write it where this process is the first; returns how many tokens it is of."""
+        """End the recording. The first process writes it. Return the number of its tokens."""
         self.layer_recorder.end()
         return self.layer_recorder.take(file) if self.rank == 0 else 0  # type: ignore[attr-defined]
 

@@ -1,1 +1,1 @@
-"""What is added to each of the two model runners of vLLM, and which of them an engine has."""
+"""Extensions of vLLM's two model runners, and the choice between them."""

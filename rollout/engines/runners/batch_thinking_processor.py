@@ -1,7 +1,8 @@
-"""The thinking limit in vLLM's second model runner, for all requests of a batch together (the first: `thinking_processor.py`).
+"""The thinking limit in vLLM's second model runner, for all requests of a batch together (the first:
+`thinking_processor.py`).
 
-The rule is that of `rollout/budget/limited_turns.py`, on the device; the host looks at a request when it comes, and never at
-its tokens after that. A request may have rows for drafts, each with the logits of what would follow them.
+It applies `rollout/budget/limited_turns.py` on the device. The host sees a request only at its start. A request may have
+rows for drafts, each with the logits after them.
 """
 
 from pathlib import Path
@@ -18,11 +19,11 @@ from temper.rollout.formats.turn_format import OPENING_TOKENS
 from temper.rollout.tokenizer import load_tokenizer
 
 NO_TURN = 2**30
-"""Where the turn of a request without a limit begins: behind all that it will ever have."""
+"""Start of the turn of a request without a limit: after all of its tokens."""
 
 
 class BatchThinkingProcessor(LogitsProcessor):
-    """Forces the closing of thoughts at their limits; requests without a limit are left alone."""
+    """Ends thinking at its limit. Requests without a limit are left alone."""
 
     def __init__(self, vllm_config: Any, req_states: LogitsProcRequestState) -> None:
         tokenizer = load_tokenizer(Path(vllm_config.model_config.tokenizer))
@@ -36,10 +37,10 @@ class BatchThinkingProcessor(LogitsProcessor):
             device=req_states.device,
         )
         self._first = torch.full((req_states.max_num_reqs,), NO_TURN, device=req_states.device)
-        """Where the turns begin, by slot."""
+        """Start of the turn, by slot."""
         self._limited = np.zeros(req_states.max_num_reqs, dtype=bool)
         self._come: dict[int, SamplingParams] = {}
-        """Those that came since the last pass, by slot."""
+        """Requests that came since the last pass, by slot."""
         self._drafts = int(vllm_config.num_speculative_tokens)
 
     @classmethod
@@ -47,13 +48,13 @@ class BatchThinkingProcessor(LogitsProcessor):
         check_extra_args(sampling_params.extra_args or {})
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Take note of a request that comes, or comes back; return whether it has a limit."""
+        """Add a new or resumed request. Return whether it has a limit."""
         self._limited[req_idx] = BUDGET in (sampling_params.extra_args or {})
         self._come[req_idx] = sampling_params
         return bool(self._limited[req_idx])
 
     def apply_staged_writes(self) -> None:
-        """Look at what came: the end of its prompt and all that it has of its turn."""
+        """Read the prompt's end and the first tokens of each new request."""
         if not self._come:
             return
         first = {slot: self._first_of(slot) for slot in self._come}
@@ -89,7 +90,7 @@ class BatchThinkingProcessor(LogitsProcessor):
         return logits
 
     def _read_sampled(self, slots: torch.Tensor) -> None:
-        """Read what was sampled since the last pass: a token, and as many more as there may have been drafts."""
+        """Read the tokens sampled since the last pass: one per request, plus accepted drafts."""
         ids, lengths = self._requests.all_token_ids.gpu, self._requests.total_len.gpu[slots]
         for _ in range(1 + self._drafts):
             place = self._first[slots] + self._turns.of(slots).size
@@ -98,9 +99,9 @@ class BatchThinkingProcessor(LogitsProcessor):
 
 
 def _drafts(ctx: LogitsContext, most: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return for each row the drafts before it, and which of `most` there are: inputs follow each other in a request's rows.
+    """Return the drafts before each row, and which of `most` exist. A request's rows are consecutive.
 
-    A draft below 0 holds a place and is rejected, whatever follows it.
+    A draft below 0 is a placeholder and is always rejected.
     """
     places = torch.arange(len(ctx.input_ids), device=ctx.input_ids.device)
     offsets = torch.arange(1, most + 1, device=ctx.input_ids.device)

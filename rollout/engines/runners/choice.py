@@ -1,7 +1,7 @@
-"""Which of vLLM's two model runners an engine has, and whether it guesses tokens ahead.
+"""Choice of vLLM's model runner, and of speculative decoding.
 
-The second runner samples and limits thoughts without a look at single requests, and it is what vLLM develops. Its kernels are
-Triton's, which is why the first has to do on a CPU; and it records no experts in pipelines of processes.
+The second runner samples and limits thinking without work per request, and vLLM develops it further. It needs Triton, so
+CPUs use the first. It records no experts in pipelines.
 """
 
 import json
@@ -16,13 +16,13 @@ from temper.rollout.weights.weight_files import tensor_names
 
 RunnerName = Literal["v1", "v2"]
 SHORTEST, LONGEST = 2, 4
-"""Tokens at a sequence's end that are looked for in what stands before them: what followed there is the draft."""
+"""Lengths of the sequence's end, in tokens, to search for earlier. The tokens after the match are the draft."""
 
 
 def choose_runner(wanted: Runner = "auto", *, triton: bool, records_pipeline: bool = False) -> RunnerName:
-    """Return the runner of an engine, which may have to record the experts of a pipeline of processes; is there a `triton`?
+    """Return the runner of an engine. `records_pipeline`: it records the experts of a pipeline.
 
-    Raises `ValueError` where the one that is set can't do what is wanted.
+    Raises `ValueError` if the wanted runner can't do this.
     """
     why_first = ""
     if not triton:
@@ -35,16 +35,16 @@ def choose_runner(wanted: Runner = "auto", *, triton: bool, records_pipeline: bo
 
 
 def set_runner(runner: RunnerName) -> None:
-    """Let the engines that this process starts from now on have this runner."""
+    """Set the runner of engines that this process starts later."""
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(runner == "v2"))
 
 
 def speculative_config(
     config: EngineConfig, runner: RunnerName, model: Path, *, record_experts: bool = False, on_cpu: bool = ON_CPU
 ) -> dict[str, Any] | None:
-    """Return vLLM's `speculative_config` for a model directory; None where nothing is guessed.
+    """Return vLLM's `speculative_config`, or None without speculation.
 
-    Raises `ValueError` for what the runner or the model can't do.
+    Raises `ValueError` if the runner or the model can't do this.
     """
     wanted = config.speculation
     if wanted == "off":
@@ -69,7 +69,7 @@ def speculative_config(
 
 
 def has_heads(directory: Path) -> bool:
-    """Return whether a model has weights of heads for the tokens behind the next: named so, or layers behind the last."""
+    """Return whether a model has weights of draft heads: by name, or as layers after the last one."""
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     layers = int(config.get("text_config", config).get("num_hidden_layers", 0))
     for name in tensor_names(directory):

@@ -1,10 +1,9 @@
-"""Drafts in vLLM's first model runner: sampling that keeps a draft where it is what would have been sampled anyway.
+"""Speculative decoding in vLLM's first model runner: keeps a draft if it equals the token that is sampled anyway.
 
-Each token comes from the distribution behind those before it, drawn by the same sampler with the same random numbers as without
-drafts; a draft saves a pass where it is the token that was drawn. So a request has the tokens that its seed gives it, with or
-without drafts, whoever made them, and budgets act token by token.
-vLLM's own way can't be taken on a CPU: of a batch that is not all greedy its CPU build spreads temperatures over the rows of
-drafts as whole numbers, into a copy that nobody reads (`vllm/utils/cpu_triton_utils.py`), and it takes no logits processors.
+Each token is sampled with the same sampler and random numbers as without drafts. So a request's tokens depend only on its
+seed, and budgets act on each token. vLLM's own rejection sampler does not work on CPUs: for batches that are not all greedy
+its CPU build writes the temperatures as integers into an unused copy (`vllm/utils/cpu_triton_utils.py`). It also applies no
+logits processors.
 """
 
 from collections.abc import Iterable
@@ -21,11 +20,11 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 
 class DraftSampler(RejectionSampler):
-    """Samples the token behind each draft for as long as drafts are what was sampled."""
+    """Samples the token after each draft until a draft differs."""
 
     def __init__(self, model_runner: Any, processors: Iterable[type[LogitsProcessor]]) -> None:
-        """Take the place of a runner's own, which loads no `processors` where there are drafts."""
-        assert not model_runner.use_async_scheduling  # what was sampled is known when the next pass begins
+        """Replace the runner's rejection sampler, which loads no `processors`."""
+        assert not model_runner.use_async_scheduling  # the next pass begins with the sampled tokens known
         super().__init__(model_runner.sampler, model_runner.speculative_config, model_runner.device)
         self._batch = model_runner.input_batch
         model_runner.rejection_sampler = self
@@ -41,9 +40,9 @@ class DraftSampler(RejectionSampler):
         logits: torch.Tensor,
         sampling_metadata: SamplingMetadata,
     ) -> SamplerOutput:
-        """Return the sampled tokens of each request, up to the first that is not its draft.
+        """Return the sampled tokens of each request, up to the first that differs from its draft.
 
-        `logits` has a row for each draft, in front of which it stands, and one behind the last, request by request.
+        `logits` has, per request, a row before each draft and one after the last.
         """
         counts, ids = metadata.num_draft_tokens, iter(metadata.draft_token_ids.tolist())
         drafts = [list(islice(ids, count)) for count in counts]
@@ -80,7 +79,7 @@ class DraftSampler(RejectionSampler):
 
 
 def _side_by_side(steps: list[LogprobsTensors]) -> LogprobsTensors:
-    """Return what was said of each request in turn, as one row after the other of each."""
+    """Return the steps' log-probabilities as one row after the other for each request."""
     ids, logprobs, ranks = (
         torch.stack(parts, dim=1).flatten(0, 1)
         for parts in zip(

@@ -1,7 +1,7 @@
-"""Records inside vLLM's worker which experts its routers choose, for each position of each request.
+"""Records the routers' expert choices in vLLM's worker, for each position of each request.
 
-In vLLM's first model runner, and in layers that run as Python in every pass: `enforce_eager`. The second has a recorder of its
-own (`enable_return_routed_experts`), which returns a row for each layer of the model, with experts or without.
+Only for vLLM's first model runner, with layers that run as Python in every pass (`enforce_eager`). The second runner has
+its own recorder (`enable_return_routed_experts`), which returns a row for every layer.
 """
 
 from functools import partial
@@ -16,16 +16,16 @@ from vllm.model_executor.layers.fused_moe.runner.moe_runner import MoERunner
 from temper.rollout.expert_choices import join_recorded
 
 KEPT = 4
-"""Requests whose choices are kept until somebody takes them, as a multiple of those that run at once."""
+"""Number of requests whose choices are kept until `take`, as a multiple of the running ones."""
 
 
 def expert_layers(model: torch.nn.Module) -> list[int]:
-    """Return the numbers of a model's layers that have experts."""
+    """Return the indices of layers with experts."""
     return sorted(module.layer_id for module in model.modules() if isinstance(module, MoERunner))
 
 
 class ExpertRecorder:
-    """Records what the routers of a model choose. Raises `ValueError` where that can't be captured."""
+    """Records expert choices. Raises `ValueError` if this model's routers can't be captured."""
 
     def __init__(self, model_runner: Any) -> None:
         self._runner = model_runner
@@ -45,13 +45,13 @@ class ExpertRecorder:
         self._recorded: dict[str, list[tuple[int, NDArray[np.int16]]]] = {}
 
     def take(self, request: str) -> NDArray[np.int16]:
-        """Return the choices of a request, by the id that its client gave it, and forget them; a row for each position."""
-        # The newest: a request that was begun again is recorded under each of its ids.
+        """Return and forget the choices of a request, a row for each position, by its client id."""
+        # The newest one: a preempted request is recorded under each of its ids.
         name = next(name for name in reversed(self._recorded) if name.rpartition("-")[0] == request or name == request)
         return join_recorded(self._recorded.pop(name))
 
     def _record(self, layer: int, chosen: torch.Tensor) -> None:
-        """Take the choices (tokens, K) of one layer. In every pass the layers follow each other in their order."""
+        """Store the choices (tokens, K) of one layer. Layers come in order in every pass."""
         if layer == 0:
             self._pass = np.empty((chosen.shape[0], self._layers, chosen.shape[1]), dtype=np.int16)
         self._pass[:, layer] = chosen.to("cpu", torch.int16).numpy()
@@ -59,11 +59,11 @@ class ExpertRecorder:
             self._keep()
 
     def _keep(self) -> None:
-        """Share out a pass among its requests: the tokens of each follow each other."""
+        """Split a pass by request. A request's tokens are consecutive."""
         batch = self._runner.input_batch
         bounds = self._runner.query_start_loc.np
         for place, name in enumerate(batch.req_ids):
             own = self._pass[bounds[place] : bounds[place + 1]].copy()
             self._recorded.setdefault(name, []).append((int(batch.num_computed_tokens_cpu[place]), own))
-        while len(self._recorded) > self._room:  # of requests that were aborted
+        while len(self._recorded) > self._room:  # of aborted requests
             del self._recorded[next(iter(self._recorded))]

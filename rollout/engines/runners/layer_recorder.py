@@ -1,6 +1,7 @@
-"""Records inside vLLM's worker the hidden states between a model's layers, of one request that runs alone.
+"""Records the hidden states between the layers in vLLM's worker, for one request that runs alone.
 
-In layers that run as Python in every pass: `enforce_eager`. Suffixes: `_TD` token of the recorded passes and hidden size.
+Only for layers that run as Python in every pass (`enforce_eager`). Suffixes: `_TD` token of the recorded passes and hidden
+size.
 """
 
 from collections.abc import Mapping
@@ -14,19 +15,19 @@ EMBEDDING = "embedding"
 
 
 def after_layer(number: int) -> str:
-    """Return the name of the point behind a layer."""
+    """Return the name of the point after a layer."""
     return f"{number}"
 
 
 def inside_layer(number: int) -> str:
-    """Return the name of the point between a layer's attention and what follows it in the same layer."""
+    """Return the name of the point after a layer's attention."""
     return f"{number}.inside"
 
 
 def layers_of(model: torch.nn.Module, *, count: int) -> list[torch.nn.Module]:
-    """Return the layers of a model in their order: the first list of so many modules.
+    """Return the layers of a model: the first module list of this length.
 
-    Raise `ValueError` where there is none, as in a process that has a part of the layers.
+    Raise `ValueError` without one, for example in a process of a pipeline.
     """
     for module in model.modules():
         if isinstance(module, torch.nn.ModuleList) and len(module) == count:
@@ -39,11 +40,11 @@ def norms_of(layer: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 class LayerRecorder:
-    """Hooks on the layers of one of vLLM's models, from when it is made until `take`.
+    """Hooks on a vLLM model's layers, from construction to `take`.
 
-    vLLM's layers hand on a residual stream in two parts, whose sum is the hidden state, and normalise it together with
-    the second: what comes out of a layer's second normalisation is the stream in the middle of that layer.
-    Raises `ValueError` where layers can't be found, or run in recorded graphs.
+    vLLM's layers pass the residual stream as two tensors, whose sum is the hidden state. The second normalization of a
+    layer adds them, so its output shows the stream after attention. Raises `ValueError` if the layers are not found, or run
+    in CUDA graphs.
     """
 
     def __init__(self, model: torch.nn.Module, *, eager: bool, layers: int) -> None:
@@ -63,8 +64,8 @@ class LayerRecorder:
             handle.remove()
 
     def take(self, file: str) -> int:
-        """Write what was recorded to a safetensors file, a float32 tensor (tokens, hidden size) a point, and take the hooks
-        away; returns how many tokens there are.
+        """Write the recording to a safetensors file, one float32 tensor (tokens, hidden size) per point, and remove the
+        hooks. Return the number of tokens.
         """
         self.end()
         points_TD = {name: torch.cat(parts).contiguous() for name, parts in self._points.items()}
@@ -72,7 +73,7 @@ class LayerRecorder:
         return min((len(point_TD) for point_TD in points_TD.values()), default=0)
 
     def _before(self, _layer: torch.nn.Module, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """Record what goes into the first layer, before any layer changes it in place."""
+        """Record the input of the first layer, before a layer changes it in place."""
         values = (named.get("hidden_states"), *given, *named.values())
         hidden_TD = next(one for one in values if isinstance(one, torch.Tensor) and one.is_floating_point())
         self._add(EMBEDDING, hidden_TD.float())

@@ -1,9 +1,8 @@
-"""The limit of a thought in vLLM's first model runner: a logits processor that closes it where the rule says.
+"""The thinking limit in vLLM's first model runner: a logits processor that ends the thinking.
 
-It runs in the engine's process, for rollouts and for the server alike; `batch_thinking_processor.py` is that of the second
-runner, by the same rule on tensors (`rollout/budget/limited_turns.py`). A request asks for it with the extra arguments
-`thinking_budget` and `thinking_grace` (tokens). The last `thinking_prefix_tokens` tokens of the prompt begin the turn, and
-count. The text that closes a thought is the engine's: `thinking_closing` of its `additional_config`.
+Rollouts and the server use it. `batch_thinking_processor.py` is its equivalent for the second runner. A request sets its
+limit with the extra arguments `thinking_budget` and `thinking_grace` (tokens). The last `thinking_prefix_tokens` tokens of
+the prompt belong to the turn. The engine's `additional_config` sets the closing text as `thinking_closing`.
 """
 
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from temper.rollout.tokenizer import load_tokenizer
 
 @dataclass
 class _Request:
-    """A request with a limit: its slot, the tokens that it samples, a list that grows, and how many of them were read."""
+    """A request with a limit: its slot, its growing list of sampled tokens, and how many were read."""
 
     slot: int
     sampled: Sequence[int]
@@ -31,7 +30,7 @@ class _Request:
 
 
 class ThinkingProcessor(LogitsProcessor):
-    """Forces the closing of thoughts at their limits; requests without a limit are left alone."""
+    """Ends thinking at its limit. Requests without a limit are left alone."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         model = vllm_config.model_config
@@ -39,7 +38,7 @@ class ThinkingProcessor(LogitsProcessor):
         tags = ThinkingTags(tokenizer, closing=str(vllm_config.additional_config[CLOSING]))
         self._device = device
         self._none = 2 * int(vllm_config.scheduler_config.max_num_seqs)  # some come before others have gone
-        """The slot of those without a limit."""
+        """The slot of requests without a limit."""
         self._turns = LimitedTurns(
             tokenizer,
             [tags, tags.before_grammar()],
@@ -48,21 +47,21 @@ class ThinkingProcessor(LogitsProcessor):
             device=device,
         )
         self._requests: dict[int, _Request] = {}
-        """Those with a limit, by row."""
+        """Requests with a limit, by row."""
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         check_extra_args(sampling_params.extra_args or {})
 
     def is_argmax_invariant(self) -> bool:
-        """Return False: it decides which token comes."""
+        """Return False: it changes which token is sampled."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         process_dict_updates(self._requests, batch_update, self._new)
 
     def _new(self, params: SamplingParams, prompt: list[int] | None, sampled: list[int]) -> _Request | None:
-        """Return what is known of a request that comes, or comes back; None without a limit."""
+        """Return the state of a new or resumed request; None without a limit."""
         given = params.extra_args or {}
         if BUDGET not in given:
             return None
