@@ -1,16 +1,16 @@
 """Learner: turns groups of trajectories into new weights.
 
-From the bottom up; each room imports itself and those above it in this list:
+From the bottom up. Each module imports only itself and the modules above it in this list:
 
-    config        what the learner can be told
+    config        settings of optimiser and learner
     losses        losses and advantages as pure functions, and their settings
     batches       from groups to the arrays of micro-batches; numpy only
-    token_records what a step made of the tokens of each answer
-    models        models: loading, log-probabilities of tokens, shared prompts, experts
+    token_records per-token results of a step
+    models        loading, log-probabilities of tokens, shared prompts, experts
     engine        the model under training; the home of DeepSpeed
-    training_state, saving      what a checkpoint has beside the model; how it is copied and written
-    weight_sender a rank's part in a weight push, in a segment or in buckets
+    training_state, saving      training state of a checkpoint; how it is copied and written
+    weight_sender a rank's part of a weight push, in a segment or in buckets
     update        one update of a model
-    gc_freeze     what a process has imported is no garbage
-    worker        one rank of the trainer, a plain class; `trainer_group` is all of them as one
+    gc_freeze     excludes imported objects from garbage collection
+    worker        one rank of the trainer, a plain class; `trainer_group` is all ranks as one
 """

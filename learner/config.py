@@ -1,4 +1,4 @@
-"""What the learner can be told: the optimiser, and how it is spread over ranks. For the loss: `learner/losses/config.py`."""
+"""Settings of the optimiser, and of the learner's ranks. For the loss see `learner/losses/config.py`."""
 
 import logging
 from dataclasses import dataclass, field
@@ -26,8 +26,8 @@ class OptimConfig:
     learning_rate: float = scheduled(3e-4)
     """Highest learning rate of AdamW."""
     muon_learning_rate: float = scheduled(0.01)
-    """Highest learning rate of Muon; it follows the same schedule. Times sqrt(max(1, rows / columns)) and the 0.7 to 1.2 at
-    which five Newton-Schulz steps leave singular values, it is the spectral norm of a matrix's update."""
+    """Highest learning rate of Muon. It follows the same schedule. The spectral norm of a matrix's update is this rate times
+    sqrt(max(1, rows / columns)) times 0.7 to 1.2, the singular values after five Newton-Schulz steps."""
     muon_momentum: float = scheduled(0.95)
     """Decay of Muon's running mean of the gradient."""
     warmup_steps: int = scheduled(10, unit="steps")
@@ -35,7 +35,7 @@ class OptimConfig:
     schedule: Schedule = scheduled("constant")
     """After the warm-up: constant, linear (to `final_fraction` at the last step) or cosine (likewise)."""
     final_fraction: float = scheduled(0.0)
-    """Learning rate at the last step as a fraction of the highest; without effect when constant."""
+    """Learning rate at the last step as a fraction of the highest. A constant schedule ignores it."""
     beta1: float = scheduled(0.9)
     """Decay of the gradient's running mean."""
     beta2: float = scheduled(0.999)
@@ -45,7 +45,7 @@ class OptimConfig:
     weight_decay: float = scheduled(0.0)
     """Decoupled decay per unit of learning rate, for matrices only (not for norms, biases, SSM vectors)."""
     grad_clip: float = scheduled(1.0)
-    """Largest norm of the whole gradient; 0 turns clipping off."""
+    """Largest norm of the whole gradient. 0 turns clipping off."""
 
     def __post_init__(self) -> None:
         positive("optim.learning_rate", self.learning_rate)
@@ -58,17 +58,17 @@ class OptimConfig:
             if not 0 <= value < 1:
                 raise ValueError(f"optim.{name}={value}: must be at least 0 and below 1")
         if not 0 <= self.final_fraction <= 1:
-            raise ValueError(f"optim.final_fraction={self.final_fraction}: must lie between 0 and 1")
+            raise ValueError(f"optim.final_fraction={self.final_fraction}: must be between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """Low-rank adapters beside the linear layers, trained in place of the weights; engines compute with the sum of both."""
+    """Low-rank adapters of the linear layers, trained instead of the weights. Engines compute with the sum of both."""
 
     rank: int = immutable(0)
-    """Rank of an adapter; 0 trains the weights themselves."""
+    """Rank of an adapter. 0 trains the weights themselves."""
     alpha: int = immutable(32)
-    """An adapter counts alpha / rank times."""
+    """An adapter is scaled by alpha / rank."""
 
     def __post_init__(self) -> None:
         not_negative("learner.lora.rank", self.rank)
@@ -82,48 +82,48 @@ class LearnerConfig:
     ranks: int = free(1)
     """Processes that share each batch, one per GPU or CPU share."""
     zero_stage: ZeroStage = free(0)
-    """What DeepSpeed partitions over the ranks: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too."""
+    """DeepSpeed partitions over the ranks: 0 nothing, 1 optimiser state, 2 gradients too, 3 parameters too."""
     bf16: bool = immutable(False)
-    """Whether to compute in bfloat16 (with float32 master weights); needs zero_stage 1, 2 or 3."""
+    """Whether to compute in bfloat16 with float32 master weights. Needs zero_stage 1, 2 or 3."""
     offload: Offload = free("none")
-    """Where ZeRO keeps what it partitions between its uses: none (on the device), cpu (in main memory) or nvme (in files
-    under offload_dir); cpu needs zero_stage 1, 2 or 3, nvme needs 3."""
+    """Storage of ZeRO's partitions between uses: none (on the device), cpu (main memory, needs zero_stage 1, 2 or 3) or nvme
+    (files under offload_dir, needs zero_stage 3)."""
     offload_dir: str | None = free(None)
     """Folder on a fast disk, for nvme."""
     frozen: list[str] = immutable([])
-    """Regular expressions; a parameter in whose name one is found is not trained, for example [embed]."""
+    """Regular expressions of parameter names that are not trained, for example [embed]."""
     lora: LoraConfig = field(default_factory=LoraConfig)
     micro_batch_tokens: int = free(8192, unit="tokens")
-    """Tokens in one forward pass of a rank, padding included; a longer sequence has a pass of its own."""
+    """Tokens in one forward pass of a rank, padding included. A longer sequence runs alone."""
     logit_tokens: int = free(4096, unit="tokens")
-    """Tokens whose logits exist at once: with more of them in a pass they are computed in pieces, twice."""
+    """Tokens whose logits exist at once. A pass with more tokens computes them in pieces, twice."""
     recompute: Recomputed = free("none")
-    """What is computed again in the backward pass instead of kept: none, selective (the insides of Mamba-2 scans; fused
-    attention keeps none) or full (whole layers; needs shared_prompts=false)."""
+    """Activations that the backward pass recomputes: none, selective (inside Mamba-2 scans; fused attention keeps none) or
+    full (whole layers; needs shared_prompts=false)."""
     threads: int = free(1)
     """CPU threads of a rank that has the machine to itself."""
     threads_during_generation: int = free(1)
-    """CPU threads of a rank while engines generate beside it; threads that fight for a core cost ten times their work."""
+    """CPU threads of a rank while engines generate on the same machine. Oversubscribed cores are ten times slower."""
     shared_prompts: bool = free(True)
-    """Whether the answers to a prompt share one pass over it, forward and backward, where that is faster."""
+    """Whether the answers to a prompt share one pass over it, forward and backward, if that is faster."""
     train_router: bool = immutable(True)
-    """Whether the routers of expert layers are trained; else they stay as they were loaded."""
+    """Whether the routers of expert layers are trained. If not, they stay as loaded."""
     router_replay: bool = immutable(False)
-    """Whether expert layers use the experts that the engine chose, as its routers recorded them."""
+    """Whether expert layers reuse the experts that the engine's routers chose."""
     float32_head: bool = immutable(False)
-    """Whether the output layer multiplies in float32, in the learner and in the engines alike."""
+    """Whether the output layer multiplies in float32, in the learner and in the engines."""
     wire_dtype: WireDtype = immutable("float32")
-    """Type in which weights are pushed to the engines: float32, bfloat16 or float16."""
+    """Type of the weights in a push to the engines: float32, bfloat16 or float16."""
     transport: str = free(AUTO)
-    """What a weight push travels by: shared_memory (engines on other hosts get it through Ray's object store), broadcast (in
-    buckets from up to 8 ranks to all engines, by NCCL if each has a GPU of its own, by gloo if there are none), cuda_ipc (one
-    engine on the learner's only GPU) or auto: the run chooses by its cluster, and says what."""
+    """Transport of a weight push: shared_memory (through Ray's object store to other hosts), broadcast (in buckets from up
+    to 8 ranks to all engines, by NCCL if each has its GPU, by gloo without GPUs), cuda_ipc (one engine on the learner's
+    only GPU) or auto (chosen by the cluster, and logged)."""
 
     max_skipped: int = free(5, unit="steps")
-    """Steps that may be skipped in a row, where loss or gradient is not finite or nothing is left to train on; then the run
-    ends."""
+    """Maximum of consecutive skipped steps before the run ends. A step is skipped if loss or gradient is not finite, or if
+    no token is trained."""
     collective_timeout_s: float = free(600.0, unit="seconds")
-    """How long a rank waits for the others, and in a broadcast for the engines, in one operation, in seconds."""
+    """Timeout of one collective operation between ranks, and of a broadcast to engines, in seconds."""
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -139,41 +139,41 @@ class LearnerConfig:
         self._check_partitioning()
         self._check_passes()
         if self.transport == "ray":
-            LOG.warning("learner.transport=ray is read as %s: there is no such transport any more", AUTO)
+            LOG.warning("learner.transport=ray is no longer supported; using %s", AUTO)
             object.__setattr__(self, "transport", AUTO)
         one_of("learner.transport", self.transport, (AUTO, *TRANSPORTS))
 
     def _check_partitioning(self) -> None:
-        """Raise `ValueError` where the ZeRO stage can't do what is asked of it."""
+        """Raise `ValueError` if the ZeRO stage does not support these settings."""
         if self.bf16 and self.zero_stage == 0:
             raise ValueError("learner.bf16=true with learner.zero_stage=0: set learner.zero_stage to 1, 2 or 3")
         least = {"none": 0, "cpu": 1, "nvme": 3}[self.offload]
         if self.zero_stage < least:
             raise ValueError(
-                f"learner.offload={self.offload} with learner.zero_stage={self.zero_stage}: needs {least} or more"
+                f"learner.offload={self.offload} with learner.zero_stage={self.zero_stage}: set zero_stage to {least} or more"
             )
         if (self.offload == "nvme") != (self.offload_dir is not None):
             raise ValueError(
-                f"learner.offload_dir={self.offload_dir} with learner.offload={self.offload}: name a folder for nvme, "
-                f"and none otherwise"
+                f"learner.offload_dir={self.offload_dir} with learner.offload={self.offload}: nvme needs a folder, "
+                f"other values need null"
             )
 
     def _check_passes(self) -> None:
-        """Raise `ValueError` where forward and backward passes can't be as asked for."""
+        """Raise `ValueError` if the settings of forward and backward passes contradict each other."""
         if self.lora.rank and self.frozen:
             raise ValueError(
-                f"learner.lora.rank={self.lora.rank} with learner.frozen={self.frozen}: adapters freeze all else; set "
-                f"learner.frozen=[]"
+                f"learner.lora.rank={self.lora.rank} with learner.frozen={self.frozen}: LoRA freezes all other weights; "
+                f"set learner.frozen=[]"
             )
         if self.recompute == "full" and self.shared_prompts:
             raise ValueError(
-                "learner.recompute=full with learner.shared_prompts=true: a layer that runs again would add to the "
-                "prompt's cache again; set learner.shared_prompts=false, or learner.recompute=selective"
+                "learner.recompute=full with learner.shared_prompts=true: a recomputed layer would extend the prompt's "
+                "cache twice; set learner.shared_prompts=false, or learner.recompute=selective"
             )
 
 
 def require_together(optim: OptimConfig, learner: LearnerConfig, *, setting: str = "optim") -> None:
-    """Raise `ValueError` where the optimiser, which stands under `setting`, can't run on a learner spread like this."""
+    """Raise `ValueError` if the optimiser, named `setting` in messages, can't run with the learner's ZeRO stage."""
     if optim.kind == "muon" and learner.zero_stage:
         raise ValueError(
             f"{setting}.kind=muon with learner.zero_stage={learner.zero_stage}: above stage 0 DeepSpeed clips Muon's update "

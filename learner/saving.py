@@ -1,4 +1,4 @@
-"""The saving of a checkpoint in two parts: copied to main memory while training waits, written while it goes on."""
+"""Saving of a checkpoint in two parts: copy to main memory while training waits, then write during training."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -15,19 +15,19 @@ from temper.learner.training_state import STATE_FOLDER, CheckpointFacts, model_b
 from temper.rollout.weights.host_memory import SPARE, available_bytes
 
 HEADERS_BYTES = 2**20
-"""Of a checkpoint's files, and its small ones, at the most."""
+"""Upper bound of headers and small files of a checkpoint."""
 
 
 class PendingCheckpoint:
-    """What a rank has copied and not written yet."""
+    """The copied but unwritten pieces of a rank."""
 
     def __init__(self) -> None:
         self._pieces: deque[tuple[Piece, Path]] = deque()
 
     def add(self, pieces: Iterable[tuple[Piece, Path]], *, hold: bool) -> bool:
-        """Take the pieces of a checkpoint, each with its directory: to `hold` them, else each is written as it comes.
+        """Store the pieces of a checkpoint, each with its directory, if `hold` is set. Otherwise write each at once.
 
-        Returns whether any is held. What is left of a checkpoint that was given up is forgotten.
+        Returns whether pieces remain to be written. Pieces of an abandoned checkpoint are discarded.
         """
         self._pieces = deque()
         if hold:
@@ -38,7 +38,7 @@ class PendingCheckpoint:
         return bool(self._pieces)
 
     def write(self) -> None:
-        """Write what is held, which frees its memory piece by piece. May be called in another thread than `add`."""
+        """Write the pieces and free their memory one by one. May run in another thread than `add`."""
         pieces, self._pieces = self._pieces, deque()
         while pieces:
             piece, directory = pieces.popleft()
@@ -48,7 +48,7 @@ class PendingCheckpoint:
 def checkpoint_pieces(
     engine: DeepSpeedEngine, target: Path, *, rank: int, facts: CheckpointFacts, tokenizer: dict[str, bytes]
 ) -> Iterator[tuple[Piece, Path]]:
-    """Yield a rank's part of the checkpoint `target`, copied, each piece with its directory. Collective over the ranks."""
+    """Yield a rank's copied pieces of the checkpoint `target`, each with its directory. Collective over the ranks."""
     state = target / STATE_FOLDER
     state.mkdir(parents=True, exist_ok=True)
     first = rank == 0
@@ -63,7 +63,7 @@ def checkpoint_pieces(
 
 
 def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
-    """Return the bytes of a checkpoint of the model, at the most. To be asked before the model is partitioned."""
+    """Return an upper bound of a checkpoint's bytes. Call it before the model is partitioned."""
     parameters = dict(model.named_parameters())
     adapters = sum(p.numel() for name, p in parameters.items() if is_adapter(name))
     weights = sum(p.numel() for p in parameters.values()) - adapters
@@ -74,7 +74,7 @@ def checkpoint_bytes(model: PreTrainedModel, *, bf16: bool) -> int:
 
 
 def has_room(nbytes: int) -> bool:
-    """Return whether main memory has room for a copy of so many bytes."""
+    """Return whether main memory has room for a copy of `nbytes` bytes."""
     available, total = available_bytes()
     return available - nbytes > SPARE * total
 
@@ -84,15 +84,15 @@ def random_file(rank: int) -> str:
 
 
 def random_states() -> dict[str, torch.Tensor]:
-    """Return the states of torch's random generators: the CPU's, and the device's where there is one."""
+    """Return the states of torch's random generators: the CPU's, and the GPU's if there is one."""
     states = {"cpu": torch.get_rng_state()}
     return states | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
 
 
 def read_random_states(file: Path) -> None:
-    """Go on with the random states of a rank's file; that of a device only where there is one.
+    """Restore the random states of a rank's file; the GPU's only if there is one.
 
-    A rank that was not there when the checkpoint was made has none, and keeps its own.
+    A rank that is new since the checkpoint has no file and keeps its state.
     """
     if not file.exists():
         return

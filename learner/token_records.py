@@ -1,7 +1,7 @@
-"""What a step made of the tokens of each answer: kept until the next step, for whoever writes the answers down.
+"""Per-token results of a step, kept until the next step for the trajectory files.
 
-Suffixes: `_BT` one entry per sequence and token of a micro-batch, `_T` one per trained token of an answer, which are those
-that were sampled and not forced, in their order over all turns.
+Suffixes: `_BT` one entry per sequence and token of a micro-batch, `_T` one per trained token of an answer: sampled, not
+injected, in order over all turns.
 """
 
 import math
@@ -19,16 +19,16 @@ from temper.learner.losses.policy import TokenTerms
 from temper.rollout.token_arrays import Floats
 
 DIGITS = 5
-"""Digits behind the point of what is written: a gap of log-probabilities below them is one of float32's own."""
+"""Decimal places of log-probabilities. Smaller differences are float32 rounding."""
 FACTOR_DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
-    """The tokens of one answer in the first update of a step that it had a part in. `place`: see `TrainingSample`.
+    """The tokens of one answer in the first update of a step that includes it. `place`: see `TrainingSample`.
 
-    `logprobs_T` are the trainer's before the step's first update, at the temperature of sampling; `factors_T` what a
-    token's loss was multiplied by, 0 where it was left out, and `mask_reasons_T` the `MaskReason` that says why.
+    `logprobs_T` are the trainer's before the step's first update, at the sampling temperature. `factors_T` are loss factors,
+    0 if masked, and `mask_reasons_T` the `MaskReason` of each token.
     """
 
     place: int
@@ -38,7 +38,7 @@ class TokenRecord:
     mask_reasons_T: NDArray[np.int8]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as plain JSON data. Values that are all the same are one; reasons are runs of [first, count]."""
+        """Return the record as JSON data. Equal values become one value; mask reasons are runs of [first, count]."""
         runs: dict[str, list[list[int]]] = {}
         first = 0
         for reason, members in groupby(self.mask_reasons_T.tolist()):

@@ -1,4 +1,4 @@
-"""The learner's ranks, seen as one."""
+"""The learner's ranks as one object."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
@@ -26,13 +26,13 @@ from temper.rollout.weights.transports import Receivers
 
 T = TypeVar("T")
 FAILURE_S = 20.0
-"""How long the death of a rank may take to be known after the others noticed that it no longer answers them, in seconds."""
+"""Seconds until the failure of a rank is known after other ranks lose their connection to it."""
 
 
 class RankHandle:
-    """One rank as the group sees it, wherever its process runs. Every call of the process raises `LearnerDied` if it has ended.
+    """One rank as seen by the group, on any machine. Its calls raise `LearnerDied` if the process has ended.
 
-    The group calls the methods of `learner/worker.py` by their names.
+    The group calls the methods of `learner/worker.py` by name.
     """
 
     def __init__(self, process: Process, *, number: int) -> None:
@@ -41,36 +41,35 @@ class RankHandle:
 
     @property
     def place(self) -> Place | None:
-        """Where it runs, or None before it runs."""
+        """Where the rank runs, or None before it runs."""
         return self.process.place
 
     async def heartbeat(self) -> Heartbeat:
         return await self.process.call("heartbeat")
 
     def kill(self) -> None:
-        """End the process at once; a call that waits raises `LearnerDied`."""
+        """End the process at once. A waiting call raises `LearnerDied`."""
         self.process.kill()
 
 
 class TrainerGroup:
-    """Every call goes to all ranks at once, since each is a collective: without one of them it fails or waits in the others.
-    For the same reason calls reach all ranks in one order, whoever makes them beside each other.
+    """Calls all ranks at once, in one order for all callers. Each call is a collective and blocks if a rank is missing.
 
-    Where a rank dies in a call, that raises `LearnerDied`, whatever the other ranks made of it.
+    If a rank dies in a call, the call raises `LearnerDied`, regardless of the other ranks' results.
     """
 
     def __init__(self, ranks: Sequence[RankHandle], *, engine_processes: int) -> None:
-        """Group these ranks, whose weights go to engines of so many processes each."""
+        """Group these ranks. Their weights go to engines of `engine_processes` processes each."""
         self.ranks = ranks
         self.stuck = False
-        """Whether a rank may be in the middle of a call for ever: it was given up, or has failed in another rank alone."""
+        """Whether a rank may block in a call forever, because the call was abandoned or failed in only some ranks."""
         self._loss = LossConfig()
         self._delivery = Delivery(self, processes=engine_processes)
         self._on_device = True
-        self._shares_devices = False  # whether the ranks' devices are others' too, between steps
+        self._shares_devices = False  # whether engines use the same devices between steps
 
     def processes(self, *, restarts: int = 0) -> list[ProcessInfo]:
-        """Return what each rank does, of a group that was made again so often."""
+        """Return each rank's state; `restarts` is the group's number of restarts."""
         state: ProcessState = "serving" if self._on_device else "asleep"
         return [ProcessInfo(name=rank.name, state=state, process=rank, restarts=restarts) for rank in self.ranks]
 
@@ -80,7 +79,7 @@ class TrainerGroup:
     async def load(
         self, model_dir: Path, *, optim: OptimConfig, loss: LossConfig, total_steps: int, teacher: Path | None = None
     ) -> None:
-        """Load a model with a fresh optimiser, to learn from a teacher if one is given."""
+        """Load a model with a fresh optimiser, and a teacher if given."""
         self._loss = loss
         teacher_dir = None if teacher is None else str(teacher)
         named = {"optim": optim, "total_steps": total_steps, "teacher_dir": teacher_dir}
@@ -93,7 +92,7 @@ class TrainerGroup:
         await self._call_all("use_threads", threads)
 
     async def set_onloaded(self, *, weights: bool, states: bool) -> None:
-        """Have the weights, and all else that training needs, on the ranks' devices from now on, or in main memory."""
+        """Move the weights, and all other training state, to the ranks' devices, or to main memory."""
         await self._call_all("set_onloaded", named={"weights": weights, "states": states})
         self._on_device = weights
         self._shares_devices = self._shares_devices or not (weights and states)
@@ -103,9 +102,9 @@ class TrainerGroup:
         return {rank.name: one for rank, one in zip(self.ranks, held, strict=True)}
 
     async def step(self, *batches: TrainBatch, epochs: int = 1) -> dict[str, float]:
-        """Update from each of these mini-batches of so many `epochs`. The metrics are over all of them.
+        """Update once per mini-batch, over `epochs` epochs. The metrics cover all updates.
 
-        Each rank is given its own share of them: all are put where they are read before any rank is called.
+        Each rank gets its share. All shares are in shared memory before any rank is called.
         """
         shares = [[batch.share(number) for batch in batches] for number in range(len(self.ranks))]
         own = await asyncio.gather(*(rank.process.put(one) for rank, one in zip(self.ranks, shares, strict=True)))
@@ -114,17 +113,17 @@ class TrainerGroup:
         return (await self._call(calls))[0]
 
     async def token_records(self) -> list[TokenRecord]:
-        """Return what the last step made of the tokens of each answer that it trained."""
+        """Return the per-token results of the last step, for each trained answer."""
         return [record for own in await self._call_all("token_records") for record in own]
 
     async def publish(self, version: WeightVersion) -> Push:
-        """Have the weights ready to be sent or read; returns what was published and how it is delivered."""
+        """Prepare the weights for sending or reading. Return the manifest and the delivery."""
         manifest = (await self._call_all("publish", version.step))[0]
         assert manifest is not None, "rank 0 returns it"
         return Push(manifest=manifest, delivery=self._delivery)
 
     async def merge_reason(self) -> str:
-        """Return why pushes carry adapters merged into the weights; empty where adapters travel alone."""
+        """Return why pushes carry adapters merged into the weights; empty if adapters travel alone."""
         return await self.ranks[0].process.call("merge_reason")
 
     async def host(self) -> str:
@@ -134,25 +133,25 @@ class TrainerGroup:
         return self.ranks[0].process.begin("offer", version, named={"whole": whole, "receivers": receivers})
 
     async def send(self, version: int) -> None:
-        """Do the ranks' part while the engines take the last push. It ends by itself, also where nobody waits for it."""
+        """Run the ranks' part of the last push while the engines receive it. It ends by itself, even if nobody waits."""
         await self._call([rank.process.call("send", version) for rank in self.ranks], ends=True)
 
     async def checkpoint_bytes(self) -> int:
         return (await self._call_all("checkpoint_bytes"))[0]
 
     async def save(self, directory: Path) -> bool:
-        """Copy model and optimiser, for `write` to write them while the ranks go on.
+        """Copy model and optimiser to main memory, so that `write` writes them during training.
 
-        Returns whether there is something left to write: rank 0, which holds all but the random states, writes at once
-        where main memory has no room for the copy, beside what is put aside next where devices are shared.
+        Returns whether pieces remain to be written. Rank 0 holds all but the random states. It writes at once if main memory
+        has no room for the copy plus, on shared devices, the next offload.
         """
         spare = await self._offload_bytes() if self._shares_devices else 0
         return (await self._call_all("save", str(directory), named={"beside": True, "spare": spare}))[0]
 
     async def _offload_bytes(self) -> int:
-        """Return the bytes of main memory that the ranks on the machine of rank 0 need to leave their devices.
+        """Return the bytes of main memory that the ranks on rank 0's machine need to offload.
 
-        On a CPU that is none: what they put aside they free.
+        On a CPU that is 0: offloading frees as much as it copies.
         """
         held = await self._call_all("memory_usage")
         there = [one for rank, one in zip(self.ranks, held, strict=True) if _node(rank) == _node(self.ranks[0])]
@@ -162,11 +161,11 @@ class TrainerGroup:
         await self._call_all("write")
 
     async def restore(self, directory: Path) -> None:
-        """Read the optimiser, schedule and random state that `save` wrote."""
+        """Read the optimiser, schedule and random state of a checkpoint."""
         await self._call_all("restore", str(directory))
 
     async def close(self) -> None:
-        """Stop the ranks: at once where they may be in the middle of a call."""
+        """Stop the ranks. Stuck ranks are killed."""
         if self.stuck:
             self.kill()
         else:
@@ -180,7 +179,7 @@ class TrainerGroup:
         return await self._call([rank.process.call(method, *args, named=named) for rank in self.ranks])
 
     async def _call(self, calls: Sequence[Awaitable[T]], *, ends: bool = False) -> list[T]:
-        """Return what the ranks answer to a call to each, which `ends` in each that lives even where others are missing."""
+        """Return the ranks' results. A call that `ends` returns in each living rank even if others are missing."""
         answers = [asyncio.ensure_future(call) for call in calls]
         try:
             return list(await asyncio.gather(*answers))
@@ -191,7 +190,7 @@ class TrainerGroup:
             self.stuck = True
             raise
         except Exception as error:
-            before, self.stuck = self.stuck, self.stuck or not ends  # for whoever gives up waiting meanwhile
+            before, self.stuck = self.stuck, self.stuck or not ends  # in case the caller stops waiting
             if (death := await _find_failure(answers)) is not None:
                 self.stuck = True
                 raise death from error
@@ -208,9 +207,9 @@ def _node(rank: RankHandle) -> str | None:
 
 
 async def _find_failure(answers: Sequence[asyncio.Future[T]]) -> LearnerDied | None:
-    """Return the death of a rank among the answers of all, of which one has failed; None where no rank has died.
+    """Return the `LearnerDied` among the results, of which one has failed, or None if no rank has died.
 
-    The others notice that a connection broke, mostly before it is known that the process at its end has died.
+    Other ranks often notice a broken connection before the process is known to be dead.
     """
     deadline = monotonic() + FAILURE_S
     while True:

@@ -1,38 +1,38 @@
-"""What lies in a checkpoint beside the model: the folder of the training state, and the facts in it; how large both are."""
+"""The training state of a checkpoint: its folder, its facts, and the sizes of model and state."""
 
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 STATE_FOLDER = "learner"
-"""Folder of a checkpoint for what Hugging Face's format has no place for."""
+"""Folder of a checkpoint for state that has no place in Hugging Face's format."""
 FACTS = f"{STATE_FOLDER}/facts.json"
 FLOAT32, BFLOAT16 = 4, 2
 
 
 def model_bytes(weights: int, *, bf16: bool, buffers: int = 0) -> int:
-    """Return the bytes of a model in a checkpoint: `weights` in the type that computes them, `buffers` in float32."""
+    """Return the bytes of a model in a checkpoint: `weights` in the computing type, `buffers` in float32."""
     return weights * (BFLOAT16 if bf16 else FLOAT32) + buffers * FLOAT32
 
 
 def state_bytes(trained: int, *, bf16: bool, adapters: int = 0) -> int:
-    """Return the bytes of the training state of so many parameters, at the most.
+    """Return an upper bound of the training state's bytes for `trained` parameters.
 
-    It is AdamW's two moments, in bfloat16 the float32 weights too, and the `adapters` among them, which the model has merged.
+    AdamW's two moments, in bfloat16 also the float32 weights, and the `adapters`, which the saved model has merged.
     """
     return trained * FLOAT32 * (3 if bf16 else 2) + model_bytes(adapters, bf16=bf16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFacts:
-    """What a learner must know to continue from a checkpoint."""
+    """The facts that a learner needs to resume from a checkpoint."""
 
     steps: int
-    """Updates done."""
+    """Number of updates done."""
     bf16: bool
-    """Whether they were computed in bfloat16."""
+    """Whether the updates were computed in bfloat16."""
     start: str
-    """The model that the stage began with, seen from the stage's folder: a run's folder may be moved."""
+    """The initial model of the stage, relative to the stage's folder, because a run's folder may move."""
 
     @classmethod
     def read(cls, checkpoint: Path) -> "CheckpointFacts":

@@ -1,6 +1,6 @@
-"""One update of the model: the loss of a micro-batch, what is fixed before the first of several updates, and the metrics.
+"""One update of the model: the loss of a micro-batch, values fixed before several updates, and the metrics.
 
-Suffixes: `_BT` one entry per sequence and token of a micro-batch, `_N` trained token of all of them.
+Suffixes: `_BT` one entry per sequence and token of a micro-batch, `_N` trained token of all micro-batches.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +27,9 @@ from temper.learner.models.scorer import Scorer, Scores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedValues:
-    """Log-probabilities of the old policy and of the reference, and the advantages; None where they are not fixed.
+    """Log-probabilities of the old policy and the reference, and the advantages, or None if not fixed.
 
-    They are fixed before the first update of a batch, because an update changes the model that they are computed with.
+    They are computed before the first update of a batch, because an update changes the model.
     """
 
     old_BT: torch.Tensor | None = None
@@ -39,8 +39,8 @@ class FixedValues:
 
 NO_FIXED_VALUES = FixedValues()
 MAX_LOGPROB_DIFF, MAX_LOGPROB_DIFF_ON_CPU = 0.05, 0.001
-"""Most nats a token by which kernels may differ between equal weights, as a mean. On a GPU all rounding of bfloat16 together
-makes 0.01 to 0.02; on a CPU a layer that runs a single token makes 1e-6 in float32."""
+"""Maximum mean difference in nats per token between kernels at equal weights. On a GPU bfloat16 rounding causes 0.01 to
+0.02. On a CPU a layer that runs a single token causes 1e-6 in float32."""
 
 
 def compute_loss(
@@ -53,11 +53,11 @@ def compute_loss(
     fixed: FixedValues = NO_FIXED_VALUES,
     starts: bool = False,
 ) -> Loss:
-    """Run the model on a micro-batch and return the loss; `reference` is what the model is held against, if anything.
+    """Run the model on a micro-batch and return the loss, compared with `reference` if given.
 
-    `fixed` replaces the values that are computed here. The reference runs first: where it is the policy without its
-    adapters, a pass between the policy's and the backward one would have ZeRO-3 gather the whole model. A model that `starts`
-    is its reference still: with it the call is collective, and raises `ValueError` if they differ.
+    `fixed` replaces values that are otherwise computed here. The reference runs first: if it is the policy without adapters,
+    a pass between the policy's forward and backward pass would make ZeRO-3 gather the whole model. With `starts` the model
+    still equals its reference. The call is then collective and raises `ValueError` if they differ.
     """
     ids_BT, weights_BT = _ids_and_weights(micro_batch, engine.device)
     trained_BT = weights_BT > 0
@@ -105,11 +105,8 @@ def compute_fixed_values(
     reference: Reference | None,
     on_progress: Callable[[], None],
 ) -> list[list[FixedValues]]:
-    """Compute what is fixed for each micro-batch of each mini-batch's share of this rank, and call `on_progress` after each.
-
-    A collective.
-    """
-    engine.train(noise=False)  # as in the updates, so that the first ratio is 1 to the last digit
+    """Compute the fixed values for each micro-batch of this rank's shares; call `on_progress` after each. Collective."""
+    engine.train(noise=False)  # as in the updates, so that the first ratio is exactly 1
     micro_batches = [micro_batch for share in shares for micro_batch in share]
     known = []
     for micro_batch in micro_batches:
@@ -125,7 +122,7 @@ def compute_fixed_values(
 def compute_logprobs(
     policy: Scorer, micro_batch: MicroBatch, *, reference: Reference | None, device: torch.device
 ) -> FixedValues:
-    """Compute the log-probabilities that the policy, and the reference if any, give to the trained tokens now."""
+    """Compute the current log-probabilities of the trained tokens under the policy, and the reference if given."""
     ids_BT, weights_BT = _ids_and_weights(micro_batch, device)
     scored = partial(_score, micro_batch=micro_batch, ids_BT=ids_BT, wanted_BT=weights_BT > 0)
     with torch.no_grad():
@@ -137,10 +134,10 @@ def compute_logprobs(
 
 
 def _require_equal(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor, trained_BT: torch.Tensor) -> None:
-    """Raise `ValueError`, on every rank, if a model that was not updated yet differs from its reference.
+    """Raise `ValueError`, on every rank, if a model before its first update differs from its reference.
 
-    Both run the same kernels on equal weights. But how a matrix lies in memory has a part in the choice of a kernel, on a GPU
-    and for a single row on a CPU too: another one adds in another order.
+    Both run on equal weights. The memory layout of a matrix can change the chosen kernel, on a GPU and for a single row on a
+    CPU. Another kernel adds in another order.
     """
     gap = ((logprobs_BT - ref_BT).abs() * trained_BT).sum()
     sums = sum_over_ranks({"gap": gap.double().cpu(), "tokens": trained_BT.sum().double().cpu()})
@@ -149,14 +146,13 @@ def _require_equal(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor, trained_BT: 
         MAX_LOGPROB_DIFF if logprobs_BT.is_cuda else MAX_LOGPROB_DIFF_ON_CPU
     ):  # not a number: the step is skipped
         raise ValueError(
-            f"the model and its reference have the same weights before the first update, but their log-probabilities differ "
-            f"by {mean:.2g} nats a token: a divergence would count this error. Set learner.bf16=false, or train "
-            "without a reference"
+            f"before the first update the log-probabilities of model and reference differ by {mean:.2g} nats per token, at "
+            "equal weights; the KL term would include this error. Set learner.bf16=false, or train without a reference"
         )
 
 
 def sum_over_ranks(totals: dict[str, torch.Tensor]) -> dict[str, float]:
-    """Add up the sums of all ranks. Every rank has the same names, in the same order."""
+    """Sum over all ranks. Every rank passes the same names in the same order."""
     values = torch.stack(list(totals.values()))
     if torch.cuda.is_available():
         values = values.cuda()  # nccl moves device memory only
@@ -171,10 +167,10 @@ def subtract_divergence(
     loss: LossConfig,
     summed: Callable[[dict[str, torch.Tensor]], dict[str, float]] = sum_over_ranks,
 ) -> list[FixedValues]:
-    """Add advantages that have paid for the divergence still to come and are normalised after that, over all tokens.
+    """Add advantages that subtract the divergence still to come and are then normalised over all tokens.
 
-    A_t = R - beta sum over i >= t of KL(i), less its mean over the trained tokens of the batch, divided by its (population)
-    deviation over them. Hu et al., "REINFORCE++", eq. 8 to 10, 2025; the baseline, if any, is in R.
+    A_t = R - beta sum over i >= t of KL(i), minus its mean over the trained tokens of the batch, divided by the (population)
+    deviation. Hu et al., "REINFORCE++", eq. 8 to 10, 2025. R includes the baseline, if any.
     """
     paid, trained = [], []
     for known, micro_batch in zip(fixed, micro_batches, strict=True):
@@ -197,13 +193,13 @@ def subtract_divergence(
 
 
 def normalise_sums(sums: dict[str, float], *, denominator: float) -> dict[str, float]:
-    """Divide the loss by the batch's denominator, everything else by the weight of its tokens."""
+    """Divide the loss by the batch's denominator, all other sums by the weight of its tokens."""
     weight = sums.pop("weight")
     return {name: value / (denominator if name == "loss" else weight) for name, value in sums.items()}
 
 
 def average_updates(updates: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric over the updates that have it, and as `updates` how many changed the weights.
+    """Return the mean of each metric over the updates that have it. `updates` counts those that changed the weights.
 
     The learning rate is the last one.
     """
@@ -222,10 +218,10 @@ def _score(
     wanted_BT: torch.Tensor,
     entropy: bool = False,
 ) -> Scores:
-    """Score tokens at the temperatures at which their sequences were sampled.
+    """Score tokens at the sampling temperature of their sequence.
 
-    What was sampled from is softmax(z / T), so that is the policy whose ratio, divergence and entropy mean something: Huang et
-    al., "The N+ Implementation Details of RLHF with PPO: A Case Study on TL;DR Summarization", 2024.
+    The sampling policy is softmax(z / T), so ratio, divergence and entropy refer to it: Huang et al., "The N+ Implementation
+    Details of RLHF with PPO: A Case Study on TL;DR Summarization", 2024.
     """
     given_B = micro_batch.temperatures_B
     temperatures_B = None if given_B is None else torch.tensor(given_B, device=ids_BT.device)

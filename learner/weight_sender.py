@@ -1,4 +1,4 @@
-"""The learner's end of a weight push: rank 0 writes a segment that engines read, or each rank sends its share in buckets."""
+"""The learner's side of a weight push: rank 0 writes a segment that engines read, or each rank sends buckets."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -44,7 +44,7 @@ from temper.rollout.weights.transports import (
 Gathered = Iterable[dict[str, torch.Tensor]]
 Shapes = dict[str, tuple[int, ...]]
 MOST_SENDERS = 8
-"""Ranks that send buckets: each one is a process group in every engine, which costs seconds and memory of its device."""
+"""Maximum of ranks that send buckets. Each adds a process group to every engine, which costs seconds and device memory."""
 
 
 class TrainedModel(Protocol):
@@ -71,16 +71,16 @@ class TrainedModel(Protocol):
 
 
 class WeightSender:
-    """One rank's part in the pushes of one model at a time; `close` ends that, and the next push is of another model."""
+    """One rank's part in the pushes of one model. After `close` the next push may be of another model."""
 
     def __init__(self, config: LearnerConfig, *, rank: int, progress_counter: ProgressCounter) -> None:
         self._config, self._rank, self._progress_counter = config, rank, progress_counter
         self._transport = resolve_transport(config.transport)
         self._sender: SegmentSender | BucketSender | None = None
-        self._has_base = False  # whether the weights to which adapters are added were published
+        self._has_base = False  # whether the base weights of the adapters are published
 
     def publish(self, version: int, engine: TrainedModel) -> WeightManifest | None:
-        """Write the weights into a segment, or have them sent as they are. Rank 0 returns the manifest."""
+        """Write the weights into a segment, or announce them for buckets. Rank 0 returns the manifest."""
         sender = self._sender_of(engine)
         if isinstance(sender, BucketSender):
             manifest = sender.push(version)
@@ -101,7 +101,7 @@ class WeightSender:
             return written if self._rank == 0 else None
 
     def merge_reason(self, engine: TrainedModel) -> str:
-        """Return why pushes carry adapters merged into the weights; empty if they carry the adapters alone."""
+        """Return why pushes carry adapters merged into the weights; empty if they carry only the adapters."""
         config = self._config
         if not is_non_blocking(config.transport):
             return f"learner.transport={config.transport} carries whole weights"
@@ -115,18 +115,16 @@ class WeightSender:
         return ""
 
     def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
-        """Return what engines need to read the last push, on rank 0.
+        """Return the engines' access to the last push, on rank 0.
 
-        Raises `NoLongerHeld` if the last push is not this version, or this model's weights were not published yet.
+        Raises `NoLongerHeld` if the last push is not this version, or if this model's weights are not published yet.
         """
         if self._sender is None:
-            raise NoLongerHeld(
-                f"the weights of version {version} are not held here; call publish first, and ask rank 0"
-            )
+            raise NoLongerHeld(f"version {version} is not published on this rank; call publish first, and use rank 0")
         return self._sender.offer(version, whole=whole, receivers=receivers)
 
     def send(self, version: int, engine: TrainedModel) -> None:
-        """Send this rank's buckets while the engines receive the last push. A segment is read, not sent."""
+        """Send this rank's buckets while the engines receive the last push. Segments are read, not sent."""
         if isinstance(self._sender, BucketSender):
             with self._progress_counter.busy("send"):
                 self._sender.send(version, self._progress_counter.advance_each(engine.checkpoint_parameters()))
@@ -136,7 +134,7 @@ class WeightSender:
             self._sender.forget()
 
     def close(self) -> None:
-        """Free what is held for pushes of this model."""
+        """Free the memory of this model's pushes."""
         if self._sender is not None:
             self._sender.close()
             self._sender = None
@@ -169,10 +167,10 @@ class WeightSender:
 
 
 class SegmentSender:
-    """Writes versions of one model's weights into segments, or of its adapters beside weights that are written once.
+    """Writes versions of one model's weights into segments, or its adapters plus the base weights once.
 
-    `shapes` has the shapes of tensors by checkpoint name. `dtype` is the type on the wire. With `base_shapes` the tensors
-    are adapters to weights of these shapes, each of which counts `scale` times.
+    `shapes` has the tensor shapes by checkpoint name. `dtype` is the type on the wire. With `base_shapes` the tensors are
+    adapters of weights with these shapes, each scaled by `scale`.
     """
 
     def __init__(
@@ -203,9 +201,9 @@ class SegmentSender:
         return self._own.nbytes
 
     def push(self, version: int, *, gathered: Gathered, base: Gathered | None = None) -> WeightManifest:
-        """Write one version and describe it. The first push of adapters has a `base`, later ones travel alone.
+        """Write one version and describe it. The first push of adapters has a `base`, later ones do not.
 
-        Raises `ValueError` unless exactly the tensors known were gathered.
+        Raises `ValueError` unless exactly the known tensors were gathered.
         """
         self._last = None
         if base is not None:
@@ -214,14 +212,14 @@ class SegmentSender:
             self._base = self._bases.write(version, base)
         manifest = self._own.write(version, gathered)
         if self._bases is not None:
-            assert self._base is not None, "the first push brings the weights too"
+            assert self._base is not None, "the first push includes the weights"
             manifest = replace(manifest, adapted=Adapted(base=self._base, scale=self._scale, alone=base is None))
         self._last = manifest
-        release_free_memory()  # once a step: what the update took
+        release_free_memory()  # once a step: the memory of the update
         return manifest
 
     def offer(self, version: int, *, whole: bool, receivers: Receivers) -> object:
-        """Return what engines need to read the last push: of adapters with the weights if `whole`, or in the first push.
+        """Return the engines' access to the last push; for adapters with the weights if `whole`, or in the first push.
 
         Raises `NoLongerHeld` if the last push is not this version.
         """
@@ -233,7 +231,7 @@ class SegmentSender:
         return WithBase(adapters=own, base=make_offer(self._bases.last, receivers))
 
     def close(self) -> None:
-        """Free the segments. Engines that have one mapped keep reading it."""
+        """Free the segments. Engines that have mapped one keep reading it."""
         self._last = self._base = None
         for segments in (self._own, self._bases):
             if segments is not None:
@@ -241,19 +239,19 @@ class SegmentSender:
 
 
 class Segments:
-    """Segments of one layout that take turns: engines may still read the last one while the next is written."""
+    """Alternating segments of one layout: engines may still read the last one while the next is written."""
 
     def __init__(self, transport: str, *, shapes: Shapes, dtype: str, device: torch.device) -> None:
         self._transport, self._shapes, self._dtype, self._device = transport, shapes, dtype, device
         self._offsets, self.nbytes = layout(shapes, dtype=dtype)
-        self._memories: list[Memory] = []  # the one that was written last is the last
+        self._memories: list[Memory] = []  # in the order of writing
 
     @property
     def last(self) -> Memory:
         return self._memories[-1]
 
     def write(self, version: int, gathered: Gathered) -> WeightManifest:
-        """Write one version. Raises `ValueError` unless exactly the tensors known were gathered."""
+        """Write one version. Raises `ValueError` unless exactly the known tensors were gathered."""
         if len(self._memories) < COPIES:
             self._memories.append(allocate(self._transport, self.nbytes, device=self._device))
         else:
@@ -283,14 +281,16 @@ class Segments:
                 tensor_view(segment, dtype=dtype, shape=self._shapes[name], offset=self._offsets[name]).copy_(tensor)
                 missing.discard(name)
         if missing:
-            raise ValueError(f"{len(missing)} weights were not sent, such as {min(missing)}; load the model again")
+            raise ValueError(
+                f"{len(missing)} weights are missing from the push, such as {min(missing)}; load the model again"
+            )
 
 
 class BucketSender:
-    """One rank's part of pushes in buckets: its share of the parameters as they are, straight from its device.
+    """One rank's part of pushes in buckets: its share of the parameters, sent straight from its device.
 
-    Nothing is copied when a push is published. The push is over before the next update begins, and its weights are no longer
-    held after it. `shapes` and `dtype` are those of `SegmentSender`.
+    Publishing copies nothing. A push ends before the next update begins, and its weights are gone after it. `shapes` and
+    `dtype` are as in `SegmentSender`.
     """
 
     def __init__(
@@ -316,16 +316,16 @@ class BucketSender:
         self._joined: tuple[BucketGroup, ProcessGroup] | None = None
 
     def push(self, version: int) -> WeightManifest:
-        """Describe the weights as they are now, which are sent as this version. To be called on every rank."""
+        """Announce the current weights as this version. Call it on every rank."""
         self._last = WeightManifest.of(self._shapes, dtype=self._dtype, transport=BROADCAST, version=version)
         return self._last
 
     def forget(self) -> None:
-        """Take note that the weights are about to change."""
+        """Invalidate the last push before the weights change."""
         self._last = None
 
     def offer(self, version: int, *, whole: bool, receivers: Receivers) -> BucketGroup:
-        """Return where the engines of an audience join, on rank 0, which begins to listen there for a new audience.
+        """Return where the engines join, on rank 0. It opens a new store for new receivers.
 
         Raises `NoLongerHeld` if the last push is not this version.
         """
@@ -340,9 +340,9 @@ class BucketSender:
         return self._bucket_group
 
     def send(self, version: int, gathered: Gathered) -> None:
-        """Send this rank's buckets of what is gathered. To be called on every rank, after the offer.
+        """Send this rank's buckets of the gathered tensors. Call it on every rank, after the offer.
 
-        Raises `NoLongerHeld` like `offer`, and `RuntimeError` if an engine is missing for the seconds of the group.
+        Raises `NoLongerHeld` like `offer`, and `RuntimeError` if an engine is missing until the timeout.
         """
         try:
             manifest = require_held(self._last, version)
@@ -357,7 +357,7 @@ class BucketSender:
                 group = self._group(bucket_group, number)
                 send_buckets(group, bucket_group.buckets(manifest), left, rank=number, buffers=self._buffers)
             for _ in left:
-                continue  # gathering may be collective
+                continue  # gathering is collective
         except RuntimeError:
             self.close()  # nobody meets there again
             self._buffers = Buffers(self._device)  # one may still be on its way
@@ -385,6 +385,6 @@ class BucketSender:
 
 
 def sender_of(rank: int, *, ranks: int, senders: int) -> int | None:
-    """Return the number of a rank among the senders, spread evenly over the ranks, or None if it does not send."""
+    """Return a rank's number among the senders, which are spread evenly over the ranks, or None if it does not send."""
     number, rest = divmod(rank, ranks // senders)
     return number if rest == 0 and number < senders else None

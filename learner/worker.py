@@ -1,6 +1,6 @@
 """One rank of the learner: a plain class, made a Ray actor by the orchestrator, one per process.
 
-All ranks are told the same things in the same order; each computes its share of a batch.
+All ranks receive the same calls in the same order. Each computes its share of a batch.
 """
 
 import os
@@ -52,7 +52,7 @@ from temper.rollout.weights.transports import Receivers, require_usable
 
 
 class TrainerWorker:
-    """Trains one model at a time. Call `load` first; call it again for the next stage."""
+    """Trains one model at a time. Call `load` first, and again for the next stage."""
 
     def __init__(self, rank: int, world_size: int, master_addr: str, master_port: int, config: LearnerConfig) -> None:
         if world_size != config.ranks:
@@ -64,15 +64,15 @@ class TrainerWorker:
             MASTER_ADDR=master_addr,
             MASTER_PORT=str(master_port),
         )
-        freeze_gc()  # an engine of DeepSpeed that begins or ends asks for three collections
+        freeze_gc()  # DeepSpeed runs three collections when an engine begins or ends
         torch.set_num_threads(config.threads)
-        transformers_logging.set_verbosity_error()  # on a CPU it warns that GPU kernels are absent
+        transformers_logging.set_verbosity_error()  # on a CPU it warns about missing GPU kernels
         transformers_logging.disable_progress_bar()
         join_ranks(timeout_seconds=config.collective_timeout_s)
         self.rank = rank
         self.progress_counter = ProgressCounter()
         self.config = config
-        self.steps = 0  # updates done, which is what the schedule counts
+        self.steps = 0  # updates done, as counted by the schedule
         self.needed_bytes = 0
         self._pending = PendingCheckpoint()
         self._records: list[TokenRecord] = []
@@ -84,9 +84,8 @@ class TrainerWorker:
     def load(self, model_dir: str, *, optim: OptimConfig, total_steps: int, teacher_dir: str | None = None) -> None:
         """Load a model directory in Hugging Face format (safetensors), to train it from step 0.
 
-        The reference is the model itself as it is now, or a teacher. What was loaded before is freed. Raises `ValueError`
-        for a directory that holds no such model, for one without the expert layers that the configuration is about, and
-        for a transport that needs a GPU where there is none.
+        The reference is the initial model or a teacher. The previous model is freed. Raises `ValueError` if the directory
+        holds no such model, if the model lacks configured expert layers, or if the transport needs a GPU and there is none.
         """
         require_usable(self.config.transport)
         self.optim = optim
@@ -97,7 +96,7 @@ class TrainerWorker:
         self._build_engine(Path(model_dir))
 
     def _build_engine(self, model_dir: Path, adapters: Path | None = None) -> None:
-        """Make the engine of a model, with adapters as a checkpoint holds them, or new ones, where they are trained."""
+        """Build the engine of a model. Adapters, if trained, are new or read from a checkpoint's file."""
         self.close()
         model = read_model(model_dir)
         self.start_dir = model_dir
@@ -115,17 +114,17 @@ class TrainerWorker:
         self.replay = ExpertReplay(model, replay=self.config.router_replay, device=self.engine.device)
 
     def heartbeat(self) -> Heartbeat:
-        """Return the rank's signs of life; may be called from another thread while it computes."""
+        """Return the rank's heartbeat. May be called from another thread while it computes."""
         return self.progress_counter.heartbeat()
 
     def use_threads(self, threads: int) -> None:
         torch.set_num_threads(threads)
 
     def train(self, shares: Sequence[BatchShare], *, loss: LossConfig, epochs: int = 1) -> dict[str, float]:
-        """Make an update from this rank's share of each mini-batch. For metrics see `average_updates`.
+        """Update from this rank's share of each mini-batch. For metrics see `average_updates`.
 
-        They cover so many `epochs`, the first of which is recorded. If there are several, the old policy's
-        log-probabilities are taken before the first one.
+        The shares cover `epochs` epochs; the first is recorded. With several updates the old policy's log-probabilities are
+        computed before the first one.
         """
         with self.progress_counter.busy("train"):
             start = time.monotonic()
@@ -140,7 +139,7 @@ class TrainerWorker:
                 found = compute_fixed_values(
                     *model, [*distinct.values()], loss=loss, reference=reference, on_progress=advance
                 )
-                known = dict(zip(distinct, found, strict=True))  # a batch that is alone comes again in each epoch
+                known = dict(zip(distinct, found, strict=True))  # a single batch repeats in each epoch
                 fixed = [known[id(share.micro_batches)] for share in shares]
             updates = [
                 self.train_step(share, loss=loss, fixed=of_share, record=number < len(shares) // epochs)
@@ -153,10 +152,10 @@ class TrainerWorker:
     def train_step(
         self, share: BatchShare, *, loss: LossConfig, fixed: Sequence[FixedValues] | None = None, record: bool = False
     ) -> dict[str, float]:
-        """Make one update from this rank's share of a batch; returns metrics of the whole batch, the same on every rank.
+        """Update once from this rank's share of a batch; returns metrics of the whole batch, equal on every rank.
 
-        `skipped` is 1 if loss or gradient was not finite, or nothing is to be trained. Then nothing was changed. Raises
-        `ValueError` if a reference, whose weights the model starts with, gives other log-probabilities.
+        `skipped` is 1 if loss or gradient was not finite, or no token is trained. Then nothing changes. Raises `ValueError`
+        if the initial model and its reference give different log-probabilities.
         """
         if not share.trained_tokens:
             return {"skipped": 1.0}
@@ -183,7 +182,7 @@ class TrainerWorker:
         return metrics | {"grad_norm": norm, "learning_rate": rate, "skipped": float(not applied)}
 
     def token_records(self) -> list[TokenRecord]:
-        """Return what the last `train` made of the tokens of this rank's answers; nothing where none were sampled."""
+        """Return the per-token results of this rank's answers in the last `train`; empty unless answers were sampled."""
         return self._records
 
     def logprobs(self, samples: list[TrainingSample]) -> list[list[float]]:
@@ -191,7 +190,7 @@ class TrainerWorker:
         return compute_token_logprobs(self._engine(), self._replay(), samples)
 
     def set_onloaded(self, *, weights: bool, states: bool) -> None:
-        """Have the weights, and all else that it trains with, on the device from now on, or in main memory."""
+        """Move the weights, and all other training state, to the device, or to main memory."""
         with self.progress_counter.busy("set_onloaded"):
             if self.engine is not None:
                 self.engine.memory.set_onloaded(weights=weights, states=states)
@@ -199,7 +198,7 @@ class TrainerWorker:
                 self.reference.set_onloaded(weights=states)
 
     def memory_usage(self) -> MemoryUsage:
-        """Return what the rank has on its device, and the memory that it takes."""
+        """Return the memory usage of the rank, on its device and in total."""
         weights, states = (0, 0) if self.engine is None else self.engine.memory.nbytes()
         states += 0 if self.reference is None else self.reference.nbytes()
         return MemoryUsage(
@@ -210,11 +209,10 @@ class TrainerWorker:
         return self.needed_bytes
 
     def save(self, directory: str, *, beside: bool = False, spare: int = 0) -> bool:
-        """Write a checkpoint: the model and its tokenizer in Hugging Face format, and the state that training needs.
+        """Write a checkpoint: model and tokenizer in Hugging Face format, and the training state.
 
-        With `beside` it is copied to main memory, and `write` writes it while training goes on; where that has no room for
-        the copy, and for `spare` bytes that others will need, it is written at once. Returns whether there is something left
-        to write.
+        With `beside` it is copied to main memory and `write` writes it during training. It is written at once if main memory
+        has no room for the copy plus `spare` bytes. Returns whether pieces remain to be written.
         """
         target = Path(directory)
         start = os.path.relpath(self.start_dir, target.parent)
@@ -223,21 +221,21 @@ class TrainerWorker:
         return self._pending.add(pieces, hold=beside and has_room(self.needed_bytes + spare))
 
     def write(self) -> None:
-        """Write what `save` has copied. May be called from another thread while the model is trained on."""
+        """Write the pieces that `save` copied. May be called from another thread during training."""
         self._pending.write()
 
     def restore(self, directory: str) -> int:
-        """Continue from a checkpoint of this model; returns the number of updates done. Call `load` before.
+        """Resume from a checkpoint of this model; returns the number of updates done. Call `load` first.
 
-        The number of ranks and the ZeRO stage may be others than those that wrote it. Raises `ValueError` where its
-        optimiser state is not that of what is trained now, or computed in another type.
+        The number of ranks and the ZeRO stage may differ from the checkpoint's. Raises `ValueError` if its optimiser state
+        belongs to other parameters or another type.
         """
         state = Path(directory) / STATE_FOLDER
         facts = CheckpointFacts.read(Path(directory))
         if facts.bf16 != self.config.bf16:
-            raise ValueError(f"{directory} was written with learner.bf16={str(facts.bf16).lower()}; use that")
+            raise ValueError(f"{directory} was written with learner.bf16={str(facts.bf16).lower()}; set the same value")
         start = (Path(directory).parent / facts.start).resolve()
-        if self.config.lora.rank:  # the checkpoint's model is the sum of weights and adapters
+        if self.config.lora.rank:  # the checkpoint's model has the adapters merged
             self._build_engine(start, state / ADAPTERS_FILE)
         self.start_dir = start
         self._engine().load_state(state)
@@ -246,7 +244,7 @@ class TrainerWorker:
         return self.steps
 
     def publish(self, version: int) -> WeightManifest | None:
-        """Have the weights ready for a push; rank 0 returns what was published, the others None."""
+        """Prepare the weights for a push. Rank 0 returns the manifest, the others None."""
         return self.pushes.publish(version, self._loaded())
 
     def merge_reason(self) -> str:
@@ -256,16 +254,16 @@ class TrainerWorker:
         return self.pushes.offer(version, whole=whole, receivers=receivers)
 
     def send(self, version: int) -> None:
-        """Do this rank's part while the engines take the last push. See `WeightSender.send`.
+        """Run this rank's part while the engines receive the last push. See `WeightSender.send`.
 
-        Raises `NoLongerHeld` also where no model is loaded.
+        Raises `NoLongerHeld` also if no model is loaded.
         """
         if self.engine is None:
-            raise NoLongerHeld(f"the weights of version {version} are not held here: no model is loaded")
+            raise NoLongerHeld(f"version {version} is not available: no model is loaded; call load first")
         self.pushes.send(version, self.engine)
 
     def close(self) -> None:
-        """Free the model and the weights held for a push. The rank can `load` again."""
+        """Free the model and the weights of a push. The rank can `load` again."""
         self.pushes.close()
         self.replay = None
         if self.engine is not None:
@@ -276,14 +274,14 @@ class TrainerWorker:
             self.reference = None
 
     def load_reference(self) -> None:
-        """Read the weights that the stage began with, or the teacher's, to compare with: after `restore`, if that is called."""
+        """Load the stage's initial weights, or the teacher's, as reference. Call it after `restore`, if at all."""
         if self.reference is not None:
             return
         if self.config.lora.rank and self.teacher_dir is None:
             self.reference = UnadaptedModel(self._engine(), replay=self._replay())
             return
         model = read_model(self.teacher_dir or self.start_dir)
-        replay = self.config.router_replay and self.teacher_dir is None  # engines have not run a teacher's routers
+        replay = self.config.router_replay and self.teacher_dir is None  # engines do not run a teacher's routers
         self.reference = FrozenModel(model, learner=self.config, device=self._engine().device, replay=replay)
 
     def _reference(self) -> Reference:
@@ -293,7 +291,7 @@ class TrainerWorker:
 
     def _engine(self) -> DeepSpeedEngine:
         engine = self._loaded()
-        assert engine.memory.is_whole, "the model is aside: it computes when it has its device for itself"
+        assert engine.memory.is_whole, "the model is offloaded: reload it before it computes"
         return engine
 
     def _loaded(self) -> DeepSpeedEngine:

@@ -1,1 +1,1 @@
-"""From groups of trajectories to the arrays of micro-batches. No torch in here."""
+"""From groups of trajectories to the arrays of micro-batches. No torch in this package."""

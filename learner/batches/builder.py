@@ -1,4 +1,4 @@
-"""The batches of one learner: what it runs at once, said in one place for every stage and benchmark."""
+"""Builds the batches of every stage and benchmark from the learner's settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from temper.rollout.trajectory import Group
 
 
 def build_samples(loss: LossConfig, groups: Sequence[Group]) -> list[TrainingSample]:
-    """Return the samples of sampled answers as a loss trains them; see `samples_from_groups`."""
+    """Return the training samples of `groups` for this loss, see `samples_from_groups`."""
     return samples_from_groups(
         groups,
         advantage=loss.advantage,
@@ -25,7 +25,7 @@ def build_samples(loss: LossConfig, groups: Sequence[Group]) -> list[TrainingSam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchBuilder:
-    """Builds the batch of a step as the learner's settings have it; `pad_id` is that of the model's tokenizer."""
+    """Builds the batches of a step. `pad_id` is the pad token of the model's tokenizer."""
 
     config: LearnerConfig
     pad_id: int
@@ -46,7 +46,7 @@ class BatchBuilder:
     def build_from_groups(
         self, groups: Sequence[Group], loss: LossConfig, *, updates: int, epochs: int = 1
     ) -> list[TrainBatch]:
-        """Return the batches of a step on sampled answers, `updates` for each of its epochs, each epoch split anew."""
+        """Return the batches of a step: `updates` batches per epoch. Each epoch splits the samples anew."""
         samples = build_samples(loss, groups)
         splits = epochs if updates > 1 else 1  # a single batch is the same in each epoch
         batches = [

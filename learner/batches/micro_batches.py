@@ -19,13 +19,13 @@ from temper.rollout.trajectory import WeightVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """Arrays of one forward pass, of shape (B, T) or (B,). `weights_BT` is what a token counts for, 0 if untrained.
+    """Arrays of one forward pass, of shape (B, T) or (B,).
 
-    `temperatures_B` are those at which the samples were drawn; None where all are 1. `places_B` are the places of their
-    trajectories (`TrainingSample.place`), -1 for what is none; None where no row counts.
+    `weights_BT` is the loss weight of a token, 0 if untrained. `temperatures_B` are the sampling temperatures, None if all
+    are 1. `places_B` are `TrainingSample.place`, -1 without a trajectory, or None if no row counts.
 
-    With `prompts` a row begins with the last token of its prompt, without them with its first token. `experts` are those
-    of its forward passes, the prompts' first; in a pass beyond them the routers decide, and nothing is counted.
+    With `prompts` a row begins with the last token of its prompt, otherwise with its first token. `experts` belong to the
+    forward passes, the prompts' pass first. In passes beyond them the routers decide, and nothing is counted.
     """
 
     ids_BT: NDArray[np.int64]
@@ -45,7 +45,7 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShare:
-    """What one rank needs of an optimiser step: its micro-batches, and the numbers of the whole batch."""
+    """One rank's micro-batches of an optimiser step, and the numbers of the whole batch."""
 
     micro_batches: tuple[MicroBatch, ...]
     denominator: float
@@ -55,10 +55,10 @@ class BatchShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainBatch:
-    """One optimiser step: `micro_batches[rank]` has the same number of micro-batches for each rank.
+    """One optimiser step: `micro_batches[rank]` has the same length for each rank.
 
-    `denominator` is what the sum of the loss over all ranks is divided by. `samples` counts those that are trained,
-    `tokens` their tokens (no padding), `trained_tokens` those with loss; without any there are no micro-batches.
+    The sum of the loss over all ranks is divided by `denominator`. `samples` counts trained samples, `tokens` their tokens
+    without padding, `trained_tokens` the tokens with loss. If there are none, there are no micro-batches.
     """
 
     micro_batches: tuple[tuple[MicroBatch, ...], ...]
@@ -93,17 +93,17 @@ def build_batch(
     constant_length: int = 0,
     shared_prompts: bool = False,
 ) -> TrainBatch:
-    """Make one step's batch: samples of like length together, at most `micro_batch_tokens` with padding in a micro-batch.
+    """Build one step's batch of at most `micro_batch_tokens` tokens, padding included, per micro-batch.
 
-    Samples without a trained token are left out; where none is left, ranks have no micro-batch at all. A sample over the
-    budget has a micro-batch of its own. A rank with fewer micro-batches than another gets some of weight 0, since every
-    rank must take part in each collective operation. With `shared_prompts` the prompt of a group runs once where that
-    is cheaper (`learner/batches/packing.py`).
+    Samples of similar length run together. Samples without a trained token are dropped. If none remains, ranks have no
+    micro-batch. A sample over the budget runs alone. A rank with too few micro-batches gets some of weight 0, because every
+    rank takes part in each collective. With `shared_prompts` the prompt of a group runs once if that is cheaper
+    (`learner/batches/packing.py`).
 
-    aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025), sequence (mean over the
-    tokens of each sample, then over samples; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens, divided by
-    `constant_length` times the number of samples, those without a trained token included; Liu et al., "Understanding
-    R1-Zero-Like Training: A Critical Perspective", 2025).
+    aggregation: token (mean over the trained tokens of the batch; Yu et al., "DAPO", 2025), sequence (mean over the tokens
+    of each sample, then over samples; Shao et al., "DeepSeekMath", 2024) or constant (sum over tokens, divided by
+    `constant_length` times the number of all samples; Liu et al., "Understanding R1-Zero-Like Training: A Critical
+    Perspective", 2025).
     """
     trained = [sample for sample in samples if sample.trained_tokens]
     ids = [sample.ids for sample in trained]
@@ -130,7 +130,7 @@ def build_planned_batch(
     by_sample: bool = False,
     dummy_rows: int = 1,
 ) -> TrainBatch:
-    """Make the batch of a plan. `by_sample`: see `micro_batch`; `dummy_rows`: see `equalise_counts`."""
+    """Build the batch of a plan. `by_sample`: see `micro_batch`. `dummy_rows`: see `equalise_counts`."""
     shares = [[micro_batch(packed, samples, pad_id=pad_id, by_sample=by_sample) for packed in share] for share in plan]
     return TrainBatch(
         micro_batches=equalise_counts(shares, rows=dummy_rows),
@@ -146,9 +146,9 @@ def build_planned_batch(
 def micro_batch(
     plan: MicroBatchPlan, samples: Sequence[TrainingSample], *, pad_id: int, by_sample: bool = False
 ) -> MicroBatch:
-    """Make the arrays of the samples that a plan names by their places in `samples`; padded with `pad_id`.
+    """Build the arrays of the samples in a plan, padded with `pad_id`.
 
-    With `by_sample` the weights of a sample's tokens add up to 1, else each is 1.
+    With `by_sample` the weights of a sample's tokens sum to 1. Otherwise each weight is 1.
     """
     used = {row: samples[row] for item in plan for row in item.rows}
     rows = [(used[row], item.prompt) for item in plan for row in item.rows]
@@ -184,11 +184,10 @@ def micro_batch(
 
 
 def equalise_counts(shares: list[list[MicroBatch]], *, rows: int = 1) -> tuple[tuple[MicroBatch, ...], ...]:
-    """Give each rank the same number of micro-batches with prompts, and after them of those without.
+    """Give each rank the same number of micro-batches with prompts, followed by the same number without.
 
-    What is added has `rows` rows, which count for nothing.
-
-    Ranks must call the model's modules in the same order: under ZeRO-3 each call gathers parameters from all of them.
+    Added micro-batches have `rows` rows of weight 0. Ranks must call the model's modules in the same order, because under
+    ZeRO-3 each call gathers parameters from all ranks.
     """
     equal: list[list[MicroBatch]] = [[] for _ in shares]
     like = next((m for share in shares for m in share), None)
@@ -203,7 +202,7 @@ def equalise_counts(shares: list[list[MicroBatch]], *, rows: int = 1) -> tuple[t
 
 
 def dummy_micro_batch(like: MicroBatch, *, rows: int, shared: bool) -> MicroBatch:
-    """Take two tokens of each of the first rows, none of which counts; with `shared` behind a prompt of one."""
+    """Return two tokens of each of the first rows with weight 0, with `shared` after a prompt of one token."""
     return MicroBatch(
         ids_BT=like.ids_BT[:rows, :2],
         weights_BT=np.zeros_like(like.weights_BT[:rows, :2]),

@@ -1,6 +1,6 @@
-"""Which samples run together: micro-batches within a token budget, prompts that run once, and the split over ranks.
+"""Packing: micro-batches within a token budget, prompts that run once, and the split over ranks.
 
-A batch's plan has a list of micro-batches for each rank; a micro-batch is a list of items. A sample is named by its place in
+A batch's plan has a list of micro-batches for each rank. A micro-batch is a list of items. A sample is named by its index in
 the list of all samples.
 """
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from temper.learner.batches.shared_prefixes import SharedPrefix
 
 PASS_TOKENS = 96
-"""What a pass through the model costs beside its tokens, in tokens: operations take time however small they are. Measured
-by `tests/bench/learner.py`'s shapes on a CPU core with 0.7 M parameters: 90, and 180 more for shared prompts."""
+"""Fixed cost of a forward pass, in tokens. Measured with the shapes of `tests/bench/learner.py` on a CPU core with 0.7 M
+parameters: 90, plus 180 for shared prompts."""
 MARGIN = 0.9
-"""A plan with shared prompts is taken where it costs less than this times the plan without."""
+"""A plan with shared prompts is used if it costs less than this factor times the plan without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackItem:
-    """Samples whose first `prompt` tokens run once; `length` is the longest rest. Without a prompt: one sample."""
+    """Samples whose first `prompt` tokens run once. `length` is the longest rest. Without a prompt: one sample."""
 
     rows: tuple[int, ...]
     prompt: int
@@ -26,7 +26,7 @@ class PackItem:
 
     @property
     def tokens(self) -> int:
-        """The tokens that a pass of it alone processes, padding included."""
+        """Tokens that a pass of this item alone processes, padding included."""
         return self.prompt + len(self.rows) * self.length
 
 
@@ -37,7 +37,7 @@ BatchPlan = list[list[MicroBatchPlan]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSize:
-    """The size of a micro-batch: its items, their samples, the longest prompt and the longest rest."""
+    """The size of a micro-batch: items, samples, longest prompt and longest rest."""
 
     items: int
     rows: int
@@ -46,12 +46,12 @@ class PackSize:
 
     @property
     def tokens(self) -> int:
-        """The tokens that the passes process, padding included: each prompt once, and the rest of each sample."""
+        """Processed tokens, padding included: each prompt once, and the rest of each sample."""
         return self.items * self.prompt + self.rows * self.length
 
     @property
     def cost(self) -> int:
-        """The cost in tokens: those processed, and a pass; with prompts one more, and as much for the cache."""
+        """Cost in tokens: the processed tokens and one pass. Prompts add one pass, and the same again for the cache."""
         return self.tokens + PASS_TOKENS * (3 if self.prompt else 1)
 
     def with_item(self, item: PackItem) -> "PackSize":
@@ -67,7 +67,7 @@ NOTHING = PackSize(items=0, rows=0, prompt=0, length=0)
 
 
 def micro_batch_size(plan: MicroBatchPlan) -> PackSize:
-    """Return the size of a micro-batch, whose items all have prompts or none has."""
+    """Return the size of a micro-batch. Either all its items have prompts or none has."""
     return PackSize(
         items=len(plan),
         rows=sum(len(item.rows) for item in plan),
@@ -77,14 +77,14 @@ def micro_batch_size(plan: MicroBatchPlan) -> PackSize:
 
 
 def batch_cost(plan: BatchPlan) -> int:
-    """Return the cost of the rank that has most to do."""
+    """Return the cost of the busiest rank."""
     return max(sum(micro_batch_size(micro_batch).cost for micro_batch in share) for share in plan)
 
 
 def cheapest_plan(lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, ranks: int, budget: int) -> BatchPlan:
-    """Return the plan that costs least, of one without shared prompts and several with them.
+    """Return the cheapest of one plan without shared prompts and several with them.
 
-    `budget` is the most tokens of a micro-batch.
+    `budget` is the maximum number of tokens in a micro-batch.
     """
     best = plain_plan(lengths, ranks=ranks, budget=budget)
     if not prefixes:
@@ -104,9 +104,9 @@ def cheapest_plan(lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, r
 
 
 def cheapest_pair_plan(lengths: Sequence[int], prompts: Sequence[int], *, ranks: int, budget: int) -> BatchPlan:
-    """Return the cheaper plan of two for pairs of samples, 0 and 1, 2 and 3 and so on, which always run together.
+    """Return the cheaper of two plans for pairs of samples (0, 1), (2, 3) and so on. A pair runs together.
 
-    `prompts` says for each pair how many tokens could run once for both; 0 for none.
+    `prompts` has the number of tokens that each pair can share, 0 for none.
     """
     longest = [max(pair) for pair in zip(lengths[0::2], lengths[1::2], strict=True)]
     in_full = [PackItem(rows=(2 * n, 2 * n + 1), prompt=0, length=length) for n, length in enumerate(longest)]
@@ -122,12 +122,12 @@ def plain_plan(lengths: Sequence[int], *, ranks: int, budget: int) -> BatchPlan:
 
 
 def round_robin_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> BatchPlan:
-    """Plan items without prompts, like lengths together and dealt evenly over the ranks."""
+    """Plan items without prompts: similar lengths together, distributed evenly over the ranks."""
     return [pack(share, budget=budget) for share in round_robin(items, ranks=ranks)]
 
 
 def balanced_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> BatchPlan:
-    """Plan items with and without prompts, at least one for each rank: in a rank those with prompts run first."""
+    """Plan items with and without prompts, at least one per rank. Within a rank items with prompts run first."""
     plan = []
     for share in balance(items, ranks=ranks):
         order = sorted(share, key=lambda item: (-item.length, -item.prompt))
@@ -137,7 +137,7 @@ def balanced_plan(items: Iterable[PackItem], *, ranks: int, budget: int) -> Batc
 
 
 def round_robin(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:
-    """Deal items to the ranks, longest first, to and fro so that the ranks get nearly the same lengths."""
+    """Deal items to the ranks, longest first, in alternating direction to balance the lengths."""
     longest_first = sorted(items, key=lambda item: -item.length)
     shares: list[list[PackItem]] = [[] for _ in range(ranks)]
     for start in range(0, len(longest_first), ranks):
@@ -148,7 +148,7 @@ def round_robin(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]
 
 
 def balance(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:
-    """Give items to the ranks, the largest first, each to the rank that has least (Graham, 1969)."""
+    """Assign each item, largest first, to the least loaded rank (Graham, 1969)."""
     shares: list[list[PackItem]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
     for item in sorted(items, key=lambda item: -item.tokens):
@@ -159,7 +159,7 @@ def balance(items: Iterable[PackItem], *, ranks: int) -> list[list[PackItem]]:
 
 
 def pack(items: Iterable[PackItem], *, budget: int) -> list[MicroBatchPlan]:
-    """Join items (given longest first) within the budget; prompts together only if that is cheaper than apart."""
+    """Join items, longest first, within the budget. Items with prompts join only if that is cheaper."""
     plans: list[MicroBatchPlan] = []
     size = NOTHING
     for item in items:
@@ -178,7 +178,7 @@ def pack(items: Iterable[PackItem], *, budget: int) -> list[MicroBatchPlan]:
 def _items(
     lengths: Sequence[int], prefixes: Sequence[SharedPrefix], *, budget: int, most_rows: int, item_cost: int
 ) -> list[PackItem]:
-    """Make items of all samples: those with a shared prefix cut where that saves tokens, every other one by itself."""
+    """Build items of all samples. Samples with a shared prefix are cut if that saves tokens, others run alone."""
     items: list[PackItem] = []
     shared: set[int] = set()
     for prefix in prefixes:
@@ -194,9 +194,9 @@ def _items(
 
 
 def _cuts(rests: Sequence[int], *, prompt: int, budget: int, most_rows: int, item_cost: int) -> list[tuple[int, int]]:
-    """Find where to cut samples with one prompt, longest rest first, so that the items process the fewest tokens.
+    """Find the cuts of samples with one prompt, longest rest first, that minimise the processed tokens.
 
-    By dynamic programming. More items run the prompt more often, fewer pad more. An item of one sample is that in full.
+    By dynamic programming. More items repeat the prompt more often, fewer items pad more. A single sample runs in full.
     """
     costs, starts = [0], [0]
     for stop in range(1, len(rests) + 1):

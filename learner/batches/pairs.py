@@ -1,4 +1,4 @@
-"""Pairs of answers of which one is preferred, as training batches: the two always run in the same micro-batch."""
+"""Preference pairs as training batches. Both answers of a pair run in the same micro-batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from temper.learner.batches.shared_prefixes import shared_length
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two answers to one prompt, each with the prompt before it: the one that should become likelier, and the other."""
+    """The preferred and the rejected answer to one prompt, each with the prompt before it."""
 
     chosen: TrainingSample
     rejected: TrainingSample
 
     @property
     def usable(self) -> bool:
-        """Whether both answers have a token that carries loss."""
+        """Whether both answers have a token with loss."""
         return bool(self.chosen.trained_tokens and self.rejected.trained_tokens)
 
     @property
     def shared_prompt(self) -> int:
-        """How many tokens can run once for both answers, which must have trained ones."""
+        """Number of tokens that can run once for both answers. Both must have trained tokens."""
         answers = (self.chosen, self.rejected)
         return shared_length([answer.ids for answer in answers], [answer.first_trained for answer in answers])
 
@@ -31,13 +31,12 @@ class Pair:
 def build_pair_batch(
     pairs: Sequence[Pair], *, ranks: int, micro_batch_tokens: int, pad_id: int, shared_prompts: bool = False
 ) -> TrainBatch:
-    """Make one step's batch of pairs; its denominator is the number of pairs.
+    """Build one step's batch of pairs. Its denominator is the number of pairs.
 
-    In a micro-batch a pair's rows follow each other, the preferred answer first. Pairs of like length run together, at
-    most `micro_batch_tokens` with padding at once; a pair over that runs alone. They are dealt evenly over the ranks, and
-    a rank with fewer micro-batches than another gets pairs of weight 0. With `shared_prompts` a prompt runs once for both
-    answers where that is cheaper. A pair of which an answer has no trained token is left out; where no pair is left,
-    ranks have no micro-batch at all.
+    In a micro-batch the rows of a pair are adjacent, the preferred answer first. Pairs of similar length run together, at
+    most `micro_batch_tokens` tokens with padding. A longer pair runs alone. Pairs are spread evenly over the ranks. A rank
+    with too few micro-batches gets pairs of weight 0. With `shared_prompts` a prompt runs once for both answers if that is
+    cheaper. Pairs without a trained token in one answer are dropped. If no pair remains, ranks have no micro-batch.
     """
     used = [pair for pair in pairs if pair.usable]
     answers = [answer for pair in used for answer in (pair.chosen, pair.rejected)]

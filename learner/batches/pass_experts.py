@@ -1,7 +1,7 @@
-"""The experts of a forward pass: which were recorded for its tokens, and of how many samples each token is.
+"""The experts of a forward pass: the recorded choices of its tokens, and how many samples each token belongs to.
 
-For the arrays of choices see `rollout/expert_choices.py`. Suffixes: `_T` token of a sample, `_BT` row and token of a pass,
-`_L` expert layer, `_K` chosen expert.
+For arrays of choices see `rollout/expert_choices.py`. Suffixes: `_T` token of a sample, `_BT` row and token of a pass, `_L`
+expert layer, `_K` chosen expert.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from temper.rollout.expert_choices import UNRECORDED, Choices
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRow:
-    """One row of a pass: its number of tokens, of how many samples it is a part, and the experts recorded for it."""
+    """One row of a pass: its length in tokens, the number of samples it belongs to, and its recorded experts."""
 
     length: int
     samples: int
@@ -29,7 +29,7 @@ class PassRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassExperts:
-    """One forward pass: of how many samples each token is (0: padding), and its experts, None where the router decides."""
+    """One forward pass: the number of samples of each token (0: padding), and its experts. None lets the router decide."""
 
     samples_BT: NDArray[np.int32]
     experts_BTLK: Choices | None = None
@@ -38,7 +38,7 @@ class PassExperts:
     def padded(cls, rows: Sequence[PassRow], *, left: bool = False) -> "PassExperts":
         """Pad the rows of a pass on the right, or on the left.
 
-        Raises `ValueError` where choices were recorded for different numbers of layers or of experts for each token.
+        Raises `ValueError` if choices differ in the number of layers or of experts per token.
         """
         longest = max(row.length for row in rows)
         places = [slice(longest - row.length, longest) if left else slice(row.length) for row in rows]
@@ -59,16 +59,16 @@ class PassExperts:
 
     @classmethod
     def from_uncounted(cls, experts_TLK: Choices | None, *, length: int) -> "PassExperts":
-        """Make the pass of a single sample whose tokens are not counted."""
+        """Return the pass of a single sample whose tokens are not counted."""
         return cls.padded([PassRow(length=length, samples=0, experts_TLK=experts_TLK)])
 
 
 def build_passes(
     plan: MicroBatchPlan, lengths: Mapping[int, int], experts: Mapping[int, Choices | None]
 ) -> tuple[PassExperts, ...]:
-    """Return the passes of a micro-batch, given each sample's length and choices: of the prompts, if any, then of the rows.
+    """Return the passes of a micro-batch from each sample's length and choices: prompts first, if any, then rows.
 
-    A prompt counts for as many samples as have it and takes the choices of one of them: they differ by rounding alone.
+    A prompt counts once per sample that shares it. It takes the choices of one of them, as these differ by rounding only.
     """
 
     def row(number: int, start: int, stop: int, *, samples: int) -> PassRow:
@@ -83,7 +83,7 @@ def build_passes(
 
 
 def join_choices(parts: Sequence[tuple[int, Choices | None]]) -> Choices | None:
-    """Join the choices of parts that follow each other, each with its number of tokens; None where no part has any."""
+    """Concatenate the choices of consecutive parts, each with its number of tokens, or None if no part has any."""
     shape_LK = find_choices_shape([choices for _, choices in parts])
     if shape_LK is None:
         return None
@@ -93,13 +93,13 @@ def join_choices(parts: Sequence[tuple[int, Choices | None]]) -> Choices | None:
 
 
 def find_choices_shape(choices: Sequence[Choices | None]) -> tuple[int, int] | None:
-    """Return the expert layers, and the experts of a token, of some choices; None where there are none.
+    """Return (expert layers, experts per token) of some choices, or None if there are none.
 
-    Raises `ValueError` where they differ.
+    Raises `ValueError` if they differ.
     """
     shapes = {own.shape[1:] for own in choices if own is not None}
     if len(shapes) > 1:
         raise ValueError(
-            f"expert choices differ in (layers, experts of a token): {sorted(shapes)}; one model made them?"
+            f"expert choices differ in (layers, experts per token): {sorted(shapes)}; use the choices of one model"
         )
     return next(iter(shapes), None)

@@ -1,4 +1,4 @@
-"""Training samples: token ids and what is trained of them, from trajectories or from supervised data.
+"""Training samples: token ids and their loss masks, from trajectories or from supervised data.
 
 Suffixes: `_T` one entry per token of a sample, `_G` answer of a group, `_NG` group and answer.
 """
@@ -36,12 +36,11 @@ NO_OVERRIDES: Mapping[TurnFault, float] = MappingProxyType({})
 class TrainingSample:
     """One sequence to train on, in read-only arrays (`rollout/token_arrays.py`).
 
-    `trained_T[t]` says whether token t, predicted from those before it, carries loss. `behaviour_T` is the engine's
+    `trained_T[t]` marks tokens with loss. Token t is predicted from the tokens before it. `behaviour_T` is the engine's
     log-probability of a sampled token and NaN elsewhere. `oldest` and `newest` are the weight versions that sampled it, None
-    where nothing was sampled (supervised data). `group` is the same for samples that may begin with the same prompt, None
-    for one that stands alone. `experts` are the expert choices recorded for its tokens (`rollout/expert_choices.py`), None
-    where there are none. `temperature` is that at which it was sampled, and so that of pi and of what pi is compared with.
-    `place` is that of its trajectory among those with a score of the batch's groups, None for what is no trajectory.
+    for supervised data. Samples of one `group` may share a prompt, None does not. `experts` are the recorded expert choices,
+    if any. pi and the policies compared with it use the sampling `temperature`. `place` is the index of its trajectory among
+    the scored ones of the batch, None without a trajectory.
     """
 
     ids: Ids
@@ -68,14 +67,14 @@ class TrainingSample:
         if not count:
             raise ValueError("a training sample has no tokens")
         if self.trained_T[0]:
-            raise ValueError("the first token of a sample can not be trained: nothing predicts it")
+            raise ValueError("trained_T[0] is true: nothing predicts the first token; set it to false")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TrainingSample) and same_values(self, other)
 
     @classmethod
     def supervised(cls, *, ids: Integers, trained_T: Truths) -> "TrainingSample":
-        """Make a sample of supervised data: advantage 1, nothing sampled."""
+        """Return a sample of supervised data: advantage 1, nothing sampled."""
         count = len(ids)
         return cls(
             ids=as_ids(ids),
@@ -90,7 +89,7 @@ class TrainingSample:
 
     @property
     def first_trained(self) -> int:
-        """The place of the first token with loss, of which there must be one."""
+        """Index of the first token with loss. There must be one."""
         return int(self.trained_T.argmax())
 
 
@@ -103,11 +102,10 @@ def samples_from_groups(
     overrides: Mapping[TurnFault, float] = NO_OVERRIDES,
     normalise: bool = True,
 ) -> list[TrainingSample]:
-    """Return the samples of a batch's groups, one for each trajectory with a score. `normalise`: see `batch_advantages`.
+    """Return one sample for each scored trajectory of a batch. `normalise`: see `batch_advantages`.
 
-    A token is trained if it was sampled, not forced, and (with `mask_truncated`) its trajectory ended by itself.
-    `overrides` are the advantages of turns with a fault, in place of their trajectory's; the lowest counts.
-    The other turns keep theirs.
+    A token is trained if it was sampled, not injected, and, with `mask_truncated`, its trajectory is not truncated.
+    `overrides` replace the advantage of turns with a fault. The lowest override counts. Other turns keep the trajectory's.
     """
     rewards_NG = [group.rewards_G for group in groups]
     tokens_NG = [[0 if mask_truncated and t.truncated else t.model_tokens for t in g.trajectories] for g in groups]
@@ -155,10 +153,10 @@ def _sample(
 
 
 def mini_batches(samples: Sequence[TrainingSample], *, count: int, epoch: int = 0) -> list[list[TrainingSample]]:
-    """Split samples into `count` runs of like size: whole groups if there are enough, else whole answers.
+    """Split samples into `count` parts of similar size: whole groups if there are enough, else whole answers.
 
-    In epoch 0 they are in their order, so that each environment has its share in each run. Each further epoch shuffles them by
-    its number and the first group's.
+    Epoch 0 keeps the order, so that each part has a share of each environment. Later epochs shuffle, seeded by the epoch and
+    the first group's number.
     """
     groups = [list(members) for _, members in groupby(samples, key=lambda sample: sample.group)]
     units = groups if len(groups) >= count else [[sample] for sample in samples]

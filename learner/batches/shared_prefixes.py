@@ -1,4 +1,4 @@
-"""Prompts that several samples begin with: where they end, and as the arrays of a micro-batch.
+"""Prompts that several samples share: their lengths, and their arrays in a micro-batch.
 
 Suffixes: `_G` sample of a group, `_P` prompt, `_PS` prompt and token (padded on the left), `_B` row of a micro-batch.
 """
@@ -14,7 +14,7 @@ from temper.rollout.token_arrays import Ids, Integers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedPrefix:
-    """Samples, by their places in a list, that begin with the same `prompt` tokens, none of them trained."""
+    """Samples, by index, that begin with the same `prompt` tokens. None of these tokens is trained."""
 
     rows: tuple[int, ...]
     prompt: int
@@ -22,7 +22,7 @@ class SharedPrefix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """Prompts that run once: their tokens but the last, how many these are, and which prompt each row has."""
+    """Prompts that run once: their tokens but the last, their lengths, and the prompt of each row."""
 
     ids_PS: NDArray[np.int64]
     lengths_P: NDArray[np.int64]
@@ -34,7 +34,7 @@ class Prompts:
 
     @classmethod
     def padded(cls, ids_P: Sequence[Integers], *, rows_P: Sequence[int], pad_id: int) -> "Prompts":
-        """Pad the prompts with these ids; the first `rows_P[0]` rows have the first one, and so on."""
+        """Pad the prompts with these ids. The first `rows_P[0]` rows have the first prompt, and so on."""
         lengths = [len(ids) for ids in ids_P]
         ids_PS = np.full((len(lengths), max(lengths)), pad_id, dtype=np.int64)
         for place, ids in enumerate(ids_P):
@@ -47,7 +47,8 @@ class Prompts:
 
 
 def shared_length(ids_G: Sequence[Ids], first_trained_G: Sequence[int]) -> int:
-    """Return how many tokens all samples begin with and can run once: the last before a trained one runs in each."""
+    """Return the number of tokens that all samples share and that can run once. The last one before a trained token does
+    not."""
     common = min(first_trained_G) - 1
     for ids_T in ids_G[1:]:
         others = np.flatnonzero(ids_T[:common] != ids_G[0][:common])
@@ -58,7 +59,7 @@ def shared_length(ids_G: Sequence[Ids], first_trained_G: Sequence[int]) -> int:
 def shared_prefixes(
     groups: Sequence[int | None], ids: Sequence[Ids], first_trained: Sequence[int]
 ) -> list[SharedPrefix]:
-    """Return the groups whose prompt can run once; each argument has an entry per sample, group None stands alone."""
+    """Return the groups whose prompt can run once. Each argument has one entry per sample. Group None shares nothing."""
     rows_of: dict[int, list[int]] = {}
     for row, group in enumerate(groups):
         if group is not None:

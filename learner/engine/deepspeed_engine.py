@@ -51,20 +51,20 @@ from temper.rollout.weights.process_group import GroupMember, find_interface, op
 logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
 # deepspeed calls functions that torch has renamed
 warnings.filterwarnings("ignore", message=".*torch.distributed.*is deprecated", category=FutureWarning)
-compatible_ops["deepspeed_shm_comm"] = False  # else a C++ compiler is started, and needed, at the first run on a CPU
+compatible_ops["deepspeed_shm_comm"] = False  # else the first run on a CPU needs a C++ compiler
 
 ADAPTERS_FILE = "adapters.safetensors"
 IN_FLOAT32 = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
-"""Gradients are added up in float32, over micro-batches and over ranks. Left to itself DeepSpeed adds them up in bfloat16,
-which over 64 micro-batches is 0.9 % off in the norm, as much as all that bfloat16 rounds in the passes themselves."""
+"""Gradients accumulate in float32, over micro-batches and over ranks. DeepSpeed's default, bfloat16, changes the norm by 0.9
+% over 64 micro-batches, as much as all bfloat16 rounding in the passes."""
 GATHER_BYTES = 256 * 2**20
-"""Parameters that ZeRO-3 gathers at once, in bytes."""
+"""Maximum of parameters that ZeRO-3 gathers at once, in bytes."""
 
 
 def join_ranks(*, timeout_seconds: float) -> None:
-    """Join the process group that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT name. Does nothing the second time.
+    """Join the process group of RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. A second call does nothing.
 
-    Neither their store nor gloo listens anywhere but where the ranks meet: on loopback, or in the network of that address.
+    Store and gloo listen only on the interface of the ranks: loopback, or the network of that address.
     """
     backend, timeout = "nccl" if torch.cuda.is_available() else "gloo", timedelta(seconds=timeout_seconds)
     if not torch.distributed.is_initialized():
@@ -112,7 +112,7 @@ class DeepSpeedEngine:
         )
 
     def train(self, *, noise: bool) -> None:
-        """Have the next passes in training mode: with the dropout that the model's configuration has, or without any."""
+        """Switch to training mode, with the dropout of the model's configuration or without any."""
         self.engine.train(True)
         if not noise:
             train_without_noise(self.model)
@@ -121,32 +121,31 @@ class DeepSpeedEngine:
         self.engine.eval()
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradient of this rank's share of the loss; the gradient of a step is the *sum* over ranks and calls.
+        """Add the gradient of this rank's share of the loss. A step's gradient is the *sum* over ranks and calls.
 
-        A loss that is not finite makes the whole gradient NaN, so that `step` refuses it on every rank.
+        A loss that is not finite makes the whole gradient NaN, so that `step` skips it on every rank.
         """
         if not torch.isfinite(loss):
             loss = loss * float("nan")
         self.engine.backward(loss * self.ranks)  # DeepSpeed takes the mean over ranks
 
     def step(self, *, learning_rate: float) -> tuple[bool, float]:
-        """Update the parameters; returns whether it was done and the gradient's norm before clipping.
+        """Update the parameters. Returns whether it was applied, and the gradient's norm before clipping.
 
-        It is not done, on any rank, where the norm is not finite; parameters and optimiser state stay as they were.
+        If the norm is not finite, no rank applies it, and parameters and optimiser state stay unchanged.
         """
         for group in self.engine.optimizer.param_groups:
             group["lr"] = learning_rate * group.get("lr_scale", 1.0)
         self.engine.step()
         applied = bool(self.engine.was_step_applied())
-        if not applied and self.offloads_state:  # deepspeed would add the refused gradient to all that follow
+        if not applied and self.offloads_state:  # else deepspeed adds the skipped gradient to later ones
             self.engine.optimizer.averaged_gradients = {}
         norm = self.engine.get_global_grad_norm()
         return applied, float("nan") if norm is None or not applied else float(norm)
 
     def parameters(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Gather whole parameters by name, a bucket at a time; tied ones once. Valid until the next bucket is asked for.
-        Adapters are added to the weights that they stand beside.
-        """
+        """Gather whole parameters by name, in buckets, tied ones once. A bucket is valid until the next one. Adapters are
+        merged into their weights."""
         for bucket in self._gathered(dict(self.model.named_parameters())):
             with torch.no_grad():
                 yield merge_adapters(self.model, bucket) if self.has_adapters else bucket
@@ -161,7 +160,7 @@ class DeepSpeedEngine:
         held = 0
         for name, parameter in parameters.items():
             nbytes = parameter.ds_numel * parameter.element_size()
-            if held and held + nbytes > GATHER_BYTES and not is_adapter(name):  # which follows its weight
+            if held and held + nbytes > GATHER_BYTES and not is_adapter(name):  # it stays with its weight
                 buckets.append({})
                 held = 0
             buckets[-1][name] = parameter
@@ -169,26 +168,26 @@ class DeepSpeedEngine:
         return buckets
 
     def checkpoint_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Gather like `parameters`, under the names and in the layout of a saved checkpoint, which engines load.
+        """Gather like `parameters`, under the names and in the layout of a checkpoint, which engines load.
 
-        Buffers, such as the bias that balances a router, are not trained: engines keep those that they started with.
+        Buffers, such as the bias that balances a router, are not trained. Engines keep their initial ones.
         """
         for bucket in self.parameters():
             yield revert_weight_conversion(self.model, bucket)
 
     def base_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Gather what adapters stand beside, and all else that is none, like `checkpoint_parameters`."""
+        """Gather all parameters but the adapters, like `checkpoint_parameters`."""
         for bucket in self._gathered({n: p for n, p in self.model.named_parameters() if not is_adapter(n)}):
             yield revert_weight_conversion(self.model, strip_adapters(bucket))
 
     def adapter_parameters(self) -> Iterator[dict[str, torch.Tensor]]:
-        """Gather the adapters, by the names of `adapter_names`."""
+        """Gather the adapters by the names of `adapter_names`."""
         names = adapter_names(self.model)
         for bucket in self._gathered({n: p for n, p in self.model.named_parameters() if n in names}):
             yield {names[name]: tensor for name, tensor in bucket.items()}
 
     def checkpoint_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor that `checkpoint_parameters` yields."""
+        """Return the shape of each tensor of `checkpoint_parameters`."""
         meta = {
             name: torch.empty(tuple(p.ds_shape if self.zero_stage == 3 else p.shape), device="meta")
             for name, p in merged_names(self.model)
@@ -196,11 +195,11 @@ class DeepSpeedEngine:
         return {name: tuple(tensor.shape) for name, tensor in revert_weight_conversion(self.model, meta).items()}
 
     def adapter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each tensor that `adapter_parameters` yields. Raises `ValueError` like `adapter_names`."""
+        """Return the shape of each tensor of `adapter_parameters`. Raises `ValueError` like `adapter_names`."""
         return adapter_shapes(self.model)
 
     def model_piece(self, *, keep: bool) -> Piece:
-        """Copy the model, to be written in Hugging Face format (safetensors), where `keep` is set: on one rank."""
+        """Copy the model for a file in Hugging Face format (safetensors), on the rank with `keep`."""
         weights = _collect(self.parameters(), keep=keep)
         if not keep:
             return lambda directory: None
@@ -208,7 +207,7 @@ class DeepSpeedEngine:
         return partial(self.model.save_pretrained, state_dict=weights | buffers)
 
     def state_pieces(self, *, keep: bool) -> Iterator[Piece]:
-        """Yield the optimiser's state and, where training computes in bfloat16, the float32 weights, on one rank."""
+        """Yield the optimiser's state and, in bfloat16 training, the float32 weights, on the rank with `keep`."""
         yield from self._state.pieces(keep=keep)
         adapters = {name: p for name, p in self.model.named_parameters() if is_adapter(name)}
         whole = _collect(self._gathered(adapters) if adapters else (), keep=keep)
@@ -219,7 +218,7 @@ class DeepSpeedEngine:
         self._state.load(directory)
 
     def close(self) -> None:
-        """Free the model and its optimiser state, so that another can be loaded in this process."""
+        """Free the model and its optimiser state, so that this process can load another."""
         parameters = list(self.model.parameters())
         self.engine.destroy()
         self.engine.basic_optimizer.state.clear()
@@ -239,13 +238,13 @@ def _optimizer(model: PreTrainedModel, *, optim: OptimConfig, zero_stage: int) -
 
 
 def saved_buffers(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return the buffers that a checkpoint holds, by name, such as the bias that balances a router."""
+    """Return the buffers in a checkpoint by name, such as the bias that balances a router."""
     buffers = dict(model.named_buffers())
     return {name: buffers[name] for name in model.state_dict() if name in buffers}
 
 
 def _collect(buckets: Iterable[dict[str, torch.Tensor]], *, keep: bool) -> dict[str, torch.Tensor]:
-    """Copy what the buckets hold to main memory where `keep` is set. Every rank walks through them, for it is collective."""
+    """Copy the buckets to main memory if `keep`. Every rank iterates over them, because gathering is collective."""
     whole: dict[str, torch.Tensor] = {}
     for bucket in buckets:
         if keep:
@@ -254,7 +253,7 @@ def _collect(buckets: Iterable[dict[str, torch.Tensor]], *, keep: bool) -> dict[
 
 
 def free_partitions(parameters: list[Any], optimizer: Any) -> None:
-    """Free the memory of parameters at stage 3: deepspeed keeps module objects in caches of its classes."""
+    """Free the memory of parameters at stage 3. DeepSpeed's classes keep module objects in caches."""
     for parameter in parameters:
         parameter.data = torch.empty(0)
         parameter.ds_tensor = None
@@ -262,7 +261,7 @@ def free_partitions(parameters: list[Any], optimizer: Any) -> None:
 
 
 def register_convolutions(model: PreTrainedModel) -> None:
-    """Tell ZeRO-3 that Mamba layers read the weights of their `conv1d` without calling it, so that it gathers them."""
+    """Make ZeRO-3 gather the `conv1d` weights that Mamba layers read without calling the module."""
     for mixer in model.modules():
         for name, child in mixer.named_children():
             if name == "conv1d":
@@ -273,7 +272,7 @@ def register_convolutions(model: PreTrainedModel) -> None:
 def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfig) -> dict[str, Any]:
     count = sum(parameter.numel() for parameter in model.parameters())
     return {
-        "train_micro_batch_size_per_gpu": 1,  # only a label: we form the micro-batches
+        "train_micro_batch_size_per_gpu": 1,  # only a label: the caller forms the micro-batches
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,  # each call of step() ends an accumulation
         "gradient_clipping": optim.grad_clip if learner.zero_stage else 0.0,  # stage 0: see GuardedAdamW
@@ -286,7 +285,7 @@ def _config(model: PreTrainedModel, *, optim: OptimConfig, learner: LearnerConfi
             "stage": learner.zero_stage,
             # at stages 1 and 2 a second bucket would be allocated for it
             "overlap_comm": learner.zero_stage == 3 and learner.ranks > 1,
-            "reduce_bucket_size": min(count, 500_000_000),  # allocated in full beforehand
+            "reduce_bucket_size": min(count, 500_000_000),  # allocated in full at the start
             "stage3_param_persistence_threshold": min(count // 100, 100_000),  # smaller ones stay whole on every rank
             **_offload_config(learner),
         },
@@ -298,7 +297,7 @@ def _offload_config(learner: LearnerConfig) -> dict[str, Any]:
 
 
 def offload_param_config(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
-    """Set the place of stage 3 parameters between their uses. Files are in this subfolder of the common folder."""
+    """Return the storage of stage 3 parameters between uses. Files are in this subfolder of the common folder."""
     if learner.offload == "none" or learner.zero_stage < 3:
         return {}
     return {"offload_param": _place(learner, folder=folder)}
@@ -314,6 +313,6 @@ def _place(learner: LearnerConfig, *, folder: str = "") -> dict[str, Any]:
 def _require_nvme() -> None:
     if not AsyncIOBuilder().is_compatible(verbose=False):
         raise ValueError(
-            "learner.offload=nvme: DeepSpeed's async_io can't be built here; install libaio with its headers and a C++ "
-            "compiler, or set learner.offload=cpu"
+            "learner.offload=nvme: DeepSpeed can't build async_io; install libaio with its headers and a C++ compiler, or "
+            "set learner.offload=cpu"
         )

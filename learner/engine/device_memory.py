@@ -1,9 +1,8 @@
-"""A model under training whose tensors give up their device for a while: their contents lie in main memory meanwhile.
+"""Offloading of a model under training: its tensors move to main memory for a while and back.
 
-DeepSpeed has such calls (`offload_states`, `reload_states`), but not for every learner here: at stage 3 only for its own
-FusedAdam, at stage 0 and for bfloat16 at stage 1 not at all, and below stage 3 not for frozen weights, such as those under
-adapters. So this module moves storages: a tensor, its views and all tensors that share its memory keep their places and are
-whole again afterwards.
+DeepSpeed's `offload_states` and `reload_states` support only some configurations: at stage 3 only its FusedAdam, not stage
+0, not bfloat16 at stage 1, and below stage 3 no frozen weights, such as the base weights of adapters. This module moves
+storages instead, so tensors, views and tensors with shared memory stay valid.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,16 +14,15 @@ from temper.rollout.weights.host_memory import available_bytes
 
 
 class OffloadedStorage:
-    """Takes storages off a device and puts them back. Whoever computes with them meanwhile crashes."""
+    """Moves storages from a device to main memory and back. Computing with an offloaded tensor crashes."""
 
     def __init__(self) -> None:
         self._copies: list[tuple[torch.UntypedStorage, torch.UntypedStorage]] = []
 
     def offload(self, memory: Iterable[torch.UntypedStorage]) -> None:
-        """Copy this memory to main memory, and free it. Does nothing to what is aside.
+        """Copy these storages to main memory and free them. Offloaded ones are skipped.
 
-        What others own, such as a file that is mapped, stays: on a CPU there may be some. Raises `MemoryError` where main
-        memory has no room.
+        Memory that others own, such as a mapped file, stays. Raises `MemoryError` if main memory is too small.
         """
         for storage in memory:
             if storage.nbytes() and storage.resizable():
@@ -35,7 +33,7 @@ class OffloadedStorage:
                 self._copies.append((storage, copy))
 
     def reload(self) -> None:
-        """Bring all back that was taken. What the device has no room for stays aside, and its error is raised."""
+        """Move all offloaded storages back. If the device is full, the rest stays offloaded and the error is raised."""
         while self._copies:
             storage, copy = self._copies[-1]
             storage.resize_(copy.nbytes())
@@ -48,26 +46,25 @@ class OffloadedStorage:
 
 def _require_memory(size: int) -> None:
     available, _ = available_bytes()
-    if size > available:  # the kernel would kill a process to make room
+    if size > available:  # the kernel would kill a process
         raise MemoryError(
-            f"placement=colocated: main memory has {available:,} bytes left for what the learner puts aside, whose next piece "
-            f"has {size:,}; use machines with more of it, or placement=dedicated"
+            f"placement=colocated: main memory has {available:,} bytes left, and offloading the learner's next storage "
+            f"needs {size:,}; use machines with more memory, or placement=dedicated"
         )
 
 
 def find_storages(tensors: Iterable[torch.Tensor], *, device: torch.device) -> dict[int, torch.UntypedStorage]:
-    """Return the memory of those tensors that are on a device, each piece once, by a number that stays the same."""
+    """Return the storages of the tensors on a device, each once, by a stable number."""
     here = (tensor.untyped_storage() for tensor in tensors if tensor.device.type == device.type)
     return {storage._cdata: storage for storage in here}
 
 
 def nbytes(memory: Iterable[torch.UntypedStorage]) -> int:
-    """Return how many bytes are there."""
     return sum(storage.nbytes() for storage in memory)
 
 
 def device_bytes() -> int | None:
-    """Return the bytes that all processes use on the GPU of this one, or None on a CPU."""
+    """Return the bytes that all processes use on this process's GPU, or None on a CPU."""
     if not torch.cuda.is_available():
         return None
     free, total = torch.cuda.mem_get_info()
@@ -75,11 +72,11 @@ def device_bytes() -> int | None:
 
 
 def find_tensors(*roots: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors that are reached from these objects through containers, objects of DeepSpeed and optimisers.
+    """Yield the tensors that these objects reach through containers, DeepSpeed's objects and optimisers.
 
-    Modules are not entered, but their parameters may be roots: with a parameter come its gradient and its partition.
+    Modules are not searched. Pass their parameters as roots. A parameter yields its gradient and its partition too.
     """
-    todo, seen = list(roots), dict[int, object]()  # with what was seen, so that no other object gets its number
+    todo, seen = list(roots), dict[int, object]()  # keeps objects alive, so that ids stay unique
     while todo:
         value = todo.pop()
         if id(value) in seen:
@@ -108,7 +105,7 @@ def _is_entered(value: Any) -> bool:
 
 
 class DeviceMemory:
-    """Moves the weights of one engine of DeepSpeed, and all else that it trains with, to main memory and back."""
+    """Moves the weights of one DeepSpeed engine, and its other training state, to main memory and back."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -121,7 +118,7 @@ class DeviceMemory:
         return not (self._offloaded_weights or self._offloaded_states)
 
     def set_onloaded(self, *, weights: bool, states: bool) -> None:
-        """Have the weights, and the states of optimiser and gradients, on the device from now on, or in main memory."""
+        """Move the weights, and the states of optimiser and gradients, to the device, or to main memory."""
         if weights:
             self._offloaded_weights.reload()
         if states:
@@ -129,7 +126,7 @@ class DeviceMemory:
         if weights and states:
             return
         if self._engine.zero_optimization_partition_weights():
-            self._engine.empty_partition_cache()  # stage 3: whole parameters that it has gathered
+            self._engine.empty_partition_cache()  # stage 3: gathered parameters
         weight_storages, state_storages = self._memory()
         if not states:
             self._offloaded_states.offload(state_storages.values())
@@ -139,7 +136,7 @@ class DeviceMemory:
             torch.cuda.empty_cache()
 
     def nbytes(self) -> tuple[int, int]:
-        """Return how many bytes weights and states have on the device."""
+        """Return the bytes of weights and of states on the device."""
         weight_storages, state_storages = self._memory()
         return nbytes(weight_storages.values()), nbytes(state_storages.values())
 

@@ -1,4 +1,4 @@
-"""A model that is only looked at, a reference or a teacher: whole on every rank, or at ZeRO stage 3 partitioned over them."""
+"""A frozen model, as reference or teacher: whole on every rank, or partitioned at ZeRO stage 3."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -22,11 +22,11 @@ from temper.learner.models.loading import cast, train_without_noise
 from temper.learner.models.scorer import Scorer
 
 FOLDER = "frozen"
-"""A separate folder for files of parameters: DeepSpeed empties the folder that it is given."""
+"""Separate folder for parameter files, because DeepSpeed empties its folder."""
 
 
 class UnadaptedModel:
-    """The policy without its adapters, as they began: a reference that takes no memory."""
+    """The policy with its adapters disabled: a reference without extra memory."""
 
     def __init__(self, engine: DeepSpeedEngine, *, replay: ExpertReplay) -> None:
         self._replay = replay
@@ -36,22 +36,22 @@ class UnadaptedModel:
         self._replay.queue_passes([experts.without_count() for experts in passes])
 
     def set_onloaded(self, *, weights: bool) -> None:
-        """Do nothing: the policy's weights are moved with the policy."""
+        """Do nothing: the weights move with the policy."""
 
     def nbytes(self) -> int:
         return 0
 
     def close(self) -> None:
-        """Do nothing: the policy frees them."""
+        """Do nothing: the policy frees the weights."""
 
 
 class FrozenModel:
-    """Scores tokens without gradients. At stage 3 making it and every call are collective, and so is the order of calls."""
+    """Scores tokens without gradients. At stage 3 construction and every call are collective, in the same order."""
 
     def __init__(
         self, model: PreTrainedModel, *, learner: LearnerConfig, device: torch.device, replay: bool = False
     ) -> None:
-        """With `replay` its expert layers use the experts that a pass names, as the policy's do."""
+        """With `replay` its expert layers use the recorded experts of a pass, like the policy's."""
         self._model = model.requires_grad_(False)
         self._engine: Any = None
         self._device, self._offloaded = device, OffloadedStorage()
@@ -61,14 +61,14 @@ class FrozenModel:
             register_convolutions(model)
         else:
             model.to(device)
-        train_without_noise(model)  # as the policy is, which takes other kernels than in evaluation mode
+        train_without_noise(model)  # as the policy: evaluation mode uses other kernels
         self.scorer = Scorer(
             self._engine or model, model, tokens=learner.logit_tokens, float32_head=learner.float32_head
         )
         self._replay = ExpertReplay(model, replay=True, device=device) if replay else None
 
     def queue_passes(self, passes: Sequence[PassExperts]) -> None:
-        """Name the experts of the next passes. Without a replay the routers decide."""
+        """Set the experts of the next passes. Without a replay the routers decide."""
         if self._replay is not None:
             self._replay.queue_passes([experts.without_count() for experts in passes])
 
@@ -81,7 +81,7 @@ class FrozenModel:
         self._offloaded.offload(self._memory())
 
     def nbytes(self) -> int:
-        """Return how many bytes it has on its device; on a CPU without those that are mapped from a file."""
+        """Return its bytes on the device, on a CPU without those mapped from a file."""
         return nbytes(storage for storage in self._memory() if storage.resizable())
 
     def _memory(self) -> Iterable[torch.UntypedStorage]:
@@ -111,4 +111,4 @@ def _config(learner: LearnerConfig) -> dict[str, Any]:
 
 
 Reference = FrozenModel | UnadaptedModel
-"""The model that a policy is compared with."""
+"""The model that the policy is compared with."""

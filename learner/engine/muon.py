@@ -1,4 +1,4 @@
-"""DeepSpeed's Muon behind the guard of our optimisers."""
+"""DeepSpeed's Muon with our gradient guard."""
 
 from typing import Any
 
@@ -10,8 +10,10 @@ from temper.learner.engine.optimizer import GradientGuard
 
 
 class GuardedMuon(GradientGuard, MuonWithAuxAdam):
-    """DeepSpeed's Muon with AdamW beside it, behind the guard. Muon: Jordan et al., "Muon: An optimizer for hidden
-    layers in neural networks", 2024."""
+    """DeepSpeed's Muon, with AdamW for the other parameters, behind the guard.
+
+    Muon: Jordan et al., "Muon: An optimizer for hidden layers in neural networks", 2024.
+    """
 
     def __init__(self, groups: list[dict[str, Any]], *, optim: OptimConfig) -> None:
         super().__init__(groups)
@@ -19,6 +21,6 @@ class GuardedMuon(GradientGuard, MuonWithAuxAdam):
 
     def step(self) -> None:
         if self.accept(grad_clip=self.grad_clip):
-            # deepspeed marks its functions for compilation, which takes a compiler and longer than it saves
+            # deepspeed compiles its functions, which needs a compiler and costs more than it saves
             with torch.compiler.set_stance("force_eager"):
                 super().step()

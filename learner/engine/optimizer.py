@@ -1,4 +1,4 @@
-"""What is trained, optimisers that refuse a broken gradient, their parameter groups, and the learning-rate schedule."""
+"""Frozen parameters, optimisers that skip a broken gradient, their parameter groups, and the learning-rate schedule."""
 
 import math
 import re
@@ -12,11 +12,10 @@ from temper.learner.config import OptimConfig
 
 
 class GradientGuard:
-    """Mixed into an optimiser: clips the whole gradient's norm, and refuses a step where that norm is not finite.
+    """Optimiser mixin: clips the gradient's norm, and skips a step if the norm is not finite.
 
-    It serves ZeRO stage 0, where DeepSpeed has no check of its own; DeepSpeed's engine reads `overflow` (the last step
-    was refused) and `_global_grad_norm` after each step. Above stage 0 each rank sees its part of the gradient only, and
-    DeepSpeed has checked and clipped the whole of it.
+    For ZeRO stage 0, which DeepSpeed does not check. DeepSpeed's engine reads `overflow` (the last step was skipped) and
+    `_global_grad_norm` after each step. Above stage 0 a rank sees only its part, and DeepSpeed has checked and clipped it.
     """
 
     param_groups: list[dict[str, Any]]
@@ -24,7 +23,7 @@ class GradientGuard:
     _global_grad_norm = 0.0
 
     def accept(self, *, grad_clip: float) -> bool:
-        """Clip the gradient to `grad_clip` (0: no limit); whether a step may be made with it."""
+        """Clip the gradient to `grad_clip` (0: no limit). Returns whether the step may proceed."""
         gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         self._global_grad_norm = float(norm)
@@ -46,25 +45,23 @@ class GuardedAdamW(GradientGuard, torch.optim.AdamW):
 
 
 def freeze(model: PreTrainedModel, patterns: list[str]) -> None:
-    """Freeze the parameters in whose names one of the regular expressions is found.
+    """Freeze the parameters whose name matches one of the regular expressions.
 
-    Raises `ValueError` for one that is found nowhere, and where nothing is left to train.
+    Raises `ValueError` for a pattern without a match, and if nothing is left to train.
     """
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:
         if not any(re.search(pattern, name) for name in names):
-            raise ValueError(
-                f"learner.frozen has {pattern!r}, which no parameter's name contains, such as {names[0]!r}"
-            )
+            raise ValueError(f"learner.frozen has {pattern!r}, which matches no parameter; names are like {names[0]!r}")
     for name, parameter in model.named_parameters():
         if any(re.search(pattern, name) for pattern in patterns):
             parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(f"learner.frozen={patterns} leaves no parameter to train")
+        raise ValueError(f"learner.frozen={patterns} leaves no parameter to train; remove a pattern")
 
 
 def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dict[str, Any]]:
-    """Return trainable parameters; where there is weight decay, those with fewer than two axes in a group without it."""
+    """Return trainable parameters. With weight decay, those with fewer than two axes form a group without it."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not weight_decay:
         return [{"params": parameters, "weight_decay": 0.0}]
@@ -76,15 +73,15 @@ def parameter_groups(model: torch.nn.Module, *, weight_decay: float) -> list[dic
 
 
 def muon_groups(model: PreTrainedModel, *, optim: OptimConfig) -> list[dict[str, Any]]:
-    """Return the same for Muon: the matrices of linear layers but the output layer; then all else, as AdamW has it.
+    """Return the groups for Muon: the matrices of linear layers but the output layer. The rest is for AdamW.
 
-    `lr_scale` is a group's learning rate as a multiple of AdamW's. Raises `ValueError` where no matrix is left for Muon.
+    `lr_scale` is a group's learning rate relative to AdamW's. Raises `ValueError` if no matrix is left for Muon.
     """
     ends = {id(parameter) for end in _ends(model) for parameter in end.parameters()}
     linear = [module.weight for module in model.modules() if isinstance(module, torch.nn.Linear)]
     matrices = [weight for weight in linear if weight.requires_grad and id(weight) not in ends]
     if not matrices:
-        raise ValueError("optim.kind=muon: the model has no linear layer to train inside; use optim.kind=adamw")
+        raise ValueError("optim.kind=muon: the model has no linear layer to train; use optim.kind=adamw")
     taken = {id(weight) for weight in matrices}
     groups: list[dict[str, Any]] = [
         {
@@ -107,7 +104,7 @@ def _ends(model: PreTrainedModel) -> list[torch.nn.Module]:
 
 
 def learning_rate(step: int, *, optim: OptimConfig, total_steps: int) -> float:
-    """Return the learning rate of the step numbered `step` (from 0) of `total_steps`.
+    """Return the learning rate of step `step` (from 0) of `total_steps`.
 
     Cosine: Loshchilov and Hutter, "SGDR", eq. 5, 2017.
     """

@@ -1,8 +1,8 @@
-"""Optimiser state as whole tensors by parameter name, whatever the number of ranks and the ZeRO stage.
+"""Optimiser state as whole tensors by parameter name, independent of the number of ranks and the ZeRO stage.
 
-What one checkpoint holds any learner can continue from, and no file is a pickle. Files are safetensors, one for each
-`SHARD_BYTES`, with tensors named `<kind>/<parameter>`: `master` (the float32 weight, where training computes in
-bfloat16), and what the optimiser keeps, for Adam `exp_avg` and `exp_avg_sq`. `step` is how many updates it has counted.
+Any learner can resume from a checkpoint, and no file is a pickle. Files are safetensors of up to `SHARD_BYTES` bytes, with
+tensors named `<kind>/<parameter>`: `master` (the float32 weight in bfloat16 training), and the optimiser's tensors, for Adam
+`exp_avg` and `exp_avg_sq`. `step` is the number of updates.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ STEP = "step"
 
 
 class OptimizerState:
-    """The state of one engine of DeepSpeed. Every method is collective over its ranks."""
+    """The state of one DeepSpeed engine. Every method is collective over its ranks."""
 
     def __init__(self, engine: Any, *, zero_stage: int, bf16: bool) -> None:
         self._zero = engine.optimizer if zero_stage else None
@@ -39,7 +39,7 @@ class OptimizerState:
         self._bf16 = bf16
 
     def pieces(self, *, keep: bool) -> Iterator[Piece]:
-        """Yield the files, copied, where `keep` is set: on one rank."""
+        """Yield the copied files on the rank with `keep`."""
         self._link()
         shard: dict[str, torch.Tensor] = {STEP: torch.tensor(self._steps())}
         number = size = 0
@@ -55,20 +55,24 @@ class OptimizerState:
             yield file_piece(_shard(number), shard)
 
     def load(self, directory: Path) -> None:
-        """Read the files. Raises `ValueError` where they are not those of this model and optimiser."""
+        """Read the files. Raises `ValueError` if they belong to another model or optimiser."""
         with ExitStack() as stack:
             files = [stack.enter_context(safe_open(path, framework="pt")) for path in sorted(directory.glob(SHARDS))]
             self._load(directory, {name: file for file in files for name in file.keys()})  # noqa: SIM118 - not a mapping
 
     def _load(self, directory: Path, places: dict[str, Any]) -> None:
         if STEP not in places:
-            raise ValueError(f"{directory} holds no optimiser state; remove this checkpoint to use the one before")
+            raise ValueError(
+                f"{directory} holds no optimiser state; remove this checkpoint to resume from the previous one"
+            )
         kinds = sorted({name.split("/", 1)[0] for name in places} - {STEP, MASTER})
         ours = {name.split("/", 1)[1] for name in places if name != STEP}
         if ours - set(self._trained):
-            raise ValueError(f"{directory} has the state of {min(ours - set(self._trained))}, which is not trained now")
+            raise ValueError(
+                f"{directory} has the state of {min(ours - set(self._trained))}, which is not trained; use its run's settings"
+            )
         step = float(places[STEP].get_tensor(STEP))
-        if kinds:  # else no update was made yet
+        if kinds:  # else there was no update yet
             self._prepare(kinds, step=step)
         for name, parameter in self._trained.items():
             for kind in (MASTER, *kinds):
@@ -84,7 +88,7 @@ class OptimizerState:
                 yield f"{kind}/{name}", self._get(parameter, kind)
 
     def _kinds(self, parameter: torch.nn.Parameter) -> list[str]:
-        """Return what the optimiser keeps of a parameter's shape. Above stage 0 that is the same for all."""
+        """Return the optimiser's tensors of a parameter's shape. Above stage 0 they are the same for all."""
         state = self._optimizer.state
         held = state.get(parameter, {}) if self._zero is None else next(iter(state.values()), {})
         return sorted(key for key, value in held.items() if isinstance(value, torch.Tensor) and value.ndim)
@@ -103,20 +107,20 @@ class OptimizerState:
         if self._zero is None:
             self._optimizer.state[parameter][kind] = value.to(
                 parameter.device, copy=True
-            )  # else it is the file's memory
+            )  # else it shares the file's memory
         elif kind == MASTER:
             safe_set_full_fp32_param(parameter, value)
         else:
             safe_set_full_optimizer_state(parameter, value, kind)
 
     def _steps(self) -> float:
-        """Return the updates that the optimiser has counted, the same for every parameter with such a count."""
+        """Return the optimiser's number of updates, equal for every parameter that counts them."""
         counts = {float(state[STEP]) for state in self._optimizer.state.values() if STEP in state}
         assert len(counts) < 2, counts
         return max(counts, default=0.0)
 
     def _prepare(self, kinds: list[str], *, step: float) -> None:
-        """Give an optimiser that has made no step yet the tensors that it would make at its first one."""
+        """Create the tensors that an optimiser would create at its first step."""
         if self._zero is None:
             return
         for partition in self._partitions():
@@ -125,24 +129,24 @@ class OptimizerState:
         self._link()
 
     def _partitions(self) -> list[torch.Tensor]:
-        """Return this rank's float32 weights, a flat tensor for each group, which the optimiser keeps its state by."""
+        """Return this rank's float32 weights, one flat tensor per group. They are the keys of the optimiser's state."""
         assert self._zero is not None
         if self._stage == 3:
             flat: list[torch.Tensor] = self._zero.fp32_partitioned_groups_flat
-        elif isinstance(self._zero, BF16_Optimizer):  # what DeepSpeed takes for bfloat16 at stage 1, without offload
+        elif isinstance(self._zero, BF16_Optimizer):  # DeepSpeed's choice for bfloat16 at stage 1, without offload
             flat = self._zero.fp32_groups_flat_partition
         else:
             flat = self._zero.single_partition_of_fp32_groups
         return flat
 
     def _link(self) -> None:
-        """Let DeepSpeed find each parameter's part of the state; its own look, in the first step, sees one group only."""
+        """Let DeepSpeed find each parameter's part of the state. Its default, in the first step, finds only one group."""
         if self._zero is not None and self._stage < 3 and self._optimizer.state:
             self._zero._hp_optimizer_states_linked = False
             self._zero._lazy_init_hp_params_optimizer_state()
 
     def _count(self, parameter: torch.nn.Parameter, step: float) -> None:
-        """Set the number of updates, in the form in which each optimiser counts them: torch as a tensor, Muon's Adam as int."""
+        """Set the number of updates in the optimiser's format: a tensor for torch, an int for Muon's Adam."""
         state = self._optimizer.state[parameter]
         if "exp_avg" in state:
             state[STEP] = torch.tensor(step) if isinstance(self._optimizer, torch.optim.AdamW) else int(step)

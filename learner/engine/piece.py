@@ -1,4 +1,4 @@
-"""Pieces of a checkpoint: copies in main memory that are written later, while the model is trained on."""
+"""Pieces of a checkpoint: copies in main memory that are written later, during training."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 Piece = Callable[[Path], None]
-"""Writes a part of a checkpoint, from a copy that nothing changes, into the directory that it is given."""
+"""Writes a part of a checkpoint from its copy into a directory."""
 
 
 def copy_to_cpu(tensor: torch.Tensor) -> torch.Tensor:

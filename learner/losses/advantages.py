@@ -1,4 +1,4 @@
-"""Advantages of answers, from their rewards alone, and which groups have any.
+"""Advantages of answers from their rewards, and which groups have nonzero advantages.
 
 Suffixes: `_G` one entry per answer of a group (the answers to one task), `_NG` per group of the batch and answer.
 """
@@ -10,14 +10,14 @@ from typing import Any
 from temper.learner.losses.custom_functions import call_on_trial, import_function, is_custom
 
 GroupAdvantage = Callable[[list[float]], list[float]]
-"""What is done to the rewards of one group."""
+"""From the rewards of one group to its advantages."""
 EPSILON = 1e-6
-"""Added to a deviation of rewards before it divides."""
+"""Added to a standard deviation of rewards before division."""
 TRIAL_REWARDS = [1.0, 0.0, 0.5]
 
 
 def rloo(rewards_G: list[float]) -> list[float]:
-    """Return each reward minus the mean of the *other* answers' rewards; 0 for a lone answer.
+    """Return each reward minus the mean of the *other* answers' rewards, 0 for a single answer.
 
     RLOO: Kool et al., "Buy 4 REINFORCE Samples, Get a Baseline for Free!", 2019; Ahmadian et al., "Back to Basics:
     Revisiting REINFORCE Style Optimization for Learning from Human Feedback in LLMs", 2024.
@@ -53,10 +53,10 @@ def grpo(rewards_G: list[float]) -> list[float]:
 
 
 def normalise_over_batch(values_NG: list[list[float]], tokens_NG: list[list[int]]) -> list[list[float]]:
-    """Return values minus their mean over the batch's trained tokens, divided by their (population) deviation plus 1e-6.
+    """Return values minus their mean over the batch's trained tokens, divided by the (population) deviation plus 1e-6.
 
-    Every token has its answer's value; `tokens_NG` says how many each answer has. REINFORCE++: Hu et al., "REINFORCE++",
-    eq. 10, 2025. Its variant with a baseline has the mean of each group subtracted before.
+    Every token has its answer's value. `tokens_NG` has the number of tokens of each answer. REINFORCE++: Hu et al.,
+    "REINFORCE++", eq. 10, 2025. Its variant with a baseline subtracts the mean of each group first.
     """
     weighed = [
         (value, count)
@@ -82,18 +82,18 @@ ADVANTAGES: dict[str, GroupAdvantage] = {
     "reinforce_pp": _unchanged,
     "reinforce_pp_baseline": dr_grpo,
 }
-"""What is done within each group, by the names of the configuration."""
+"""The function within each group, by its name in the configuration."""
 NORMALISED_OVER_BATCH = ("reinforce_pp", "reinforce_pp_baseline")
-"""Those that are normalised over the whole batch after that: groups of equal rewards teach there too."""
+"""Advantages that are normalised over the batch afterwards. Groups of equal rewards then have nonzero advantages too."""
 
 
 def batch_advantages(
     rewards_NG: list[list[float]], tokens_NG: list[list[int]], *, kind: str, clip: float, normalise: bool = True
 ) -> list[list[float]]:
-    """Return the advantages of all groups of a batch by the rule named `kind`, each clipped to +-`clip`.
+    """Return the advantages of all groups by the rule named `kind`, each clipped to +-`clip`.
 
-    `tokens_NG` are the trained tokens of each answer, which a normalisation over the batch counts. Without `normalise` what
-    such a rule normalises is left as it is, neither normalised nor clipped: it is done where more is known.
+    `tokens_NG` are the trained tokens of each answer, which normalisation over the batch counts. Without `normalise` such
+    rules return raw values: the learner normalises and clips them once it knows the divergence.
     """
     values_NG = [advantage_function(kind)(rewards_G) for rewards_G in rewards_NG]
     if kind in NORMALISED_OVER_BATCH:
@@ -104,9 +104,9 @@ def batch_advantages(
 
 
 def has_nonzero_advantage(rewards_G: list[float], *, kind: str) -> bool:
-    """Say whether a group with these rewards teaches anything by the rule named `kind`.
+    """Return whether a group with these rewards has a nonzero advantage by the rule named `kind`.
 
-    Where the batch is the measure, one of equal rewards does; a rule of one's own is asked.
+    Rules that normalise over the batch give one to groups of equal rewards too. A custom rule is called to find out.
     """
     if is_custom(kind):
         return any(advantage_function(kind)(rewards_G))
@@ -114,12 +114,12 @@ def has_nonzero_advantage(rewards_G: list[float], *, kind: str) -> bool:
 
 
 def differ(rewards_G: list[float]) -> bool:
-    """Say whether rewards differ: compared with each other, those that all are the same teach nothing."""
+    """Return whether the rewards differ. Equal rewards have zero advantage within a group."""
     return len(set(rewards_G)) > 1
 
 
 def advantage_function(name: str) -> GroupAdvantage:
-    """Return what the advantage of this name does within a group. One of a user's own is checked at every call."""
+    """Return the function of this name. Results of a custom function are checked at every call."""
     if not is_custom(name):
         return ADVANTAGES[name]
     function = import_function("loss.advantage", name)
@@ -127,7 +127,7 @@ def advantage_function(name: str) -> GroupAdvantage:
 
 
 def check_advantage(name: str) -> None:
-    """Raise `ValueError` where an advantage of one's own can't be imported or does not fit."""
+    """Raise `ValueError` if a custom advantage can't be imported or returns invalid values."""
     result = call_on_trial(
         "loss.advantage", name, "function(rewards_G)", lambda function: function(list(TRIAL_REWARDS))
     )
@@ -135,14 +135,14 @@ def check_advantage(name: str) -> None:
 
 
 def _checked(name: str, result: Any, rewards_G: list[float]) -> list[float]:
-    """Return what a user's function gave as numbers. Raises `ValueError` where it is no finite one for each reward."""
+    """Return the result of a custom function as floats. Raises `ValueError` unless it has one finite number per reward."""
     try:
         advantages_G = [float(value) for value in result]
     except (TypeError, ValueError) as error:
-        raise ValueError(f"loss.advantage={name!r} returned {result!r}, which is no list of numbers") from error
+        raise ValueError(f"loss.advantage={name!r} returned {result!r}, not a list of numbers") from error
     if len(advantages_G) != len(rewards_G) or not all(map(math.isfinite, advantages_G)):
         raise ValueError(
-            f"loss.advantage={name!r} returned {advantages_G} for the rewards {rewards_G}; it must give one finite number "
-            f"for each"
+            f"loss.advantage={name!r} returned {advantages_G} for the rewards {rewards_G}; return one finite number "
+            f"per reward"
         )
     return advantages_G

@@ -1,4 +1,4 @@
-"""What the learner is told to minimise."""
+"""Settings of the loss."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,78 +16,79 @@ Aggregation = Literal["token", "sequence", "constant"]
 OldPolicy = Literal["trainer", "rollout"]
 KlPlace = Literal["loss", "reward"]
 DECOUPLED_RANGE = (0.0, 5.0)
-"""The range of trainer / rollout outside of which decoupled drops a token."""
+"""Default token_range of the decoupled surrogate, as trainer / rollout."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
-    """The objective: a surrogate of the policy's objective with its corrections, or what a supervised stage minimises.
+    """The objective: a surrogate of the policy objective with its corrections, or a supervised loss.
 
-    Below, pi is the trainer's probability of a token, mu that of the engine that sampled it, A the advantage, r the
-    policy ratio. DAPO is ppo with aggregation token, rl.shaping.overlong_buffer, and groups without signal dropped.
+    Below, pi is the trainer's probability of a token, mu the engine's, A the advantage, r the policy ratio. DAPO is ppo with
+    aggregation token, rl.shaping.overlong_buffer, and groups of zero advantage dropped.
     """
 
     objective: Objective = immutable("policy")
     """policy (reinforcement learning), nll (supervised: minus the log-probability of each trained token), distill (policy
     with the advantage log pi_teacher - log pi of each token) or dpo (preferred answers against others)."""
     beta: float = immutable(0.1)
-    """Of dpo: what an answer's log pi - log pi_ref is multiplied by; the smaller, the further pi may go from the reference."""
+    """Factor of DPO's log pi - log pi_ref. A smaller value lets pi move further from the reference."""
     advantage: str = immutable("rloo")
-    """Reward minus a baseline: rloo (mean of the other answers), dr_grpo (mean of the group), grpo (likewise,
-    divided by the group's deviation), reinforce_pp (mean of the batch, divided by its deviation, REINFORCE++),
-    reinforce_pp_baseline (mean of the group, divided by the batch's deviation; both over its tokens, and after what
-    kl_in reward takes), or module.function of one's own, from a group's rewards to their advantages."""
+    """Reward minus a baseline: rloo (mean of the other answers), dr_grpo (mean of the group), grpo (the same, divided by the
+    group's deviation), reinforce_pp (mean of the batch, divided by its deviation, REINFORCE++), reinforce_pp_baseline
+    (mean of the group, divided by the batch's deviation), or a custom module.function from a group's rewards to their
+    advantages. The batch's mean and deviation are over its tokens, after the KL term of kl_in=reward."""
     advantage_clip: float = immutable(20.0)
     """Largest absolute advantage."""
     malformed_thinking: float | None = immutable(None)
-    """Advantage of a turn whose thought is malformed, in place of its own; null keeps its own."""
+    """Advantage of a turn with malformed thinking, below 0. Null keeps the answer's advantage."""
     invalid_call: float | None = immutable(None)
-    """Advantage of a turn with an invalid tool call, in place of its own; null keeps its own."""
+    """Advantage of a turn with an invalid tool call, below 0. Null keeps the answer's advantage."""
     mask_truncated: bool = immutable(False)
-    """Whether answers that ran into the token limit carry no loss."""
+    """Whether truncated answers carry no loss."""
     aggregation: Aggregation = immutable("token")
-    """What weighs the same in a batch: token (mean over its tokens), sequence (mean over means, which gspo needs), constant
-    (sum over tokens, divided by the number of sequences times constant_length)."""
+    """Equal weight in a batch for: token (mean over its tokens), sequence (mean over sequence means, required by gspo) or
+    constant (sum over tokens, divided by the number of sequences times constant_length)."""
     constant_length: int = immutable(0, unit="tokens")
-    """The length in tokens that aggregation constant divides by, such as rollout.limits.turn_tokens."""
+    """Length in tokens that aggregation constant divides by, such as rollout.limits.turn_tokens."""
     surrogate: str = immutable("ppo")
-    """What is maximised: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, only with aggregation
-    sequence), cispo (clip(r) A log pi, clip(r) held constant), decoupled (ppo with the weight pi / mu, for old data),
-    reinforce (r A without a clip), or module.function of one's own, called as those in learner/losses/surrogates.py."""
+    """The maximised objective: ppo (min(r A, clip(r) A)), gspo (the same with one ratio per sequence, needs aggregation
+    sequence), cispo (clip(r) A log pi, clip(r) held constant), decoupled (ppo weighted by pi / mu, for old data),
+    reinforce (r A without a clip), or a custom module.function with the signature of those in
+    learner/losses/surrogates.py."""
     old_policy: OldPolicy | None = immutable(None)
-    """What r compares pi with: trainer (the policy before the batch's first update; r is 1 where it makes no other) or
-    rollout (mu); null takes rollout for gspo and cispo, whose point is the clip, and else trainer."""
+    """The denominator of r: trainer (the policy before the batch's first update; r is 1 if there is only one) or rollout
+    (mu). Null takes rollout for gspo and cispo, which rely on the clip, else trainer."""
     clip_low: float | None = immutable(None)
-    """r is clipped below at 1 - clip_low; null takes what is usual: 0.2, for gspo 0.0003, for cispo no bound."""
+    """r is clipped below at 1 - clip_low. Null takes the default: 0.2, for gspo 0.0003, for cispo no bound."""
     clip_high: float | None = immutable(None)
-    """r is clipped above at 1 + clip_high; null takes what is usual: 0.28, for gspo 0.0004, for cispo 4."""
+    """r is clipped above at 1 + clip_high. Null takes the default: 0.28, for gspo 0.0004, for cispo 4."""
     dual_clip: float | None = immutable(None)
-    """Largest r that a negative advantage is multiplied by, for ppo and decoupled; null takes 3, 0 turns it off."""
+    """Largest r that multiplies a negative advantage, for ppo and decoupled. Null takes 3, 0 turns it off."""
     importance_cap: float | None = immutable(None)
-    """Upper bound of the weight pi / mu of a token; 0 is none. Null takes 2, and none beside a token_range or in decoupled,
-    whose weight is pi / mu itself inside of the range. Not for decoupled or old_policy rollout."""
+    """Upper bound of the importance weight pi / mu of a token, 0 for none. Null takes 2, or none with a token_range or
+    decoupled, whose weight is pi / mu inside the range. Not for decoupled or old_policy rollout."""
     importance_floor: float = immutable(0.0)
-    """Lower bound of that weight."""
+    """Lower bound of the importance weight."""
     token_range: list[float] = immutable([])
-    """Tokens whose pi / mu lies outside carry no loss, for example [0.5, 5], the others weigh pi / mu (IcePop); empty is
-    off, for decoupled [0, 5]."""
+    """Tokens whose pi / mu is outside carry no loss, the others weigh pi / mu (IcePop), for example [0.5, 5]. Empty is off,
+    for decoupled [0, 5]."""
     sequence_range: list[float] = immutable([])
-    """Sequences whose geometric mean of pi / mu lies outside carry no loss, for example [0.999, 1.002]; empty is off."""
+    """Sequences whose geometric mean of pi / mu is outside carry no loss, for example [0.999, 1.002]. Empty is off."""
     error_guard: float = immutable(2.0)
-    """Sequences whose exp(mean |log pi - log mu|) is above this carry no loss; 0 turns it off."""
+    """Sequences whose exp(mean |log pi - log mu|) is above this carry no loss. 0 turns it off."""
     negative_guard: float = immutable(0.0)
-    """Sequences with A < 0 whose mean of log mu - log pi, with pi of the current update, is above this carry no loss, usually
-    0.5; 0 turns it off."""
+    """Sequences with A < 0 whose mean of log mu - log pi, with the current pi, is above this carry no loss, usually 0.5. 0
+    turns it off."""
     kl_coefficient: float = immutable(0.0)
-    """Price of diverging from the weights that the stage began with; 0 is off, and then no reference is held. Tokens that a
-    range or a guard leaves out pay it too."""
+    """Coefficient of the KL divergence from the stage's initial weights. 0 is off and loads no reference. Masked tokens pay
+    it too."""
     kl: KlEstimate = immutable("k3")
-    """Estimate of the divergence from d = log pi_ref - log pi: k1 (-d; in the reward only), k2 (d^2 / 2, whose gradient in
-    the loss is that of the divergence) or k3 (exp(d) - d - 1)."""
+    """KL estimate from d = log pi_ref - log pi: k1 (-d, in the reward only), k2 (d^2 / 2, with the gradient of the
+    divergence in the loss) or k3 (exp(d) - d - 1)."""
     kl_in: KlPlace = immutable("loss")
-    """Where it is paid: loss (a term for each token) or reward (each token's advantage loses what is still to come)."""
+    """Where the KL term applies: loss (a term for each token) or reward (each token's advantage loses the KL still to come)."""
     entropy_bonus: float = immutable(0.0)
-    """Coefficient of the policy's entropy, in nats, which is added to the objective; 0 is off."""
+    """Coefficient of the policy's entropy in nats, added to the objective. 0 is off."""
 
     def __post_init__(self) -> None:
         if is_custom(self.advantage):
@@ -113,13 +114,13 @@ class LossConfig:
 
     def _check_bounds(self) -> None:
         if not 0 <= self.clip[0] <= 1:
-            raise ValueError(f"loss.clip_low={self.clip_low}: must lie between 0 and 1")
+            raise ValueError(f"loss.clip_low={self.clip_low}: must be between 0 and 1")
         not_negative("loss.clip_high", self.clip[1])
         if self.dual and self.dual <= 1:
             raise ValueError(f"loss.dual_clip={self.dual_clip}: must be above 1, or 0 for none")
         if not 0 <= self.importance_floor <= self.cap:
             raise ValueError(
-                f"loss.importance_floor={self.importance_floor}: must lie between 0 and loss.importance_cap={self.cap}"
+                f"loss.importance_floor={self.importance_floor}: must be between 0 and loss.importance_cap={self.cap}"
             )
         for name, bounds in (("token_range", self.token_range), ("sequence_range", self.sequence_range)):
             if bounds and not (len(bounds) == 2 and 0 <= bounds[0] < bounds[1]):
@@ -134,8 +135,8 @@ class LossConfig:
             )
         if self.surrogate == "gspo" and self.aggregation != "sequence":
             raise ValueError(
-                f"loss.surrogate=gspo with loss.aggregation={self.aggregation}: GSPO weighs sequences alike, at all "
-                f"lengths; set loss.aggregation=sequence"
+                f"loss.surrogate=gspo with loss.aggregation={self.aggregation}: GSPO weighs all sequences equally; set "
+                f"loss.aggregation=sequence"
             )
         if (self.aggregation == "constant") != (self.constant_length > 0):
             raise ValueError(
@@ -144,50 +145,49 @@ class LossConfig:
             )
         if self.objective == "policy" and self.kl == "k1" and self.kl_in == "loss" and self.kl_coefficient:
             raise ValueError(
-                "loss.kl=k1 with loss.kl_in=loss: the mean of its gradient is 0 whatever the divergence; set loss.kl=k2, "
-                "whose gradient there is that of the divergence, or loss.kl_in=reward"
+                "loss.kl=k1 with loss.kl_in=loss: the mean of its gradient is always 0; set loss.kl=k2, or loss.kl_in=reward"
             )
 
     def _check_unused(self) -> None:
         if self.dual_clip and self.surrogate in ("gspo", "cispo", "reinforce"):
             raise ValueError(
-                f"loss.dual_clip={self.dual_clip} with loss.surrogate={self.surrogate}, which has none: leave it out"
+                f"loss.dual_clip={self.dual_clip} with loss.surrogate={self.surrogate}: it has no dual clip; leave it out"
             )
         if self.surrogate == "reinforce" and (self.clip_low is not None or self.clip_high is not None):
             raise ValueError(
-                f"loss.clip_low={self.clip_low} and loss.clip_high={self.clip_high} with loss.surrogate=reinforce, which has "
-                f"no clip: leave them out, or set loss.surrogate=ppo"
+                f"loss.clip_low={self.clip_low} and loss.clip_high={self.clip_high} with loss.surrogate=reinforce: it has no "
+                f"clip; leave them out, or set loss.surrogate=ppo"
             )
         if self.normalises_divergence and self.overrides:
             raise ValueError(
                 f"loss.malformed_thinking={self.malformed_thinking} and loss.invalid_call={self.invalid_call} with "
-                f"loss.advantage={self.advantage} and loss.kl_in=reward, which normalises the advantages of all tokens: "
+                f"loss.advantage={self.advantage} and loss.kl_in=reward: these normalise the advantages of all tokens; "
                 f"leave them out, or set loss.kl_in=loss"
             )
         weighted_by = "loss.surrogate=decoupled" if self.decoupled else "loss.old_policy=rollout"
         if self.importance_cap and (self.decoupled or self.against_rollout):
             raise ValueError(
-                f"loss.importance_cap={self.importance_cap} with {weighted_by}, which weighs by pi / mu itself: leave it out"
+                f"loss.importance_cap={self.importance_cap} with {weighted_by}: it weighs by pi / mu itself; leave it out"
             )
 
     @property
     def needs_reference(self) -> bool:
-        """Whether frozen weights are held beside those that are trained."""
+        """Whether a frozen reference model is loaded."""
         return self.kl_coefficient > 0 or self.objective in ("distill", "dpo")
 
     @property
     def is_sampled(self) -> bool:
-        """Whether answers that a policy sampled are trained, so that it matters which policy did."""
+        """Whether the loss trains sampled answers, so that the sampling policy matters."""
         return self.objective in ("policy", "distill")
 
     @property
     def normalises_divergence(self) -> bool:
-        """Whether advantages are normalised after the divergence was taken from them, which the learner does."""
+        """Whether the learner normalises advantages after it subtracts the divergence."""
         return self.advantage in NORMALISED_OVER_BATCH and self.kl_in == "reward" and self.kl_coefficient > 0
 
     @property
     def decoupled(self) -> bool:
-        """Whether each token's weight is pi / mu itself, inside of a range."""
+        """Whether each token's weight is pi / mu itself, inside a range."""
         return self.surrogate == "decoupled"
 
     @property
@@ -197,35 +197,35 @@ class LossConfig:
 
     @property
     def clip(self) -> tuple[float, float]:
-        """The policy ratio is held between 1 - the first and 1 + the second."""
+        """Bounds of the policy ratio: 1 - the first and 1 + the second."""
         low, high = usual_clip(self.surrogate)
         return low if self.clip_low is None else self.clip_low, high if self.clip_high is None else self.clip_high
 
     @property
     def dual(self) -> float:
-        """The largest ratio that a negative advantage is multiplied by; 0 is none."""
+        """Largest ratio that multiplies a negative advantage, 0 for none."""
         return 3.0 if self.dual_clip is None else self.dual_clip
 
     @property
     def cap(self) -> float:
-        """The upper bound of a token's weight pi / mu; 0 is none."""
+        """Upper bound of a token's weight pi / mu, 0 for none."""
         usual = 2.0 if self.token_bounds is None else 0.0
         return usual if self.importance_cap is None else self.importance_cap
 
     @property
     def token_bounds(self) -> tuple[float, float] | None:
-        """The range of pi / mu outside of which a token carries no loss."""
+        """Range of pi / mu. Tokens outside carry no loss."""
         if self.token_range:
             return self.token_range[0], self.token_range[1]
         return DECOUPLED_RANGE if self.decoupled else None
 
     @property
     def sequence_bounds(self) -> tuple[float, float] | None:
-        """The range of the geometric mean of pi / mu outside of which a sequence carries no loss."""
+        """Range of the geometric mean of pi / mu. Sequences outside carry no loss."""
         return (self.sequence_range[0], self.sequence_range[1]) if self.sequence_range else None
 
     @property
     def overrides(self) -> dict[TurnFault, float]:
-        """The advantages that turns with a fault get in place of their own."""
+        """Advantages that replace the answer's in turns with a fault."""
         values = {TurnFault.THINKING: self.malformed_thinking, TurnFault.TOOL_CALL: self.invalid_call}
         return {fault: value for fault, value in values.items() if value is not None}

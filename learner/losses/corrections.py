@@ -1,7 +1,7 @@
-"""Corrections for the gap between the trainer and the engine that sampled. Pure; each can be on or off by itself.
+"""Corrections for the train-inference mismatch between trainer and engine. Pure. Each can be on or off.
 
 Suffixes: `_BT` one entry per sequence and token, `_B1` per sequence. pi is the trainer's probability of a token, mu the
-engine's, w = pi / mu. A log-probability that is NaN is hidden by none of these rules: where it counts, loss or metrics show it.
+engine's, w = pi / mu. No rule hides a NaN log-probability: it shows in loss or metrics if the token counts.
 """
 
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from temper.learner.losses.surrogates import bounded_exp, sequence_means
 
 
 class MaskReason(IntEnum):
-    """Why a trained token carries no loss; of several reasons the first."""
+    """Why a trained token carries no loss, the first of several reasons."""
 
     NONE = 0  # the token carries loss
-    ERROR_GUARD = 1  # its sequence is further from what the engine computed than the guard allows
-    SEQUENCE_RANGE = 2  # the geometric mean of w over its sequence lies outside of the range
+    ERROR_GUARD = 1  # its sequence differs from the engine's by more than the guard
+    SEQUENCE_RANGE = 2  # the geometric mean of w over its sequence is outside the range
     NEGATIVE_GUARD = 3  # its advantage is negative, and its sequence has become too unlikely
-    TOKEN_RANGE = 4  # its own w lies outside of the range
+    TOKEN_RANGE = 4  # its w is outside the range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,14 @@ class Correction:
 def token_factors(
     w_BT: torch.Tensor, correction: Correction, *, in_ratio: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what each token's loss is multiplied by, and where a bound of it took hold.
+    """Return the loss factor of each token, and where a bound changed it.
 
-    That is w held between `floor` and `cap`, w itself where there is only a `token_range`, 1 where there is neither or where w
-    is already `in_ratio`. Outside of the `token_range` it is 0.
+    The factor is w clamped to `floor` and `cap`, w itself with only a `token_range`, and 1 with neither or if w is already
+    `in_ratio`. Outside the `token_range` it is 0.
 
-    Held between bounds: Espeholt et al., "IMPALA", section 4.1, 2018; for the gap between trainer and engine: Yao et
-    al., "Your Efficient RL Framework Secretly Brings You Off-Policy RL Training", 2025. Range: Zhao et al., "Small Leak
-    Can Sink a Great Ship -- Boost RL Training on MoE with IcePop", 2025.
+    Clamped weights: Espeholt et al., "IMPALA", section 4.1, 2018; for the mismatch: Yao et al., "Your Efficient RL Framework
+    Secretly Brings You Off-Policy RL Training", 2025. Range: Zhao et al., "Small Leak Can Sink a Great Ship -- Boost RL
+    Training on MoE with IcePop", 2025.
     """
     weighs = not in_ratio and (correction.cap > 0 or correction.token_range is not None)
     whole_BT = w_BT if weighs else torch.ones_like(w_BT)
@@ -53,7 +53,7 @@ def token_factors(
 
 
 def inside_range(values_BT: torch.Tensor, w_BT: torch.Tensor, bounds: tuple[float, float] | None) -> torch.Tensor:
-    """Return the values, with 0 where w (per token, or per sequence as a column) lies outside of the bounds."""
+    """Return the values, set to 0 if w (per token, or per sequence as a column) is outside the bounds."""
     return values_BT if bounds is None else torch.where(_outside(w_BT, bounds), 0.0, values_BT)
 
 
@@ -69,16 +69,15 @@ def masked_weights(
     *,
     current_log_w_BT: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return `weights_BT`, with 0 for the sequences that are left out, as judged by their `log_w_BT` = log w of trained tokens.
+    """Return `weights_BT`, set to 0 for masked sequences. `log_w_BT` is log w of trained tokens.
 
-    `current_log_w_BT` is the log w of the current policy, which differs from pi_old's after the first update of a batch.
-    None takes `log_w_BT`.
+    `current_log_w_BT` is log w of the current policy, which differs from pi_old's after the first update of a batch. None
+    takes `log_w_BT`.
 
-    `error_guard`: those whose exp(mean |log w|) is above it.
-    `sequence_range`: those whose exp(mean log w), the geometric mean of w, lies outside of it; masks by a sequence's
-    ratio: Liu et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch", 2025.
-    `negative_guard`: those with A < 0 whose mean of log mu - log pi, of the current pi, is above it. If advantages differ
-    within a sequence, its tokens with A < 0. DeepSeek-AI, "DeepSeek-V3.2", section 3.1 (off-policy sequence masking), 2025.
+    `error_guard` masks sequences whose exp(mean |log w|) is above it. `sequence_range` masks sequences whose geometric mean
+    of w is outside: Liu et al., "When Speed Kills Stability: Demystifying RL Collapse from the Training-Inference Mismatch",
+    2025. `negative_guard` masks tokens with A < 0 in sequences whose mean of log mu - log pi, with the current pi, is above
+    it: DeepSeek-AI, "DeepSeek-V3.2", section 3.1 (off-policy sequence masking), 2025.
     """
     masked_weights_BT = weights_BT
     for _, masked_BT in _sequence_masks(
@@ -96,7 +95,7 @@ def mask_reasons(
     *,
     current_log_w_BT: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return for each trained token the `MaskReason` that `masked_weights` or the `token_range` makes of it, as int8."""
+    """Return the `MaskReason` of each trained token by `masked_weights` and `token_range`, as int8."""
     masks = list(_sequence_masks(trained_BT, log_w_BT, advantages_BT, correction, current_log_w_BT=current_log_w_BT))
     if correction.token_range is not None:
         masks.append((MaskReason.TOKEN_RANGE, _outside(bounded_exp(log_w_BT), correction.token_range)))
@@ -114,7 +113,7 @@ def _sequence_masks(
     *,
     current_log_w_BT: torch.Tensor | None,
 ) -> Iterator[tuple[MaskReason, torch.Tensor]]:
-    """Yield each rule of `masked_weights` that is on, with what it leaves out."""
+    """Yield each active rule of `masked_weights` with its mask."""
     if correction.error_guard:
         error_B1 = bounded_exp(sequence_means(log_w_BT.abs(), trained_BT))
         yield MaskReason.ERROR_GUARD, error_B1 > correction.error_guard

@@ -1,10 +1,10 @@
-"""A function of a user's module, written `module.function` where a name of ours could stand: found, and tried before use."""
+"""Custom functions, written `module.function` in place of a built-in name: imported, and tried before use."""
 
 import importlib
 from collections.abc import Callable
 from typing import Any
 
-CUSTOM = "module.function of your own"
+CUSTOM = "your module.function"
 
 
 def is_custom(name: str) -> bool:
@@ -12,11 +12,11 @@ def is_custom(name: str) -> bool:
 
 
 def import_function(setting: str, name: str) -> Callable[..., Any]:
-    """Import the function `module.function`. Raises `ValueError` with the reason where that fails."""
+    """Import the function `module.function`. Raises `ValueError` with the reason of a failure."""
     module, _, function = name.rpartition(".")
     try:
         found = vars(importlib.import_module(module)).get(function)
-    except Exception as error:  # whatever a user's module raises while it is imported
+    except Exception as error:  # a custom module may raise anything
         raise ValueError(
             f"{setting}={name!r}: importing {module!r} from the current folder or the Python path failed: "
             f"{type(error).__name__}: {error}"
@@ -27,9 +27,9 @@ def import_function(setting: str, name: str) -> Callable[..., Any]:
 
 
 def call_on_trial(setting: str, name: str, form: str, call: Callable[[Callable[..., Any]], Any]) -> Any:
-    """Return what `call` gets from the function; `form` says how it calls. Raises `ValueError` where it fails."""
+    """Return the result of `call(function)`. `form` describes the call in messages. Raises `ValueError` if it fails."""
     function = import_function(setting, name)
     try:
         return call(function)
-    except Exception as error:  # whatever a user's function raises
+    except Exception as error:  # a custom function may raise anything
         raise ValueError(f"{setting}={name!r} failed when called as {form}: {type(error).__name__}: {error}") from error

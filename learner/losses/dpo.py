@@ -1,6 +1,6 @@
-"""Losses over pairs of answers of which one is preferred. Pure functions of tensors.
+"""Losses over preference pairs. Pure functions of tensors.
 
-Suffixes: `_B` one entry per pair, `_RT` per row of a micro-batch of pairs and token: a pair's rows follow each other, the
+Suffixes: `_B` one entry per pair, `_RT` per row of a micro-batch of pairs and token. The rows of a pair are adjacent, the
 preferred answer first (`learner/batches/pairs.py`).
 """
 
@@ -17,10 +17,10 @@ def dpo_loss(
     *,
     beta: float = 0.1,
 ) -> Loss:
-    """Return -log sigmoid(beta ((log pi - log ref) of the chosen answer - the same of the rejected one)), summed over pairs.
+    """Return -log sigmoid(beta ((log pi - log ref) of the chosen answer - (log pi - log ref) of the rejected one)), summed.
 
-    The arguments are sums of log-probabilities over an answer's tokens. Rafailov et al., "Direct Preference
-    Optimization: Your Language Model is Secretly a Reward Model", eq. 7, 2023.
+    The arguments are sums of log-probabilities over an answer's tokens. Rafailov et al., "Direct Preference Optimization:
+    Your Language Model is Secretly a Reward Model", eq. 7, 2023.
     """
     margin_B = beta * ((chosen_B - ref_chosen_B) - (rejected_B - ref_rejected_B))
     total = -torch.nn.functional.logsigmoid(margin_B).sum()
@@ -34,7 +34,7 @@ def dpo_loss(
 
 
 def pair_loss(logprobs_RT: torch.Tensor, weights_RT: torch.Tensor, ref_RT: torch.Tensor, *, beta: float) -> Loss:
-    """Return the `dpo_loss` of a micro-batch of pairs; a pair whose weights are all 0 only fills up, and counts for nothing."""
+    """Return the `dpo_loss` of a micro-batch of pairs. Pairs whose weights are all 0 are padding and do not count."""
     trained_RT = weights_RT > 0
     sums_R, ref_R = (torch.where(trained_RT, values_RT, 0.0).sum(-1) for values_RT in (logprobs_RT, ref_RT))
     real_B = trained_RT.any(-1)[0::2]

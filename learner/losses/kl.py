@@ -1,4 +1,4 @@
-"""Divergence from a reference policy, or from a teacher, estimated from sampled tokens. Pure functions of tensors.
+"""Divergence from a reference policy or a teacher, estimated from sampled tokens. Pure functions of tensors.
 
 Suffix: `_BT` one entry per sequence and token. In the formulas d = log pi_ref - log pi of a sampled token.
 """
@@ -22,8 +22,9 @@ def k2(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
 
 
 def k3(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
-    """Return exp(d) - d - 1: unbiased and never negative. Schulman, "Approximating KL Divergence", 2020; as a term of the loss:
-    Shao et al., "DeepSeekMath", eq. 4, 2024.
+    """Return exp(d) - d - 1: unbiased and never negative. Schulman, "Approximating KL Divergence", 2020.
+
+    As a term of the loss: Shao et al., "DeepSeekMath", eq. 4, 2024.
     """
     d_BT = _log_ratio(logprobs_BT, ref_BT)
     return d_BT.exp() - d_BT - 1
@@ -31,15 +32,15 @@ def k3(logprobs_BT: torch.Tensor, ref_BT: torch.Tensor) -> torch.Tensor:
 
 KlEstimate = Literal["k1", "k2", "k3"]
 ESTIMATES: dict[KlEstimate, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
-"""The functions by the names of the configuration."""
+"""The functions by their names in the configuration."""
 
 
 def penalised_advantages(
     advantages_BT: torch.Tensor, kl_BT: torch.Tensor, trained_BT: torch.Tensor, *, coefficient: float
 ) -> torch.Tensor:
-    """Take the divergence from the advantages, as a cost of each token: minus `coefficient` times its sum from here to the end.
+    """Subtract the divergence from the advantages: `coefficient` times its sum from each token to the end.
 
-    Without discount and without baseline, over trained tokens. Hu et al., "REINFORCE++", 2025.
+    Over trained tokens, without discount and baseline. Hu et al., "REINFORCE++", 2025.
     """
     cost_BT = torch.where(trained_BT, kl_BT.detach(), 0.0)
     to_come_BT = cost_BT.flip(-1).cumsum(-1).flip(-1)
@@ -49,10 +50,10 @@ def penalised_advantages(
 def distillation_advantages(
     logprobs_BT: torch.Tensor, teacher_BT: torch.Tensor, *, clip: float = MAX_LOG_RATIO
 ) -> torch.Tensor:
-    """Return log pi_teacher - log pi of each token that the student sampled, between -`clip` and `clip`, as a constant.
+    """Return log pi_teacher - log pi of each sampled token, clipped to +-`clip`, without gradient.
 
     The reverse divergence from a teacher, token by token. Gu et al., "MiniLLM: Knowledge Distillation of Large Language
-    Models", 2024; with this advantage: Lu, "On-Policy Distillation", 2025.
+    Models", 2024; as an advantage: Lu, "On-Policy Distillation", 2025.
     """
     return (teacher_BT - logprobs_BT).detach().clamp(-clip, clip)
 

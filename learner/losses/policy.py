@@ -1,8 +1,8 @@
-"""The losses, as pure functions of tensors. Each returns *sums*: the caller divides by the whole batch's denominator.
+"""The losses, as pure functions of tensors. Each returns *sums*: the caller divides by the batch's denominator.
 
-Suffix: `_BT` one entry per sequence and token. `logprobs_BT` are the trainer's log-probabilities pi, `behaviour_BT` those
-of the rollout engine mu, `ref_BT` those of a reference policy, `weights_BT` what a token counts for (0: untrained or
-padding). Entries where the weight is 0 are never read, they may be NaN.
+Suffix: `_BT` one entry per sequence and token. `logprobs_BT` are log-probabilities of the trainer (pi), `behaviour_BT` of
+the rollout engine (mu), `ref_BT` of a reference policy. `weights_BT` are loss weights, 0 if untrained or padding. Entries of
+weight 0 are never read and may be NaN.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,8 +17,10 @@ from temper.learner.losses.surrogates import Clip, Tokens, bounded_exp, surrogat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTerms:
-    """What the loss made of each token: pi_old, A, what its loss was multiplied by (0 where it is left out), and which
-    `MaskReason` it is. Nothing of them carries a gradient; those of untrained tokens mean nothing."""
+    """Per-token results of the loss, without gradients: pi_old, A, the loss factor (0 if masked) and its `MaskReason`.
+
+    Entries of untrained tokens have no meaning.
+    """
 
     old_BT: torch.Tensor
     advantages_BT: torch.Tensor
@@ -28,9 +30,9 @@ class TokenTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """A differentiable sum over tokens, and sums of what is worth watching (a mean is `sums[x] / sums["weight"]`).
+    """A differentiable sum over tokens, and sums for metrics (a mean is `sums[x] / sums["weight"]`).
 
-    `terms` are those of its tokens, where answers that were sampled are trained.
+    `terms` are its per-token results if the answers were sampled.
     """
 
     total: torch.Tensor
@@ -40,7 +42,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlPenalty:
-    """The price of leaving a reference policy: which estimate, its coefficient, and whether the reward pays it."""
+    """The KL term: its estimate, its coefficient, and whether it applies to the reward."""
 
     estimate: KlEstimate = "k3"
     coefficient: float = 0.0
@@ -49,7 +51,7 @@ class KlPenalty:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTerms:
-    """What `policy_loss` adds up. `against_rollout`: the policy ratio is pi / mu, not pi / pi_old."""
+    """The terms of `policy_loss`. With `against_rollout` the policy ratio is pi / mu, not pi / pi_old."""
 
     surrogate: str = "ppo"
     clip: Clip = field(default_factory=lambda: Clip(low=0.2, high=0.28, dual=3.0))
@@ -60,9 +62,9 @@ class PolicyTerms:
 
     @classmethod
     def of(cls, config: LossConfig) -> "PolicyTerms":
-        """Take the values of a configuration, with what the surrogate implies where nothing is set.
+        """Return the terms of a configuration, with the defaults of its surrogate.
 
-        Advantages that are normalised after the divergence was taken from them have paid it before.
+        Normalised advantages that already include the divergence get no KL term.
         """
         low, high = config.clip
         coefficient = 0.0 if config.normalises_divergence else config.kl_coefficient
@@ -100,17 +102,16 @@ def policy_loss(
     ref_BT: torch.Tensor | None = None,
     entropy_BT: torch.Tensor | None = None,
 ) -> Loss:
-    """Return a surrogate of the policy's objective, corrected for what the engine computes differently or with older weights.
+    """Return the policy surrogate, corrected for the engine's numerical differences and older weights.
 
-    Per token `weight * factor * surrogate(r, A)`: r = pi / pi_old is the policy ratio (`surrogates`), while
-    w = pi_old / mu says by which factor, and in which sequences at all, a token counts (`corrections`). Without
-    `old_BT`, pi_old is pi itself (r = 1 with a gradient), which is right where a batch makes one update. Where r is taken
-    against the rollout it is a correction itself, and of w only its masks are left.
+    Per token `weight * factor * surrogate(r, A)`. r = pi / pi_old is the policy ratio (`surrogates`). w = pi_old / mu sets
+    the factor of a token and masks sequences (`corrections`). Without `old_BT`, pi_old is pi itself (r = 1 with a gradient),
+    which is correct for one update per batch. If r is taken against the rollout, only the masks of w apply.
 
-    With `ref_BT` the divergence of pi from the reference is added to the loss of each trained token, or that of pi_old is
-    taken from the advantages. Tokens that a mask or a guard leaves out pay it too: DeepSeek-V3.2, section 3.1, masks the
-    surrogate alone, since the divergence depends on neither A nor mu. With `entropy_BT` the entropy, times its coefficient,
-    is subtracted from the loss: Schulman et al., "Proximal Policy Optimization Algorithms", eq. 9, 2017.
+    With `ref_BT` the divergence of pi from the reference is added to the loss of each trained token, or the divergence of
+    pi_old is subtracted from the advantages. Masked tokens pay it too: DeepSeek-V3.2, section 3.1, masks the surrogate
+    alone, since the divergence depends on neither A nor mu. With `entropy_BT` the entropy times its coefficient is
+    subtracted from the loss: Schulman et al., "Proximal Policy Optimization Algorithms", eq. 9, 2017.
     """
     trained_BT = weights_BT > 0
     logprobs_BT = torch.where(trained_BT, logprobs_BT, 0.0)
@@ -138,7 +139,7 @@ def policy_loss(
 def _corrected_surrogate(
     tokens: Tokens, weights_BT: torch.Tensor, behaviour_BT: torch.Tensor, terms: PolicyTerms
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], TokenTerms]:
-    """Return the sum of the surrogate over tokens with its corrections, sums of what is worth watching, and the terms."""
+    """Return the corrected surrogate summed over tokens, the sums for metrics, and the per-token terms."""
     log_w_BT = tokens.old_BT - behaviour_BT
     current_log_w_BT = tokens.logprobs_BT.detach() - behaviour_BT
     w_BT = bounded_exp(log_w_BT)

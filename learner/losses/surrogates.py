@@ -1,7 +1,7 @@
-"""Surrogates of the policy's objective: the loss of each token before it is weighted. Pure functions of tensors.
+"""Surrogates of the policy objective: the loss of each token before weighting. Pure functions of tensors.
 
-Suffixes: `_BT` one entry per sequence and token, `_B1` per sequence. In the formulas r = pi / pi_old is the policy ratio,
-A the advantage and sg(.) a value through which no gradient flows.
+Suffixes: `_BT` one entry per sequence and token, `_B1` per sequence. In the formulas r = pi / pi_old is the policy ratio, A
+the advantage and sg(.) stops the gradient.
 """
 
 from dataclasses import dataclass
@@ -12,23 +12,23 @@ import torch
 from temper.learner.losses.custom_functions import call_on_trial, import_function, is_custom
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to +- this before they are exponentiated."""
+"""Log-ratios are clamped to +- this before exponentiation."""
 
 
 def bounded_exp(log_ratio: torch.Tensor) -> torch.Tensor:
-    """Return the ratio of two probabilities from the difference of their logarithms."""
+    """Return a probability ratio from its clamped logarithm."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def sequence_means(values_BT: torch.Tensor, trained_BT: torch.Tensor) -> torch.Tensor:
-    """Return the mean over the trained tokens of each sequence, shape (B, 1); 0 for a sequence without any."""
+    """Return the mean over the trained tokens of each sequence, shape (B, 1), 0 for a sequence without any."""
     counted_BT = trained_BT.to(values_BT.dtype)
     return (values_BT * counted_BT).sum(-1, keepdim=True) / counted_BT.sum(-1, keepdim=True).clamp(min=1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What a surrogate sees: log pi, log pi_old, A, and which tokens are trained. Entries of the others are finite."""
+    """The input of a surrogate: log pi, log pi_old, A, and the mask of trained tokens. Untrained entries are finite."""
 
     logprobs_BT: torch.Tensor
     old_BT: torch.Tensor
@@ -38,7 +38,7 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """The policy ratio is held between 1 - `low` and 1 + `high`; `dual` bounds it where A < 0 (0: no such bound)."""
+    """Bounds of the policy ratio: 1 - `low` and 1 + `high`. `dual` bounds it if A < 0 (0: off)."""
 
     low: float
     high: float
@@ -47,7 +47,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surrogate:
-    """The loss of each token, the ratio that it was made with, and where a bound of the ratio took hold."""
+    """The loss of each token, its ratio, and where the ratio was clipped."""
 
     loss_BT: torch.Tensor
     ratio_BT: torch.Tensor
@@ -55,8 +55,6 @@ class Surrogate:
 
 
 class SurrogateFunction(Protocol):
-    """How a surrogate is called."""
-
     def __call__(self, tokens: Tokens, *, clip: Clip) -> Surrogate: ...
 
 
@@ -76,9 +74,9 @@ def ppo(tokens: Tokens, *, clip: Clip) -> Surrogate:
 
 
 def gspo(tokens: Tokens, *, clip: Clip) -> Surrogate:
-    """Return -min(s A, clip(s, 1 - low, 1 + high) A) with the ratio of the whole sequence, s = exp(mean over t of log r).
+    """Return -min(s A, clip(s, 1 - low, 1 + high) A) with the sequence ratio s = exp(mean over t of log r).
 
-    The token's ratio is sg(s) pi / sg(pi): s in value, with a gradient of its own for each token. Zheng et al., "Group
+    The token's ratio is sg(s) pi / sg(pi): s in value, with a separate gradient for each token. Zheng et al., "Group
     Sequence Policy Optimization", section 4, 2025.
     """
     sequence_B1 = bounded_exp(sequence_means(tokens.logprobs_BT - tokens.old_BT, tokens.trained_BT)).detach()
@@ -87,7 +85,7 @@ def gspo(tokens: Tokens, *, clip: Clip) -> Surrogate:
 
 
 def cispo(tokens: Tokens, *, clip: Clip) -> Surrogate:
-    """Return -sg(clip(r, 1 - low, 1 + high)) A log pi: the weight of a token is bounded, its gradient never lost.
+    """Return -sg(clip(r, 1 - low, 1 + high)) A log pi: the weight of a token is bounded, its gradient is kept.
 
     MiniMax, "MiniMax-M1: Scaling Test-Time Compute Efficiently with Lightning Attention", eq. 4 and 5, 2025.
     """
@@ -98,7 +96,7 @@ def cispo(tokens: Tokens, *, clip: Clip) -> Surrogate:
 
 
 def reinforce(tokens: Tokens, *, clip: Clip) -> Surrogate:
-    """Return -r A, without bounds; with pi_old = sg(pi) its gradient is that of -A log pi.
+    """Return -r A without bounds. With pi_old = sg(pi) its gradient equals the gradient of -A log pi.
 
     Williams, "Simple Statistical Gradient-Following Algorithms for Connectionist Reinforcement Learning", 1992.
     """
@@ -119,7 +117,7 @@ def _clipped(ratio_BT: torch.Tensor, advantages_BT: torch.Tensor, clip: Clip) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownSurrogate:
-    """A surrogate, and between 1 minus the first and 1 plus the second of which bounds its policy ratio usually lies."""
+    """A surrogate and the defaults of `clip_low` and `clip_high`."""
 
     function: SurrogateFunction
     usual_clip: tuple[float, float]
@@ -132,21 +130,20 @@ SURROGATES = {
     "decoupled": KnownSurrogate(function=ppo, usual_clip=(0.2, 0.28)),
     "reinforce": KnownSurrogate(function=reinforce, usual_clip=(1.0, float("inf"))),
 }
-"""By the names of the configuration; what decouples the fourth is the weight that `policy_loss` is given."""
+"""By their names in the configuration. decoupled is ppo with a token weight in `policy_loss`."""
 
 
 def usual_clip(name: str) -> tuple[float, float]:
-    """Return the usual bounds of the policy ratio; for a surrogate of a user's own those of ppo."""
+    """Return the default clip. A custom surrogate uses ppo's."""
     return SURROGATES.get(name, SURROGATES["ppo"]).usual_clip
 
 
 def surrogate_function(name: str) -> SurrogateFunction:
-    """Return the surrogate of this name."""
     return import_function("loss.surrogate", name) if is_custom(name) else SURROGATES[name].function
 
 
 def check_surrogate(name: str) -> None:
-    """Raise `ValueError` where a surrogate of one's own can't be imported, called or differentiated."""
+    """Raise `ValueError` if a custom surrogate can't be imported, called or differentiated."""
     logprobs_BT = torch.tensor([[-1.0, -2.0, -0.5], [-0.3, -1.5, -2.5]]).requires_grad_()
     tokens = Tokens(
         logprobs_BT=logprobs_BT,
@@ -158,13 +155,12 @@ def check_surrogate(name: str) -> None:
         "loss.surrogate", name, "function(tokens, clip=clip)", lambda f: f(tokens, clip=Clip(low=0.2, high=0.2))
     )
     wanted = (
-        f"loss.surrogate={name!r} must return a temper.learner.losses.surrogates.Surrogate whose tensors have the shape of its "
-        f"tokens"
+        f"loss.surrogate={name!r} must return a learner.losses.surrogates.Surrogate with tensors shaped like its tokens"
     )
     if not isinstance(result, Surrogate):
         raise ValueError(f"{wanted}; it returned {type(result).__name__}")
     shapes = [tuple(tensor.shape) for tensor in (result.loss_BT, result.ratio_BT, result.clipped_BT)]
     if set(shapes) != {(2, 3)}:
-        raise ValueError(f"{wanted}; for two sequences of three tokens these were {shapes}")
+        raise ValueError(f"{wanted}; for two sequences of three tokens the shapes were {shapes}")
     if not result.loss_BT.requires_grad or not result.loss_BT.isfinite().all():
-        raise ValueError(f"{wanted}; its loss has no gradient, or is not finite: {result.loss_BT.tolist()}")
+        raise ValueError(f"{wanted}; its loss has no gradient or is not finite: {result.loss_BT.tolist()}")

@@ -1,4 +1,4 @@
-"""Low-rank adapters beside the linear layers of a model. The home of peft, imported at first use: that takes seconds."""
+"""Low-rank adapters of linear layers. The home of peft, imported at first use because the import takes seconds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +20,12 @@ BASE = "base_layer."
 
 
 def add_adapters(model: PreTrainedModel, *, rank: int, alpha: int) -> None:
-    """Put a low-rank adapter beside each linear layer inside the model, and train these alone.
+    """Add a low-rank adapter to each linear layer inside the model, and train only the adapters.
 
     W x becomes W x + (alpha / rank) B A x with B = 0 at first. Hu et al., "LoRA: Low-Rank Adaptation of Large Language
-    Models", section 4.1, 2021. The output layer has none, and neither do output projections of Mamba layers, whose fused
-    kernel reads the weight without calling the layer. A is drawn, the same each time. Raises `ValueError` where peft puts
-    adapters elsewhere: it takes dense layers of some models for the experts that have the same name.
+    Models", section 4.1, 2021. The output layer gets none, and neither do output projections of Mamba layers: their fused
+    kernel reads the weight without calling the layer. A is drawn with a fixed seed. Raises `ValueError` if peft adapts other
+    layers: in some models it takes dense layers for experts of the same name.
     """
     import peft
 
@@ -37,8 +37,8 @@ def add_adapters(model: PreTrainedModel, *, rank: int, alpha: int) -> None:
     lost = [name for name, _ in model.named_parameters() if is_adapter(name) and _layer(name) not in ours]
     if lost:
         raise ValueError(
-            f"learner.lora.rank={rank}: peft has put adapters beside {_layer(lost[0])} of a {model.config.model_type}, which "
-            "no checkpoint and no push would hold; set it to 0"
+            f"learner.lora.rank={rank}: peft has adapted {_layer(lost[0])} of a {model.config.model_type}, which checkpoints "
+            "and pushes do not support; set it to 0"
         )
 
 
@@ -51,7 +51,7 @@ def _takes_adapter(model: PreTrainedModel, name: str, module: torch.nn.Module) -
 
 @contextmanager
 def disabled_adapters(model: PreTrainedModel) -> Iterator[None]:
-    """Run a model as if it had no adapters. peft's own switch also changes which weights are trained."""
+    """Run a model without its adapters. peft's switch would also change which weights are trained."""
     layers = [layer for _, layer in _adapters(model)]
     for layer in layers:
         layer._disable_adapters = True
@@ -63,10 +63,10 @@ def disabled_adapters(model: PreTrainedModel) -> Iterator[None]:
 
 
 def merge_adapters(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the parameters by the names of a model without adapters, these added to the weights that they adapt.
+    """Return the parameters by the names of a model without adapters, with adapters added to their weights.
 
-    A weight is given together with its adapter. Both are whole in the model while this is called. A sum is computed in
-    float32 and rounded once, to the weight's type.
+    A weight comes together with its adapter, both whole. A sum is computed in float32 and rounded once, to the weight's
+    type.
     """
     whole = strip_adapters(parameters)
     for name, layer in _adapters(model):
@@ -78,34 +78,33 @@ def merge_adapters(model: PreTrainedModel, parameters: dict[str, torch.Tensor]) 
 
 
 def merged_names(model: PreTrainedModel) -> list[tuple[str, Any]]:
-    """Return the parameters but for adapters, by the names that `merge_adapters` gives them."""
+    """Return the parameters without adapters, by the names of `merge_adapters`."""
     return [(name.replace(BASE, ""), p) for name, p in model.named_parameters() if not is_adapter(name)]
 
 
 def strip_adapters(parameters: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the parameters that are no adapters, by the names of a model without them."""
+    """Return the parameters that are not adapters, by the names of a model without them."""
     return {name.replace(BASE, ""): tensor for name, tensor in parameters.items() if not is_adapter(name)}
 
 
 def adapter_names(model: PreTrainedModel) -> dict[str, str]:
-    """Return the names by which adapters travel without their weights: those of the weights in a checkpoint, and which part.
+    """Return the wire names of adapters: the checkpoint name of their weight, plus the part.
 
-    Raises `ValueError` where a checkpoint does not hold a weight in the layout in which it is trained: there its adapter
-    is none to it.
+    Raises `ValueError` if a checkpoint stores a weight in another layout than training, because its adapter does not fit.
     """
     weights = {f"{name}.weight": torch.empty(_shape(layer), device="meta") for name, layer in _adapters(model)}
     saved = {id(tensor): name for name, tensor in revert_weight_conversion(model, dict(weights)).items()}
     names: dict[str, str] = {}
     for name, weight in weights.items():
         if id(weight) not in saved:
-            raise ValueError(f"a checkpoint of this model has {name} in another layout")
+            raise ValueError(f"a checkpoint of this model stores {name} in another layout")
         for part, end in (("A", DOWN), ("B", UP)):
             names[f"{name.removesuffix('.weight')}.lora_{part}.{ADAPTER}.weight"] = f"{saved[id(weight)]}{end}"
     return names
 
 
 def adapter_shapes(model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of adapters by the names that they travel by. Raises `ValueError` like `adapter_names`."""
+    """Return the shapes of adapters by their wire names. Raises `ValueError` like `adapter_names`."""
     shapes: dict[str, tuple[int, ...]] = {}
     names = adapter_names(model)
     for name, layer in _adapters(model):
@@ -120,13 +119,11 @@ def is_adapter(name: str) -> bool:
 
 
 def load_adapters(model: PreTrainedModel, path: Path) -> None:
-    """Read a checkpoint's adapters (safetensors). Raises `ValueError` where they are others, or of another rank."""
+    """Read a checkpoint's adapters (safetensors). Raises `ValueError` if their names or ranks differ."""
     ours = {name: p for name, p in model.named_parameters() if is_adapter(name)}
     saved = load_file(path)
     if {name: t.shape for name, t in saved.items()} != {name: p.shape for name, p in ours.items()}:
-        raise ValueError(
-            f"{path} holds other adapters than learner.lora.rank makes; use the rank that it was written with"
-        )
+        raise ValueError(f"{path} holds other adapters than learner.lora.rank creates; set the rank of its run")
     with torch.no_grad():
         for name, parameter in ours.items():
             parameter.copy_(saved[name])
@@ -147,7 +144,7 @@ def _layer(name: str) -> str:
 
 
 def _shape(layer: "LoraLinear") -> tuple[int, int]:
-    """Return the shape of the weight that an adapter stands beside, also where that is partitioned over ranks."""
+    """Return the shape of an adapter's weight, even if the weight is partitioned over ranks."""
     assert layer.out_features is not None
     assert layer.in_features is not None
     return layer.out_features, layer.in_features

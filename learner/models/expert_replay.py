@@ -1,8 +1,8 @@
-"""Expert layers under training: their load is counted, and recorded choices are replayed.
+"""Expert layers under training: counts their load, and replays recorded choices.
 
 Ma et al., "Stabilizing MoE Reinforcement Learning by Aligning Training and Inference Routers", 2025 (R3): the trainer's
-router takes the experts that the engine's router took, and weighs them by its own scores, through which its gradient goes.
-Suffixes: `_N` token of a pass, `_NK` and chosen expert, `_NLK` and expert layer too, `_LE` expert layer and expert.
+router uses the experts of the engine's router, weighted by its own scores, which carry its gradient. Suffixes: `_N` token of
+a pass, `_NK` and chosen expert, `_NLK` and expert layer too, `_LE` expert layer and expert.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from temper.learner.batches.pass_experts import PassExperts
 from temper.learner.models.experts import Router, find_routers, load_entropy, load_max, unused
 
 Returned = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""What a router returns: logits (N, E), weights (N, K), indices (N, K)."""
+"""The output of a router: logits (N, E), weights (N, K), indices (N, K)."""
 
 
 class ExpertReplay:
-    """Hooks on the routers of one model. They use only what a router returns, so ZeRO-3 gathers what it always does."""
+    """Hooks on the routers of one model. They read only router outputs, so ZeRO-3 gathers the usual parameters."""
 
     def __init__(self, model: PreTrainedModel, *, replay: bool, device: torch.device) -> None:
         self._routers = find_routers(model)
@@ -30,20 +30,20 @@ class ExpertReplay:
         self._queued_passes: list[PassExperts] = []
         self._pass: _Pass | None = None
         self._experts = self._routers[0].experts if self._routers else 0
-        self._totals = self._nothing()  # how often each expert was chosen, then choices that moved, and those replayed
+        self._totals = self._nothing()  # choices per expert, then rerouted and replayed choices
         if self._routers:
             model.register_forward_pre_hook(lambda *_: self._next_pass())
         for layer, router in enumerate(self._routers):
             router.module.register_forward_hook(self._hook(layer, router))
 
     def queue_passes(self, passes: Sequence[PassExperts]) -> None:
-        """Say what the next forward passes of the model run, in order. In those after them the routers decide, uncounted."""
+        """Set the next forward passes, in order. In passes after them the routers decide, and nothing is counted."""
         self._queued_passes = list(passes)
 
     def metrics(self) -> dict[str, float]:
-        """Return the load since the last call, over all ranks, which call this together; empty without expert layers.
+        """Return the load since the last call, over all ranks; empty without expert layers. Collective.
 
-        `experts/rerouted`: the share of replayed choices that the router would not have made.
+        `experts/rerouted` is the share of replayed choices that the router would not have made.
         """
         if not self._routers:
             return {}
@@ -67,7 +67,9 @@ class ExpertReplay:
         if self._pass is not None and self._pass.experts_NLK is not None:
             layers = self._pass.experts_NLK.shape[1]
             if layers != len(self._routers):
-                raise ValueError(f"experts of {layers} layers were recorded, the model has {len(self._routers)}")
+                raise ValueError(
+                    f"recorded experts have {layers} layers, the model has {len(self._routers)}; use the engine's model"
+                )
 
     def _hook(self, layer: int, router: Router) -> Callable[[torch.nn.Module, Any, Returned], Returned | None]:
         def routed(module: torch.nn.Module, inputs: Any, returned: Returned) -> Returned | None:
@@ -99,7 +101,7 @@ class ExpertReplay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pass:
-    """`PassExperts` as tensors, its rows one after the other."""
+    """`PassExperts` as tensors, with rows concatenated."""
 
     samples_N: torch.Tensor
     experts_NLK: torch.Tensor | None

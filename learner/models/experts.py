@@ -1,7 +1,6 @@
-"""The routers of a model's expert layers: which modules they are, how they weigh a token's experts, how even their load is.
+"""The routers of a model's expert layers: how they weigh a token's experts, and how balanced their load is.
 
-Suffixes: `_NE` token of a pass and expert, `_NK` token and chosen expert, `_LE` expert layer and expert: how often a token
-went to it.
+Suffixes: `_NE` token of a pass and expert, `_NK` token and chosen expert, `_LE` expert layer and expert (token counts).
 """
 
 import math
@@ -18,7 +17,7 @@ from temper.learner.config import LearnerConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Router:
-    """A router with its number of experts. `router_weights` are the weights of given experts, from the router's own logits.
+    """A router with its number of experts. `router_weights` maps its logits and chosen experts to weights.
 
     The module returns logits (N, E), weights (N, K) and indices (N, K).
     """
@@ -31,7 +30,7 @@ class Router:
 def sigmoid_router_weights(
     logits_NE: torch.Tensor, choices_NK: torch.Tensor, *, normalised: bool, scale: float
 ) -> torch.Tensor:
-    """Return the sigmoids of the chosen experts' logits, as shares of their sum where `normalised`, times `scale`.
+    """Return the sigmoids of the chosen experts' logits, divided by their sum if `normalised`, times `scale`.
 
     DeepSeek-AI, "DeepSeek-V3 Technical Report", eq. 13 to 15, 2024; Nemotron 3 has the same.
     """
@@ -42,7 +41,7 @@ def sigmoid_router_weights(
 
 
 def softmax_router_weights(logits_NE: torch.Tensor, choices_NK: torch.Tensor, *, normalised: bool) -> torch.Tensor:
-    """Return the chosen experts' probabilities, as shares of their sum where `normalised`.
+    """Return the chosen experts' probabilities, divided by their sum if `normalised`.
 
     Shazeer et al., "Outrageously Large Neural Networks", section 2.1, 2017.
     """
@@ -53,14 +52,14 @@ def softmax_router_weights(logits_NE: torch.Tensor, choices_NK: torch.Tensor, *,
 
 
 def find_routers(model: PreTrainedModel) -> list[Router]:
-    """Return the routers of a model in the order of its layers; none where it has no expert layers of a known kind."""
+    """Return the routers of a model in layer order; empty without expert layers of a known kind."""
     return [router for module in model.modules() if (router := _router(module)) is not None]
 
 
 def prepare_routers(model: PreTrainedModel, learner: LearnerConfig) -> None:
-    """Freeze the routers where they are not to be trained.
+    """Freeze the routers unless they are trained.
 
-    Raises `ValueError` where the configuration asks for anything of routers that the model does not have.
+    Raises `ValueError` if the settings need routers that the model does not have.
     """
     routers = find_routers(model)
     for asked, setting, instead in (
@@ -69,8 +68,8 @@ def prepare_routers(model: PreTrainedModel, learner: LearnerConfig) -> None:
     ):
         if asked and not routers:
             raise ValueError(
-                f"learner.{setting} with a model of type {model.config.model_type}, which has no expert layers of a "
-                f"known kind (nemotron_h, qwen3_moe); set learner.{instead}"
+                f"learner.{setting} with a model of type {model.config.model_type}: it has no known expert layers "
+                f"(nemotron_h, qwen3_moe); set learner.{instead}"
             )
     if not learner.train_router:
         for router in routers:
@@ -78,17 +77,17 @@ def prepare_routers(model: PreTrainedModel, learner: LearnerConfig) -> None:
 
 
 def load_max(counts_LE: torch.Tensor) -> float:
-    """Return the share that the busiest expert of any layer has of its layer's choices, times the experts: 1 is balanced."""
+    """Return the largest load of an expert relative to an even load: 1 is balanced."""
     return float((_shares(counts_LE) * counts_LE.shape[1]).max())
 
 
 def unused(counts_LE: torch.Tensor) -> float:
-    """Return the share of all experts that no token went to."""
+    """Return the share of experts without a token."""
     return float((counts_LE == 0).double().mean())
 
 
 def load_entropy(counts_LE: torch.Tensor) -> float:
-    """Return the entropy of a layer's load over that of an even one, mean over layers: 1 is balanced, 0 a single expert."""
+    """Return the entropy of a layer's load relative to an even load, mean over layers: 1 is balanced, 0 a single expert."""
     shares_LE = _shares(counts_LE)
     entropies_L = -torch.special.xlogy(shares_LE, shares_LE).sum(-1)
     return float(entropies_L.mean()) / math.log(counts_LE.shape[1])

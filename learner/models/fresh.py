@@ -1,7 +1,7 @@
 """`init`: a small Nemotron-H hybrid with a byte-level tokenizer and a chat template, in Hugging Face format.
 
-A run that starts from an existing model directory does not need this module. Classes of transformers go by their whole names
-where importing them takes seconds: so it imports them where they are first used.
+Runs from an existing model do not use this module. Classes of transformers with slow imports are named in full, so that they
+are imported at first use.
 """
 
 import shutil
@@ -17,33 +17,33 @@ from temper.envs.core.setting import immutable
 
 PAD, IM_START, IM_END = "<|pad|>", "<|im_start|>", "<|im_end|>"
 TEXT_TOKENS = ("<think>", "</think>", "<tool_call>", "</tool_call>", "system", "user", "assistant", "tool")
-"""Tokens of their own that stay visible when text is decoded: tags, and the role names of the chat template."""
+"""Single tokens that stay visible in decoded text: tags, and the role names of the chat template."""
 FORMAT_TOKENS = ('{"name":"', '","arguments":{"', '": "', '"}}', "\\boxed{", "def f(", "    return ", ":string)")
-"""Fixed strings of the answer formats, one token each: a small model spends its length on what it has to decide."""
+"""Fixed strings of the answer formats, one token each, so that a small model spends its length on decisions."""
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 LAYER_TYPES = {"M": "linear_attention", "*": "full_attention", "-": "mlp", "E": "moe"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class FreshModelConfig:
-    """The shape of the model that `init` makes. The default has about 0.7 M parameters."""
+    """The shape of the model that `init` creates. The default has about 0.7 M parameters."""
 
     pattern: str = immutable("M-M*-*-")
-    """One letter a layer: M Mamba-2, * attention, - MLP, E experts (the notation of the Nemotron papers)."""
+    """One letter per layer: M Mamba-2, * attention, - MLP, E experts (the notation of the Nemotron papers)."""
     hidden_size: int = immutable(128)
     """Width of the residual stream."""
     intermediate_size: int = immutable(512)
     """Width of an MLP layer."""
     experts: int = immutable(8)
-    """Experts of an expert layer, beside one that every token goes to."""
+    """Routed experts of an expert layer. One shared expert gets every token."""
     experts_per_token: int = immutable(2)
-    """How many of them each token goes to."""
+    """Routed experts per token."""
     expert_size: int = immutable(128)
     """Width of an expert."""
     attention_heads: int = immutable(4)
-    """Query heads of an attention layer; `hidden_size` must be a multiple."""
+    """Query heads of an attention layer. `hidden_size` must be a multiple."""
     key_value_heads: int = immutable(2)
-    """Key and value heads; must divide `attention_heads`."""
+    """Key and value heads. Must divide `attention_heads`."""
     mamba_heads: int = immutable(4)
     """Heads of a Mamba-2 layer, 32 channels each."""
     state_size: int = immutable(32)
@@ -63,18 +63,18 @@ class FreshModelConfig:
             )
         if not 1 <= self.experts_per_token <= self.experts:
             raise ValueError(
-                f"model.fresh.experts_per_token={self.experts_per_token}: must lie between 1 and model.fresh.experts="
+                f"model.fresh.experts_per_token={self.experts_per_token}: must be between 1 and model.fresh.experts="
                 f"{self.experts}"
             )
         if self.hidden_size % self.attention_heads or self.attention_heads % self.key_value_heads:
             raise ValueError(
                 f"model.fresh.hidden_size={self.hidden_size} must be a multiple of model.fresh.attention_heads="
-                f"{self.attention_heads}, and that a multiple of model.fresh.key_value_heads={self.key_value_heads}"
+                f"{self.attention_heads}, and these a multiple of model.fresh.key_value_heads={self.key_value_heads}"
             )
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
-    """Make a tokenizer with one token for each byte and a few tags; any UTF-8 text round-trips."""
+    """Return a tokenizer with one token per byte and a few tags. Any UTF-8 text round-trips."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {symbol: index for index, symbol in enumerate(alphabet)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -95,14 +95,14 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def padded_size(tokenizer: PreTrainedTokenizerFast) -> int:
-    """Return how many ids a fresh model knows: those of its tokenizer, and more up to a multiple of 8."""
+    """Return the vocabulary size of a fresh model: its tokenizer's, rounded up to a multiple of 8."""
     return -(-len(tokenizer) // 8) * 8
 
 
 def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
     """Write a fresh model with its tokenizer to `directory`; returns the number of parameters.
 
-    The same seed gives the same weights. A directory that exists is replaced.
+    The same seed gives the same weights. An existing directory is replaced.
     """
     tokenizer = byte_tokenizer()
     torch.manual_seed(seed)
@@ -114,14 +114,14 @@ def make_model(directory: Path, config: FreshModelConfig, *, seed: int) -> int:
 
 
 def parameter_count(config: FreshModelConfig) -> int:
-    """Return how many parameters a fresh model has, found out without making its weights."""
+    """Return the number of parameters of a fresh model without allocating its weights."""
     with torch.device("meta"):
         model = transformers.NemotronHForCausalLM(hybrid_config(config, byte_tokenizer()))
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def hybrid_config(config: FreshModelConfig, tokenizer: PreTrainedTokenizerFast) -> "transformers.NemotronHConfig":
-    """Return the configuration of a fresh model, in transformers' words."""
+    """Return the configuration of a fresh model for transformers."""
     head_dim = 32
     return transformers.NemotronHConfig(
         vocab_size=padded_size(tokenizer),

@@ -1,6 +1,6 @@
-"""The types of a model's layers, and how each is told: by the names of its tensors, or by those of its classes.
+"""The types of a model's layers, found by names of tensors or of classes.
 
-A plan counts parameters by them, a replay says in which of them it parts, parity which of them round.
+A plan counts parameters by type, a replay reports the types that differ, a parity check those that round.
 """
 
 import re
@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerType:
-    """A type of layers: what the name of one of its tensors contains, and the name of one of its classes in lower case."""
+    """A type of layer: parts of its tensors' names, and parts of its classes' names in lower case."""
 
     name: str
     tensors: tuple[str, ...]
@@ -26,24 +26,24 @@ LAYER_TYPES = (
     LayerType(name="expert", tensors=("experts", "gate.weight", "router"), classes=("moe", "expert", "router")),
     LayerType(name="mlp", tensors=("up_proj", "down_proj", "gate_proj", "c_fc", "fc1"), classes=("mlp",)),
 )
-"""The first that fits is taken: a gated DeltaNet has the tensors of a Mamba layer too, an expert those of an MLP."""
+"""The first match counts: a gated DeltaNet also has the tensors of a Mamba layer, an expert those of an MLP."""
 TYPES = ("embedding", *(one.name for one in LAYER_TYPES), "norm", "adapter", "other")
-"""What a tensor can be of."""
+"""All types of tensors."""
 ENDS = ("embed", "wte", "wpe", "lm_head")
-"""What the names of tensors before and behind the layers contain."""
+"""Parts of tensor names before and after the layers."""
 NUMBERED = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 
 
 def layer_of(tensor: str) -> str:
-    """Return the layer of a tensor, `layer 3`; of one that is in none the name of its module."""
+    """Return the layer of a tensor, `layer 3`, or the name of its module outside the layers."""
     found = NUMBERED.search(tensor)
     return f"layer {found[1]}" if found else tensor.rpartition(".")[0] or tensor
 
 
 def types_of_tensors(names: Iterable[str]) -> dict[str, str]:
-    """Return the type of each tensor of a model, of `TYPES`.
+    """Return the type of each tensor of a model, one of `TYPES`.
 
-    A layer of a hybrid calls all of them its mixer: what kind it is follows from what else stands beside a tensor.
+    A hybrid calls every layer its mixer, so sibling tensors decide the type.
     """
     listed = list(names)
     siblings: dict[str, list[str]] = {}
@@ -53,7 +53,7 @@ def types_of_tensors(names: Iterable[str]) -> dict[str, str]:
 
 
 def type_of_modules(modules: Sequence[torch.nn.Module]) -> str:
-    """Return the type that modules make up by the names of their classes; of several, joined by a plus sign."""
+    """Return the type of modules by their class names; several types are joined by a plus sign."""
     classes = [type(module).__name__.lower() for each in modules for module in each.modules()]
     kinds = [one.name for one in LAYER_TYPES if any(word in name for word in one.classes for name in classes)]
     if "expert" in kinds:  # whose experts are MLPs

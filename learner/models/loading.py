@@ -1,4 +1,4 @@
-"""Model directories in Hugging Face format: the model that is trained from one, and its tokenizer's files."""
+"""Model directories in Hugging Face format: the trained model and the tokenizer's files."""
 
 import copy
 from collections.abc import Iterator
@@ -13,17 +13,17 @@ from temper.learner.models import mamba_scan
 from temper.learner.models.kernels import Device, require_kernels, training_device
 
 PROBABILITY, ROUTER_NOISE = "drop", "jitter"
-"""Parts of the names that transformers gives to probabilities of dropout, and to the width of a router's noise."""
+"""Parts of transformers' names for dropout probabilities and for the width of router noise."""
 
 
 def train_without_noise(model: PreTrainedModel) -> None:
-    """Put a model in training mode without anything random, so that it computes the same function as an engine.
+    """Switch to training mode without randomness, so that the model computes the same function as an engine.
 
-    Probabilities become 0, in the modules and in the configuration that they read. A checkpoint keeps the model's own. A
-    router with noise is in evaluation mode instead, because PhiMoE's reads the width of its noise there too. The rest is in
-    training mode, in which layers take their fused kernels and can be recomputed in the backward pass.
+    Dropout probabilities become 0, in modules and in their configuration. A checkpoint keeps the original ones. A router
+    with noise is in evaluation mode, because PhiMoE's reads the noise width there too. All other modules are in training
+    mode, for fused kernels and recomputation in the backward pass.
     """
-    read, model.config = model.config, copy.deepcopy(model.config)  # of which `save_pretrained` writes the second
+    read, model.config = model.config, copy.deepcopy(model.config)  # `save_pretrained` writes the copy
     for config in _configs(read):
         _clear(config)
     model.train()
@@ -58,14 +58,14 @@ TOKENIZER_FILES = (
 )
 
 CAP = "attn_logit_softcapping"
-"""Setting of models, such as Gemma 2, that cap the scores of attention, which only its eager form computes."""
+"""Setting of models, such as Gemma 2, that cap attention scores, which only eager attention supports."""
 
 
 def read_model(directory: Path, *, device: Device | None = None) -> PreTrainedModel:
-    """Read a model in float32 that computes what the engines compute.
+    """Read a model in float32 that computes the same function as the engines.
 
-    Raises `ValueError` where the directory holds none, and for one whose kernels a GPU lacks (`device` None: where this
-    machine trains).
+    Raises `ValueError` if the directory holds none, or if a GPU lacks its kernels (`device` None: this machine's training
+    device).
     """
     if not (directory / "config.json").is_file() or not any(directory.glob("*.safetensors")):
         raise ValueError(f"{directory} is not a model directory: it needs config.json and *.safetensors")
@@ -83,15 +83,14 @@ def read_model(directory: Path, *, device: Device | None = None) -> PreTrainedMo
 
 
 def cast(model: PreTrainedModel, *, bf16: bool) -> None:
-    """Give a model's parameters the type that passes compute in. Its buffers keep theirs: RoPE's frequencies are multiplied
-    by positions of thousands, and a router's bias decides by its last digits.
-    """
+    """Convert a model's parameters to the computing type. Buffers keep theirs: RoPE multiplies its frequencies by positions
+    of thousands, and a router's bias decides by its last digits."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.bfloat16 if bf16 else torch.float32)
 
 
 def file_names(directory: Path) -> dict[str, str]:
-    """Return by the name of each parameter in a model's file that in the model, where one stands for one. Reads no weights."""
+    """Map the parameter names in a model's file to those in the model, if one corresponds to one. Reads no weights."""
     with torch.device("meta"):
         config = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
@@ -103,25 +102,25 @@ def file_names(directory: Path) -> dict[str, str]:
 
 
 def recompute(model: PreTrainedModel, kind: Recomputed) -> None:
-    """Let the backward pass compute nothing again ("none"), the insides of scans ("selective") or whole layers ("full").
+    """Let the backward pass recompute nothing ("none"), the inside of scans ("selective") or whole layers ("full").
 
-    Whole layers: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. Only insides that are large and
-    cheap: Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", section 4, 2022. Of those,
-    attention's fused kernels keep none, on a CPU or a GPU, and neither do the scan's CUDA kernels; what is left is the
-    scan on a CPU (`learner/models/mamba_scan.py`), of all models of this process.
+    Whole layers: Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016. Selective: Korthikanti et al.,
+    "Reducing Activation Recomputation in Large Transformer Models", section 4, 2022. Attention's fused kernels and the
+    scan's CUDA kernels keep no activations, so selective affects only the scan on a CPU (`learner/models/mamba_scan.py`),
+    for all models of this process.
 
-    Raises `ValueError` for a model that can't compute its layers again.
+    Raises `ValueError` if a model does not support "full".
     """
     mamba_scan.install(recompute=kind == "selective")
     if kind == "full":
         if not model.supports_gradient_checkpointing:
             raise ValueError(
-                f"learner.recompute=full: a model of type {model.config.model_type} can't; set "
+                f"learner.recompute=full: a model of type {model.config.model_type} does not support it; set "
                 "learner.recompute=selective"
             )
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
 
 def read_tokenizer(directory: Path) -> dict[str, bytes]:
-    """Read the tokenizer's files, to be kept: the checkpoint that a run continues from may be gone when it saves the next."""
+    """Read the tokenizer's files into memory, because the initial checkpoint may be deleted before the next is saved."""
     return {path.name: path.read_bytes() for pattern in TOKENIZER_FILES for path in directory.glob(pattern)}

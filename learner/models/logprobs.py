@@ -1,7 +1,7 @@
-"""Log-probabilities and entropies of tokens: from logits, or from the hidden states before them without a pass's logits.
+"""Log-probabilities and entropies of tokens, from logits or from hidden states without all logits at once.
 
-Suffixes: `_BT` sequence and token, `_BTV` vocabulary entry too, `_N` token that is scored, `_ND` hidden size too, `_NV`
-vocabulary entry too, `_VD` both.
+Suffixes: `_BT` sequence and token, `_BTV` vocabulary entry too, `_N` scored token, `_ND` hidden size too, `_NV` vocabulary
+entry too, `_VD` both.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ LogprobsAndEntropies = tuple[torch.Tensor, torch.Tensor]
 
 
 def token_logprobs(logits_BTV: torch.Tensor, ids_BT: torch.Tensor) -> torch.Tensor:
-    """Return the log-probability of each token given those before it, float32, shape (B, T); 0 for the first."""
+    """Return the log-probability of each token given those before it, float32, shape (B, T), 0 for the first."""
     logits = logits_BTV[:, :-1].float()
     targets = ids_BT[:, 1:]
     chosen = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
@@ -21,7 +21,7 @@ def token_logprobs(logits_BTV: torch.Tensor, ids_BT: torch.Tensor) -> torch.Tens
 
 
 def token_entropies(logits_BTV: torch.Tensor) -> torch.Tensor:
-    """Return the entropy, in nats, of what each token was drawn from, float32, shape (B, T); 0 for the first."""
+    """Return the entropy in nats of each token's distribution, float32, shape (B, T), 0 for the first."""
     logs = logits_BTV[:, :-1].float().log_softmax(-1)
     return torch.nn.functional.pad(-(logs.exp() * logs).sum(-1), (1, 0))
 
@@ -37,11 +37,11 @@ def vocabulary_scores(
     temperatures_N: torch.Tensor | None = None,
     float32: bool = False,
 ) -> LogprobsAndEntropies:
-    """Return each target's log-probability, and the entropy in nats, under softmax((hidden weight^T + bias) / temperature).
+    """Return each target's log-probability and entropy in nats under softmax((hidden weight^T + bias) / temperature).
 
-    Without `temperatures_N` all are 1. Without `entropy` that is 0. Both of shape (N,) and float32. At most `tokens` rows of
-    logits exist at once: with more rows they are computed in pieces, and once more in the backward pass, which costs a third
-    of the layer's operations and saves its memory. With `float32` the layer multiplies in float32, from a copy of its weight.
+    Both have shape (N,), float32. Without `temperatures_N` all are 1. Without `entropy` the entropy is 0. At most `tokens`
+    rows of logits exist at once. More rows are computed in pieces, and again in the backward pass. This costs a third of the
+    layer's operations and saves its memory. With `float32` the layer multiplies in float32, on a copy of its weight.
     """
     if float32:
         hidden_ND, weight_VD = hidden_ND.float(), weight_VD.float()
@@ -60,7 +60,7 @@ def _logits(
     temperatures_N: torch.Tensor | None,
     rows: slice,
 ) -> torch.Tensor:
-    """Return the logits of some rows in float32, each divided by its temperature."""
+    """Return the logits of some rows in float32, divided by their temperatures."""
     logits_NV = functional.linear(hidden_ND[rows], weight_VD, bias_V).float()
     return logits_NV if temperatures_N is None else logits_NV / temperatures_N[rows, None]
 
@@ -75,9 +75,8 @@ def _scores(logits_NV: torch.Tensor, targets_N: torch.Tensor, *, entropy: bool) 
 
 
 class _InPieces(torch.autograd.Function):
-    """The same a piece at a time. With p the softmax of a row's logits z, y its target and H its entropy,
-    d log p_y / dz = onehot(y) - p and dH / dz = -p (log p + H), where z is the layer's output over the temperature.
-    """
+    """The same in pieces. With p the softmax of a row's logits z, y its target and H its entropy, d log p_y / dz = onehot(y)
+    - p and dH / dz = -p (log p + H), with z the layer's output over the temperature."""
 
     @staticmethod
     def forward(

@@ -1,7 +1,7 @@
-"""The Mamba-2 scan on a CPU: the same sums as transformers' reference path, with fewer copies.
+"""The Mamba-2 scan on a CPU: transformers' reference path with fewer copies.
 
-On a GPU the kernels of `mamba-ssm` are used and nothing of this. Suffixes: K chunks, L positions in
-a chunk, H heads, P channels of a head, N state, G groups of heads that share B and C.
+On a GPU the kernels of `mamba-ssm` are used instead. Suffixes: K chunks, L positions in a chunk, H heads, P channels of a
+head, N state, G groups of heads that share B and C.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,11 @@ def chunk_scan(
     chunk_size: int,
     d_H: torch.Tensor,
 ) -> torch.Tensor:
-    """Compute y_t = c_t . h_t + d x_t with h_t = exp(a dt_t) h_(t-1) + dt_t b_t x_t, from h = 0; `dt` is already positive.
+    """Compute y_t = c_t . h_t + d x_t with h_t = exp(a dt_t) h_(t-1) + dt_t b_t x_t, from h = 0; `dt` is positive.
 
-    The state-space duality of Dao and Gu, "Transformers are SSMs" (2024), section 6: inside a chunk a masked matrix
-    product, between chunks the recurrence. What makes it fast: scores are computed once per group, not per head; the
-    states of a group's heads are columns of one product; and the sequence is cut into even chunks, so that little is
-    padded.
+    The state-space duality of Dao and Gu, "Transformers are SSMs" (2024), section 6: a masked matrix product inside a chunk,
+    the recurrence between chunks. It is fast because scores are computed once per group, the states of a group's heads are
+    columns of one product, and even chunks need little padding.
     """
     y, _ = continued_scan(x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, chunk_size=chunk_size, d_H=d_H, initial_BHPN=None)
     return y
@@ -50,7 +49,7 @@ def continued_scan(
     d_H: torch.Tensor,
     initial_BHPN: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute `chunk_scan` from the state h that another scan ended with (None: from 0); returns y and the state at the end."""
+    """Compute `chunk_scan` from the final state h of another scan (None: 0); returns y and the final state."""
     chunks = _Chunks(x_BTHP, dt_BTH, a_H, b_BTGN, c_BTGN, chunk_size=chunk_size)
     starts, final_BHPN = chunks.states(initial_BHPN)
     y = chunks.own_outputs()
@@ -60,7 +59,7 @@ def continued_scan(
 
 
 class _Chunks:
-    """A batch of sequences cut into even chunks. Where a sequence is padded dt and x are 0: its state stays as it is."""
+    """A batch of sequences cut into even chunks. In padding dt and x are 0, so the state stays unchanged."""
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class _Chunks:
         return y.reshape(self.batch, self.count * self.size, self.heads, self.channels)[:, : self.length]
 
     def own_outputs(self) -> torch.Tensor:
-        """Return what the positions of a chunk add to each other's outputs; shape (B K, L, H, P)."""
+        """Return the contribution of a chunk's positions to its outputs; shape (B K, L, H, P)."""
         rows = self.decay.transpose(1, 2)
         causal_LL = torch.ones(self.size, self.size, dtype=torch.bool, device=rows.device).tril()
         gaps = (rows[..., :, None] - rows[..., None, :]).masked_fill(~causal_LL, float("-inf"))
@@ -98,7 +97,7 @@ class _Chunks:
         return ((scores * gaps.exp()) @ self.x.transpose(1, 2)).transpose(1, 2)
 
     def states(self, initial_BHPN: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the state at the start of each chunk, shape (B K, G, N, columns), and that at the end, (B, H, P, N)."""
+        """Return the state at the start of each chunk, shape (B K, G, N, columns), and the final one, (B, H, P, N)."""
         each = self.heads // self.groups
         total = self.decay[:, -1:]  # (B K, 1, H)
         weighted = self.x * (total - self.decay).exp()[..., None]
@@ -120,16 +119,16 @@ class _Chunks:
         return before, final_BHPN
 
     def outputs_of(self, starts: torch.Tensor) -> torch.Tensor:
-        """Return what the state at the start of each chunk adds to its outputs; shape (B K, L, H, P)."""
+        """Return the contribution of each chunk's initial state to its outputs; shape (B K, L, H, P)."""
         y = (self.c @ starts).transpose(1, 2).reshape(-1, self.size, self.heads, self.channels)
         return y * self.decay.exp()[..., None]
 
 
 def match_engine(model: torch.nn.Module) -> None:
-    """Let every Mamba-2 layer of transformers' Nemotron-H limit its time step as the configuration and vLLM do.
+    """Limit the time step of transformers' Nemotron-H Mamba-2 layers as the configuration and vLLM do.
 
-    transformers clamps it from below at `time_step_min`, which is meant for the initial values only: wherever a token's
-    step is smaller, trainer and engine would disagree, by up to 5e-5 nats in a small model.
+    transformers clamps it at `time_step_min`, which is meant only for initial values. For smaller steps trainer and engine
+    would differ, by up to 5e-5 nats in a small model.
     """
     for module in model.modules():
         if isinstance(module, modeling_nemotron_h.NemotronHMamba2Mixer):
@@ -138,15 +137,15 @@ def match_engine(model: torch.nn.Module) -> None:
 
 
 def install(*, recompute: bool = False, device: Device | None = None) -> None:
-    """Let transformers' Nemotron-H use these scans on a CPU, where it would fall back to its reference path.
+    """Make transformers' Nemotron-H use these scans on a CPU, instead of its reference path.
 
-    With `recompute` a scan keeps its arguments only, and runs again in the backward pass. On a GPU (`device` None: where
-    this machine trains) `mamba-ssm` scans; its kernel of a whole layer needs `causal-conv1d` within, so where that is
-    missing convolution, scan and norm run one after the other.
+    With `recompute` a scan keeps only its arguments and runs again in the backward pass. On a GPU (`device` None: this
+    machine's training device) `mamba-ssm` scans. Its kernel of a whole layer needs `causal-conv1d`. Without that package
+    convolution, scan and norm run one after the other.
     """
     if (device or training_device()) == "cuda":
         if kernel_of(modeling_nemotron_h.causal_conv1d_fn) == ("causal_conv1d", False):
-            # None says, as transformers' own reference does, that there is no kernel of a whole layer
+            # None means that there is no kernel of a whole layer, as in transformers' reference
             modeling_nemotron_h.mamba2_split_conv1d_scan_combined = lambda *_, **__: None
         return
     scan = replacement()
@@ -157,7 +156,7 @@ def install(*, recompute: bool = False, device: Device | None = None) -> None:
 
 
 def replacement() -> Callable[..., Any]:
-    """Return a function with the signature of transformers' own."""
+    """Return a function with the signature of transformers' scan."""
 
     def scan(
         x: torch.Tensor,

@@ -1,6 +1,7 @@
-"""A causal language model as a function from ids to the log-probability, and the entropy, of each token.
+"""A causal language model as a function from ids to the log-probability and entropy of each token.
 
-Suffixes: `_B` sequence, `_BT` sequence and token, `_BT2` a pair of scores, `_BTD` hidden size, `_N` one entry per scored token.
+Suffixes: `_B` sequence, `_BT` sequence and token, `_BT2` a pair of scores, `_BTD` hidden size, `_N` one entry per scored
+token.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,24 +18,24 @@ from temper.learner.models.logprobs import token_entropies, token_logprobs, voca
 from temper.learner.models.shared_prompt import causal_logits
 
 PROBE_TOKENS, PROBE_RANGE = 8, 100.0
-"""Tokens of the pass that finds the source of a model's logits, and the size of the numbers that it puts there."""
+"""Tokens of the pass that finds the source of a model's logits, and the size of its probe values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Of each token given those before it, float32, shape (B, T); 0 where none was asked for. Entropies are in nats."""
+    """Scores of each token given those before it, float32, shape (B, T), 0 if not requested. Entropies are in nats."""
 
     logprobs_BT: torch.Tensor
     entropies_BT: torch.Tensor
 
 
 class Scorer:
-    """Scores tokens with a model; `forward` is the model itself or what wraps it.
+    """Scores tokens with a model; `forward` is the model itself or its wrapper.
 
-    The model's output layer is changed: within a call it turns hidden states into scores itself, of the wanted tokens
-    only and with at most `tokens` rows of logits at once, so that the logits of a whole pass never exist. It does so in
-    its own forward call, because under ZeRO-3 it has its weight no longer than that. At other times it is as it was.
-    A model whose logits are more than what a linear output layer returns computes all of them.
+    Within a call the output layer turns hidden states into scores, of the wanted tokens only and with at most `tokens` rows
+    of logits at once. The logits of a whole pass never exist. This happens in the layer's forward call, because ZeRO-3
+    gathers its weight only there. Outside a call the layer is unchanged. A model that modifies its logits after a linear
+    output layer computes all of them.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Scorer:
         whole_graph: bool = False,
         float32_head: bool = False,
     ) -> None:
-        """With `float32_head` the output layer multiplies in float32. Raises `ValueError` for one that is not linear."""
+        """With `float32_head` the output layer multiplies in float32. Raises `ValueError` if it is not linear."""
         self._forward = forward
         self._config = model.config
         self._tokens = tokens
@@ -71,7 +72,7 @@ class Scorer:
     ) -> Scores:
         """Score the wanted tokens of sequences, or of answers to `prompts`, which run once; padded on the right.
 
-        The logits of a row are divided by its temperature; without `temperatures_B` all are 1.
+        The logits of a row are divided by its temperature. Without `temperatures_B` all are 1.
         """
         request = _Request(
             next_BT=ids_BT[:, 1:], wanted_BT=wanted_BT[:, 1:], entropy=entropy, temperatures_B=temperatures_B
@@ -125,7 +126,7 @@ class Scorer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """The token after each position but the last, whether it is scored, and at which temperature."""
+    """The next token of each position but the last, whether it is scored, and its temperature."""
 
     next_BT: torch.Tensor
     wanted_BT: torch.Tensor
@@ -140,11 +141,11 @@ class _Request:
 
 
 def multiply_in_float32(model: PreTrainedModel) -> None:
-    """Let a model's output layer multiply in float32, regardless of the type of its weight."""
+    """Make a model's output layer multiply in float32, regardless of its weight's type."""
     layer = model.get_output_embeddings()
     if type(layer) is not torch.nn.Linear:
         raise ValueError(
-            f"learner.float32_head=true: a model of type {model.config.model_type} has no linear output layer; set it to false"
+            f"learner.float32_head=true: a model of type {model.config.model_type} has no linear output layer; set false"
         )
 
     def multiplied(hidden_BTD: torch.Tensor) -> torch.Tensor:
@@ -155,10 +156,9 @@ def multiply_in_float32(model: PreTrainedModel) -> None:
 
 
 def output_layer(forward: Callable[..., Any], model: PreTrainedModel) -> torch.nn.Linear | None:
-    """Return the linear layer whose outputs are the model's logits, or None if these are scaled, capped or cut after it.
+    """Return the linear layer whose outputs are the logits, or None if they are scaled, capped or cut afterwards.
 
-    A short pass finds out, whose output layer returns numbers that a cap or a scale would change. It is collective under
-    ZeRO-3.
+    A short pass finds out: its output layer returns values that a cap or a scale would change. Collective under ZeRO-3.
     """
     layer = model.get_output_embeddings()
     if type(layer) is not torch.nn.Linear:

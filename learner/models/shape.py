@@ -1,4 +1,4 @@
-"""What a model's configuration says of the memory that it takes: in the learner, and in an engine."""
+"""Memory-related sizes of a model's configuration, for the learner and for an engine."""
 
 import math
 from dataclasses import dataclass
@@ -7,61 +7,62 @@ from pathlib import Path
 import transformers
 
 LAYER_TYPES = {"full_attention", "sliding_attention", "mlp", "moe"}
-"""Layers that continue from transformers' own cache with the gradient that they need, or that need none of it."""
+"""Layers that continue from transformers' cache with the needed gradient, or need no gradient from it."""
 RECURRENT = {"nemotron_h": "linear_attention"}
-"""Model types whose recurrent layers do so with `StateLayer` (learner/models/shared_prompt.py), and what these are called."""
+"""Model types whose recurrent layers continue with `StateLayer` (learner/models/shared_prompt.py), and the name of these
+layers."""
 
 
 def require_shareable(config: "transformers.PreTrainedConfig") -> None:
-    """Raise `ValueError` for a model whose answers are not known to continue from a prompt that ran once."""
+    """Raise `ValueError` if a model's answers may not continue correctly from a shared prompt."""
     text = config.get_text_config(decoder=True)
     layers = set(transformers.cache_utils.get_layer_types_and_kwargs(text)[0])
     unknown = sorted(layers - LAYER_TYPES - {RECURRENT.get(text.model_type)})
     if text.model_type in RECURRENT and text.use_bias:
-        unknown.append("projections with a bias, through which padding reaches a state")
+        unknown.append("projections with a bias (padding would change a state)")
     if unknown:
         raise ValueError(
-            f"learner.shared_prompts=true with a model of type {text.model_type}, which has {', '.join(unknown)}; "
+            f"learner.shared_prompts=true with a model of type {text.model_type}: unsupported {', '.join(unknown)}; "
             f"set learner.shared_prompts=false"
         )
 
 
 WITHOUT_STATE = {"attention", "full_attention", "sliding_attention", "chunked_attention", "mlp", "moe"}
-"""Types of layers in a hybrid that keep no state of a fixed size."""
+"""Types of layers in a hybrid without a state of fixed size."""
 ATTENTION = WITHOUT_STATE - {"mlp", "moe"}
 SPELLINGS = (
     ("mamba_num_heads", "mamba_head_dim", "ssm_state_size"),  # Nemotron-H
     ("mamba_n_heads", "mamba_d_head", "mamba_d_state"),  # Bamba, Granite 4, Falcon-H1
 )
-"""What configurations call the heads of a Mamba-2 layer, the width of one, and the size of its state."""
+"""Configuration names for the heads of a Mamba-2 layer, their width, and the size of their state."""
 STATE_BYTES, CACHE_BYTES = 4, 2
-"""Of a number in a state, which engines keep in float32, and in the key-value cache."""
+"""Bytes per number in a state, which engines keep in float32, and in the key-value cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
     parameters: int
     positions: int | None
-    """Longest sequence in tokens, where the configuration names one."""
+    """Longest sequence in tokens, if the configuration has one."""
     vocabulary: int
     hidden: int
     blocks: float
-    """Pairs of a mixing layer and an MLP; where these are layers of their own, half of the layers."""
+    """Pairs of a mixing layer and an MLP. If these are separate layers, half of the layers."""
     state_bytes: int
-    """What an engine keeps of a sequence whatever its length: the states of its Mamba-2 layers."""
+    """Bytes that an engine keeps per sequence of any length: the states of its Mamba-2 layers."""
     cache_bytes: int
-    """What an engine keeps of each token: keys and values, at 2 bytes a number."""
+    """Bytes that an engine keeps per token: keys and values, at 2 bytes a number."""
 
 
 def shape_of(directory: Path, *, parameters: int) -> ModelShape:
-    """Return the shape of a model directory with so many parameters."""
+    """Return the shape of a model directory with `parameters` parameters."""
     return read_shape(
         transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False), parameters=parameters
     )
 
 
 def longest_sequence(directory: Path) -> int | None:
-    """Return how many tokens a model takes by its own configuration; None where that names no number of positions."""
+    """Return the maximum number of positions in a model's configuration, or None if it has none."""
     config = transformers.AutoConfig.from_pretrained(directory, trust_remote_code=False).get_text_config(decoder=True)
     positions: int | None = getattr(config, "max_position_embeddings", None)
     return positions
@@ -86,7 +87,7 @@ def read_shape(whole: "transformers.PretrainedConfig", *, parameters: int) -> Mo
 
 
 def _state(config: "transformers.PretrainedConfig") -> int:
-    """Return how many numbers a Mamba-2 layer keeps of a sequence; 0 for a spelling that is not known."""
+    """Return the numbers in a Mamba-2 layer's state of a sequence, 0 for unknown configuration names."""
     for spelling in SPELLINGS:
         sizes = [int(getattr(config, name, None) or 0) for name in spelling]
         if all(sizes):

@@ -1,7 +1,7 @@
 """Prompts that run once: their answers continue from a cache that keeps the graph, forward and backward.
 
-Suffixes: `_PS` prompt and token (padded on the left), `_BT` answer and token, `_BTV` vocabulary entry too. Position 0 of
-an answer is the last token of its prompt, so that no log-probability needs the prompt's own logits.
+Suffixes: `_PS` prompt and token (padded on the left), `_BT` answer and token, `_BTV` vocabulary entry too. Position 0 of an
+answer is the last token of its prompt, so that no log-probability needs the prompt's logits.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ def causal_logits(
 ) -> torch.Tensor:
     """Return logits of shape (B, T, V): of whole sequences, or of answers that continue from `prompts`.
 
-    Padding on the right needs no mask: in a causal model nothing before it sees it. `reading` is entered for the pass
-    whose logits are returned.
+    Padding on the right needs no mask, because a causal model does not see it. `reading` is the context of the pass that
+    returns the logits.
     """
     if prompts is None:
         with reading:
@@ -48,11 +48,11 @@ def _answer_logits(
     whole_graph: bool,
     reading: AbstractContextManager[None],
 ) -> torch.Tensor:
-    """Return the logits that each answer has in one sequence with its prompt.
+    """Return each answer's logits, equal to those in one sequence with its prompt.
 
-    Padding before a shorter prompt is masked: attention does not see it, positions are counted without it, and Mamba
-    layers get zeros for it, with which convolution and state are those of a beginning. `whole_graph` ties the prompts'
-    last logits in with weight 0, so that a gradient reaches every module that ran (which ZeRO-3 waits for).
+    Padding before a shorter prompt is masked. Attention does not see it, positions do not count it, and Mamba layers get
+    zeros for it, so convolution and state are those of an empty sequence. `whole_graph` adds the prompts' last logits with
+    weight 0, so that a gradient reaches every module that ran, as ZeRO-3 requires.
     """
     device = ids_BT.device
     cache = prompt_cache(config)
@@ -74,7 +74,7 @@ def _answer_logits(
 def _padding(
     prompts: Prompts, *, length: int, device: torch.device
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-    """Return masks and positions for the prompts and for the answers; none where all prompts have one length."""
+    """Return masks and positions for the prompts and for the answers; none if all prompts have one length."""
     lengths_P = torch.tensor(prompts.lengths_P, device=device)
     longest = prompts.ids_PS.shape[1]
     if int(lengths_P.min()) == longest:
@@ -92,12 +92,12 @@ def _padding(
 
 
 class StateLayer(LinearAttentionLayer):
-    """The states of a Mamba layer, assigned: transformers' own layer copies in place, which autograd does not allow."""
+    """The states of a Mamba layer, by assignment: transformers copies in place, which autograd does not allow."""
 
     def update_conv_state(
         self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None
     ) -> torch.Tensor:
-        """Keep and return inputs of the convolution, after those that it looks back on: the last of the prompt, or zeros."""
+        """Store and return inputs of the convolution after the previous ones: the end of the prompt, or zeros."""
         kernel = conv_states.shape[-1] if conv_kernel_size is None else conv_kernel_size
         if self.has_previous_state[state_idx]:
             inputs = torch.cat([self.conv_states[state_idx], conv_states], dim=-1)
@@ -109,14 +109,14 @@ class StateLayer(LinearAttentionLayer):
         return inputs
 
     def update_recurrent_state(self, recurrent_states: torch.Tensor, state_idx: int = 0) -> torch.Tensor:
-        """Keep and return the state after the last token."""
+        """Store and return the state after the last token."""
         self.recurrent_states[state_idx] = recurrent_states
         self.is_recurrent_states_initialized[state_idx] = True
         return recurrent_states
 
 
 def prompt_cache(config: PreTrainedConfig) -> DynamicCache:
-    """Make an empty cache that keeps the autograd graph, for a model with this configuration."""
+    """Return an empty cache that keeps the autograd graph, for a model with this configuration."""
     cache = DynamicCache(config=config)
     cache.layers = [
         StateLayer(layer.number_of_states) if type(layer) is LinearAttentionLayer else layer for layer in cache.layers

@@ -249,7 +249,7 @@ def test_of_a_batch_that_mlflow_rejects_all_other_metrics_arrive(
         taken.extend(metric.key for metric in metrics)
 
     monkeypatch.setattr(MlflowClient, "log_batch", log_batch)
-    monkeypatch.setattr(MlflowRun, "require_there", lambda run: None)
+    monkeypatch.setattr(MlflowRun, "require_run", lambda run: None)
     run = MlflowRun(stored(tmp_path, "http://127.0.0.1:9"), notify=said.append)
     run.send_rows([MetricsRow(stage="rl", step=n, time=1.0, values={"a": 1.0, "b": 1.0}) for n in range(5)])
     assert taken == ["rl/a"] * 5
