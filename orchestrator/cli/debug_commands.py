@@ -28,7 +28,7 @@ The exit status is 1 if something disagrees.
 PORT = 8310
 EXPLAIN_EPILOG = f"""examples:
   temper debug explain runs/demo
-  temper debug explain runs/demo --stage rl-2 --json | jq '.bends[0]'
+  temper debug explain runs/demo --stage rl-2 --json | jq '.change_points[0]'
   temper view runs/demo --port {PORT}          serves the pages that the links lead to
 
 Reads the run's folder only; the run may be at work. A metric bends if one straight line does not fit it and two do, so a steady

@@ -92,10 +92,10 @@ def _whole(text: str) -> tuple[int, ...]:
 def _doctor(given: argparse.Namespace) -> int:
     from temper.orchestrator.tools.finding import counts_line, findings_to_json
     from temper.orchestrator.tools.preflight.doctor.checks import examine
-    from temper.orchestrator.tools.preflight.doctor.subject import read_subject
+    from temper.orchestrator.tools.preflight.doctor.target import read_target
 
     console, found = Console(highlight=False, soft_wrap=True), list[Finding]()
-    for one in examine(read_subject(given.config, given.overrides)):
+    for one in examine(read_target(given.config, given.overrides)):
         found.append(one)
         if not given.json:
             one.print(console)
@@ -112,21 +112,23 @@ def _plan(given: argparse.Namespace) -> int:
     from temper.orchestrator.tools.preflight.plan.page import as_json, page
     from temper.orchestrator.tools.preflight.plan.plan import plan_of
 
-    plan = plan_of(given.config, given.overrides, gpus=given.gpus, assumptions=Assumptions().given(given.assume))
+    plan = plan_of(
+        given.config, given.overrides, gpus=given.gpus, assumptions=Assumptions().with_overrides(given.assume)
+    )
     print(as_json(plan) if given.json else "\n".join(page(plan)))
     return 0 if all(limit.holds for limit in run_limits(plan)) else 1
 
 
 def _simulate(given: argparse.Namespace) -> int:
     from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
-    from temper.orchestrator.tools.preflight.simulation.answer import answer
+    from temper.orchestrator.tools.preflight.simulation.page import format_simulation
     from temper.orchestrator.tools.preflight.simulation.scenario import scenarios
 
     cases = scenarios(
         given.config,
         given.overrides,
         gpus=given.gpus,
-        assumptions=Assumptions().given(given.assume),
+        assumptions=Assumptions().with_overrides(given.assume),
         engines=given.engines,
         lags=given.max_lag,
         tail=given.tail,
@@ -134,5 +136,5 @@ def _simulate(given: argparse.Namespace) -> int:
         steps=given.steps,
         seed=given.seed,
     )
-    print(answer(cases, as_json=given.json))
+    print(format_simulation(cases, as_json=given.json))
     return 0

@@ -236,7 +236,7 @@ def _quoted(text: str) -> list[str]:
 
 
 def _regrade(given: argparse.Namespace) -> int:
-    from temper.orchestrator.tools.debug.grading.recorded import regraded
+    from temper.orchestrator.tools.debug.grading.recorded import regrade
 
     rows = list(Lines(given.file).rows())
     scored = [number for number, row in enumerate(rows) if row["reward"] is not None]
@@ -245,7 +245,7 @@ def _regrade(given: argparse.Namespace) -> int:
     if bad:
         raise ValueError(f"--row {bad[0]}: {given.file} has rows 0 to {len(rows) - 1}")
     agree = True
-    for one in regraded(given.file, rows, wanted):
+    for one in regrade(given.file, rows, wanted):
         print(json.dumps(one.as_json()), flush=True)
         agree = agree and one.agrees
     return 0 if agree else 1

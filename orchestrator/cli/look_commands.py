@@ -21,9 +21,9 @@ from temper.orchestrator.session.status import ask_for_workers, read_status
 from temper.orchestrator.tools.inspect.status.facts import gather
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
 from temper.orchestrator.tools.inspect.viewer.archive import Archive
-from temper.orchestrator.tools.inspect.viewer.loopback import opened, serve_until_interrupt
-from temper.orchestrator.tools.inspect.viewer.page import document, facts_of
-from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
+from temper.orchestrator.tools.inspect.viewer.loopback import open_server, serve_until_interrupt
+from temper.orchestrator.tools.inspect.viewer.page import render_page, run_facts
+from temper.orchestrator.tools.inspect.viewer.recorded_file import find_file
 from temper.orchestrator.tools.inspect.viewer.server import ViewServer
 from temper.orchestrator.tools.inspect.viewer.token_bytes import tokenizer_of_run
 from temper.orchestrator.tracking.mlflow.dashboard import runs_page, serve
@@ -216,20 +216,20 @@ def _view(given: argparse.Namespace) -> int:
         return _serve(run, given.port)
     if given.against and not given.evaluation:
         raise ValueError(f"--against {given.against} needs --evaluation: two evaluations are compared")
-    files = [chosen_file(run, step=given.step, evaluation=given.evaluation)]
+    files = [find_file(run, step=given.step, evaluation=given.evaluation)]
     if given.against:
-        files.append(chosen_file(run, evaluation=given.against))
+        files.append(find_file(run, evaluation=given.against))
     tokenizer = tokenizer_of_run(run)
     archives = {file.name: Archive(file, tokenizer) for file in files}
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(given.out, document(facts_of(run, files), archives=archives))
+    write_whole(given.out, render_page(run_facts(run, files), archives=archives))
     print(f"{given.out}: {' and '.join(file.label for file in files)} of {run.root}")
     return 0
 
 
 def _serve(run: RunDir, port: int) -> int:
-    server = opened(lambda: ViewServer(run, port=port), port)
-    server.shelf.read_ahead()
+    server = open_server(lambda: ViewServer(run, port=port), port)
+    server.archives.read_ahead()
     serve_until_interrupt(server, str(run.root))
     return 0
 
@@ -297,8 +297,8 @@ def _compare_tasks(given: argparse.Namespace) -> int:
 
     pair = compare_places(*given.evaluations)
     print(f"first: {pair.first}\nsecond: {pair.second}")
-    if pair.asked:
-        print(f"asked differently: {'; '.join(pair.asked)}")
+    if pair.different_settings:
+        print(f"asked differently: {'; '.join(pair.different_settings)}")
     Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH).print(pair_table(pair))
     for env, found in pair.envs.items():
         if found.left_out:

@@ -22,7 +22,7 @@ from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.progress import Progress
 from temper.orchestrator.tools.debug.parity.answers import Prompt, Setup
 from temper.orchestrator.tools.debug.parity.comparison import Comparison, compare
-from temper.orchestrator.tools.debug.parity.prompts import env_prompts, file_prompts, own_prompts, require_room
+from temper.orchestrator.tools.debug.parity.prompts import builtin_prompts, env_prompts, file_prompts, require_context
 from temper.orchestrator.tools.debug.parity.report import tables, to_json
 from temper.rollout.episodes.renderer import Renderer
 from temper.rollout.sampling import PLAIN, Sampling
@@ -42,7 +42,7 @@ def run_parity(given: argparse.Namespace) -> int:
     setup = Setup(engine=config.rollout.engine, learner=config.learner, sampling=sampling_of(config))
     tokenizer = load_tokenizer(model, config.model.declared())
     prompts = _prompts(given, config, tokenizer)
-    require_room(prompts, tokens=given.tokens, longest=setup.engine.max_model_len)
+    require_context(prompts, tokens=given.tokens, longest=setup.engine.max_model_len)
     return _shown(given, _compared(given, setup, model, prompts, end=tokenizer.eos_token_id), setup)
 
 
@@ -107,4 +107,4 @@ def _prompts(given: argparse.Namespace, config: Config, tokenizer: PreTrainedTok
     if given.env is not None:
         env = config.environments[given.env.partition("=")[0]]
         return env_prompts(env, Renderer(tokenizer, config.rollout.thinking), seed=config.seed)
-    return own_prompts(tokenizer)
+    return builtin_prompts(tokenizer)

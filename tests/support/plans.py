@@ -24,7 +24,9 @@ def known(part: T | None) -> T:
 
 def plan_on(gpus: str, model: Path, *given: str, recipe: Path = EIGHT, assumed: Sequence[str] = ("shm_gib=1",)) -> Plan:
     """The plan of a recipe with the model of a folder on named GPUs."""
-    return plan_of(recipe, [f"model.path={model}", *given], gpus=gpus, assumptions=Assumptions().given(assumed))
+    return plan_of(
+        recipe, [f"model.path={model}", *given], gpus=gpus, assumptions=Assumptions().with_overrides(assumed)
+    )
 
 
 def demo_on(memory_gib: float, *given: str, gpu_gib: float = 0.0) -> Plan:

@@ -172,9 +172,9 @@ def _data(given: dict[str, Any]) -> str:
 def _figures(path: Path, plan: Plan) -> str:
     rank, engine, time = plan.rank, plan.engine, plan.time
     cells = [
-        "-" if rank is None else _of(rank.peak, plan.rank_room),
+        "-" if rank is None else _of(rank.peak, plan.rank_free_memory),
         "-" if engine is None else _of(engine.peak, engine.allowed if plan.gpus else 0),
-        _of(plan.host.peak, plan.host_room),
+        _of(plan.host.peak, plan.host_free_memory),
         size(plan.model.checkpoint_bytes),
         "-" if time is None else f"{time.step_s:,.0f} s",
         "-"

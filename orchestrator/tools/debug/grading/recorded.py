@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Regraded:
+class RegradedAnswer:
     """A recorded answer and its score of now. `recorded` is its reward then, without the part that the run added."""
 
     row: int
@@ -109,7 +109,7 @@ class RecordedTasks:
         return {row.ticket: row.index for row in of_stage if row.ticket is not None and row.index is not None}
 
 
-def regraded(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regraded]:
+def regrade(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[RegradedAnswer]:
     """Yield the wanted rows, by their numbers, with the scores of now. Raise `ValueError` as `RecordedTasks` does."""
     tasks = RecordedTasks(file, rows)
     renderer = tasks.renderer()
@@ -117,9 +117,9 @@ def regraded(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regrade
         row = rows[number]
         task = tasks.task(row)
         recorded = None if row["reward"] is None else earned(row["reward"], row["parts"])
-        found = Regraded(row=number, recorded=recorded, reward=None, parts={}, detail="")
+        found = RegradedAnswer(row=number, recorded=recorded, reward=None, parts={}, detail="")
         try:
-            result = _played(task, row, renderer)
+            result = _replay(task, row, renderer)
         except Exception as error:  # any error of the environment
             yield replace(found, failure=failure_of(error))
         else:
@@ -127,7 +127,7 @@ def regraded(file: Path, rows: list[Row], wanted: list[int]) -> Iterator[Regrade
             yield replace(found, reward=result.reward, parts=score.parts, detail=score.detail)
 
 
-def _played(task: Task, row: Row, renderer: Renderer) -> StepResult:
+def _replay(task: Task, row: Row, renderer: Renderer) -> StepResult:
     """Play the recorded turns, each read as it was, and cut the episode off where it was cut off."""
     episode, stop, ids = EnvEpisode(task), Stop(row["stop"]), list[int]()
     try:

@@ -74,7 +74,7 @@ class ScoredAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class TracedAnswer:
     """One answer and the hidden states of the engine in the passes before its tokens, by decoding and by prefill.
 
     The last token has been through no pass, so both have a row for every other id. `decoding` is None if drafts were
@@ -87,13 +87,13 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class SampledAnswers:
     """The answers of one engine: `answers` sampled as in the setup, `plain` ones at temperature 1, and its layers."""
 
     answers: list[ScoredAnswer]
     plain: list[ScoredAnswer]
-    watched: Watched | None
-    why_not: str
+    traced: TracedAnswer | None
+    untraced_reason: str
     """Why its layers are not seen; empty if they are."""
 
 
@@ -125,9 +125,9 @@ def as_pushed(model: Path, setup: Setup) -> Iterator[Path]:
         yield Path(folder)
 
 
-async def ask(
+async def sample_answers(
     model: Path, setup: Setup, prompts: Sequence[Prompt], *, tokens: int, end: int, progress: Progress
-) -> Answered:
+) -> SampledAnswers:
     """Start an engine, sample answers of at most `tokens` tokens, which `end` ends, score them and end the engine.
 
     Raise the errors of vLLM. It waits as long as vLLM does.
@@ -138,7 +138,7 @@ async def ask(
     )
     try:
         await engine.start()
-        watched, why_not = await _watched(engine, prompts[0], tokens=tokens)
+        traced, untraced_reason = await _traced(engine, prompts[0], tokens=tokens)
         is_plain = setup.sampling.temperature == 1 and not setup.sampling.truncates
         ways = [setup.sampling] if is_plain else [setup.sampling, PLAIN]
         count = SamplingCount("parity", asked=len(ways) * EACH * len(prompts), tokens=_counted(engine))
@@ -148,7 +148,9 @@ async def ask(
     finally:
         async with asyncio.timeout(END_S):
             await engine.close()
-    return Answered(answers=plain if is_plain else sampled[0], plain=plain, watched=watched, why_not=why_not)
+    return SampledAnswers(
+        answers=plain if is_plain else sampled[0], plain=plain, traced=traced, untraced_reason=untraced_reason
+    )
 
 
 def _counted(engine: ScoringEngine) -> Callable[[], int]:
@@ -204,12 +206,12 @@ async def _scored(engine: ScoringEngine, answers: Sequence[ScoredAnswer]) -> lis
     return found
 
 
-async def _watched(engine: ScoringEngine, prompt: Prompt, *, tokens: int) -> tuple[Watched | None, str]:
+async def _traced(engine: ScoringEngine, prompt: Prompt, *, tokens: int) -> tuple[TracedAnswer | None, str]:
     """Sample and score one answer alone while the layers are recorded. If they can't be recorded, return the reason."""
     with tempfile.TemporaryDirectory(prefix=TEMPORARY) as folder:
         file = Path(folder) / "layers.safetensors"
-        if why_not := await engine.record_layers():
-            return None, why_not
+        if untraced_reason := await engine.record_layers():
+            return None, untraced_reason
         completion = await engine.generate(TurnRequest(prompt_ids=prompt, max_tokens=tokens, seed=0))
         answer = _answer(0, prompt, completion, PLAIN)
         decoding = await _recorded(engine, file, len(answer.ids) - 1)
@@ -219,7 +221,7 @@ async def _watched(engine: ScoringEngine, prompt: Prompt, *, tokens: int) -> tup
     if prefill is None:
         return None, "the engine's passes have other tokens than the sequence"
     cut = {point: hidden_PD[:-1] for point, hidden_PD in prefill.items()}
-    return Watched(answer=answer, prefill=cut, decoding=decoding), ""
+    return TracedAnswer(answer=answer, prefill=cut, decoding=decoding), ""
 
 
 async def _recorded(engine: ScoringEngine, file: Path, tokens: int) -> Stream | None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from temper.learner.config import LearnerConfig
 from temper.orchestrator.run.progress import Progress
-from temper.orchestrator.tools.debug.parity.answers import Answered, Prompt, Setup, as_pushed, ask
+from temper.orchestrator.tools.debug.parity.answers import Prompt, SampledAnswers, Setup, as_pushed, sample_answers
 from temper.orchestrator.tools.debug.parity.layers import LayerFindings, compare_layers
 from temper.orchestrator.tools.debug.parity.trainer import Trainer
 
@@ -28,7 +28,7 @@ Logprobs = Sequence[float] | NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class LogprobDiff:
     """The trainer's log-probabilities less the engine's, over some tokens: `mean`, `p99` and `largest` without sign, in nats.
 
     `outside` is the share of tokens whose ratio exp(difference) leaves [1 / 2, 2]. `k3` estimates the divergence of the
@@ -45,27 +45,27 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GapRow:
+class DiffRow:
     """The gaps of the trainer with a setting: to decoding at the sampling of the setup, to prefill of plain samples."""
 
     setting: str
     """Empty as configured."""
-    decoding: Gap
-    prefill: Gap
+    decoding: LogprobDiff
+    prefill: LogprobDiff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """The rows of gaps, as configured first; the engine's prefill against its own decoding; and the layers."""
 
-    rows: tuple[GapRow, ...]
-    engine: Gap
+    rows: tuple[DiffRow, ...]
+    engine: LogprobDiff
     layers: LayerFindings | None
-    why_no_layers: str
+    untraced_reason: str
     seconds: float
 
     @property
-    def configured(self) -> GapRow:
+    def configured(self) -> DiffRow:
         """The gaps as configured."""
         return self.rows[0]
 
@@ -94,15 +94,15 @@ def compare(
     tell("the engine samples and scores")
     shown = progress or Progress(stream=io.StringIO())
     with as_pushed(model, setup) as pushed:
-        answered = asyncio.run(ask(pushed, setup, prompts, tokens=tokens, end=end, progress=shown))
+        answered = asyncio.run(sample_answers(pushed, setup, prompts, tokens=tokens, end=end, progress=shown))
     tell("the trainer scores")
-    trainer, layers, why_not = Trainer(model), None, answered.why_not
+    trainer, layers, untraced_reason = Trainer(model), None, answered.untraced_reason
     rows = [_row(trainer, answered, setup.learner)]
-    if answered.watched is not None:
+    if answered.traced is not None:
         try:
-            layers = compare_layers(trainer, answered.watched, bf16=setup.learner.bf16)
+            layers = compare_layers(trainer, answered.traced, bf16=setup.learner.bf16)
         except ValueError as error:
-            why_not = str(error)
+            untraced_reason = str(error)
     for setting, learner in variants(setup):
         tell(f"the trainer scores with {setting}")
         try:
@@ -111,9 +111,9 @@ def compare(
             tell(f"{setting}: {error}")
     return Comparison(
         rows=tuple(rows),
-        engine=gap_between((one.prefill_T for one in answered.plain), (one.decoded_T for one in answered.plain)),
+        engine=compare_logprobs((one.prefill_T for one in answered.plain), (one.decoded_T for one in answered.plain)),
         layers=layers,
-        why_no_layers=why_not,
+        untraced_reason=untraced_reason,
         seconds=time.monotonic() - began,
     )
 
@@ -132,17 +132,17 @@ def variants(setup: Setup) -> list[tuple[str, LearnerConfig]]:
     return found
 
 
-def _row(trainer: Trainer, answered: Answered, learner: LearnerConfig, *, setting: str = "") -> GapRow:
+def _row(trainer: Trainer, answered: SampledAnswers, learner: LearnerConfig, *, setting: str = "") -> DiffRow:
     decoded_T = (one.decoded_T for one in answered.answers)
     prefill_T = (one.prefill_T for one in answered.plain)
-    return GapRow(
+    return DiffRow(
         setting=setting,
-        decoding=gap_between(trainer.scores(answered.answers, learner), decoded_T),
-        prefill=gap_between(trainer.scores(answered.plain, learner), prefill_T),
+        decoding=compare_logprobs(trainer.scores(answered.answers, learner), decoded_T),
+        prefill=compare_logprobs(trainer.scores(answered.plain, learner), prefill_T),
     )
 
 
-def gap_between(ours: Iterable[Logprobs], theirs: Iterable[Logprobs]) -> Gap:
+def compare_logprobs(ours: Iterable[Logprobs], theirs: Iterable[Logprobs]) -> LogprobDiff:
     """Return the gap of our log-probabilities to theirs, a sequence of each for every answer.
 
     Raise `ValueError` if there are no tokens, or a difference is not finite.
@@ -159,7 +159,7 @@ def gap_between(ours: Iterable[Logprobs], theirs: Iterable[Logprobs]) -> Gap:
             f"{places[0]}: a precision overflows, or a model's weights are damaged"
         )
     sizes_N = np.abs(gaps_N)
-    return Gap(
+    return LogprobDiff(
         tokens=len(sizes_N),
         mean=float(sizes_N.mean()),
         p99=float(np.quantile(sizes_N, 0.99)),

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from temper.learner.models.layer_types import type_of_modules
-from temper.orchestrator.tools.debug.parity.answers import ScoredAnswer, Stream, Watched
+from temper.orchestrator.tools.debug.parity.answers import ScoredAnswer, Stream, TracedAnswer
 from temper.orchestrator.tools.debug.parity.trainer import Trainer, first_part, model_layers
 from temper.rollout.engines.runners.layer_recorder import EMBEDDING, after_layer, inside_layer
 
 OUTPUT = "output layer"
-DEPARTS = 1e-5
+DIVERGES = 1e-5
 """Relative error above which hidden states have departed: float32 in another order of sums stays below it."""
 
 
@@ -62,20 +62,20 @@ class LayerFindings:
 
     points: list[Point]
     types: list[LayerType]
-    departs: Mapping[str, str | None]
+    diverges_at: Mapping[str, str | None]
 
 
-def compare_layers(trainer: Trainer, watched: Watched, *, bf16: bool) -> LayerFindings:
+def compare_layers(trainer: Trainer, traced: TracedAnswer, *, bf16: bool) -> LayerFindings:
     """Compare the layers of an engine, by prefill and by decoding, with those of the trainer.
 
     If the trainer is in bfloat16, also compare it with itself in float32, as the way `learner`. Errors are means over the
     positions before sampled tokens. Raise `ValueError` for a model whose layers have no known form.
     """
-    answer, first = watched.answer, len(watched.answer.prompt_ids) - 1
-    streams = {"prefill": watched.prefill}
-    if watched.decoding is not None:
-        streams["decoding"] = watched.decoding
-    own = trainer.stream(answer, bf16=bf16, points=list(watched.prefill))
+    answer, first = traced.answer, len(traced.answer.prompt_ids) - 1
+    streams = {"prefill": traced.prefill}
+    if traced.decoding is not None:
+        streams["decoding"] = traced.decoding
+    own = trainer.stream(answer, bf16=bf16, points=list(traced.prefill))
     types = _types_of(trainer.model(bf16=False), own)
     errors = {
         way: {name: _relative(own[name], stream[name], first) for name in types} for way, stream in streams.items()
@@ -104,8 +104,8 @@ def compare_layers(trainer: Trainer, watched: Watched, *, bf16: bool) -> LayerFi
         )
         for name, kind in types.items()
     ]
-    departs = {way: next((name for name in types if found[name] > DEPARTS), None) for way, found in errors.items()}
-    return LayerFindings(points=points, types=_types(points, nats), departs=departs)
+    diverges_at = {way: next((name for name in types if found[name] > DIVERGES), None) for way, found in errors.items()}
+    return LayerFindings(points=points, types=_types(points, nats), diverges_at=diverges_at)
 
 
 def _types(points: Sequence[Point], nats: Mapping[str, Mapping[str, float]]) -> list[LayerType]:

@@ -14,7 +14,7 @@ from temper.rollout.episodes.renderer import Renderer
 
 MOST = 8
 """Prompts that are asked."""
-OWN = (
+BUILTIN = (
     "What is 17 times 23? Think step by step.",
     "Write a Python function that returns the n-th Fibonacci number.",
     "Which is larger, 9.9 or 9.11, and why?",
@@ -24,9 +24,9 @@ OWN = (
 )
 
 
-def own_prompts(tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
+def builtin_prompts(tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
     """Return our own questions as the model's chat template writes them."""
-    return [_rendered(tokenizer, _question(text)) for text in OWN]
+    return [_rendered(tokenizer, _question(text)) for text in BUILTIN]
 
 
 def env_prompts(env: BoundEnv, renderer: Renderer, *, seed: int) -> list[Prompt]:
@@ -72,7 +72,7 @@ def _rendered(tokenizer: PreTrainedTokenizerBase, messages: Sequence[dict[str, A
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def require_room(prompts: Sequence[Prompt], *, tokens: int, longest: int) -> None:
+def require_context(prompts: Sequence[Prompt], *, tokens: int, longest: int) -> None:
     """Raise `ValueError` if a prompt and its answer leave no room for the one token more that scoring them takes."""
     if tokens < 1:
         raise ValueError(f"--tokens {tokens}: give 1 or more")

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from temper.orchestrator.tools.debug.parity.answers import Setup
 from temper.orchestrator.tools.debug.parity.comparison import EXACT, Comparison
-from temper.orchestrator.tools.debug.parity.layers import DEPARTS, LayerFindings, describe_error
+from temper.orchestrator.tools.debug.parity.layers import DIVERGES, LayerFindings, describe_error
 
 WORST = 5
 """Layers that are named one by one."""
@@ -26,7 +26,7 @@ def to_json(found: Comparison, setup: Setup, *, model: str) -> dict[str, Any]:
         "gaps": [asdict(row) for row in found.rows],
         "engine": asdict(found.engine),
         "layers": None if found.layers is None else asdict(found.layers),
-        "why_no_layers": found.why_no_layers,
+        "why_no_layers": found.untraced_reason,
         "settings": {
             "engine": asdict(setup.engine),
             "learner": {name: getattr(learner, name) for name in names},
@@ -38,11 +38,11 @@ def to_json(found: Comparison, setup: Setup, *, model: str) -> dict[str, Any]:
 
 def tables(found: Comparison, *, model: str) -> RenderableType:
     """Return a comparison as tables."""
-    parts: list[RenderableType] = [_gap_table(found, model)]
+    parts: list[RenderableType] = [_diff_table(found, model)]
     if found.layers is not None:
         parts += [_type_table(found.layers), Text("\n".join(_layer_lines(found.layers)))]
     else:
-        parts.append(Text(f"no layers: {found.why_no_layers}"))
+        parts.append(Text(f"no layers: {found.untraced_reason}"))
     gap = found.configured.decoding
     verdict = f"gap {gap.mean:.2e} nats in the mean, {gap.largest:.2e} at the most"
     remedy = f"float32 explains it (below {EXACT:g})" if found.is_exact else "docs/debugging.md lists settings to try"
@@ -50,7 +50,7 @@ def tables(found: Comparison, *, model: str) -> RenderableType:
     return Group(*parts)
 
 
-def _gap_table(found: Comparison, model: str) -> Table:
+def _diff_table(found: Comparison, model: str) -> Table:
     title = Text(f"{model}: log-probabilities of the same tokens, differences in nats", style="table.title")
     table = Table(title=title, title_justify="left")
     for name in ("difference", "setting"):
@@ -85,7 +85,7 @@ def _type_table(layers: LayerFindings) -> Table:
 
 def _layer_lines(layers: LayerFindings) -> Iterator[str]:
     points = {point.name: point for point in layers.points}
-    for way, name in layers.departs.items():
+    for way, name in layers.diverges_at.items():
         last = f"{layers.points[-1].errors[way]:.1e}"
         if name is None:
             yield f"{way}: hidden states agree to the last layer, where they differ by {last}"
@@ -96,6 +96,6 @@ def _layer_lines(layers: LayerFindings) -> Iterator[str]:
             f"behind the last layer by {last}"
         )
         most = sorted(layers.points, key=lambda point: -point.added[way])[:WORST]
-        added = [f"{describe_error(point)} {point.added[way]:.1e}" for point in most if point.added[way] > DEPARTS]
+        added = [f"{describe_error(point)} {point.added[way]:.1e}" for point in most if point.added[way] > DIVERGES]
         if added:
             yield f"  most is added by {', '.join(added)}"

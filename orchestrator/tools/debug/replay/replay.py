@@ -22,7 +22,7 @@ from temper.orchestrator.session.recording import (
 from temper.orchestrator.tools.debug.replay.chain import Chain, chosen
 from temper.orchestrator.tools.debug.replay.tokens import Record, TokensCompared, compared
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start, Trained
-from temper.orchestrator.tools.debug.replay.weights import Effects, Stored, effects, stored_compared
+from temper.orchestrator.tools.debug.replay.weights import Effects, Stored, compare_stored, effects
 from temper.orchestrator.tools.inspect.viewer.token_bytes import tokenizer_of
 
 OF_TIME = ("step_seconds", "tokens_per_s")
@@ -182,7 +182,7 @@ async def replay(run: RunDir, asked: ReplayRequest, ranks: Ranks, *, note: Calla
         run=run.root,
         chain=chain,
         compared=[step(one) for one in trained],
-        weights=stored_compared(mine, model) if has_checkpoint else None,
+        weights=compare_stored(mine, model) if has_checkpoint else None,
         next_checkpoint=min((s for s in steps(mine.parent) if s > chain.step), default=None),
         packages={name: (v, here.get(name, "none")) for name, v in last.packages.items() if v != here.get(name)},
         changed=beside,

@@ -100,7 +100,7 @@ class Stored:
     unequal: list[Unequal]
 
 
-def stored_compared(one: Path, other: Path) -> Stored:
+def compare_stored(one: Path, other: Path) -> Stored:
     """Compare what two checkpoints hold. A tensor that one of them lacks differs in all entries, by infinity."""
     with tensors_of(one) as mine, tensors_of(other) as theirs:
         names = sorted(mine.files.keys() | theirs.files.keys())

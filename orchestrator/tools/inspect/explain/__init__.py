@@ -1,4 +1,4 @@
 """Where a run's metrics bend, and from which groups the update came there.
 
-`bends` finds the places in one series, `update_shares` finds the groups, and `explanation` joins both for a stage.
+`change_points` finds the places in one series, `update_shares` finds the groups, and `explanation` joins both for a stage.
 """

@@ -13,7 +13,7 @@ from rich.table import Table
 from temper.orchestrator.evaluation.record import RunRecord, read_run
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsRow, step_rows
-from temper.orchestrator.tools.inspect.explain.bends import FEWEST, FEWEST_STEPS, Bend, bends_of
+from temper.orchestrator.tools.inspect.explain.change_points import MIN_SIDE, MIN_STEPS, ChangePoint, find_change_points
 from temper.orchestrator.tools.inspect.explain.update_shares import StepShares, shares_of, shares_of_batch
 from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile, recorded_files
 
@@ -34,15 +34,15 @@ REPEATED = ("/reward_trained", "/parts/correct", "/groups", "per_s", "_s", "fail
 """Endings of metrics that repeat another metric, or follow from settings or the machine."""
 SKIPPED = "train/skipped"
 SHOWN_GROUPS = 5
-SHOWN_BENDS = 15
+SHOWN_CHANGE_POINTS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricBend:
+class MetricChange:
     """A bend of one metric. `events` are the events of the run near it."""
 
     metric: str
-    bend: Bend
+    change_point: ChangePoint
     events: tuple[str, ...] = ()
 
 
@@ -54,9 +54,9 @@ class Explanation:
     stage: str
     steps: int
     metrics: int
-    bends: tuple[MetricBend, ...]
+    change_points: tuple[MetricChange, ...]
     """By step, the clearest first if they share one."""
-    left_out: tuple[int, ...]
+    excluded: tuple[int, ...]
     """The steps with a skipped update or a value that is not finite."""
     at: int | None
     """The step of the first bend; without one, the first step that was left out."""
@@ -66,8 +66,8 @@ class Explanation:
     def as_json(self) -> dict[str, Any]:
         """Return the explanation as plain JSON data; an infinite size is null."""
         data = asdict(self)
-        for row, one in zip(data["bends"], self.bends, strict=True):
-            row["bend"]["size"] = one.bend.size if math.isfinite(one.bend.size) else None
+        for row, one in zip(data["change_points"], self.change_points, strict=True):
+            row["change_point"]["size"] = one.change_point.size if math.isfinite(one.change_point.size) else None
         return data
 
 
@@ -82,24 +82,24 @@ def explain(run: RunDir, *, stage: str | None = None) -> Explanation:
     own = step_rows(rows, name)
     series = _series(own)
     events = [(row.step, str(row.event["kind"])) for row in rows if row.event and not row.is_alarm]
-    bends = []
+    change_points = []
     for metric, points in series.items():
         steps, values = zip(*points, strict=True)
-        for bend in bends_of(steps, values, limit=ALARM / len(series)):
-            near = dict.fromkeys(kind for step, kind in events if abs(step - bend.step) <= NEAR)
-            bends.append(MetricBend(metric=metric, bend=bend, events=tuple(near)))
-    bends.sort(key=lambda one: (one.bend.step, -one.bend.size))
-    left_out = tuple(
+        for change_point in find_change_points(steps, values, limit=ALARM / len(series)):
+            near = dict.fromkeys(kind for step, kind in events if abs(step - change_point.step) <= NEAR)
+            change_points.append(MetricChange(metric=metric, change_point=change_point, events=tuple(near)))
+    change_points.sort(key=lambda one: (one.change_point.step, -one.change_point.size))
+    excluded = tuple(
         row.step for row in own if row.values.get(SKIPPED, 0.0) > 0 or not all(map(math.isfinite, row.values.values()))
     )
-    at = bends[0].bend.step if bends else min(left_out, default=None)
+    at = change_points[0].change_point.step if change_points else min(excluded, default=None)
     return Explanation(
         run=str(run.root),
         stage=name,
         steps=len(own),
         metrics=len(series),
-        bends=tuple(bends),
-        left_out=left_out,
+        change_points=tuple(change_points),
+        excluded=excluded,
         at=at,
         shares=None if at is None else _shares(run, name, at),
     )
@@ -109,13 +109,13 @@ def print_explanation(found: Explanation, console: Console, *, viewer: str) -> N
     """Print a table of bends and a table of groups. `viewer` is the address at which `temper view` serves the run."""
     for line in _lines(found):
         console.print(line, soft_wrap=True, markup=False)
-    if found.bends:
+    if found.change_points:
         table = Table("step", "metric", "before", "after", "change / noise", "events", box=None)
-        for one in found.bends[:SHOWN_BENDS]:
-            bend = one.bend
-            size = f"{bend.size:.1f}" if math.isfinite(bend.size) else "no noise"
-            sides = (f"{bend.before:.3g}", f"{bend.after:.3g}")
-            table.add_row(str(bend.step), one.metric, *sides, size, ", ".join(one.events))
+        for one in found.change_points[:SHOWN_CHANGE_POINTS]:
+            change_point = one.change_point
+            size = f"{change_point.size:.1f}" if math.isfinite(change_point.size) else "no noise"
+            sides = (f"{change_point.before:.3g}", f"{change_point.after:.3g}")
+            table.add_row(str(change_point.step), one.metric, *sides, size, ", ".join(one.events))
         console.print(table)
     if found.shares is not None:
         console.print(f"the update of step {found.shares.step}: {len(found.shares.groups)} of {found.shares.of} groups")
@@ -126,15 +126,15 @@ def print_explanation(found: Explanation, console: Console, *, viewer: str) -> N
 
 
 def _lines(found: Explanation) -> Iterator[str]:
-    yield f"{found.run}, {found.stage}: {found.steps} steps, {found.metrics} metrics, {len(found.bends)} bends"
-    if found.steps < FEWEST_STEPS:
-        yield f"fewer than {FEWEST_STEPS} steps are too few to find bends"
-    elif not found.bends:
-        yield f"a bend in the last {FEWEST - 1} steps cannot be found yet"
-    if found.left_out:
-        yield f"skipped or not finite: {len(found.left_out)} steps, the first is step {found.left_out[0]}"
-    if len(found.bends) > SHOWN_BENDS:
-        yield f"the first {SHOWN_BENDS} bends (--json has all):"
+    yield f"{found.run}, {found.stage}: {found.steps} steps, {found.metrics} metrics, {len(found.change_points)} bends"
+    if found.steps < MIN_STEPS:
+        yield f"fewer than {MIN_STEPS} steps are too few to find bends"
+    elif not found.change_points:
+        yield f"a bend in the last {MIN_SIDE - 1} steps cannot be found yet"
+    if found.excluded:
+        yield f"skipped or not finite: {len(found.excluded)} steps, the first is step {found.excluded[0]}"
+    if len(found.change_points) > SHOWN_CHANGE_POINTS:
+        yield f"the first {SHOWN_CHANGE_POINTS} bends (--json has all):"
     if found.at is not None and found.shares is None:
         yield f"no recorded step near step {found.at} has an update"
 
@@ -160,7 +160,7 @@ def _series(rows: Sequence[MetricsRow]) -> dict[str, list[tuple[int, float]]]:
             if math.isfinite(value) and _is_of_model(name):
                 points.setdefault(name, []).append((row.step, value))
     varied = {name for name, each in points.items() if len({value for _, value in each}) > 1}
-    return {name: each for name, each in points.items() if name in varied and len(each) >= FEWEST_STEPS}
+    return {name: each for name, each in points.items() if name in varied and len(each) >= MIN_STEPS}
 
 
 def _is_of_model(metric: str) -> bool:

@@ -22,13 +22,18 @@ class EvaluationPair:
     first: str
     second: str
     envs: dict[str, TaskComparison]
-    asked: tuple[str, ...] = ()
+    different_settings: tuple[str, ...] = ()
     """The settings of answers that differ, in words."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         envs = {env: found.as_json() for env, found in self.envs.items()}
-        return {"first": self.first, "second": self.second, "envs": envs, "asked_differently": list(self.asked)}
+        return {
+            "first": self.first,
+            "second": self.second,
+            "envs": envs,
+            "different_settings": list(self.different_settings),
+        }
 
 
 def all_pairs(evaluations: Sequence[Evaluation]) -> list[EvaluationPair]:
@@ -62,22 +67,22 @@ def pair_table(pair: EvaluationPair) -> Table:
         low, high = found.interval
         shares = (f"{found.first:.3f}", f"{found.second:.3f}", f"{found.difference:+.3f}", f"{low:+.3f} to {high:+.3f}")
         needed = (f"{found.needed[size] or '-'}" for size in ("0.02", "0.05", "0.1"))
-        table.add_row(env, str(found.tasks), *shares, p_text(found.p), *needed)
+        table.add_row(env, str(found.tasks), *shares, format_p(found.p), *needed)
     return table
 
 
-def p_text(p: float) -> str:
+def format_p(p: float) -> str:
     """Write a p value as a table shows it."""
     return "-" if p != p else "< 0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 def _pair(one: Evaluation, other: Evaluation) -> EvaluationPair:
     both = [name for name in one.asked if name in other.asked and one.asked[name] != other.asked[name]]
-    asked = [f"{name} {one.asked[name]} and {other.asked[name]}" for name in both]
+    different_settings = [f"{name} {one.asked[name]} and {other.asked[name]}" for name in both]
     if alone := sorted(one.asked.keys() ^ other.asked.keys()):
-        asked.append(f"only one has {', '.join(alone)}")
+        different_settings.append(f"only one has {', '.join(alone)}")
     envs = compare_envs(one.tasks, other.tasks)
-    return EvaluationPair(first=one.label, second=other.label, envs=envs, asked=tuple(asked))
+    return EvaluationPair(first=one.label, second=other.label, envs=envs, different_settings=tuple(different_settings))
 
 
 def _evaluation(place: Path) -> Evaluation:

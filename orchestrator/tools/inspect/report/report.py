@@ -16,7 +16,7 @@ from temper.orchestrator.run.folder import write_json
 from temper.orchestrator.run.progress import clock_text
 from temper.orchestrator.tools.inspect.report.figures import draw_budget_figures, draw_figures
 from temper.orchestrator.tools.inspect.report.overview import accuracy_changes, describe_run
-from temper.orchestrator.tools.inspect.report.pairs import all_pairs, p_text
+from temper.orchestrator.tools.inspect.report.pairs import all_pairs, format_p
 from temper.orchestrator.tools.inspect.report.transcripts import pick_transcripts
 
 ROW, CELL, TAG = (
@@ -117,7 +117,7 @@ def render(template: str, values: Mapping[str, Any]) -> str:
     environment.filters["clock"] = clock_text
     environment.filters["number"] = _number
     environment.filters["filled_columns"] = filled_columns
-    environment.filters["p_text"] = p_text
+    environment.filters["format_p"] = format_p
     return environment.get_template(template).render(values)
 
 

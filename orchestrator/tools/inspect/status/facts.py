@@ -41,7 +41,7 @@ class ProcessMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Note:
     """An alarm or another event after a step, in words."""
 
     stage: str
@@ -69,9 +69,9 @@ class RunFacts:
     seconds_left: float | None
     newest: dict[str, float]
     """The main metrics of the stage's last step; NaN for one that was not finite."""
-    alarms: tuple[Told, ...]
+    alarms: tuple[Note, ...]
     """The newest ones, first."""
-    events: tuple[Told, ...]
+    events: tuple[Note, ...]
     found: tuple[str, ...]
     """The newest faults in the folder `faults`, first: the name of its file and what was found."""
     memory: tuple[ProcessMemory, ...]
@@ -109,8 +109,8 @@ def gather(run: RunDir, *, now: float) -> RunFacts:
         seconds_a_step=pace,
         seconds_left=left if running else None,
         newest=_main_metrics(own[-1]) if own else {},
-        alarms=_told(rows, alarms=True),
-        events=_told(rows, alarms=False),
+        alarms=_notes(rows, alarms=True),
+        events=_notes(rows, alarms=False),
         found=_newest_faults(run.faults),
         memory=_memory(status) if running and status is not None else (),
         free_memory=psutil.virtual_memory().available,
@@ -159,13 +159,13 @@ def _is_finished(run: RunDir) -> bool:
         return False
 
 
-def _told(rows: Sequence[MetricsRow], *, alarms: bool) -> tuple[Told, ...]:
+def _notes(rows: Sequence[MetricsRow], *, alarms: bool) -> tuple[Note, ...]:
     """Return the newest alarms, or the newest other events, which begin with their kind."""
     found = []
     for row in reversed(rows):
         if row.event is not None and row.is_alarm == alarms:
             text = "; ".join(f"{name}: {what}" for name, what in row.event_text.items())
-            found.append(Told(stage=row.stage, step=row.step, text=text if alarms else f"{row.event['kind']}: {text}"))
+            found.append(Note(stage=row.stage, step=row.step, text=text if alarms else f"{row.event['kind']}: {text}"))
     return tuple(found[:NEWEST])
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, RecordedFile, Row
-from temper.orchestrator.tools.inspect.viewer.table import coded, columns_of
+from temper.orchestrator.tools.inspect.viewer.table import encode_columns, to_columns
 from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes
 
 LEVEL = 4
@@ -31,10 +31,10 @@ class Archive:
         """
         self._tokenizer = tokenizer
         self._lines = Lines(file.path)
-        columns = columns_of(self._lines.rows())
+        columns = to_columns(self._lines.rows())
         self.pieces = self._lines.pieces(columns.get("ticket", []))
         masked = columns.get("masked", [])
-        self.table = packed(
+        self.table = compress_json(
             file.about()
             | {
                 "mark": mark,
@@ -42,17 +42,17 @@ class Archive:
                 "trained": sum(reason is not None for reason in masked),
                 "tokenizer": tokenizer is not None,
                 "pieces": self.pieces,
-                "columns": coded(columns),
+                "columns": encode_columns(columns),
             }
         )
 
     def piece(self, number: int) -> bytes:
         """Return a piece. Raise `IndexError` if there is none of this number."""
         first, count = self.pieces[number]
-        return packed(_piece(self._lines.some(first, count), first=first, tokenizer=self._tokenizer))
+        return compress_json(_piece(self._lines.some(first, count), first=first, tokenizer=self._tokenizer))
 
 
-def packed(value: dict[str, Any]) -> bytes:
+def compress_json(value: dict[str, Any]) -> bytes:
     """Return plain JSON data, compressed; the same data is the same bytes."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return gzip.compress(text.encode(), compresslevel=LEVEL, mtime=0)

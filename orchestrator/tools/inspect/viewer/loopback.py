@@ -53,7 +53,7 @@ class LoopbackServer(ThreadingHTTPServer):
 Server = TypeVar("Server", bound=LoopbackServer)
 
 
-def opened(make: Callable[[], Server], port: int) -> Server:
+def open_server(make: Callable[[], Server], port: int) -> Server:
     """Return a server that listens. Raise `ValueError` if the port is taken."""
     try:
         return make()

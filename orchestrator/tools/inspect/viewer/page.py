@@ -14,18 +14,18 @@ from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile,
 
 BROWSER = Path(__file__).parent / "browser"
 FRAME, BODY, STYLE = BROWSER / "frame.html", BROWSER / "viewer.html", BROWSER / "viewer.css"
-NOUNS = ("element", "theme", "columns", "tokens", "colours", "table", "histogram", "group", "answer", "place", "keys")
+SCRIPTS = ("element", "theme", "columns", "tokens", "colours", "table", "histogram", "group", "answer", "place", "keys")
 """The code of the viewer, a file each; it begins with the last one."""
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 
 
-def facts_of(run: RunDir, files: list[RecordedFile] | None = None) -> dict[str, Any]:
+def run_facts(run: RunDir, files: list[RecordedFile] | None = None) -> dict[str, Any]:
     """Return the facts of a run that the page shows, as plain JSON data, with these of its files, or all."""
     listed = recorded_files(run) if files is None else files
     return {"run": run.root.resolve().name, "folder": str(run.root), "files": [file.about() for file in listed]}
 
 
-def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = None) -> str:
+def render_page(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = None) -> str:
     """Return the page of a run. Without `archives`, by the names of files, it asks its server for columns.
 
     Text of a model never becomes HTML: columns are base64, and the code only makes text nodes of them. A Content Security
@@ -33,7 +33,7 @@ def document(run: dict[str, Any], *, archives: Mapping[str, Archive] | None = No
     """
     parts = _parts(archives or {}).items()
     data = [f'<script type="text/plain" data-part="{escape(part)}">{text}</script>' for part, text in parts]
-    script = "\n".join(['"use strict";', *((BROWSER / f"{noun}.js").read_text(encoding="utf-8") for noun in NOUNS)])
+    script = "\n".join(['"use strict";', *((BROWSER / f"{noun}.js").read_text(encoding="utf-8") for noun in SCRIPTS)])
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = FRAME.read_text(encoding="utf-8")
     for name, text in (

@@ -138,7 +138,7 @@ def _recorded(path: Path) -> RecordedFile | None:
     return None
 
 
-def chosen_file(run: RunDir, *, step: str | None = None, evaluation: str | None = None) -> RecordedFile:
+def find_file(run: RunDir, *, step: str | None = None, evaluation: str | None = None) -> RecordedFile:
     """Return the file of a step (`30` or `rl/30`) or of an evaluation (`rl`, `rl/30`); the newest step, or else file, without.
 
     Raise `ValueError` if the run has no such file, or several, with those that it has.

@@ -7,10 +7,10 @@ from collections import OrderedDict
 from http import HTTPStatus
 
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.tools.inspect.viewer.archive import Archive, packed
+from temper.orchestrator.tools.inspect.viewer.archive import Archive, compress_json
 from temper.orchestrator.tools.inspect.viewer.loopback import HTML, JSON, NOTHING, LoopbackServer, PageAnswer
-from temper.orchestrator.tools.inspect.viewer.page import document, facts_of
-from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile, chosen_file, recorded_files
+from temper.orchestrator.tools.inspect.viewer.page import render_page, run_facts
+from temper.orchestrator.tools.inspect.viewer.recorded_file import RecordedFile, find_file, recorded_files
 from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes, tokenizer_of_run
 
 UNREADABLE = (LookupError, ValueError, TypeError, OSError)
@@ -23,7 +23,7 @@ class ChangedFileError(Exception):
     """A file is no longer the one that is asked for."""
 
 
-class Shelf:
+class ArchiveCache:
     """The columns of a run's files, read again where a file has changed. May be asked from several threads."""
 
     def __init__(self, run: RunDir) -> None:
@@ -50,7 +50,7 @@ class Shelf:
 
         def read() -> None:
             with contextlib.suppress(*UNREADABLE):  # the page asks again, and shows the error
-                self.archive(chosen_file(self.run).name)
+                self.archive(find_file(self.run).name)
 
         threading.Thread(target=read, daemon=True).start()
 
@@ -65,7 +65,7 @@ class Shelf:
         mark, which = rest
         self._check(name, mark)
         if which == "same":
-            return packed({})
+            return compress_json({})
         try:
             return self.archive(name).piece(int(which))
         finally:  # it may have been written again meanwhile
@@ -81,7 +81,7 @@ class Shelf:
     def answer(self, path: str) -> PageAnswer:
         """Return the page at "/", and columns below "/data/"."""
         if path == "/":
-            return PageAnswer(body=document(facts_of(self.run)).encode(), kind=HTML)
+            return PageAnswer(body=render_page(run_facts(self.run)).encode(), kind=HTML)
         if not path.startswith("/data/"):
             return NOTHING
         asked = path.removeprefix("/data/")
@@ -103,5 +103,5 @@ class ViewServer(LoopbackServer):
 
     def __init__(self, run: RunDir, *, port: int = 0) -> None:
         """Listen on a port of loopback, with 0 one that is free. Raise `OSError` if it is taken."""
-        self.shelf = Shelf(run)
-        super().__init__(self.shelf.answer, port=port)
+        self.archives = ArchiveCache(run)
+        super().__init__(self.archives.answer, port=port)

@@ -19,7 +19,7 @@ TEXTS = ("env", "mode", "key", "stop", "failure", "closed", "detail", "prompt", 
 """Columns of text, which are written as numbers of distinct values."""
 
 
-def columns_of(rows: Iterable[Row]) -> dict[str, list[Any]]:
+def to_columns(rows: Iterable[Row]) -> dict[str, list[Any]]:
     """Return the columns of the rows, with null for a measure that a row does not have.
 
     `spread` is the standard deviation of the group's rewards. `share` is the group's share of the file's update, 0 to 1. `lag`
@@ -43,7 +43,7 @@ def columns_of(rows: Iterable[Row]) -> dict[str, list[Any]]:
     return {name: [fact[name] for fact in facts] for name in facts[0]} if facts else {}
 
 
-def coded(columns: dict[str, list[Any]]) -> dict[str, Any]:
+def encode_columns(columns: dict[str, list[Any]]) -> dict[str, Any]:
     """Return columns as JSON has them: those of text as their distinct values and one number for each row."""
 
     def code(values: list[Any]) -> dict[str, list[Any]]:

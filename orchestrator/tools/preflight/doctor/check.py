@@ -8,9 +8,9 @@ from threading import Thread
 from temper.envs.core.errors import EnvError
 from temper.envs.data.hub import cache_alone
 from temper.orchestrator.pipeline.finding import Finding, Level, failure, ok
-from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 
-NOT_ASKED = "the cluster that RAY_ADDRESS names is not asked"
+SKIPPED = "the cluster that RAY_ADDRESS names is not asked"
 LIMIT_S = 120.0
 """Seconds of a check that looks at the machine or at a model's small files."""
 LONG_S = 900.0
@@ -22,7 +22,7 @@ class Check:
     """One thing that is looked at."""
 
     name: str
-    look: Callable[[Subject], Iterable[Finding]]
+    inspect: Callable[[CheckTarget], Iterable[Finding]]
     """Yields findings; an exception is a failure. It yields nothing about parts that a configuration does not have."""
     remedy: str
     """The remedy of an error that names none."""
@@ -41,32 +41,32 @@ class Check:
     """Seconds until it is given up: a disk that is gone, a driver or a user's own code may never answer."""
 
 
-def examined(checks: Sequence[Check], subject: Subject) -> Iterator[Finding]:
+def run_check(checks: Sequence[Check], target: CheckTarget) -> Iterator[Finding]:
     """Yield the findings of checks, one after the other. Raises nothing."""
     blocked: set[str] = set()
     for check in checks:
-        if check.of_run and subject.given is None:
+        if check.of_run and target.requested is None:
             continue
         if not blocked.isdisjoint(check.after):
             blocked.add(check.name)
             continue
-        for found in [ok(NOT_ASKED)] if check.local and subject.joins else _found(check, subject):
+        for found in [ok(SKIPPED)] if check.local and target.joins else _found(check, target):
             if found.level is Level.FAILURE or (check.blocks and found.level is Level.WARNING):
                 blocked.add(check.name)
             yield replace(found, where=check.name)
 
 
-def _found(check: Check, subject: Subject) -> list[Finding]:
+def _found(check: Check, target: CheckTarget) -> list[Finding]:
     found: list[Finding] = []
 
-    def look() -> None:
+    def inspect() -> None:
         try:
-            found.extend(check.look(subject))
+            found.extend(check.inspect(target))
         except BaseException as error:  # of a library or a user's environment, a panic of Rust too
             found.append(of_error(error, remedy=check.remedy))
 
     with cache_alone():
-        looking = Thread(target=copy_context().run, args=(look,), daemon=True)
+        looking = Thread(target=copy_context().run, args=(inspect,), daemon=True)
     looking.start()
     looking.join(check.limit_s)
     if looking.is_alive():  # no thread can be ended: it is left behind, and keeps no process from ending

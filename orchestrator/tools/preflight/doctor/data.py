@@ -8,14 +8,14 @@ from temper.envs.source import all_rows, data_of
 from temper.orchestrator.pipeline.finding import Finding, ok, warning
 from temper.orchestrator.pipeline.overlap_check import find_overlaps
 from temper.orchestrator.pipeline.start_checks import check_data, check_hangs, check_prompts, check_turns
-from temper.orchestrator.tools.preflight.doctor.subject import Subject, to_download
+from temper.orchestrator.tools.preflight.doctor.target import CheckTarget, to_download
 
 MOST_WORDS = 5_000_000
 """Words of training prompts that are compared with evaluation prompts, which takes a few seconds."""
 
 
-def look_at_rows(subject: Subject) -> Iterator[Finding]:
-    for name, env in subject.config.environments.items():
+def inspect_rows(target: CheckTarget) -> Iterator[Finding]:
+    for name, env in target.config.environments.items():
         for data in data_of(env):
             if to_download(data):
                 yield warning(
@@ -40,30 +40,30 @@ def _rows_of(env: BoundEnv, data: DataConfig) -> Finding:
     return ok(said)
 
 
-def look_at_stages(subject: Subject) -> Iterator[Finding]:
+def inspect_stages(target: CheckTarget) -> Iterator[Finding]:
     """Let each stage check the data that it will read."""
-    if subject.data_is_here:
-        for one in subject.config.instances:
-            subject.config.require_stage(one)
-        yield from check_data(subject.start)
+    if target.data_is_here:
+        for one in target.config.instances:
+            target.config.require_stage(one)
+        yield from check_data(target.start)
 
 
-def look_at_prompts(subject: Subject) -> Iterator[Finding]:
+def inspect_prompts(target: CheckTarget) -> Iterator[Finding]:
     """Compare the longest prompts of rows with the limit of an episode."""
-    if subject.data_is_here:
-        yield from check_prompts(subject.start)
+    if target.data_is_here:
+        yield from check_prompts(target.start)
 
 
-def look_at_limits(subject: Subject) -> Iterator[Finding]:
-    found = [*check_turns(subject.start), *check_hangs(subject.start)]
-    limits = subject.config.rollout.limits
+def inspect_limits(target: CheckTarget) -> Iterator[Finding]:
+    found = [*check_turns(target.start), *check_hangs(target.start)]
+    limits = target.config.rollout.limits
     yield from found or [ok(f"episodes of {limits.total_tokens} tokens and {limits.timeout_s:g} s")]
 
 
-def look_at_overlap(subject: Subject) -> Iterator[Finding]:
+def inspect_overlap(target: CheckTarget) -> Iterator[Finding]:
     """Compare evaluation prompts with training prompts if both are rows of data."""
-    if subject.data_is_here:
-        for one in find_overlaps(subject.config, most_words=MOST_WORDS):
+    if target.data_is_here:
+        for one in find_overlaps(target.config, most_words=MOST_WORDS):
             alike = len(one.found.exact)
             if alike > one.left_out or len(one.found.shared) > max(alike, one.left_out):
                 left_out = f"envs.{one.env}.drop_overlap={'exact' if alike else 'ngrams'}"

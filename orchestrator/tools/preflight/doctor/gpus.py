@@ -13,8 +13,8 @@ from temper.orchestrator.cluster.hardware import QUERY_S, Hardware, select_visib
 from temper.orchestrator.cluster.placement import Node, PlacementRequest, describe_shortage
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.runner import wanted_processes
-from temper.orchestrator.tools.preflight.doctor.check import NOT_ASKED
-from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tools.preflight.doctor.check import SKIPPED
+from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 
 DRIVERS = {13: 580, 12: 525}
 """By the major version of CUDA the first driver that runs it (NVIDIA, CUDA Toolkit Release Notes)."""
@@ -23,10 +23,10 @@ IN_USE_MIB = 2048
 """Memory in use on a GPU above which it is a warning."""
 
 
-def look_at_driver(subject: Subject) -> Iterator[Finding]:
+def inspect_driver(target: CheckTarget) -> Iterator[Finding]:
     """Compare the driver with torch's CUDA, and tell of GPUs that are in use."""
     told = _ask_driver()
-    yield check_driver(told[0][0] if told else None, cuda=torch.version.cuda, gpus=subject.hardware.gpus)
+    yield check_driver(told[0][0] if told else None, cuda=torch.version.cuda, gpus=target.hardware.gpus)
     if torch.version.cuda is not None:
         yield from gpus_in_use(told, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
@@ -80,15 +80,15 @@ def check_driver(driver: str | None, *, cuda: str | None, gpus: int) -> Finding:
     return ok(f"driver {driver} runs torch's CUDA {cuda}")
 
 
-def look_at_kernels(subject: Subject) -> Iterator[Finding]:
-    if not subject.shape.state_bytes:
+def inspect_kernels(target: CheckTarget) -> Iterator[Finding]:
+    if not target.shape.state_bytes:
         yield ok("the model has no Mamba layers, which alone need kernels of their own")
-    elif subject.joins:
-        yield ok(NOT_ASKED)
-    elif not subject.hardware.gpus:
+    elif target.joins:
+        yield ok(SKIPPED)
+    elif not target.hardware.gpus:
         yield ok("the model has Mamba layers; CPUs need no kernels of their own for them")
     else:
-        check_kernels(subject.model_config, device="cuda")
+        check_kernels(target.model_config, device="cuda")
         yield ok("those of the model's Mamba layers are there")
 
 
@@ -99,12 +99,12 @@ def check_kernels(config: PretrainedConfig, *, device: Device) -> None:
     require_kernels(model, device=device)
 
 
-def look_at_devices(subject: Subject) -> Iterator[Finding]:
+def inspect_devices(target: CheckTarget) -> Iterator[Finding]:
     """Compare the processes of a run with this machine."""
-    if subject.given is None:
-        yield ok(subject.hardware.describe_error())
+    if target.requested is None:
+        yield ok(target.hardware.describe_error())
     else:
-        yield check_devices(wanted_processes(subject.given, subject.given.instances), subject.hardware)
+        yield check_devices(wanted_processes(target.requested, target.requested.instances), target.hardware)
 
 
 def check_devices(wanted: PlacementRequest, hardware: Hardware) -> Finding:

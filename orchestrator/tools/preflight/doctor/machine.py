@@ -14,7 +14,7 @@ from temper.envs.sandbox.probe import Isolation
 from temper.envs.sandbox.sandbox import MAX_LEVEL, MIN_LEVEL, REMEDY, Sandbox
 from temper.orchestrator.cluster.this_machine import LOOPBACK, PACKAGE, PORTS, free_ports
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
-from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 
 PYTHONS = ("3.11", "3.12", "3.13")
 """Those that the locks are made for."""
@@ -26,7 +26,7 @@ PORTS_WANTED = 16
 """Ports that a run takes at a time, about: for the ranks' group, for pushes, and two for each engine."""
 
 
-def look_at_packages(_: Subject) -> Iterator[Finding]:
+def inspect_packages(_: CheckTarget) -> Iterator[Finding]:
     """Compare Python and its packages with the lock of torch's stack."""
     lock = PACKAGE / "requirements" / ("cpu.txt" if torch.version.cuda is None else "gpu.txt")
     yield from check_versions(read_lock(lock), _installed(), name=f"requirements/{lock.name}")
@@ -70,7 +70,7 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
-def look_at_open_files(_: Subject) -> Iterator[Finding]:
+def inspect_open_files(_: CheckTarget) -> Iterator[Finding]:
     # Ray raises its own limit to this one.
     yield check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 
@@ -83,7 +83,7 @@ def check_open_files(most: int) -> Finding:
     return ok(f"a process may have {most} files open")
 
 
-def look_at_ports(_: Subject) -> Iterator[Finding]:
+def inspect_ports(_: CheckTarget) -> Iterator[Finding]:
     yield check_ports(PORTS)
 
 
@@ -97,9 +97,9 @@ def check_ports(among: range) -> Finding:
     return ok(f"{len(found)} free ones of {LOOPBACK} between {among.start} and {among.stop - 1}")
 
 
-def look_at_sandbox(subject: Subject) -> Iterator[Finding]:
+def inspect_sandbox(target: CheckTarget) -> Iterator[Finding]:
     """Try attacks as the sandbox does at its start."""
-    config = subject.given
+    config = target.requested
     least = MIN_LEVEL if config is None else config.sandbox.min_level
     programs = config is not None and any(env.runs_programs for env in config.environments.values())
     yield check_isolation(tried(), least=least, programs=programs)

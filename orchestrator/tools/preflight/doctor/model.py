@@ -4,32 +4,32 @@ from collections.abc import Iterator
 
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import check_format, check_model
-from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 from temper.rollout.weights.weight_files import tensor_names
 
 HEAD = "lm_head.weight"
 EMBEDDING = "embed_tokens.weight"
 
 
-def look_at_files(subject: Subject) -> Iterator[Finding]:
-    if name := subject.to_download:
+def inspect_files(target: CheckTarget) -> Iterator[Finding]:
+    if name := target.to_download:
         yield warning(f"{name} is not on this machine, so nothing is known of it", f"hf download {name}")
         return
-    where = "a fresh hybrid" if subject.model is None else str(subject.model)
-    yield ok(f"{where}, {subject.start.parameters:,} parameters, {subject.shape.vocabulary:,} tokens")
+    where = "a fresh hybrid" if target.model is None else str(target.model)
+    yield ok(f"{where}, {target.start.parameters:,} parameters, {target.shape.vocabulary:,} tokens")
 
 
-def check_thinking_tags(subject: Subject) -> Iterator[Finding]:
+def check_thinking_tags(target: CheckTarget) -> Iterator[Finding]:
     """Look for the tags of a thought, and whether thoughts can be limited and left out as stages do."""
-    if subject.model is not None:
-        check_model(subject.model, subject.config)
-    tags = subject.start.renderer.format.tags
+    if target.model is not None:
+        check_model(target.model, target.config)
+    tags = target.start.renderer.format.tags
     yield ok("the model has no tags of a thought" if tags is None else f"{tags.opening} to {tags.closing}")
 
 
-def look_at_turns(subject: Subject) -> Iterator[Finding]:
-    ends = subject.start.renderer.format.ends
-    pad = subject.start.tokenizer.pad_token
+def inspect_turns(target: CheckTarget) -> Iterator[Finding]:
+    ends = target.start.renderer.format.ends
+    pad = target.start.tokenizer.pad_token
     if pad in ends:
         yield warning(
             f"{pad} ends a turn and pads batches too", "give model.end_of_turn another token, if the model has one"
@@ -37,22 +37,22 @@ def look_at_turns(subject: Subject) -> Iterator[Finding]:
     yield ok(f"a turn ends with {' or '.join(ends)}")
 
 
-def look_at_tool_calls(subject: Subject) -> Iterator[Finding]:
+def inspect_tool_calls(target: CheckTarget) -> Iterator[Finding]:
     """Render a reference dialogue, read it, and render it again."""
-    if subject.data_is_here:
-        form = subject.start.renderer.format
+    if target.data_is_here:
+        form = target.start.renderer.format
         read = f"calls are written as {form.name}" if form.reads_calls else f"no tool calls ({form.no_calls})"
-        yield from check_format(subject.start)
+        yield from check_format(target.start)
         yield ok(f"a reference dialogue comes back as it was; {read}")
 
 
-def look_at_output_layer(subject: Subject) -> Iterator[Finding]:
+def inspect_output_layer(target: CheckTarget) -> Iterator[Finding]:
     """Compare the output layer in the configuration, which may be the embedding (tied), with the files."""
-    if subject.model is None:
+    if target.model is None:
         yield ok("a layer of its own")
         return
-    names = tensor_names(subject.model)
-    tied = bool(subject.model_config.get_text_config(decoder=True).tie_word_embeddings)
+    names = tensor_names(target.model)
+    tied = bool(target.model_config.get_text_config(decoder=True).tie_word_embeddings)
     has_head = any(name.endswith(HEAD) for name in names)
     has_embedding = any(name.endswith(EMBEDDING) for name in names)
     if tied and has_head and has_embedding:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from temper.orchestrator.cluster.node_facts import CONNECT_S, NodeReport, query_nodes
 from temper.orchestrator.cluster.this_machine import PACKAGE, PORTS
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
-from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 from temper.orchestrator.tools.preflight.plan.limits import LEAST_SHM, size
 
 MOST_APART_S = 1.0
@@ -16,9 +16,9 @@ LEAST_DISK = 0.05
 """Free share of a disk below which Ray puts no objects on it, so that objects without room in its memory are lost."""
 
 
-def look_at_nodes(subject: Subject) -> Iterator[Finding]:
+def inspect_nodes(target: CheckTarget) -> Iterator[Finding]:
     """Ask every node of the cluster that RAY_ADDRESS names. Without one there is no finding."""
-    if not subject.joins:
+    if not target.joins:
         return
     nobody = check_head(os.environ["RAY_ADDRESS"])
     if nobody is not None:

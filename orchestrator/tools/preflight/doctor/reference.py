@@ -13,7 +13,7 @@ from temper.envs.transcript import TranscriptScore, score_turns
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import check_entry_points
-from temper.orchestrator.tools.preflight.doctor.subject import Subject, to_download
+from temper.orchestrator.tools.preflight.doctor.target import CheckTarget, to_download
 from temper.rewards.score import correctness
 from temper.rollout.episodes.episode import EpisodeLimits
 from temper.rollout.episodes.renderer import Renderer
@@ -26,13 +26,13 @@ REASONING_OF = "It is known."
 
 
 @dataclass(slots=True, kw_only=True)
-class Played:
+class PlayedTask:
     """The results of the reference answers of an environment."""
 
     tried: int = 0
-    own_fault: list[str] = field(default_factory=list)
+    env_errors: list[str] = field(default_factory=list)
     """Answers without the full reward if the environment itself reads them."""
-    form_fault: list[str] = field(default_factory=list)
+    template_errors: list[str] = field(default_factory=list)
     """Answers without it only if the model's template writes and reads them."""
     longest: int = 0
     """Tokens of the longest turn."""
@@ -40,23 +40,23 @@ class Played:
     """Tokens of the longest prompt."""
 
 
-def look_at_environments(subject: Subject) -> Iterator[Finding]:
+def inspect_environments(target: CheckTarget) -> Iterator[Finding]:
     """Play reference answers of every environment."""
-    check_entry_points(subject.config)
-    for name, env in subject.config.environments.items():
+    check_entry_points(target.config)
+    for name, env in target.config.environments.items():
         if any(map(to_download, data_of(env))):
             continue
         if env.definition.reference is None:
             yield ok(f"{name} has no reference answers to be played")
             continue
         only_evaluated = env.config.data is None and env.config.eval_data is not None
-        source = open_source(env, split="heldout" if only_evaluated else "train", seed=subject.config.seed)
-        yield _check_reference(env, distinct(source, TASKS), subject.start.renderer, subject.config.rollout.limits)
+        source = open_source(env, split="heldout" if only_evaluated else "train", seed=target.config.seed)
+        yield _check_reference(env, distinct(source, TASKS), target.start.renderer, target.config.rollout.limits)
 
 
 def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:
     """Count the reference answers of tasks with the full reward, in turns that the renderer writes and reads."""
-    played = Played()
+    played = PlayedTask()
     for task in tasks:
         # In a context of its own a thread would download.
         playing = in_thread(copy_context().run, _play, env, task, renderer, played)
@@ -67,16 +67,16 @@ def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, l
                 f"{env.name}: the reference answer of {task.key} has no score after {limits.timeout_s:g} s",
                 "mend what hangs there, or raise rollout.limits.timeout_s",
             )
-    right = played.tried - len(played.own_fault) - len(played.form_fault)
+    right = played.tried - len(played.env_errors) - len(played.template_errors)
     said = f"{env.name}: {right} of {played.tried} reference answers are right"
-    if played.own_fault:
+    if played.env_errors:
         return failure(
-            f"{said}; {played.own_fault[0]}",
+            f"{said}; {played.env_errors[0]}",
             f"mend what it says is right, or its judge: temper env check --env {env.definition.id}",
         )
-    if played.form_fault:
+    if played.template_errors:
         return failure(
-            f"{said} through the model's template; {played.form_fault[0]}",
+            f"{said} through the model's template; {played.template_errors[0]}",
             "give the model another template with model.chat_template, or declare its calls with model.tool_calls",
         )
     if not played.tried:
@@ -92,7 +92,7 @@ def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, l
     return ok(f"{said} through the model's template, the longest turn {played.longest} tokens")
 
 
-def _play(env: BoundEnv, task: Task, renderer: Renderer, played: Played) -> None:
+def _play(env: BoundEnv, task: Task, renderer: Renderer, played: PlayedTask) -> None:
     assert env.definition.reference is not None
     try:
         turns = env.definition.reference(task)
@@ -115,9 +115,9 @@ def _play(env: BoundEnv, task: Task, renderer: Renderer, played: Played) -> None
         return
     own = score_turns(task, turns)
     if _is_right(own):
-        played.form_fault.append(f"{task.key}: {_why(scored)}")
+        played.template_errors.append(f"{task.key}: {_why(scored)}")
     else:
-        played.own_fault.append(f"{task.key}: {_why(own)}")
+        played.env_errors.append(f"{task.key}: {_why(own)}")
 
 
 def _message(turn: ParsedTurn) -> Message:

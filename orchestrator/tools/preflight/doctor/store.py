@@ -10,7 +10,7 @@ from temper.orchestrator.pipeline.finding import Finding, ok, warning
 from temper.orchestrator.pipeline.tracking import trackio_store
 from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.tools.preflight.doctor.check import of_error
-from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 from temper.orchestrator.tracking.backend import first_line
 from temper.orchestrator.tracking.mlflow.run import count_experiments
 from temper.orchestrator.tracking.mlflow.tracker import SQLITE, find_store
@@ -19,8 +19,8 @@ from temper.orchestrator.tracking.sinks.config import require_usable
 GOES_ON = "a run goes on without, and sends what is left when it is there"
 
 
-def look_at_store(subject: Subject) -> Iterator[Finding]:
-    config = subject.given
+def inspect_store(target: CheckTarget) -> Iterator[Finding]:
+    config = target.requested
     uri = find_store(
         None if config is None else config.tracking.uri, Path("runs" if config is None else config.runs_dir)
     )

@@ -62,7 +62,7 @@ class Assumptions:
     storage_gbs: float = 20.0
     """Rate at which the storage that all machines share serves the model to all starting engines together, in GB/s."""
 
-    def given(self, pairs: Sequence[str]) -> "Assumptions":
+    def with_overrides(self, pairs: Sequence[str]) -> "Assumptions":
         """Return them with `name=value` pairs over them. Raise `ValueError` for an unknown name or an impossible number."""
         known = {each.name for each in fields(self)}
         changed: dict[str, float] = {}

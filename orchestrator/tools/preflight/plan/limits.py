@@ -60,12 +60,12 @@ def memory_limits(plan: Plan) -> list[Limit]:
     """Return the limits of the memory of ranks and engines, of positions, and of the main memory of a machine."""
     limits = []
     if plan.rank is not None and plan.gpu:
-        peak, room = plan.rank.peak, plan.rank_room
+        peak, room = plan.rank.peak, plan.rank_free_memory
         remedy = "" if peak <= room else _rank_remedy(plan)
         limits.append(Limit(what="a rank's memory", needed=size(peak), has=size(room), remedy=remedy))
     if plan.engine is not None:
         limits += [*_engine_limits(plan, plan.engine), *_position_limits(plan)]
-    peak, room = plan.host.peak, plan.host_room
+    peak, room = plan.host.peak, plan.host_free_memory
     remedy = "" if peak <= room else _main_memory_remedy(plan)
     return [*limits, Limit(what="main memory of a machine", needed=size(peak), has=size(room), remedy=remedy)]
 
@@ -88,10 +88,10 @@ def _rank_remedy(plan: Plan) -> str:
         except ValueError:  # these settings exclude each other
             continue
         changed |= changes
-        if plan.rank_with(learner).peak <= plan.rank_room:
-            return _in_words(changed)
-    gib = math.ceil(plan.site.hardware.gpu_gib * plan.rank_with(learner).peak / max(1, plan.rank_room))
-    return f"GPUs of {gib} GiB" + (f" with {_in_words(changed)}" if changed else "")
+        if plan.rank_with(learner).peak <= plan.rank_free_memory:
+            return describe_limit(changed)
+    gib = math.ceil(plan.site.hardware.gpu_gib * plan.rank_with(learner).peak / max(1, plan.rank_free_memory))
+    return f"GPUs of {gib} GiB" + (f" with {describe_limit(changed)}" if changed else "")
 
 
 def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, Any]]:
@@ -109,7 +109,7 @@ def _less_memory(learner: LearnerConfig, *, longest: int) -> Iterator[dict[str, 
         yield {"offload": "cpu"}
 
 
-def _in_words(changes: dict[str, Any]) -> str:
+def describe_limit(changes: dict[str, Any]) -> str:
     values = {key: str(value).lower() if isinstance(value, bool) else value for key, value in changes.items()}
     return " ".join(f"learner.{key}={value}" for key, value in values.items())
 

@@ -48,13 +48,13 @@ def page(plan: Plan) -> Iterator[str]:
         bytes_by_part = {name: count for name, count in asdict(rank).items() if name not in ("pass_tokens", "loading")}
         loading = f"; {size(rank.loading)} while the model is loaded" if rank.loading else ""
         more = f"; passes of {rank.pass_tokens:,} tokens{loading}"
-        yield from _memory("a rank", bytes_by_part, peak=rank.peak, room=plan.rank_room, more=more)
+        yield from _memory("a rank", bytes_by_part, peak=rank.peak, room=plan.rank_free_memory, more=more)
     if engine is not None:
         bytes_by_part = {"weights": engine.weights, "overhead": engine.overhead, "cache": max(0, engine.cache)}
         longest, mean = plan.sequences
         more = f"; {longest:,} sequences of {plan.longest:,} tokens, {mean:,} of {plan.mean_length:,}"
         yield from _memory("an engine", bytes_by_part, peak=engine.peak, room=engine.allowed, more=more)
-    yield from _memory("main memory", asdict(plan.host), peak=plan.host.peak, room=plan.host_room, more="")
+    yield from _memory("main memory", asdict(plan.host), peak=plan.host.peak, room=plan.host_free_memory, more="")
     if rank is not None:
         yield f"push         {plan.push.nbytes:,} bytes by {plan.push.transport} ({plan.push.why})"
         parts = f"{model.saved_bytes:,} of the model, at most {model.state_bytes:,} of the optimiser"

@@ -109,7 +109,7 @@ class Plan:
         )
 
     @property
-    def rank_room(self) -> int:
+    def rank_free_memory(self) -> int:
         """Bytes that a rank may fill: its GPU, or its part of one that it shares with an engine all the time; 0 on a CPU."""
         taken = self.engine.allowed if self.halves and self.engine is not None else 0
         return int(self.gpu_bytes - taken) if self.gpu else 0
@@ -191,7 +191,7 @@ class Plan:
         )
 
     @property
-    def host_room(self) -> int:
+    def host_free_memory(self) -> int:
         """Main memory of the smallest machine, in bytes."""
         return int(self.site.hardware.memory_gib * GIB)
 

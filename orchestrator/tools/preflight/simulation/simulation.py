@@ -23,7 +23,7 @@ from temper.orchestrator.loop.loop import Loop
 from temper.orchestrator.loop.mixture import Mixture
 from temper.orchestrator.loop.step import StepReport
 from temper.orchestrator.tools.preflight.simulation.scenario import Scenario
-from temper.orchestrator.tools.preflight.simulation.stand_ins import Driver, SimulatedLearner, SimulatedWorker
+from temper.orchestrator.tools.preflight.simulation.simulated_parts import Driver, SimulatedLearner, SimulatedWorker
 from temper.orchestrator.tools.preflight.simulation.virtual_time import run_virtually
 from temper.rollout.pool.pool import RolloutPool
 from temper.rollout.pool.served_weights import ServedWeights
@@ -63,7 +63,7 @@ class Outcome:
 
 
 def simulate(scenario: Scenario) -> Outcome:
-    """Return the outcome of a scenario. Raise `NothingLeft` if it would wait for ever."""
+    """Return the outcome of a scenario. Raise `NoEventsLeft` if it would wait for ever."""
     return run_virtually(_Run(scenario).run())
 
 

@@ -14,7 +14,7 @@ Arguments = TypeVarTuple("Arguments")
 T = TypeVar("T")
 
 
-class NothingLeft(RuntimeError):
+class NoEventsLeft(RuntimeError):
     """Every task waits for another one, and no timer is set: real processes would wait for ever."""
 
 
@@ -23,7 +23,7 @@ class _Jumping(selectors.SelectSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise NothingLeft("every task waits for another one, and no timer is set")
+            raise NoEventsLeft("every task waits for another one, and no timer is set")
         self.now += max(0.0, timeout)
         return []
 
@@ -50,6 +50,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in virtual time. Raise `NothingLeft` if it would wait for ever."""
+    """Run a coroutine to its end in virtual time. Raise `NoEventsLeft` if it would wait for ever."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

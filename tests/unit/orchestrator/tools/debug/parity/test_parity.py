@@ -23,10 +23,17 @@ from temper.orchestrator.cli.run_parity import config_of, sampling_of
 from temper.orchestrator.cluster.this_machine import PACKAGE
 from temper.orchestrator.pipeline.config import load_config, save_config
 from temper.orchestrator.run.folder import RunDir, RunState
-from temper.orchestrator.tools.debug.parity.answers import ScoredAnswer, Setup, Stream, Watched, as_pushed
-from temper.orchestrator.tools.debug.parity.comparison import EXACT, Comparison, GapRow, compare, gap_between, variants
+from temper.orchestrator.tools.debug.parity.answers import ScoredAnswer, Setup, Stream, TracedAnswer, as_pushed
+from temper.orchestrator.tools.debug.parity.comparison import (
+    EXACT,
+    Comparison,
+    DiffRow,
+    compare,
+    compare_logprobs,
+    variants,
+)
 from temper.orchestrator.tools.debug.parity.layers import compare_layers
-from temper.orchestrator.tools.debug.parity.prompts import file_prompts, own_prompts, require_room
+from temper.orchestrator.tools.debug.parity.prompts import builtin_prompts, file_prompts, require_context
 from temper.orchestrator.tools.debug.parity.report import tables
 from temper.orchestrator.tools.debug.parity.trainer import Trainer
 from temper.rollout.engines.config import EngineConfig
@@ -45,7 +52,7 @@ FAMILIES = {"hybrid": lambda folder: make_model(folder, SHARP, seed=0), "qwen3":
 def found(folder: Path, setup: Setup) -> Comparison:
     tokenizer = byte_tokenizer()
     assert isinstance(tokenizer.eos_token_id, int)
-    return compare(folder, setup, own_prompts(tokenizer)[:3], tokens=40, end=tokenizer.eos_token_id)
+    return compare(folder, setup, builtin_prompts(tokenizer)[:3], tokens=40, end=tokenizer.eos_token_id)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -76,7 +83,7 @@ def test_in_float32_only_sampling_that_cuts_the_distribution_leaves_a_gap(family
     one = found(family, replace(SETUP, sampling=Sampling(top_p=0.9)))
     assert max(one.configured.prefill.largest, one.engine.largest) <= EXACT < one.configured.decoding.mean
     assert one.layers is not None
-    assert one.layers.departs == {"prefill": None, "decoding": None}
+    assert one.layers.diverges_at == {"prefill": None, "decoding": None}
 
 
 @pytest.mark.slow
@@ -88,7 +95,7 @@ def test_states_of_mamba_layers_in_bfloat16_show_in_decoding_alone(tmp_path: Pat
     assert one.layers is not None
     by_decoding = [kind for kind in one.layers.types if "decoding" in kind.added]
     assert max(by_decoding, key=lambda kind: kind.added["decoding"].nats).name == "mamba"
-    assert (one.layers.departs["prefill"], one.layers.departs["decoding"]) == (None, "0")
+    assert (one.layers.diverges_at["prefill"], one.layers.diverges_at["decoding"]) == (None, "0")
 
 
 @pytest.mark.slow
@@ -128,16 +135,16 @@ def test_the_command_shows_the_gaps(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_gap_is_what_its_definition_says() -> None:
-    gap = gap_between([[-1.0, -2.0], [-0.5]], [[-1.1, -2.0], [-1.5]])
+    gap = compare_logprobs([[-1.0, -2.0], [-0.5]], [[-1.1, -2.0], [-1.5]])
     assert gap.tokens == 3
     assert gap.mean == pytest.approx((0.1 + 0.0 + 1.0) / 3)
     assert gap.largest == pytest.approx(1.0)
     assert gap.outside == pytest.approx(1 / 3)  # e > 2
     assert gap.k3 == pytest.approx(((math.exp(0.1) - 1.1) + 0.0 + (math.e - 2)) / 3)
     with pytest.raises(ValueError, match="1 of 2 "):
-        gap_between([[0.0, math.nan]], [[0.0, 0.0]])
+        compare_logprobs([[0.0, math.nan]], [[0.0, 0.0]])
     with pytest.raises(ValueError, match="--tokens"):
-        gap_between([], [])
+        compare_logprobs([], [])
 
 
 def test_a_trainer_in_bfloat16_keeps_buffers_exact(tmp_path: Path) -> None:
@@ -167,13 +174,13 @@ def test_an_error_in_one_layer_is_found_in_that_layer_alone(tmp_path: Path) -> N
 
     scores = trainer.run(answer, spoil, bf16=False, points=points)
     answer = replace(answer, prefill_T=tuple(map(float, scores[prompt - 1 :])))
-    found = compare_layers(trainer, Watched(answer=answer, prefill=wrong, decoding=None), bf16=False)
+    found = compare_layers(trainer, TracedAnswer(answer=answer, prefill=wrong, decoding=None), bf16=False)
     added = {point.name: point.added["prefill"] for point in found.points}
     behind_P = slice(prompt - 1, None)
     size_P = np.linalg.norm(error_PD[behind_P], axis=-1) / np.linalg.norm(wrong["0"][behind_P], axis=-1)
     assert added["0"] == pytest.approx(size_P.mean(), rel=1e-3)
     assert max(value for name, value in added.items() if name != "0") < 1e-5
-    assert found.departs == {"prefill": "0"}
+    assert found.diverges_at == {"prefill": "0"}
     assert [point.errors["prefill"] > 1e-3 for point in found.points] == [False, False, True, True, True]
     nats = {kind.name: kind.added["prefill"].nats for kind in found.types}
     assert found.types[0].name == "mlp"
@@ -192,9 +199,9 @@ def test_mistakes_in_the_input_are_named(tmp_path: Path, capsys: pytest.CaptureF
     plain = tmp_path / "asked.txt"
     plain.write_text("What is 2 + 2?\n\n")
     assert file_prompts(asked, byte_tokenizer()) == file_prompts(plain, byte_tokenizer())
-    require_room([(5,) * 447], tokens=64, longest=512)
+    require_context([(5,) * 447], tokens=64, longest=512)
     with pytest.raises(ValueError, match=r"448 .*--tokens 64"):
-        require_room([(5,) * 448], tokens=64, longest=512)
+        require_context([(5,) * 448], tokens=64, longest=512)
 
 
 def test_a_run_is_compared_with_the_settings_of_its_own_configuration(tmp_path: Path) -> None:
@@ -215,9 +222,9 @@ def test_a_run_is_compared_with_the_settings_of_its_own_configuration(tmp_path: 
 
 
 def test_brackets_of_names_are_shown_whole() -> None:
-    gap = gap_between([[0.1]], [[0.0]])
-    row = GapRow(setting="learner.[/b]=1", decoding=gap, prefill=gap)
-    found = Comparison(rows=(row,), engine=gap, layers=None, why_no_layers="none [seen]", seconds=1.0)
+    gap = compare_logprobs([[0.1]], [[0.0]])
+    row = DiffRow(setting="learner.[/b]=1", decoding=gap, prefill=gap)
+    found = Comparison(rows=(row,), engine=gap, layers=None, untraced_reason="none [seen]", seconds=1.0)
     console = Console(width=200, highlight=False)
     with console.capture() as shown:
         console.print(tables(found, model="models/[/x]"))

@@ -30,9 +30,9 @@ from temper.orchestrator.session.recording import BatchKeeper, read_batch
 from temper.orchestrator.tools.debug.replay.chain import chosen, replayable
 from temper.orchestrator.tools.debug.replay.page import furthest_layers
 from temper.orchestrator.tools.debug.replay.training import Ranks, Start
-from temper.orchestrator.tools.debug.replay.weights import Moved, stored_compared
+from temper.orchestrator.tools.debug.replay.weights import Moved, compare_stored
 from temper.orchestrator.tools.inspect.explain.update_shares import shares_of, shares_of_batch
-from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
+from temper.orchestrator.tools.inspect.viewer.recorded_file import find_file
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def test_the_record_holds_what_the_answers_of_the_step_hold(run: RunDir) -> None
 
 
 def test_the_batch_of_a_step_says_which_groups_its_update_came_from_as_its_answers_do(run: RunDir) -> None:
-    told = shares_of(chosen_file(run, step="8"), most=9)
+    told = shares_of(find_file(run, step="8"), most=9)
     found = shares_of_batch(run.batch_file("rl", 8), stage="rl", step=8, most=9)
     assert (found.step, found.label, found.of) == (told.step, told.label, told.of)
     assert len(found.groups) == len(told.groups) > 1
@@ -361,7 +361,7 @@ def test_adapters_are_compared_beside_the_weights_that_have_them_merged(run: Run
         shutil.copytree(checkpoint, place)
         adapter = {"backbone.layers.0.mixer.in_proj.lora_A.default.weight": torch.full((2, 3), value)}
         save_tensors(adapter, place / STATE_FOLDER / ADAPTERS_FILE)
-    (found,) = stored_compared(one, other).unequal
+    (found,) = compare_stored(one, other).unequal
     assert (found.layer, found.type, found.entries, found.unequal) == ("layer 0", "adapter", 6, 6)
     assert found.largest == 2**-20
 

@@ -15,10 +15,10 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.run.metrics_log import MetricsLog
 from temper.orchestrator.session.recording import StepBatch, TrainedWith, write_batch
-from temper.orchestrator.tools.inspect.explain.bends import bends_of
+from temper.orchestrator.tools.inspect.explain.change_points import find_change_points
 from temper.orchestrator.tools.inspect.explain.explanation import explain
 from temper.orchestrator.tools.inspect.explain.update_shares import shares_of
-from temper.orchestrator.tools.inspect.viewer.recorded_file import chosen_file
+from temper.orchestrator.tools.inspect.viewer.recorded_file import find_file
 from temper.orchestrator.tools.inspect.viewer.table import update_sum, update_sum_of
 from temper.rollout.token_arrays import as_floats
 from temper.rollout.trajectory import Group, Stop, Ticket, Trajectory, WeightVersion
@@ -32,7 +32,7 @@ LIMIT = 0.05 / 50
 def test_the_place_of_a_planted_jump_is_found(place: int) -> None:
     draw = np.random.default_rng(place)
     values = draw.standard_normal(STEPS) + 8.0 * (np.arange(STEPS) >= place)
-    (found,) = bends_of(range(1, STEPS + 1), values.tolist(), limit=LIMIT)
+    (found,) = find_change_points(range(1, STEPS + 1), values.tolist(), limit=LIMIT)
     assert found.step == place + 1
     assert (found.before, found.after) == (median(values[:place]), median(values[place:]))
     assert found.noise == pytest.approx(1.0, abs=0.5)
@@ -41,21 +41,23 @@ def test_the_place_of_a_planted_jump_is_found(place: int) -> None:
 def test_two_planted_jumps_are_both_found_in_their_order() -> None:
     draw = np.random.default_rng(0)
     values = draw.standard_normal(60) + 9.0 * (np.arange(60) >= 20) - 14.0 * (np.arange(60) >= 41)
-    assert [one.step for one in bends_of(range(60), values.tolist(), limit=LIMIT)] == [20, 41]
+    assert [one.step for one in find_change_points(range(60), values.tolist(), limit=LIMIT)] == [20, 41]
 
 
 def test_what_rises_steadily_or_grows_steadily_does_not_bend() -> None:
     draw = np.random.default_rng(0)
     steps, times = range(STEPS), np.arange(STEPS)
-    assert bends_of(steps, (0.5 * times + draw.standard_normal(STEPS)).tolist(), limit=LIMIT) == []
-    assert bends_of(steps, np.exp(0.2 * times + 0.3 * draw.standard_normal(STEPS)).tolist(), limit=LIMIT) == []
-    assert bends_of(steps, [0.1] * STEPS, limit=LIMIT) == []
-    assert bends_of(steps[:11], [0.0] * 5 + [9.0] * 6, limit=LIMIT) == []  # too few to say
+    assert find_change_points(steps, (0.5 * times + draw.standard_normal(STEPS)).tolist(), limit=LIMIT) == []
+    assert (
+        find_change_points(steps, np.exp(0.2 * times + 0.3 * draw.standard_normal(STEPS)).tolist(), limit=LIMIT) == []
+    )
+    assert find_change_points(steps, [0.1] * STEPS, limit=LIMIT) == []
+    assert find_change_points(steps[:11], [0.0] * 5 + [9.0] * 6, limit=LIMIT) == []  # too few to say
 
 
 def test_what_rounding_leaves_of_a_constant_level_is_no_noise() -> None:
     values = [0.0] * 10 + [0.890625, 0.984375] + [1.0] * 28  # answers that are cut off, of 64
-    found = bends_of(range(1, STEPS + 1), values, limit=LIMIT)
+    found = find_change_points(range(1, STEPS + 1), values, limit=LIMIT)
     assert found[0].step == 11
     assert found[0].size > 10
 
@@ -65,7 +67,7 @@ def test_what_rises_and_falls_back_is_told_where_it_turns() -> None:
     heights = []
     for seed in range(10):
         values = np.concatenate([rise, rise[::-1]]) + 0.02 * np.random.default_rng(seed).standard_normal(60)
-        (found,) = bends_of(range(60), values.tolist(), limit=LIMIT)
+        (found,) = find_change_points(range(60), values.tolist(), limit=LIMIT)
         assert abs(found.step - 30) <= 3
         heights.append(found.apart)
     assert median(heights) == pytest.approx(0.3, abs=0.03)  # half of the planted triangle's
@@ -73,7 +75,9 @@ def test_what_rises_and_falls_back_is_told_where_it_turns() -> None:
 
 def test_false_alarms_of_noise_are_as_rare_as_the_limit() -> None:
     draw, trials, limit = np.random.default_rng(3), 300, 0.02
-    alarms = sum(bool(bends_of(range(STEPS), draw.standard_normal(STEPS).tolist(), limit=limit)) for _ in range(trials))
+    alarms = sum(
+        bool(find_change_points(range(STEPS), draw.standard_normal(STEPS).tolist(), limit=limit)) for _ in range(trials)
+    )
     assert alarms / trials <= limit + 2 * (limit * (1 - limit) / trials) ** 0.5  # two standard errors
 
 
@@ -81,14 +85,14 @@ def test_false_alarms_of_noise_are_as_rare_as_the_limit() -> None:
 def test_a_jump_near_an_end_of_a_long_run_is_found(steps: int) -> None:
     times, noise = np.arange(steps), np.random.default_rng(1).standard_normal(steps)
     for place in (6, steps // 2, steps - 6):
-        found = bends_of(range(steps), (noise + 12.0 * (times >= place)).tolist(), limit=LIMIT)
+        found = find_change_points(range(steps), (noise + 12.0 * (times >= place)).tolist(), limit=LIMIT)
         assert [one.step for one in found] == [place]
 
 
 def test_a_clear_change_of_once_the_noise_stays_untold() -> None:
     draw = np.random.default_rng(2)
     values = draw.standard_normal(1000) + 1.0 * (np.arange(1000) >= 500)
-    assert bends_of(range(1000), values.tolist(), limit=LIMIT) == []
+    assert find_change_points(range(1000), values.tolist(), limit=LIMIT) == []
 
 
 def test_the_update_sum_of_an_answer_is_the_sum_over_its_tokens_of_advantage_times_factor() -> None:
@@ -103,7 +107,7 @@ def test_the_update_sum_of_an_answer_is_the_sum_over_its_tokens_of_advantage_tim
 
 def test_groups_are_told_by_their_share_with_the_place_of_their_strongest_answer(tmp_path: Path) -> None:
     run = write_viewed_run(tmp_path / "tiny")
-    found = shares_of(chosen_file(run, step="10"), most=5)
+    found = shares_of(find_file(run, step="10"), most=5)
     assert (found.step, found.of) == (10, 2)
     first, second = found.groups
     assert (first.ticket, second.ticket) == (7, 8)
@@ -135,13 +139,13 @@ def test_the_command_tells_bends_in_their_order_and_links_to_the_groups(
     assert "http://127.0.0.1:8765/#file=rl-10&row=1&colour=advantage" in said
     assert main(["debug", "explain", str(run.root), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert [(one["metric"], one["bend"]["step"]) for one in told["bends"]] == [
+    assert [(one["metric"], one["change_point"]["step"]) for one in told["change_points"]] == [
         ("train/grad_norm", 17),
         ("env/math/reward", 20),
     ]
     assert (told["at"], told["shares"]["label"]) == (17, "rl/10")
     MetricsLog(run.metrics).event("rl", 19, "changed", {"rl.optim.learning_rate": (1e-4, 1e-3)})
-    assert [one.events for one in explain(run).bends] == [("changed",)] * 2
+    assert [one.events for one in explain(run).change_points] == [("changed",)] * 2
 
 
 def write_small_batch(path: Path) -> None:
@@ -212,4 +216,4 @@ def test_steps_that_were_not_finite_are_told(tmp_path: Path) -> None:
         row = {"train/loss": math.nan if step == 7 else draw.standard_normal(), "train/skipped": float(step == 40)}
         log.append("rl", step, row | {"train/learning_rate": float(step > 20), "engine/busy": 9.0 * (step > 20)})
     found = explain(run)
-    assert (found.left_out, found.at, found.bends) == ((7, 40), 7, ())
+    assert (found.excluded, found.at, found.change_points) == ((7, 40), 7, ())

@@ -134,7 +134,7 @@ def test_a_damaged_file_is_told_of_with_its_line_and_the_others_stay_usable(
     whole = path.read_text(encoding="utf-8")
     for line, said in (("{\n", "line 6 is no JSON"), ('{"a": 1}\n', "line 6 is no answer as a run writes it")):
         path.write_text(whole + line, encoding="utf-8")
-        server.shelf.read_ahead()
+        server.archives.read_ahead()
         page.goto("about:blank")
         page.goto(server.address)
         expect(page.locator("#notice")).to_contain_text(f"rl-10.jsonl, {said}")

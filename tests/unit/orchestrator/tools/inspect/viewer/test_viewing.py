@@ -18,10 +18,10 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.run.folder import RunDir
 from temper.orchestrator.tools.inspect.viewer.archive import Archive
 from temper.orchestrator.tools.inspect.viewer.loopback import LoopbackServer, PageAnswer
-from temper.orchestrator.tools.inspect.viewer.page import document
-from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, Row, chosen_file, recorded_files
+from temper.orchestrator.tools.inspect.viewer.page import render_page
+from temper.orchestrator.tools.inspect.viewer.recorded_file import Lines, Row, find_file, recorded_files
 from temper.orchestrator.tools.inspect.viewer.server import ViewServer
-from temper.orchestrator.tools.inspect.viewer.table import columns_of
+from temper.orchestrator.tools.inspect.viewer.table import to_columns
 from temper.orchestrator.tools.inspect.viewer.token_bytes import TokenBytes, tokenizer_of_run
 from temper.rollout.trajectory_json import write_groups
 
@@ -36,16 +36,16 @@ def unpacked(data: bytes) -> Any:
 
 
 def columns(run: RunDir, name: str) -> dict[str, list[Any]]:
-    return columns_of(Lines(run.trajectories / f"{name}.jsonl").rows())
+    return to_columns(Lines(run.trajectories / f"{name}.jsonl").rows())
 
 
 def test_the_files_of_a_run_are_known_by_what_they_are_of(run: RunDir) -> None:
     found = {(one.kind, one.label) for one in recorded_files(run)}
     assert found == {("step", "rl/10"), ("evaluation", "sft"), ("evaluation", "rl")}
-    assert chosen_file(run).name == chosen_file(run, step="10").name == chosen_file(run, step="rl/10").name == "rl-10"
-    assert chosen_file(run, evaluation="rl").name == "eval-rl"
+    assert find_file(run).name == find_file(run, step="10").name == find_file(run, step="rl/10").name == "rl-10"
+    assert find_file(run, evaluation="rl").name == "eval-rl"
     with pytest.raises(ValueError, match=r"--step 3: .* has no such file: rl/10"):
-        chosen_file(run, step="3")
+        find_file(run, step="3")
 
 
 def test_columns_say_what_answers_and_their_groups_are(run: RunDir) -> None:
@@ -78,7 +78,7 @@ def _gaps_of_tools() -> list[float]:
 
 
 def test_a_piece_has_whole_groups_with_the_bytes_of_their_tokens(run: RunDir) -> None:
-    archive = Archive(chosen_file(run), tokenizer_of_run(run))
+    archive = Archive(find_file(run), tokenizer_of_run(run))
     assert unpacked(archive.table)["pieces"] == [[0, 5]]
     piece = unpacked(archive.piece(0))
     turn = piece["groups"][0]["answers"][1]["turns"][0]
@@ -122,8 +122,8 @@ def test_a_last_line_that_is_being_written_is_left_out_and_a_bad_one_is_named(ru
 
 
 def test_nothing_that_a_model_wrote_stands_in_the_page_as_it_was_written(run: RunDir, tmp_path: Path) -> None:
-    file = chosen_file(run)
-    page = document(
+    file = find_file(run)
+    page = render_page(
         {"run": HOSTILE, "files": [file.about()]}, archives={file.name: Archive(file, tokenizer_of_run(run))}
     )
     assert page.count("<script") == page.count("</script>") == len(Archive(file, None).pieces) + 3
@@ -161,20 +161,20 @@ def test_a_piece_of_a_file_that_was_written_again_is_refused(tmp_path: Path, mon
     run.store(replace(state, model=None))  # the viewer begins before the run has a model
     path, (groups, rows) = run.trajectory_file("rl", 10), step_groups()
     monkeypatch.setattr("temper.orchestrator.tools.inspect.viewer.recorded_file.PIECE_BYTES", 10)
-    shelf = ViewServer(run)
-    shelf.server_close()
+    archives = ViewServer(run)
+    archives.server_close()
 
     def status(which: str) -> int:
-        return shelf.answer(f"/data/rl-10/{mark}/{which}").status
+        return archives.answer(f"/data/rl-10/{mark}/{which}").status
 
     run.store(state)
-    table = unpacked(shelf.answer("/data/rl-10/table").body)
+    table = unpacked(archives.answer("/data/rl-10/table").body)
     mark = table["mark"]
     assert table["tokenizer"]
     assert [status(which) for which in ("0", "1", "same")] == [200] * 3
     write_groups(path, groups[::-1], training=rows[2:] + rows[:2])
     assert [status(which) for which in ("0", "1", "same")] == [409] * 3
-    old, mark = mark, unpacked(shelf.answer("/data/rl-10/table").body)["mark"]
+    old, mark = mark, unpacked(archives.answer("/data/rl-10/table").body)["mark"]
     assert (status("0"), old == mark) == (200, False)
     some = Lines.some
 

@@ -27,10 +27,10 @@ from temper.orchestrator.cluster.ray_cluster import ray
 from temper.orchestrator.cluster.this_machine import PACKAGE, free_port
 from temper.orchestrator.pipeline.config import Config, load_config
 from temper.orchestrator.pipeline.finding import Finding, Level, ok
-from temper.orchestrator.tools.preflight.doctor import gpus, machine, nodes, room, store
-from temper.orchestrator.tools.preflight.doctor.check import Check, examined
+from temper.orchestrator.tools.preflight.doctor import gpus, machine, memory, nodes, store
+from temper.orchestrator.tools.preflight.doctor.check import Check, run_check
 from temper.orchestrator.tools.preflight.doctor.checks import CHECKS, examine, start_notes
-from temper.orchestrator.tools.preflight.doctor.subject import Subject, read_subject
+from temper.orchestrator.tools.preflight.doctor.target import CheckTarget, read_target
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import Site
 from temper.orchestrator.tools.preflight.plan.limits import push_limits
@@ -50,15 +50,15 @@ def demo(*overrides: str) -> Config:
     return load_config(DEMO, ["name=examined", *overrides])
 
 
-def worst(check: str, subject: Subject) -> Finding:
+def worst(check: str, target: CheckTarget) -> Finding:
     """The worst finding of one check."""
-    found = list(examined([one for one in CHECKS if one.name == check], subject))
+    found = list(run_check([one for one in CHECKS if one.name == check], target))
     assert found, f"{check} says nothing"
     return max(found, key=lambda one: list(Level).index(one.level))
 
 
 def of_demo(check: str, *overrides: str) -> Finding:
-    return worst(check, Subject(given=demo(*overrides)))
+    return worst(check, CheckTarget(requested=demo(*overrides)))
 
 
 def rows(folder: Path, *lines: str, name: str = "rows.jsonl") -> Path:
@@ -96,7 +96,7 @@ def ports_taken(folder: Path) -> Finding:
 def torn_model(folder: Path) -> Finding:
     model = tiny_models.qwen3(folder / "model")
     (model / "model.safetensors").write_bytes(b"torn")
-    return worst("model", read_subject(DEMO, [f"model.path={model}"]))
+    return worst("model", read_target(DEMO, [f"model.path={model}"]))
 
 
 def with_tied(make: Callable[[Path], Path], *, tied: bool) -> Plant:
@@ -113,11 +113,11 @@ def with_tied(make: Callable[[Path], Path], *, tied: bool) -> Plant:
 def no_kernels(folder: Path) -> Finding:
     config = hybrid_config(FreshModelConfig(), byte_tokenizer())
 
-    def look(_: Subject) -> list[Finding]:
+    def inspect(_: CheckTarget) -> list[Finding]:
         gpus.check_kernels(config, device="cuda")
         return [ok("")]
 
-    return next(examined([Check("", look, "none")], Subject()))
+    return next(run_check([Check("", inspect, "none")], CheckTarget()))
 
 
 def demo_on(has: Machine, *, shm: int = GIB) -> Plan:
@@ -129,19 +129,19 @@ def demo_on(has: Machine, *, shm: int = GIB) -> Plan:
 def nearly_large_enough_gpus(folder: Path) -> Finding:
     gib = known(demo_on(replace(SMALL, gpus=2)).rank).peak / GIB
     failed, warned = (
-        next(room.check_memory(demo_on(replace(SMALL, gpus=2, gpu_gib=gib / over)))) for over in (1.17, 1.13)
+        next(memory.check_memory(demo_on(replace(SMALL, gpus=2, gpu_gib=gib / over)))) for over in (1.17, 1.13)
     )
     assert failed.level is FAILURE
     return warned
 
 
 def little_room(folder: Path) -> Finding:
-    return room.check_room(folder, free=10**9, size=4 * 10**8, keep=1, there=[0, 0])
+    return memory.check_disk_space(folder, free=10**9, size=4 * 10**8, keep=1, there=[0, 0])
 
 
 def large_push(folder: Path) -> Finding:
     (limit,) = push_limits(demo_on(replace(SMALL, gpus=0, memory_gib=0.001), shm=2**20))
-    return room.check_limit(limit)
+    return memory.check_limit(limit)
 
 
 PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }}<|im_end|>\n{% endfor %}assistant: "
@@ -166,7 +166,7 @@ def of_environment(old: str, new: str, *overrides: str) -> Plant:
         assert old in source
         (folder / "backwards_env.py").write_text(source.replace(old, new).replace("backwards:", "backwards_env:"))
         (folder / "run.yaml").write_text("name: own\nstages: [init, rl]\nenvs: {own: {kind: backwards_env}}\n")
-        return worst("environments", Subject(given=load_config(folder / "run.yaml", list(overrides))))
+        return worst("environments", CheckTarget(requested=load_config(folder / "run.yaml", list(overrides))))
 
     return plant
 
@@ -215,9 +215,9 @@ def devices(has: Machine, wanted: PlacementRequest) -> Plant:
     return lambda _: gpus.check_devices(wanted, Hardware(machines=(has,)))
 
 
-def memory(at: int, has: Machine) -> Plant:
+def memory_finding(at: int, has: Machine) -> Plant:
     """Plants a machine of this size for the limit of this number."""
-    return lambda _: list(room.check_memory(demo_on(has)))[at]
+    return lambda _: list(memory.check_memory(demo_on(has)))[at]
 
 
 def tracked(uri: str) -> Plant:
@@ -226,7 +226,7 @@ def tracked(uri: str) -> Plant:
 
 def given(check: str, *overrides: str) -> Plant:
     """Plants settings over those of the demo, read as the command does."""
-    return lambda _: worst(check, read_subject(DEMO, ["name=examined", *overrides]))
+    return lambda _: worst(check, read_target(DEMO, ["name=examined", *overrides]))
 
 
 def with_rows(check: str, *overrides: str, row: str = "") -> Plant:
@@ -272,17 +272,17 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
         (WARNING, "8 processes", "learner.ranks", devices(FEW_CORES, PlacementRequest(ranks=4, engines=4))),
     ],
     "memory": [
-        (FAILURE, "main memory of a machine", "2 GiB", memory(-1, replace(SMALL, gpus=0, memory_gib=0.5))),
-        (FAILURE, "a rank's memory", "GPUs of 4 GiB", memory(0, replace(SMALL, gpus=2, gpu_gib=2.5))),
+        (FAILURE, "main memory of a machine", "2 GiB", memory_finding(-1, replace(SMALL, gpus=0, memory_gib=0.5))),
+        (FAILURE, "a rank's memory", "GPUs of 4 GiB", memory_finding(0, replace(SMALL, gpus=2, gpu_gib=2.5))),
         (WARNING, "less than 15%", "GPUs of 4 GiB", nearly_large_enough_gpus),
-        (WARNING, "2.0 GiB", "end what uses it", lambda _: room.check_available(2 * GIB, GIB)),
+        (WARNING, "2.0 GiB", "end what uses it", lambda _: memory.check_available(2 * GIB, GIB)),
     ],
     "push": [
-        (WARNING, "64.0 MiB", "--shm-size", lambda _: room.check_shm(2**26)),
+        (WARNING, "64.0 MiB", "--shm-size", lambda _: memory.check_shm(2**26)),
         (FAILURE, "main memory", "learner.wire_dtype=bfloat16", large_push),
     ],
-    "room": [
-        (FAILURE, "bytes free and a checkpoint of", "runs_dir=", given("room", *HUGE)),
+    "disk": [
+        (FAILURE, "bytes free and a checkpoint of", "runs_dir=", given("disk", *HUGE)),
         (WARNING, "3 checkpoints of 0.4 GB take 1.2", "checkpoints.keep", little_room),
     ],
     "thinking": [
@@ -346,8 +346,8 @@ def test_every_check_has_a_planted_fault() -> None:
 
 def test_checkpoints_that_are_there_already_need_no_room(tmp_path: Path) -> None:
     config = demo(f"runs_dir={tmp_path}")
-    size = Subject(given=config).plan.model.checkpoint_bytes
-    before = of_demo("room", f"runs_dir={tmp_path}")
+    size = CheckTarget(requested=config).plan.model.checkpoint_bytes
+    before = of_demo("disk", f"runs_dir={tmp_path}")
     assert f"5 checkpoints of {size / 1e9:.3g} GB take {5 * size / 1e9:.3g}" in before.what
     for stage, steps in (("init", 9), ("sft", 2), ("rl", 3)):  # one more than is kept, the best
         for step in range(steps):
@@ -355,8 +355,8 @@ def test_checkpoints_that_are_there_already_need_no_room(tmp_path: Path) -> None
             folder.mkdir(parents=True)
             with (folder / "model.safetensors").open("wb") as file:
                 file.truncate(size)
-    assert f"take {size / 1e9:.3g} more" in of_demo("room", f"runs_dir={tmp_path}").what
-    assert "GB take" not in of_demo("room", "stages=[init,eval]").what
+    assert f"take {size / 1e9:.3g} more" in of_demo("disk", f"runs_dir={tmp_path}").what
+    assert "GB take" not in of_demo("disk", "stages=[init,eval]").what
 
 
 def test_a_run_that_joins_a_cluster_has_other_hardware_than_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,10 +402,10 @@ def test_the_nodes_of_a_cluster_are_asked_for_what_they_have(monkeypatch: pytest
             assert node.facts.code == checksum(PACKAGE)
             assert abs(node.ahead_s) <= node.within_s + 0.05  # both have this machine's clock
             assert node.within_s < 1
-        found = worst("cluster", Subject())
+        found = worst("cluster", CheckTarget())
         assert found.level is not FAILURE, found
         monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-        assert worst("cluster", Subject()).level is Level.FAILURE
+        assert worst("cluster", CheckTarget()).level is Level.FAILURE
     finally:
         cluster.close()
 
@@ -424,13 +424,13 @@ def test_an_error_of_a_check_is_a_failure_with_its_own_remedy_or_the_checks() ->
         Panic("index 3"): ("Panic: index 3", "look"),
     }
 
-    def raises(error: BaseException) -> Callable[[Subject], list[Finding]]:
-        def look(_: Subject) -> list[Finding]:
+    def raises(error: BaseException) -> Callable[[CheckTarget], list[Finding]]:
+        def inspect(_: CheckTarget) -> list[Finding]:
             raise error
 
-        return look
+        return inspect
 
-    found = list(examined([Check("", raises(error), "look") for error in errors], Subject()))
+    found = list(run_check([Check("", raises(error), "look") for error in errors], CheckTarget()))
     assert [(one.level, one.what, one.remedy) for one in found] == [(FAILURE, *told) for told in errors.values()]
     assert all(check.remedy for check in CHECKS)
 
@@ -438,19 +438,19 @@ def test_an_error_of_a_check_is_a_failure_with_its_own_remedy_or_the_checks() ->
 def test_a_check_that_hangs_fails_by_its_remedy_and_the_others_are_made() -> None:
     woken = Event()
 
-    def hangs(_: Subject) -> Iterator[Finding]:
+    def hangs(_: CheckTarget) -> Iterator[Finding]:
         yield ok("begun")
         woken.wait(60)
 
-    def ends(_: Subject) -> list[Finding]:
+    def ends(_: CheckTarget) -> list[Finding]:
         sys.exit("the environment's own")
 
     given = {"hangs": hangs, "builds on it": hangs, "ends": ends, "goes": lambda _: [ok("went")]}
-    made = [Check(name, look, "wake it") for name, look in given.items()]
+    made = [Check(name, inspect, "wake it") for name, inspect in given.items()]
     made[0] = replace(made[0], limit_s=1.0)
     made[1] = replace(made[1], after=("hangs",))
     try:
-        found = list(examined(made, Subject()))
+        found = list(run_check(made, CheckTarget()))
     finally:
         woken.set()
     assert [(one.where, one.level) for one in found] == [
@@ -472,7 +472,7 @@ def test_every_check_stands_in_the_table_and_those_that_begin_a_run_are_marked()
 def test_what_builds_on_a_model_that_is_not_whole_is_not_said_again(tmp_path: Path) -> None:
     model = tiny_models.qwen3(tmp_path / "model")
     (model / "model.safetensors").write_bytes(b"torn")
-    found = list(examine(read_subject(DEMO, ["name=examined", f"model.path={model}"])))
+    found = list(examine(read_target(DEMO, ["name=examined", f"model.path={model}"])))
     assert [one.where for one in found if one.level is Level.FAILURE] == ["model"]
     assert {"thinking", "tool calls", "environments"}.isdisjoint(one.where for one in found)
 
@@ -483,7 +483,7 @@ def test_reference_that_the_model_can_not_say_is_told_from_reference_that_is_wro
     assert broken != (model / "chat_template.jinja").read_text()
     (tmp_path / "chat.jinja").write_text(broken)
     said = [f"model.path={model}", f"model.chat_template={tmp_path}/chat.jinja", "sft.shares={}", "rl.shares={}"]
-    found = list(examined([one for one in CHECKS if one.name == "environments"], Subject(given=demo(*said))))
+    found = list(run_check([one for one in CHECKS if one.name == "environments"], CheckTarget(requested=demo(*said))))
     failed = [one for one in found if one.level is Level.FAILURE]
     assert len(failed) == 1
     assert failed[0].what.startswith("tool_use: 0 of 8 reference answers are right through the model's template")

@@ -19,7 +19,7 @@ from temper.learner.saving import HEADERS_BYTES, checkpoint_bytes
 from temper.orchestrator.__main__ import main
 from temper.orchestrator.pipeline.finding import Level
 from temper.orchestrator.pipeline.start_checks import checkpoint_size
-from temper.orchestrator.tools.preflight.doctor.room import check_shm
+from temper.orchestrator.tools.preflight.doctor.memory import check_shm
 from temper.orchestrator.tools.preflight.plan.assumptions import Assumptions
 from temper.orchestrator.tools.preflight.plan.cards import named_site
 from temper.orchestrator.tools.preflight.plan.layers import layers_of
@@ -129,7 +129,7 @@ def test_the_host_of_a_hybrid_is_planned_by_part(usual: Plan) -> None:
     assert usual.push.transport == "broadcast"
     assert usual.push.nbytes == 2 * count + 64
     assert all(limit.holds for limit in run_limits(usual))
-    assert rank.peak < usual.rank_room
+    assert rank.peak < usual.rank_free_memory
 
 
 def test_seconds_are_those_of_a_roofline_worked_out_by_hand(models: Path) -> None:
@@ -208,8 +208,8 @@ def test_hardware_or_an_assumption_that_is_none_is_refused() -> None:
             named_site(gpus, host_gib_per_gpu=1.0, shm_gib=1.0)
     for pair in ("speed=2", "ray_gbs=fast", "ray_gbs=0", "ray_gbs=nan", "ray_gbs=inf", "ray_gbs=-1"):
         with pytest.raises(ValueError, match=f"--assume {pair}: "):
-            Assumptions().given([pair])
-    assert Assumptions().given(["pass_ms=0"]).pass_ms == 0
+            Assumptions().with_overrides([pair])
+    assert Assumptions().with_overrides(["pass_ms=0"]).pass_ms == 0
 
 
 def test_a_model_of_no_known_class_is_refused_and_its_code_is_not_run(tmp_path: Path) -> None:

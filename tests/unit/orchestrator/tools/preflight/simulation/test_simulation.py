@@ -14,9 +14,9 @@ from temper.orchestrator.__main__ import main
 from temper.orchestrator.config.loop import RlConfig
 from temper.orchestrator.loop.deadline import Deadline, StuckError, in_thread, within
 from temper.orchestrator.tools.preflight.simulation.scenario import LogNormal, Scenario, Speeds, cut_mean, with_mean
+from temper.orchestrator.tools.preflight.simulation.simulated_parts import CALL_S, TOKEN_S, EngineModel
 from temper.orchestrator.tools.preflight.simulation.simulation import simulate
-from temper.orchestrator.tools.preflight.simulation.stand_ins import CALL_S, TOKEN_S, EngineModel
-from temper.orchestrator.tools.preflight.simulation.virtual_time import NothingLeft, run_virtually
+from temper.orchestrator.tools.preflight.simulation.virtual_time import NoEventsLeft, run_virtually
 
 PASS_S, LEARN_S, PUBLISH_S, LOAD_S, START_S = 0.01, 0.4, 0.5, 0.25, 2.0
 TOKENS = 100
@@ -75,7 +75,7 @@ def test_waits_threads_and_deadlines_go_by_virtual_time() -> None:
     assert run_virtually(hours()) == pytest.approx((3600, 3600))
     assert time.monotonic() - began < 60
     assert run_virtually(stuck()) == pytest.approx(500)
-    with pytest.raises(NothingLeft):
+    with pytest.raises(NoEventsLeft):
         run_virtually(asyncio.Event().wait())
 
 

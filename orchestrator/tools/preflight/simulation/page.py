@@ -10,8 +10,8 @@ from rich.table import Table
 
 from temper.orchestrator.run.driver import keep_driver_small
 from temper.orchestrator.tools.preflight.simulation.scenario import Scenario, Speeds
+from temper.orchestrator.tools.preflight.simulation.simulated_parts import TOKEN_S
 from temper.orchestrator.tools.preflight.simulation.simulation import Outcome, simulate
-from temper.orchestrator.tools.preflight.simulation.stand_ins import TOKEN_S
 
 COLUMNS = (
     *("engines", "lag", "samples/s", "step, s", "engines idle", "places used", "learner idle", "driver busy"),
@@ -20,7 +20,7 @@ COLUMNS = (
 WIDTH = 160
 
 
-def answer(cases: Sequence[Scenario], *, as_json: bool) -> str:
+def format_simulation(cases: Sequence[Scenario], *, as_json: bool) -> str:
     """Simulate all cases and return their figures as text; each is named on standard error before."""
     keep_driver_small()
     found = []

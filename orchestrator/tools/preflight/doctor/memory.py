@@ -11,7 +11,7 @@ from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
 from temper.orchestrator.pipeline.start_checks import require_disk
 from temper.orchestrator.run.checkpoint import size_of
 from temper.orchestrator.run.folder import RunDir
-from temper.orchestrator.tools.preflight.doctor.subject import Subject
+from temper.orchestrator.tools.preflight.doctor.target import CheckTarget
 from temper.orchestrator.tools.preflight.plan.limits import Limit, memory_limits, push_limits, shm_limit, size
 from temper.orchestrator.tools.preflight.plan.plan import Plan
 from temper.rollout.weights.host_memory import available_bytes
@@ -21,23 +21,23 @@ MARGIN = 0.15
 GB = 1e9
 
 
-def look_at_memory(subject: Subject) -> Iterator[Finding]:
+def inspect_memory(target: CheckTarget) -> Iterator[Finding]:
     """Compare a run's planned memory with this machine's."""
     available, total = available_bytes()
-    if subject.given is None:
+    if target.requested is None:
         yield ok(f"{size(available)} of {size(total)} of main memory are available")
         return
-    found = list(check_memory(subject.plan))
+    found = list(check_memory(target.plan))
     yield from found
     if not any(one.remedy for one in found):
-        yield check_available(subject.plan.host.peak, available)
+        yield check_available(target.plan.host.peak, available)
 
 
-def look_at_push(subject: Subject) -> Iterator[Finding]:
+def inspect_push(target: CheckTarget) -> Iterator[Finding]:
     """Look for room for a push of the weights by its transport on this machine."""
     yield check_shm(shutil.disk_usage(SHM).free if SHM.is_dir() else 0)
-    if subject.given is not None:
-        yield from map(check_limit, push_limits(subject.plan))
+    if target.requested is not None:
+        yield from map(check_limit, push_limits(target.plan))
 
 
 def check_memory(plan: Plan) -> Iterator[Finding]:
@@ -76,23 +76,23 @@ def check_shm(free: int) -> Finding:
     return ok(f"{SHM} has {limit.has} free")
 
 
-def look_at_room(subject: Subject) -> Iterator[Finding]:
+def inspect_disk_space(target: CheckTarget) -> Iterator[Finding]:
     """Compare the free disk with the size of checkpoints."""
-    folder, free = subject.folder, shutil.disk_usage(subject.folder).free
-    if subject.given is None:
+    folder, free = target.folder, shutil.disk_usage(target.folder).free
+    if target.requested is None:
         yield ok(f"{folder} has {free / GB:.1f} GB free")
         return
-    config, run = subject.config, RunDir(Path(subject.config.runs_dir) / subject.config.name)
+    config, run = target.config, RunDir(Path(target.config.runs_dir) / target.config.name)
     there = [size_of(run.checkpoints(one.name)) for one in config.instances if one.stage.trains]
     if not there:
         yield ok(f"{folder} has {free / GB:.1f} GB free, and no stage writes checkpoints")
         return
-    size = subject.plan.model.checkpoint_bytes
-    require_disk(folder, size, subject.start.parameters)
-    yield check_room(folder, free=free, size=size, keep=config.checkpoints.keep, there=there)
+    size = target.plan.model.checkpoint_bytes
+    require_disk(folder, size, target.start.parameters)
+    yield check_disk_space(folder, free=free, size=size, keep=config.checkpoints.keep, there=there)
 
 
-def check_room(folder: Path, *, free: int, size: int, keep: int, there: list[int]) -> Finding:
+def check_disk_space(folder: Path, *, free: int, size: int, keep: int, there: list[int]) -> Finding:
     """Check whether a folder has room for all checkpoints that a run keeps, and one that is being written.
 
     `there` are the bytes of those that it has, by stage; each stage keeps `keep` of them, of `size` bytes.

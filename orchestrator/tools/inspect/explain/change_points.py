@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Series = NDArray[np.float64]
-FEWEST = 5
+MIN_SIDE = 5
 """Steps on each side of a bend."""
-FEWEST_STEPS = 2 * FEWEST + 2
+MIN_STEPS = 2 * MIN_SIDE + 2
 """Shorter series are not searched."""
-LEAST = 3.0
+MIN_CHANGE = 3.0
 """The smallest change that counts as a bend, in standard deviations of the noise."""
-MOST_BENDS = 3
+MAX_CHANGE_POINTS = 3
 """Of one series: a series with more is a wave."""
 CLIP = 4.0
 """Values this many standard deviations from one line are clipped to it."""
@@ -35,7 +35,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bend:
+class ChangePoint:
     """A bend whose first step is `step`. `before` and `after` are medians of the parts on both sides.
 
     `apart` is the largest distance of the two lines from the one line. `noise` is the standard deviation about the two lines.
@@ -54,13 +54,13 @@ class Bend:
         return change / self.noise if self.noise else math.inf if change else 0.0
 
 
-def bends_of(steps: Sequence[int], values: Sequence[float], *, limit: float) -> list[Bend]:
+def find_change_points(steps: Sequence[int], values: Sequence[float], *, limit: float) -> list[ChangePoint]:
     """Return the bends of a series in the order of its steps; steps with a value that is not finite are left out.
 
     `limit` is the largest probability, 0 to 1, of a bend in Gaussian noise.
     """
     known = [(step, value) for step, value in zip(steps, values, strict=True) if math.isfinite(value)]
-    if len(known) < FEWEST_STEPS:
+    if len(known) < MIN_STEPS:
         return []
     series = np.array([value for _, value in known], dtype=np.float64)
     scales = [series]
@@ -68,18 +68,18 @@ def bends_of(steps: Sequence[int], values: Sequence[float], *, limit: float) -> 
         scales.append(np.log(series))
     cuts: list[tuple[float, int]] = []
     _cut(scales, 0, len(series), limit, cuts)
-    places = sorted(place for _, place in sorted(cuts)[:MOST_BENDS])
+    places = sorted(place for _, place in sorted(cuts)[:MAX_CHANGE_POINTS])
     borders = [0, *places, len(series)]
-    bends = [
-        _bend(known[place][0], series[first:place], series[place:end])
+    change_points = [
+        _change_point(known[place][0], series[first:place], series[place:end])
         for first, place, end in zip(borders, places, borders[2:], strict=False)
     ]
-    return [bend for bend in bends if bend.size >= LEAST]
+    return [change_point for change_point in change_points if change_point.size >= MIN_CHANGE]
 
 
 def _cut(scales: Sequence[Series], first: int, end: int, limit: float, cuts: list[tuple[float, int]]) -> None:
     """Add the best border of a part of the series with its alarm to `cuts`, then those of both sides, if they are clear."""
-    if end - first < FEWEST_STEPS:
+    if end - first < MIN_STEPS:
         return
     found = [_best_border(_clipped(scale[first:end])) for scale in scales]
     alarm, place = max(alarm for alarm, _ in found), found[-1][1]
@@ -94,7 +94,7 @@ def _best_border(values: Series) -> tuple[float, int]:
     count = len(values)
     centred = values - values.mean()
     whole = _squares_about_lines(centred)
-    borders = np.arange(FEWEST, count - FEWEST + 1)
+    borders = np.arange(MIN_SIDE, count - MIN_SIDE + 1)
     both = whole[borders] + _squares_about_lines(centred[::-1])[count - borders]
     best = int(both.argmin())
     if whole[count] <= ROUNDING * count * float(np.abs(values).max()) ** 2:
@@ -120,14 +120,14 @@ def _clipped(values: Series) -> Series:
     return values - rest + np.clip(rest, -far, far) if far else values
 
 
-def _bend(step: int, before: Series, after: Series) -> Bend:
+def _change_point(step: int, before: Series, after: Series) -> ChangePoint:
     both = np.concatenate([before, after])
     rest = np.concatenate([_about_line(before), _about_line(after)])
     rounding = ROUNDING * float(np.abs(both).max())
     apart = float(np.abs(_about_line(both) - rest).max())
     clipped = np.concatenate([_about_line(_clipped(before)), _about_line(_clipped(after))])
     noise = math.sqrt(float((clipped**2).sum()) / (len(both) - 4))
-    return Bend(
+    return ChangePoint(
         step=step,
         before=float(np.median(before)),
         after=float(np.median(after)),

@@ -24,10 +24,10 @@ from temper.orchestrator.tools.preflight.plan.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class CheckTarget:
     """A machine, and a configuration or None. Each part is found out once."""
 
-    given: Config | None = None
+    requested: Config | None = None
     fault: Exception | None = None
     """Why a configuration can't be read."""
 
@@ -44,14 +44,14 @@ class Subject:
     @property
     def folder(self) -> Path:
         """The folder of runs, or the nearest one above it that exists."""
-        wanted = Path.cwd() if self.given is None else Path(self.given.runs_dir).resolve()
+        wanted = Path.cwd() if self.requested is None else Path(self.requested.runs_dir).resolve()
         return next(folder for folder in (wanted, *wanted.parents) if folder.exists())
 
     @property
     def config(self) -> Config:
         """The configuration of a check that needs one."""
-        assert self.given is not None
-        return self.given
+        assert self.requested is not None
+        return self.requested
 
     @property
     def to_download(self) -> str:
@@ -103,14 +103,14 @@ def to_download(data: DataConfig) -> bool:
     return is_on_hub(data) and not has_files(data)
 
 
-def read_subject(path: Path | None, overrides: list[str]) -> Subject:
+def read_target(path: Path | None, overrides: list[str]) -> CheckTarget:
     """Return this machine with the configuration of a file, or of a run's folder; without a file this machine alone.
 
     The profile chooses for this machine. If the model can't be read nothing is chosen, and the check of the model says why.
     Nothing is downloaded, and no cluster is joined. Raise `FileNotFoundError` if there is no such file.
     """
     if path is None:
-        return Subject()
+        return CheckTarget()
     file = path / "config.yaml" if path.is_dir() else path
     if not file.is_file():
         raise FileNotFoundError(f"no configuration file {path}; give a YAML file or a run's folder")
@@ -118,10 +118,10 @@ def read_subject(path: Path | None, overrides: list[str]) -> Subject:
         with cache_alone():
             unsettled = load_unresolved_config(file, overrides)
             try:
-                return Subject(
-                    given=load_resolved_config(file, overrides, ask=lambda: Hardware(machines=(this_machine(),)))
+                return CheckTarget(
+                    requested=load_resolved_config(file, overrides, ask=lambda: Hardware(machines=(this_machine(),)))
                 )
             except (ValueError, OSError):
-                return Subject(given=unsettled)
+                return CheckTarget(requested=unsettled)
     except (ValueError, OSError) as error:
-        return Subject(fault=error)
+        return CheckTarget(fault=error)
