@@ -1,4 +1,4 @@
-"""Threads for the calls of environments, which may take long, hang, or raise anything; and the times of an episode."""
+"""Threads for environment calls, which may be slow, hang or raise any exception, and the time accounting of an episode."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ Activity = Literal["queue_s", "generate_s", "step_s"]
 
 
 class Stopwatch:
-    """Adds up an episode's times, lap by lap: one before the first turn, then one a turn."""
+    """Adds up an episode's times in laps: one before the first turn, then one per turn."""
 
     def __init__(self) -> None:
         self._lap = self._earlier = NO_TIME
@@ -29,7 +29,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self, activity: Activity) -> Iterator[None]:
-        """Count the time of a block as this activity, whatever ends it."""
+        """Count the time of a block as this activity, also after an exception."""
         start = time.monotonic()
         try:
             yield
@@ -38,7 +38,7 @@ class Stopwatch:
 
     @asynccontextmanager
     async def place(self, places: asyncio.Semaphore) -> AsyncIterator[None]:
-        """Hold one of the places; the wait for it is queueing."""
+        """Hold a place within the block. The wait for it counts as queueing."""
         with self.running("queue_s"):
             await places.acquire()
         try:
@@ -56,22 +56,21 @@ class Stopwatch:
 T = TypeVar("T")
 Settle = Callable[[asyncio.Future[Any]], None]
 UNFIT = (StopIteration, CancelledError)
-"""Exceptions that mean something else to whoever awaits a call."""
+"""Exceptions with a special meaning in an awaiting task."""
 
 
 class EnvThreads:
-    """Runs so many calls of one environment at once, each in a thread; the others wait, off their clocks.
+    """Runs a limited number of calls per environment, each in a thread. The others wait, with their clocks stopped.
 
-    A call that outlasts its episode's clock is left to itself with its thread, and its place is free at once: there is a
-    thread for every call that has a place. Threads are used again and do not keep the process from ending. For one event
-    loop.
+    A call that outlasts its episode's clock is abandoned with its thread, and its place is free at once. Threads are
+    reused, and do not keep the process alive. For one event loop.
     """
 
     def __init__(self) -> None:
         self._places: dict[str, asyncio.Semaphore] = {}
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._calls: dict[asyncio.Future[Any], Clock] = {}
-        """The calls that have a thread: the future of each answer, and the clock of its episode."""
+        """The future of each running call, with the clock of its episode."""
         self._lock = threading.Lock()
         self._idle = 0
 
@@ -84,7 +83,7 @@ class EnvThreads:
         return sum(answer.done() for answer in self._calls)
 
     async def call(self, function: Callable[[], T], *, env: str, at_once: int, clock: Clock, watch: Stopwatch) -> T:
-        """Return or raise what the function does, or raise `EpisodeTimeout` where the clock runs out first."""
+        """Return or raise the function's result, or raise `EpisodeTimeout` if the clock runs out first."""
         async with watch.place(self._places.setdefault(env, asyncio.Semaphore(at_once))):
             with clock.turned(on=True), watch.running("step_s"):
                 loop = asyncio.get_running_loop()
@@ -95,12 +94,12 @@ class EnvThreads:
                     return await answer
 
     def start(self, function: Callable[[], object]) -> None:
-        """Run a function in a thread from now on, if a thread can be had. Nobody waits for it."""
+        """Run a function in a thread, if a thread can be started. Do not wait for it."""
         with suppress(RuntimeError):
             self._begin(partial(_work, function, None, lambda settle: None))
 
     def _begin(self, job: Callable[[], None]) -> None:
-        """Give a job to an idle thread, or to a new one. Raises `RuntimeError` if none can be started: it never runs then."""
+        """Give a job to an idle thread, or to a new one. Raises `RuntimeError` if none can be started."""
         with self._lock:
             waiting, self._idle = self._idle, max(0, self._idle - 1)
         if waiting:
@@ -121,12 +120,12 @@ class EnvThreads:
 
     def _settle(self, answer: asyncio.Future[Any], settle: Settle) -> None:
         self._calls.pop(answer, None)
-        if not answer.done():  # else nobody waits for it any more
+        if not answer.done():  # else the call was abandoned
             settle(answer)
 
 
 def _work(function: Callable[[], T], clock: Clock | None, hand_over: Callable[[Settle], None]) -> None:
-    """Call the function, in a thread, and hand over what is to be done with the future of its answer."""
+    """Call the function in a thread, and hand over a function that settles the call's future."""
     CURRENT.set(clock)
     try:
         result = function()
@@ -143,7 +142,9 @@ def _time_out(answer: asyncio.Future[Any]) -> None:
 
 
 def _to_awaitable_error(error: BaseException) -> Exception:
-    """Return an exception that can be awaited: what would end the process or the awaiting task is named instead."""
+    """Return an exception that can be awaited. Others would end the process or the awaiting task, so they become an
+    `EnvironmentFault`.
+    """
     if isinstance(error, Exception) and not isinstance(error, UNFIT):
         return error
     return EnvironmentFault(describe_error(error))

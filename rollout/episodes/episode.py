@@ -1,4 +1,4 @@
-"""One episode: a task, an environment and an engine make a trajectory, whatever goes wrong."""
+"""One episode: a task, an environment and an engine make a trajectory. Failures are data."""
 
 import asyncio
 import functools
@@ -57,17 +57,16 @@ LIMITS = {
     Stop.LENGTH: "at the token limit of a turn",
     Stop.EPISODE_LENGTH: "at the token limit of the episode",
 }
-"""Where an episode was cut off, in words."""
+"""The place of a truncation, for the environment."""
 PartialOf = Callable[[str], Completion | None]
-"""Returns the tokens that the engine has sampled for the call of this name."""
+"""Returns the tokens that the engine has sampled for the request of this name."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Episode:
-    """One episode: what it plays, its answered turns, and the turn that it is in.
+    """The state of an episode: its finished turns and the current one.
 
-    The engine knows its turns by `name` and draws them by `sampling`. `partial` has the part that an earlier process sampled,
-    until the environment has caught up. `resumption` is the outcome of that.
+    `partial` holds the part from an earlier process until the environment has replayed it. `resumption` records the result.
     """
 
     task: Task
@@ -81,11 +80,11 @@ class Episode:
     watch: Stopwatch = field(default_factory=Stopwatch)
     turns: list[Turn] = field(default_factory=list)
     context: tuple[int, ...] | None = None
-    """The ids that are new to the engine in the turn that it is in; None between two turns."""
+    """The current turn's new ids; None between two turns."""
     before: Completion | None = None
-    """What was sampled of this turn in a process before."""
+    """The current turn's tokens from an earlier process."""
     said: Completion | None = None
-    """This turn, once it is whole."""
+    """The current turn, once it is complete."""
     since: float = field(default_factory=time.monotonic)
     earlier_s: float = 0.0
     earlier: Times = NO_TIME
@@ -103,7 +102,7 @@ class Episode:
         return self.earlier + self.watch.times
 
     def resume_from(self, partial: PartialEpisode) -> None:
-        """Continue a begun episode, whose environment has caught up."""
+        """Continue after the environment has replayed the finished turns."""
         self.turns.extend(partial.turns)
         self.earlier_s, self.earlier = partial.seconds, partial.times
         if partial.turn is not None:
@@ -112,17 +111,17 @@ class Episode:
         self.partial, self.resumption = None, Resumption.RESUMED
 
     def restart(self, env: EnvEpisode) -> None:
-        """Forget what was begun: a new environment plays it from the first turn."""
+        """Drop the partial turns and start anew with this environment."""
         self.env = env
         self.partial, self.resumption = None, Resumption.RESTARTED
 
     def end_turn(self, turn: Turn) -> None:
-        """Take in a turn that the environment has answered."""
+        """Add a turn with the environment's response."""
         self.turns.append(turn)
         self.context = self.before = self.said = None
 
     def to_partial(self, of_engine: PartialOf) -> PartialEpisode | None:
-        """Return the data that another process needs to continue, or None if nothing was sampled yet."""
+        """Return the data from which another process can continue, or None before the first token."""
         if self.partial is not None:
             return self.partial
         turn = None
@@ -140,16 +139,16 @@ class Episode:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeLimits:
-    """How far an episode may go."""
+    """Limits of an episode."""
 
     turn_tokens: int = scheduled(128, unit="tokens")
     """Most tokens sampled in one turn."""
     total_tokens: int = scheduled(768, unit="tokens")
-    """Longest sequence of an episode, prompt and observations included, in tokens."""
+    """Longest sequence of an episode, prompt and observations included."""
     turns: int | None = scheduled(None)
-    """Most turns in an episode of any environment; null leaves them to the environments (`envs.NAME.max_turns`)."""
+    """Most turns in an episode of any environment; null uses only the environments' limits (`envs.NAME.max_turns`)."""
     timeout_s: float = free(120.0, unit="seconds")
-    """Deadline of an episode, in seconds; what it waits for the engine, threads and graders does not count."""
+    """Deadline of an episode, in seconds. Waiting for the engine, threads and graders does not count."""
 
     def __post_init__(self) -> None:
         for name in ("turn_tokens", "total_tokens", "timeout_s"):
@@ -160,7 +159,7 @@ class EpisodeLimits:
 
 
 class NotReplayed(EnvironmentFault):
-    """An environment is not where it was after the same turns."""
+    """A replay of the same turns left the environment in another state."""
 
 
 class EngineFault(EnvError):
@@ -170,10 +169,10 @@ class EngineFault(EnvError):
 
 
 class EpisodeRunner:
-    """Runs episodes of any environment against one engine, which samples `sequences` turns at once.
+    """Runs episodes of any environment with one engine, which samples `sequences` turns at once.
 
-    An episode's clock pauses while the episode waits for a place at the engine or at an environment's threads. It also
-    pauses before the first token of a turn, and while the engine loads weights or sleeps.
+    An episode's clock stops while the episode waits for the engine or for an environment thread. It also stops before the
+    first token of a turn, and while the engine loads weights or sleeps.
     """
 
     def __init__(
@@ -186,7 +185,7 @@ class EpisodeRunner:
         make_env: MakeEnv = make_env,
         on_step: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_step` is called after each answer of an environment."""
+        """`on_step` is called after each call of an environment."""
         self._sampler = sampler
         self._renderer = renderer
         self._limits = limits
@@ -205,13 +204,13 @@ class EpisodeRunner:
         return self._threads.hung_calls
 
     async def run(self, task: Task, *, seed: int) -> Trajectory:
-        """Play one episode from its first turn to its end. Raises as `play`."""
+        """Run one episode. Raises as `play`."""
         return await self.play(self.episode(task, seed=seed))
 
     def episode(
         self, task: Task, *, seed: int, sampling: Sampling = PLAIN, partial: PartialEpisode | None = None
     ) -> Episode:
-        """Return an episode to be played: a new one, or one that goes on where another process left it."""
+        """Return a new episode, or one that continues a partial episode."""
         env, clock, name = (
             EnvEpisode(task, make=self._make_env),
             Clock(self._limits.timeout_s),
@@ -220,15 +219,15 @@ class EpisodeRunner:
         return Episode(task=task, seed=seed, sampling=sampling, name=name, env=env, clock=clock, partial=partial)
 
     def to_partial(self, episode: Episode) -> PartialEpisode | None:
-        """Return what there is of an episode that is played, for another process to go on; None where there is nothing."""
+        """Return the data from which another process can continue, or None before the first token."""
         return episode.to_partial(self._sampler.partial_completion)
 
     async def play(self, episode: Episode) -> Trajectory:
-        """Play an episode to its end. A fault outside the model becomes a typed failure; only `WorkerDied` is raised."""
+        """Run an episode to its end. A failure outside the model becomes a typed failure. Raises only `WorkerDied`."""
         result, failure = StepResult(), None
         try:
             stop, result = await self._play(episode)
-        except WorkerDied:  # another worker plays it from the same seed
+        except WorkerDied:  # another worker runs it with the same seed
             raise
         except Exception as error:  # a bad episode is data
             failure = failure_of(error)
@@ -248,7 +247,7 @@ class EpisodeRunner:
         )
 
     def _leave(self, env: EnvEpisode) -> None:
-        """Close an environment that has not come to its end. Nobody waits: a call of it may still be under way."""
+        """Close an unfinished environment in a thread, without a wait: one of its calls may still run."""
         if not env.over:
             self._threads.start(env.close)
 
@@ -280,12 +279,12 @@ class EpisodeRunner:
             ids = (*ids, *said, *context)
 
     async def _open(self, episode: Episode) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Bring the environment to the turn that is next; return the ids that are new in it, and those of the whole."""
+        """Prepare the environment for the next turn. Return the turn's new ids, and all ids."""
         partial = episode.partial
         if partial is not None:
             try:
                 opened = await self._replay(episode, partial)
-            except Exception as error:  # whatever the environment raises that has played these turns before
+            except Exception as error:  # any error of a replayed environment
                 LOG.warning("an episode of %s begins again: %s", episode.task.label, describe_error(error))
                 self._leave(episode.env)
                 episode.restart(EnvEpisode(episode.task, make=self._make_env))
@@ -296,7 +295,7 @@ class EpisodeRunner:
         return ids, ids
 
     async def _replay(self, episode: Episode, partial: PartialEpisode) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Play the turns again that the environment had answered. Raises where it or the renderer has another answer."""
+        """Replay the finished turns. Raises if the environment or the renderer gives another result."""
         task, env = episode.task, episode.env
         if partial.turns and not task.env.replays:
             raise NotReplayed("the environment can't play the same turns again")
@@ -324,7 +323,7 @@ class EpisodeRunner:
         return ids
 
     async def _sample(self, episode: Episode, ids: tuple[int, ...], *, room: int) -> SampledTurn:
-        if episode.said is not None:  # in a process before
+        if episode.said is not None:  # an earlier process sampled it
             return self._sampler.measure_turn(episode.said, episode.task.thinking, ids)
         thinking_so_far = sum(turn.thinking.tokens for turn in episode.turns)
         seed = _turn_seed(episode.seed, len(episode.turns))
@@ -352,7 +351,7 @@ class EpisodeRunner:
                     raise EngineFault(describe_error(error)) from error
 
     def _stop(self, completion: Completion, room: int, *, turns: int) -> Stop:
-        """Return the limit that ends the episode with this turn; `Stop.ENV` where none does: the environment decides."""
+        """Return the limit that ends the episode after this turn, or `Stop.ENV`: the environment decides."""
         if not completion.finished:
             return Stop.EPISODE_LENGTH if len(completion.token_ids) >= room else Stop.LENGTH
         return Stop.ENV if self._limits.turns is None or turns < self._limits.turns else Stop.TURNS
@@ -369,7 +368,7 @@ class EpisodeRunner:
 
 
 def sample_seed(run_seed: int, ticket: int, sample: int, attempt: int) -> int:
-    """Return the seed of one sample: the same for any worker that redoes it."""
+    """Return the seed of one sample. Any worker that repeats it gets the same seed."""
     digest = hashlib.sha256(f"{run_seed}/{ticket}/{sample}/{attempt}".encode()).digest()
     return int.from_bytes(digest[:6], "big")
 
@@ -379,12 +378,12 @@ def _turn_seed(seed: int, turn: int) -> int:
 
 
 class Attempt:
-    """The episodes of a ticket in one worker."""
+    """The episodes of one ticket in one worker."""
 
     def __init__(
         self, ticket: Ticket, runner: EpisodeRunner, *, attempt: int, seeds: Sequence[int], partial: PartialGroup | None
     ) -> None:
-        """Make an episode for each seed. Begun episodes beyond them are left out."""
+        """Make an episode for each seed. Further partial episodes are dropped."""
         self._ticket = ticket
         self._runner = runner
         self._attempt = attempt
@@ -399,7 +398,7 @@ class Attempt:
         }
 
     async def play(self) -> Group:
-        """Play every episode to its end; return the answers in the order of the samples."""
+        """Run all episodes. Return the answers in the order of the samples."""
         await asyncio.gather(*(self._one(sample, episode) for sample, episode in list(self._playing.items())))
         return Group.of(self._ticket, [answer for _, answer in sorted(self._finished.items())])
 
@@ -408,7 +407,7 @@ class Attempt:
         del self._playing[sample]
 
     def to_partial(self) -> PartialGroup:
-        """Return what there is of it now."""
+        """Return the current state."""
         unfinished = {sample: self._runner.to_partial(episode) for sample, episode in self._playing.items()}
         return PartialGroup(
             ticket=self._ticket,
@@ -421,7 +420,7 @@ class Attempt:
 def build_turn(
     task: Task, context: tuple[int, ...], sampled: SampledTurn, parsed: ParsedTurn, result: StepResult, *, times: Times
 ) -> Turn:
-    """Return a turn that was sampled after `context`, read as `parsed`, and answered with `result`."""
+    """Return the turn that was sampled after `context`, parsed, and answered with `result`."""
     completion = sampled.completion
     experts = completion.experts
     return Turn(
@@ -451,7 +450,7 @@ def turn_faults(parsed: ParsedTurn, task: Task) -> tuple[TurnFault, ...]:
 
 
 def fill_last_experts(turn: Turn, context: tuple[int, ...], after: Completion) -> Turn:
-    """Return the turn before `after`, in which the engine processed its last id, with the experts that it chose then."""
+    """Return the turn before `after`, with the expert choices of its last id, which the engine processes only now."""
     if turn.experts is None or after.experts is None:
         return turn
     last = len(after.experts) - len(after.token_ids) - len(context) - 1

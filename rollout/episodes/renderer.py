@@ -1,7 +1,7 @@
 """Messages to token ids, for any chat template: prompts, observations, and the turns of demonstrations.
 
-Conversations are never rendered twice: each part is rendered once, when it is new, and appended. So the ids that the
-engine sampled stay as they were, whatever the template would do to earlier turns.
+Each part of a conversation is rendered once and appended. So sampled ids never change, even if the template would render
+earlier turns differently.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from temper.rollout.formats.messages import (
 from temper.rollout.formats.turn_format import TurnFormat, opens_thinking
 
 UNNAMED = BadCall(error="")
-"""A call without a name or an id of the model's own."""
+"""A call without a name or an id from the model."""
 
 
 def _calling(name: str) -> Message:
@@ -46,7 +46,7 @@ PARTS: dict[str, tuple[list[Message], list[Tool]]] = {
     "tool": ([ASKED, _calling("get"), TOLD], []),
     "system": ([{"role": "system", "content": SAID}, ASKED], []),
 }
-"""Parts of a conversation that a chat template may not know, each in messages and tools that show it."""
+"""Parts of a conversation that a template may not support, each with example messages and tools."""
 
 
 class Renderer:
@@ -63,10 +63,10 @@ class Renderer:
         self._escaper = Escaper(tokenizer)
 
     def prompt_ids(self, task: Task, first: tuple[Message, ...] = ()) -> tuple[int, ...]:
-        """Return the ids of a task's prompt: its mode at the end of the last user message, then the opening of the turn.
+        """Return the ids of a task's prompt: its mode notice at the end of the last user message, then the opening of the
+        turn.
 
-        `first` are messages that the environment adds to the task's own. The last prompt is remembered: the answers to one
-        task ask for it one after the other.
+        The environment adds the messages `first`. The last prompt is cached, because all answers to one task need it.
         """
         last = self._last
         if last is None or (last[0], last[1]) != (task, first):
@@ -83,10 +83,10 @@ class Renderer:
         calls: Sequence[Call | BadCall] = (),
         after: Sequence[int] = (),
     ) -> tuple[int, ...]:
-        """Return the ids that follow the end of the assistant's turn: the observation and the opening of the next turn.
+        """Return the ids after the assistant's turn: the observation and the opening of the next turn.
 
-        `calls` are those of the turn, which the messages of tools answer one after the other. `after` are the ids of that
-        turn: where another end than the template's is the last of them, or none, as behind a stop string, its end comes first.
+        Tool messages answer the turn's `calls` in order. `after` are the turn's ids. If it does not end with the template's
+        end of turn, that end comes first.
         """
         if any(message.get("role") == "tool" for message in messages) and self.format.reads_calls:
             text = self._answered_calls(calls, messages, thinks=thinks)
@@ -104,14 +104,16 @@ class Renderer:
         return self.encode(tail[start + len(end) :] if ended else tail[start:])
 
     def _answered_calls(self, calls: Sequence[Call | BadCall], messages: Sequence[Message], *, thinks: bool) -> str:
-        """Return a turn of calls and their answers. A template that refuses the model's names or ids is given ours."""
+        """Return a turn of calls and their answers. If the template refuses the model's names or ids, use default ones."""
         try:
             return self._render([ASKED, self._called(calls), *messages], thinks=thinks)
         except ValueError:
             return self._render([ASKED, self._called([UNNAMED] * len(calls)), *messages], thinks=thinks)
 
     def _called(self, calls: Sequence[Call | BadCall]) -> Message:
-        """Return a turn of calls of these names, the mark in the last one's arguments; one where the family makes no more."""
+        """Return a turn with calls of these names, with the mark in the last arguments; a single call if the family allows
+        no more.
+        """
         names = [(call.name, call.id) if isinstance(call, Call) else ("unknown", "") for call in calls or [UNNAMED]]
         kept = names if self.format.parallel else names[:1]
         made: list[dict[str, object]] = []
@@ -121,7 +123,7 @@ class Renderer:
         return {"role": "assistant", "content": "", "tool_calls": made}
 
     def parse(self, text: str, task: Task, context_ids: Sequence[int]) -> ParsedTurn:
-        """Read a turn of a task that followed these ids, in the format of the model's family."""
+        """Parse a turn that follows these ids, in the format of the model's family."""
         opened = not task.thinks or self.opens_thinking(context_ids)
         return self.format.parse(text, thinks=task.thinks, tools=task.tools, opened=opened)
 
@@ -129,11 +131,11 @@ class Renderer:
         return opens_thinking(self._tokenizer, self.format.tags, context_ids)
 
     def answer_text(self, message: Message, *, thinks: bool, context_ids: Sequence[int] | None = None) -> str:
-        """Return the text that a model would have to sample for `message`: thought, closing, answer, the end of the turn.
+        """Return the text that a model would sample for `message`: reasoning, closing, answer, end of turn.
 
-        `context_ids` come before it, where that is not a first turn: they may have opened its thought. A thought that the
-        template leaves out of a message is written as its tags say. Raises `ValueError` for a message whose thought is
-        missing, and for several calls where the family makes one a turn.
+        `context_ids` precede it, and may open its thinking; None for a first turn. Reasoning that the template drops is
+        written with the model's tags. Raises `ValueError` for missing reasoning, and for several calls if the family allows
+        one per turn.
         """
         calls = message.get("tool_calls") or ()
         if len(calls) > 1 and self.format.reads_calls and not self.format.parallel:
@@ -156,7 +158,7 @@ class Renderer:
         return sampled_text + (self.format.parted_by[-1] if calls else self.format.parted_by[0])
 
     def _answered(self, message: Message, *, thinks: bool) -> str:
-        """Return a dialogue up to the end of a turn of calls, of a template that writes none as the last message."""
+        """Return a dialogue up to the end of a turn of calls, for a template that can't end with one."""
         told = [{"role": "tool", "content": "-"} for _ in message["tool_calls"]]
         text = self._render([ASKED, message, *told], thinks=thinks, open_turn=False)
         turn = strip_common_prefix(text, self._openings[thinks])
@@ -164,7 +166,7 @@ class Renderer:
         return text[: len(text) - len(turn) + min(ends)] if ends else text
 
     def _opened(self, text: str, *, opened: bool) -> str:
-        """Return the text of a turn with the opening of its thought where it was not opened before, and only there."""
+        """Return a turn's text with the opening of its thinking, unless the context has opened it."""
         tags = self.format.tags
         if tags is None or tags.closing not in text:
             return text
@@ -174,7 +176,7 @@ class Renderer:
         return text if opened or begins else f"{tags.opening}\n{text}"
 
     def _behind(self, opening: str, whole: str, message: Message, *, thinks: bool) -> str:
-        """Return what follows the opening of a turn in the template's text of it, its thought included."""
+        """Return the text after the opening of a turn, its reasoning included."""
         tags, reasoning = self.format.tags, message.get(REASONING) or ""
         opened = thinks and tags is not None and opening.rstrip().endswith(tags.opening)
         left_out = not thinks and tags is not None and opening.rstrip().endswith(tags.closing)
@@ -202,11 +204,11 @@ class Renderer:
 
     @property
     def can_skip_thinking(self) -> bool:
-        """Whether turns can be without a thought: the model has none, or its chat template then opens them otherwise."""
+        """Whether turns without thinking are possible: the model does not think, or its template can switch it off."""
         return self.format.tags is None or self._render([ASKED], thinks=True) != self._render([ASKED], thinks=False)
 
     def check_modes(self) -> None:
-        """Raise `ValueError` where a model thinks and its chat template opens a turn alike with and without thinking."""
+        """Raise `ValueError` if the chat template can't switch a model's thinking off."""
         if not self.can_skip_thinking:
             raise ValueError(
                 "the chat template can't switch thinking off: with enable_thinking, thinking and /no_think turns begin as "
@@ -215,7 +217,7 @@ class Renderer:
             )
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of sampled ids, without the end of the turn; tags of thoughts and tool calls stay visible."""
+        """Return the text of sampled ids, without the end of the turn. Tags of thinking and tool calls stay."""
         kept = [token for token in ids if token not in self._end_ids]
         return str(self._tokenizer.decode(kept, skip_special_tokens=False))
 
@@ -223,21 +225,21 @@ class Renderer:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def dialogue_text(self, task: Task, reply: Sequence[Message]) -> str:
-        """Return what the template makes of a whole dialogue and the opening of the next turn, all at once."""
+        """Return the template's text of a whole dialogue and the opening of the next turn."""
         return self._render([*task.messages, *reply], tools=task.tools, thinks=task.thinks)
 
     def drops(self, part: str) -> bool:
-        """Return whether the chat template leaves a part of a conversation out in silence: one of `PARTS`."""
+        """Return whether the chat template silently drops a part of a conversation, one of `PARTS`."""
         if part not in self._dropped:
             messages, tools = PARTS[part]
             try:
                 self._dropped[part] = SAID not in self._render(messages, tools=tools, thinks=False, open_turn=False)
-            except ValueError:  # not in silence
+            except ValueError:  # an error is not silent
                 self._dropped[part] = False
         return self._dropped[part]
 
     def breaks_tags(self, messages: Sequence[Message]) -> bool:
-        """Return whether messages contain tags of the chat template, which are broken wherever they are rendered."""
+        """Return whether messages contain tags of the chat template, which rendering breaks."""
         given = list(messages)
         return bool(self._escaper.messages(given) != given)
 
@@ -269,9 +271,9 @@ class Renderer:
 
 
 def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
-    """Return the messages with a notice at the end of the last one that the user wrote, as text or as a list of parts.
+    """Return the messages with a notice at the end of the last user message, or else of the last message.
 
-    Where the user wrote none, it stands at the end of the last message.
+    The content may be text or a list of parts.
     """
     if not notice:
         return list(messages)
@@ -281,7 +283,7 @@ def with_notice(messages: Sequence[Message], notice: str) -> list[Message]:
 
 
 def _text_before_thinking(opening: str, tags: Tags) -> str:
-    """Return the opening of a turn without the tags of a thought, one or both, with which it ends."""
+    """Return the opening of a turn without the thinking tags at its end."""
     ended = opening.rstrip().endswith(tags.closing)
     before = opening[: opening.rindex(tags.closing)] if ended else opening
     return before[: before.rindex(tags.opening)] if before.rstrip().endswith(tags.opening) else before

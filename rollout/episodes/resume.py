@@ -1,4 +1,4 @@
-"""Groups in flight as data: another process, or the same run after a restart, continues them where they are."""
+"""Groups in flight as data: another process, or a resumed run, continues them."""
 
 import json
 import math
@@ -23,9 +23,9 @@ from temper.rollout.trajectory_json import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialTurn:
-    """A turn that the environment has not answered yet: the ids that were new to the engine, and the sampled tokens.
+    """A turn without the environment's response yet: its new ids, and the sampled tokens.
 
-    If `whole`, nothing is left to be sampled. Before that, `said.finished` has no meaning.
+    `whole`: the turn is complete. Otherwise `said.finished` has no meaning.
     """
 
     context_ids: tuple[int, ...]
@@ -35,9 +35,9 @@ class PartialTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialEpisode:
-    """An episode in flight: its answered turns, with the answers of the environment, and its present turn.
+    """An episode in flight: its finished turns and its current turn.
 
-    `seconds` and `times` are those up to now, as in a `Trajectory`.
+    `seconds` and `times` are as in `Trajectory`, up to now.
     """
 
     turns: tuple[Turn, ...]
@@ -52,9 +52,9 @@ class PartialEpisode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialGroup:
-    """One attempt at a group in flight, its finished and its unfinished episodes by the number of the sample.
+    """One attempt at a group in flight: finished and unfinished episodes by sample number.
 
-    What is in neither has not begun. `before` is what the attempts before it left.
+    Other samples have not started. `before` is the result of earlier attempts.
     """
 
     ticket: Ticket
@@ -65,12 +65,12 @@ class PartialGroup:
 
     @property
     def empty(self) -> bool:
-        """Whether it has nothing that would be lost."""
+        """Whether nothing would be lost with it."""
         return not (self.finished or self.unfinished or self.before)
 
 
 def partial_group_to_json(partial: PartialGroup) -> dict[str, Any]:
-    """Return a group in flight as plain JSON data, with number, name of the task and sampling of its ticket."""
+    """Return a group in flight as JSON data, with its ticket's number, task label and sampling."""
     return {
         "ticket": partial.ticket.number,
         "task": partial.ticket.task.label,
@@ -83,9 +83,9 @@ def partial_group_to_json(partial: PartialGroup) -> dict[str, Any]:
 
 
 def partial_group_from_json(data: dict[str, Any], ticket: Ticket) -> PartialGroup:
-    """Return what `partial_group_to_json` wrote for this ticket, whose task is not read back: it is made again.
+    """Return what `partial_group_to_json` wrote, for this ticket.
 
-    Raises `ValueError` where it is another task now, or sampled otherwise.
+    Raises `ValueError` if its task or its sampling differs.
     """
     task = ticket.task
     if (data["ticket"], data["task"]) != (ticket.number, task.label):
@@ -148,7 +148,7 @@ def _turn_from_json(data: dict[str, Any]) -> PartialTurn:
 
 
 Row = dict[str, Any]
-"""What `partial_group_to_json` writes of a group."""
+"""A group in flight as JSON data."""
 
 
 class PartialGroups:
@@ -158,11 +158,11 @@ class PartialGroups:
         self._note = note
 
     def copy(self) -> "PartialGroups":
-        """Return what is there now, for a checkpoint: groups are handed out while it is written."""
+        """Return a copy for a checkpoint: groups are taken while it is written."""
         return PartialGroups(self._rows.values(), note=self._note)
 
     def take(self, ticket: Ticket) -> PartialGroup | None:
-        """Return the sampled part of a ticket's group, once, or None if it begins anew."""
+        """Return the partial group of a ticket, once, or None to start anew."""
         row = self._rows.pop(ticket.number, None)
         if row is None:
             return None
@@ -175,7 +175,7 @@ class PartialGroups:
         return partial_group_from_json(row, ticket)
 
     def lines(self, running: Iterable[PartialGroup], *, unfinished: Collection[int]) -> str:
-        """Return what a checkpoint holds of unfinished tickets: those that run, and those that were not handed out yet."""
+        """Return the checkpoint lines of unfinished tickets, running and not yet taken."""
         rows = {ticket: row for ticket, row in self._rows.items() if ticket in unfinished}
         wanted = (one for one in running if one.ticket.number in unfinished and not one.empty)
         rows |= {one.ticket.number: partial_group_to_json(one) for one in wanted}
@@ -183,7 +183,7 @@ class PartialGroups:
 
 
 def describe_rows(rows: Collection[Row]) -> str:
-    """Return a line for people on groups that go on."""
+    """Return a summary of the resumed groups."""
     episodes = [one for row in rows for one in row["unfinished"].values()]
     turns = [turn for one in episodes for turn in (*one["turns"], *([one["turn"]] if one["turn"] else []))]
     tokens = sum(len(turn["sampled_ids"]) for turn in turns)

@@ -1,8 +1,8 @@
-"""Whether a model's format carries a dialogue: reference turns are rendered, read and rendered again, and must be the same.
+"""A round trip through a model's format: reference turns are rendered, parsed and rendered again, and must stay equal.
 
-The dialogue has a system text, a thought, two calls, their answers, an answer, and a further turn. What is appended when it
-goes on must be what the chat template writes at that place. What comes before may differ, and is told: many templates leave
-earlier thoughts out once the user speaks again; here they stay, since what was sampled is never made anew.
+The dialogue has a system text, reasoning, two calls, their answers, an answer, and another turn. Each appended part must
+equal the template's text at that place. Earlier parts may differ, with a note: many templates drop earlier reasoning after
+a new user message. Episodes keep it, because sampled tokens never change.
 """
 
 from collections.abc import Sequence
@@ -38,20 +38,20 @@ USER: Message = {"role": "user", "content": "What are they?"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What the tasks of a run ask of a model's format."""
+    """The features of a model's format that a run needs."""
 
     tools: bool = False
     system: bool = False
     thinking: bool = True
-    """Whether some are thought about."""
+    """Whether some tasks use thinking."""
     no_thinking: bool = False
-    """Whether some are not."""
+    """Whether some tasks switch thinking off."""
 
 
 def check_round_trip(tokenizer: PreTrainedTokenizerBase, needs: Needs) -> list[str]:
-    """Return what is worth knowing of a model's format as lines for people.
+    """Return notes on a model's format.
 
-    Raises `ValueError`, with what would mend it, where a dialogue does not come back as it was.
+    Raises `ValueError`, with a remedy, if a dialogue changes in the round trip.
     """
     renderer = Renderer(tokenizer)
     _require_parts(renderer, needs)
@@ -78,7 +78,7 @@ def _require_parts(renderer: Renderer, needs: Needs) -> None:
 
 
 class _Dialogue:
-    """The reference dialogue in one mode, as an episode would put it together."""
+    """The reference dialogue in one mode, built as an episode builds it."""
 
     def __init__(self, renderer: Renderer, needs: Needs, *, thinks: bool) -> None:
         self._renderer = renderer
@@ -92,7 +92,7 @@ class _Dialogue:
         self._reply = said if renderer.format.parallel else one_call_a_turn(said)
 
     def check(self) -> list[str]:
-        """Return notes. Raises `ValueError` where a part is not what it should be."""
+        """Return notes. Raises `ValueError` if a part changes."""
         renderer, notes = self._renderer, []
         context = ids = renderer.prompt_ids(self._task)
         waiting: list[Message] = []
@@ -111,7 +111,9 @@ class _Dialogue:
         return list(dict.fromkeys(notes))
 
     def _turn(self, message: Message, context: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[Call | BadCall, ...]]:
-        """Return the ids of a reference turn and its calls as read; what is read must be the same, and render to the same."""
+        """Return the ids of a reference turn and its parsed calls. The parsed turn must be equal, and render to the same
+        text.
+        """
         renderer = self._renderer
         text = renderer.answer_text(message, thinks=self._thinks, context_ids=context)
         sampled = renderer.encode(text)
@@ -142,7 +144,7 @@ class _Dialogue:
         return sampled, parsed.calls
 
     def _appended(self, ids: Sequence[int], context: Sequence[int], number: int) -> list[str]:
-        """Compare what is appended before a turn with what the template writes there."""
+        """Compare the appended context of a turn with the template's text."""
         renderer = self._renderer
         whole = renderer.dialogue_text(self._task, self._reply[:number])
         appended, before = renderer.decode(context), renderer.decode(ids)

@@ -1,4 +1,4 @@
-"""One turn of the model: how many tokens it may think and answer, and what of it was thought."""
+"""Samples one turn of the model, within its limits on thinking and answer."""
 
 import hashlib
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ from temper.rollout.trajectory import Closed, ThinkingStats
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTurn:
-    """What the engine sampled for a turn, and the measures of its thought."""
+    """The engine's tokens for a turn, and the measures of its thinking."""
 
     completion: Completion
     thinking: ThinkingStats
 
 
 class TurnSampler:
-    """Asks the engine for turns under the mode of the task. Without `tags` no thought is seen, limited or measured."""
+    """Samples turns under the task's thinking mode. Without `tags` thinking is neither limited nor measured."""
 
     def __init__(self, engine: Engine, tags: ThinkingTags | None, config: ThinkingConfig, *, turn_tokens: int) -> None:
         self._engine = engine
@@ -42,11 +42,11 @@ class TurnSampler:
         request: str | None = None,
         clock: Clock | None = None,
     ) -> SampledTurn:
-        """Sample the turn that follows `ids`, of at most `room` tokens, those that it has `partial` with included.
+        """Sample the turn that follows `ids`, of at most `room` tokens, `partial` included.
 
-        `thinking_so_far` counts the tokens of earlier thoughts, which an episode's budget includes. Where the room, or
-        `sampling.max_tokens`, does not hold the opening that the model writes, budget, closing and answer, the budget
-        shrinks. `request` is the name by which `partial_completion` knows the turn, `clock` is its episode's.
+        `thinking_so_far` counts the thinking tokens of earlier turns, for budgets of an episode. The budget shrinks if
+        opening, thinking, closing and answer exceed `room` or `sampling.max_tokens`. `request` names the turn for
+        `partial_completion`. `clock` is the episode's.
         """
         turn_tokens = sampling.max_tokens or self._turn_tokens
         room = min(room, sampling.max_tokens or room)
@@ -67,16 +67,16 @@ class TurnSampler:
         completion = await self._generate(limited, partial)
         sampled = self.measure_turn(completion, thinking, ids)
         too_long = sampled.thinking.answer_tokens - answer_tokens
-        if too_long > 0:  # the thought ended early, and its answer went on into the room that was left
+        if too_long > 0:  # the thinking ended early, and the answer used its tokens
             return self.measure_turn(completion.first(len(completion.token_ids) - too_long), thinking, ids)
         return sampled
 
     def partial_completion(self, request: str) -> Completion | None:
-        """Return what the engine has sampled of a turn since it was asked; None where it is not at it, or can't say."""
+        """Return the tokens of a running turn; None if it does not run or the engine can't report it."""
         return self._engine.partial_completion(request)
 
     def measure_turn(self, completion: Completion, thinking: Thinking, ids: tuple[int, ...]) -> SampledTurn:
-        """Return a whole turn that follows `ids` with the measures of its thought."""
+        """Return a whole turn after `ids`, with the measures of its thinking."""
         if self._tags is None:
             stats = ThinkingStats(tokens=0, answer_tokens=len(completion.token_ids), closed=Closed.NONE)
         else:
@@ -89,11 +89,11 @@ class TurnSampler:
         return SampledTurn(completion=completion, thinking=stats)
 
     async def _generate(self, request: TurnRequest, partial: Completion | None) -> Completion:
-        """Return the whole turn of a request; one that has begun goes on, by a seed of its own for the rest."""
+        """Return the whole turn. The rest of a partial turn has a different seed."""
         if partial is None or not partial.token_ids:
             return await self._engine.generate(request)
         left = request.max_tokens - len(partial.token_ids)
-        if left <= 0:  # the limits were higher when it began
+        if left <= 0:  # an earlier process had higher limits
             return partial.first(request.max_tokens)
         seed = _rest_seed(request.seed, len(partial.token_ids))
         rest = replace(request, max_tokens=left, seed=seed, prefix_ids=partial.token_ids)
@@ -101,6 +101,6 @@ class TurnSampler:
 
 
 def _rest_seed(seed: int, tokens: int) -> int:
-    """Return the seed of a turn after so many tokens: with the turn's own, the rest would repeat the draws of its beginning."""
+    """Return the seed of the rest of a turn. With the turn's own seed the rest would repeat the draws of its beginning."""
     digest = hashlib.sha256(f"{seed}/{tokens}".encode()).digest()
     return int.from_bytes(digest[:6], "big")

@@ -1,4 +1,4 @@
-"""A rollout worker: one engine, many episodes at once. A plain class; the orchestrator makes it a Ray actor."""
+"""A rollout worker: one engine, many concurrent episodes. A plain class, which the orchestrator makes a Ray actor."""
 
 import asyncio
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ from temper.rollout.trajectory import Group, Ticket, WeightVersion
 from temper.rollout.weights.manifest import WeightManifest
 
 MOST_HUNG = 256
-"""Calls of environments that may hang in one worker, each with separate threads, before the worker ends."""
+"""Most hanging environment calls in one worker, each with its thread, before the worker ends."""
 DRAIN_LOOK_S = 0.5
-"""Seconds between two looks at whether the groups in flight have ended."""
+"""Seconds between two checks for groups in flight."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +32,18 @@ class RolloutConfig:
     """How trajectories are made."""
 
     workers: int = free(1)
-    """Rollout workers, each with an engine of its own."""
+    """Rollout workers, each with its own engine."""
     retries: int = free(1)
-    """How often an episode is tried again after a failure outside the model, on another worker where there is one."""
+    """Retries of an episode after a failure outside the model, on another worker if possible."""
     programs: int = free(4)
-    """Programs of the model that a worker runs at once; the others wait, off the clocks of their episodes."""
+    """Model programs that a worker runs at once. The others wait, with their episodes' clocks stopped."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     limits: EpisodeLimits = field(default_factory=EpisodeLimits)
     thinking: ThinkingConfig = field(default_factory=ThinkingConfig)
 
     @property
     def processes(self) -> int:
-        """How many processes compute the passes of all engines."""
+        """Engine processes of all workers."""
         return self.workers * self.engine.processes
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class RolloutConfig:
 
 
 class RolloutWorker:
-    """Runs groups of episodes and takes new weights while they run."""
+    """Runs groups of episodes, and loads new weights meanwhile."""
 
     def __init__(self, config: RolloutConfig, *, seed: int) -> None:
         self._config = config
@@ -76,13 +76,12 @@ class RolloutWorker:
     async def start(
         self, model_dir: str, version: int, record_experts: bool = False, sleeps: bool = False
     ) -> WeightVersion:
-        """Start the engine on a model directory, whose weights count as `version`; returns what it confirms.
+        """Start the engine on a model directory, whose weights count as `version`. Return the version that it confirms.
 
-        With `record_experts` it records the experts that it chooses, or raises `ValueError` where it can't. One that `sleeps`
-        shares its device.
+        With `record_experts` it records expert choices; raises `ValueError` if it can't. With `sleeps` it shares its
+        device.
         """
-        # Imported here, in the worker's own process: vLLM takes 10 to 20 s to import, and whoever only names this class
-        # (the driver, a test with another engine) does not need it.
+        # Imported in the worker's process only: vLLM takes 10 to 20 s to import.
         from temper.rollout.engines.vllm_engine import VllmEngine
 
         tokenizer = load_tokenizer(Path(model_dir))
@@ -117,10 +116,10 @@ class RolloutWorker:
     async def run_group(
         self, ticket: Ticket, samples: int, attempt: int = 0, partial: PartialGroup | None = None
     ) -> Group:
-        """Return `samples` answers to the ticket's task, made concurrently; a later attempt samples others.
+        """Return `samples` answers to the ticket's task, sampled concurrently. Each attempt has its own seeds.
 
-        `partial` is the part of this attempt from another process: its episodes continue from there. Raises `WorkerDied`
-        after the groups in flight if too many calls of environments hang: their threads end with the process alone.
+        Episodes in `partial` continue from there. Raises `WorkerDied` if too many environment calls hang, after the groups
+        in flight: only the end of the process ends their threads.
         """
         if self._runner is None:
             raise RuntimeError("the rollout worker has no engine yet; call start() first")
@@ -138,11 +137,11 @@ class RolloutWorker:
             self._attempts.remove(running)
 
     async def groups_in_flight(self) -> list[PartialGroup]:
-        """Return what there is of the groups in flight, for other processes to go on with."""
+        """Return the groups in flight, for other processes to continue."""
         return [running.to_partial() for running in self._attempts]
 
     async def sample_bare(self, prompts: list[tuple[int, ...]], max_tokens: int) -> int:
-        """Sample one turn for each prompt, without episodes or environments; returns the tokens. For measurement."""
+        """Sample one turn per prompt, without episodes. Return the number of tokens. For measurement."""
         turns = (
             self._started.generate(TurnRequest(prompt_ids=ids, max_tokens=max_tokens, seed=n))
             for n, ids in enumerate(prompts)
@@ -158,12 +157,12 @@ class RolloutWorker:
         return await self._started.memory_usage()
 
     async def load_weights(self, manifest: WeightManifest, offer: object, number: int) -> WeightVersion:
-        """Serve pushed weights by their offer, as engine `number`; returns the version that the engine confirms."""
+        """Load a push by its offer, as engine `number`. Return the version that the engine confirms."""
         with self._changing():
             return await self._started.load_weights(manifest, offer, number=number)
 
     async def load_checkpoint(self, directory: str, version: int) -> WeightVersion:
-        """Serve the weights of a model directory, which count as `version`; returns what the engine confirms."""
+        """Load a model directory, whose weights count as `version`. Return the version that the engine confirms."""
         with self._changing():
             return await self._started.load_checkpoint(Path(directory), WeightVersion(step=version))
 
@@ -180,11 +179,10 @@ class RolloutWorker:
         return stats if self._runner is None else replace(stats, hung_calls=self._runner.hung_calls)
 
     async def heartbeat(self) -> Heartbeat:
-        """Return the worker's signs of life, once its engine has answered too: one that hangs is silent as a whole.
+        """Return the worker's heartbeat, once its engine has answered. If the engine hangs, so does this call.
 
-        An engine that loads weights, falls asleep or wakes answers nothing meanwhile: it counts as one that gets on where it
-        is seen at work. One that is asleep answers, and has nothing to get done. A call of an environment that has time left
-        is work.
+        An engine that changes its weights or its sleep does not answer. It makes progress if its processes use CPU time. A
+        sleeping engine counts as making progress, and so does an environment call within its time limit.
         """
         if self._engine is not None and self._changes:
             await self._engine.wait_for_progress()
@@ -196,11 +194,11 @@ class RolloutWorker:
         return self._progress_counter.heartbeat()
 
     async def died(self) -> None:
-        """Wait for as long as the engine lives, then raise `WorkerDied`."""
+        """Wait until the engine's process ends, then raise `WorkerDied`."""
         await self._started.died()
 
     async def isolation(self) -> str:
-        """Return what the sandbox of this worker's machine isolates; raises `SandboxError` where that is too little."""
+        """Return the isolation of this machine's sandbox. Raises `SandboxError` if it is too weak."""
         return await asyncio.to_thread(sandbox_report)
 
     async def close(self) -> None:

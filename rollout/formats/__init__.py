@@ -1,1 +1,1 @@
-"""How a model's family writes thoughts and tool calls, and what ends its turns; found out by its chat template."""
+"""The format of a model family: reasoning, tool calls and turn ends, detected from its chat template."""

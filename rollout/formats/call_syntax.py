@@ -1,9 +1,8 @@
-"""How tool calls are written, and the strict reading of what a model wrote.
+"""Syntaxes of tool calls, and the strict parser of a model's calls.
 
-A syntax is declared in the notation of transformers' response templates (the field `tool_calls`: where a call opens and
-closes, how its content is read, what becomes of it). Their `parse_response` does not say whether a call was closed, stops at
-the first that can't be read and passes over what stands between arguments; a model in training must be told. So the patterns
-and the readers of contents are theirs, and the walk over the text is here.
+A syntax uses the notation of transformers' response templates (field `tool_calls`: opening, closing, content parser). Their
+`parse_response` does not report unclosed calls, stops at the first unreadable one and skips text between arguments. A model
+in training needs these errors. So this module uses their patterns and content parsers, and walks over the text itself.
 """
 
 import ast
@@ -23,14 +22,14 @@ from temper.envs.core.turn_text import BadCall, Call, call_of
 from temper.rewards.json_answers import object_of
 
 WHOLE_NUMBER = re.compile(r"-?[0-9]{1,4300}")
-"""As long as Python reads one, here and in JSON."""
+"""Longest integer that Python parses."""
 WORDS = {"true": True, "false": False, "True": True, "False": False, "null": None, "None": None}
-"""As templates write them: JSON's words and Python's."""
+"""Constants in JSON and in Python, which templates mix."""
 UNREAD = object()
 
 
 def properties_of(tools: Sequence[Tool], name: str) -> Mapping[str, Any]:
-    """Return the schemas of a tool's arguments by name; none for a tool that is not offered."""
+    """Return the schemas of a tool's arguments by name; none for an unknown tool."""
     for tool in tools:
         function = tool.get("function", tool)
         if function.get("name") == name:
@@ -41,9 +40,9 @@ def properties_of(tools: Sequence[Tool], name: str) -> Mapping[str, Any]:
 
 
 def typed(text: str, schema: Any) -> Any:
-    """Return the value that a text stands for: of the first type of its schema that it can be, else the text itself.
+    """Return the value of a text: of the first matching type in its schema, else the text.
 
-    Without a schema it is parsed as JSON. If that fails, it is a text.
+    Without a schema it is parsed as JSON, else it is a text.
     """
     kinds = _kinds(schema)
     for kind in kinds or ("null", "boolean", "number", "object", "array", "text"):
@@ -54,7 +53,7 @@ def typed(text: str, schema: Any) -> Any:
 
 
 def _kinds(schema: Any) -> tuple[str, ...]:
-    """Return the types that a JSON schema allows, in its order."""
+    """Return the types that a JSON schema allows, in order."""
     if not isinstance(schema, Mapping):
         return ()
     named = schema.get("type")
@@ -65,7 +64,7 @@ def _kinds(schema: Any) -> tuple[str, ...]:
 
 
 def _read(text: str, kind: str) -> Any:
-    """Return a text as a value of one type, `UNREAD` where it is none."""
+    """Return the text as a value of this type, or `UNREAD`."""
     bare = text.strip()
     match kind:
         case "string":
@@ -101,11 +100,11 @@ def _container(text: str, kind: type) -> Any:
 
 
 JSON_WORDS = {"true": True, "false": False, "null": None}
-"""Names that some templates write for values, as JSON has them."""
+"""Names of constants in some templates, with their JSON values."""
 
 
 def calls_as_json(text: str) -> str:
-    """Return a list of calls as JSON: their names, and arguments by name. Raises `ValueError` for what is none."""
+    """Return a list of calls as JSON: name, and arguments by name. Raises `ValueError` if it can't be parsed."""
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, MemoryError) as error:
@@ -127,7 +126,7 @@ def _call(node: ast.expr) -> dict[str, Any]:
 
 
 def _value(node: ast.expr) -> Any:
-    """Return a literal; `json` refuses what is none of JSON's."""
+    """Return a literal's value. `json` refuses values that JSON does not have."""
     if isinstance(node, ast.Name) and node.id in JSON_WORDS:
         return JSON_WORDS[node.id]
     if isinstance(node, ast.List):
@@ -142,7 +141,7 @@ def _value(node: ast.expr) -> Any:
 
 Field = Mapping[str, Any]
 CLOSING_TAGS = regex.compile(r"(?:</[\w-]+>|\s)*")
-"""What may stand in a call beside its arguments."""
+"""Tags that a call may contain besides its arguments."""
 JSON = json.JSONDecoder()
 WHITESPACE = regex.compile(r"[ \t\n\r]*")
 NOT_CLOSED = "error: tool call not closed"
@@ -153,10 +152,10 @@ UNREADABLE = "error: tool call can't be read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
-    """One way to write tool calls: `mark` finds where each begins, `region` reads one of them, or a list of them.
+    """A syntax of tool calls. `mark` finds the start of each, `region` parses one call or a list.
 
-    `bare` calls have no mark of their own: an answer that begins like one is one, where tools are offered. `as_json` makes
-    JSON of what stands between opening and closing, where that is not; it raises `ValueError` for what it can't read.
+    `bare` calls have no mark: with tools offered, an answer that starts like a call is one. `as_json` converts the content
+    to JSON and raises `ValueError` if it can't.
     """
 
     name: str
@@ -166,13 +165,13 @@ class CallSyntax:
     as_json: Callable[[str], str] | None = None
 
     def read(self, answer: str, tools: Sequence[Tool]) -> tuple[tuple[Call | BadCall, ...], str]:
-        """Return the calls of an answer in order, unreadable ones as `BadCall`, and the answer without them."""
+        """Return the calls of an answer in order, unreadable ones as `BadCall`, and the remaining text."""
         if self.bare and not tools:
             return (), answer
         starts: list[int] = []
         inside = 0
         for found in self.mark.finditer(answer):
-            if found.start() >= inside:  # else a string of a call's arguments mentions the mark
+            if found.start() >= inside:  # else the mark is in a string argument of a call
                 starts.append(found.start())
                 inside = self._json_end(answer, found.start())
         if not starts:
@@ -186,7 +185,7 @@ class CallSyntax:
         return tuple(calls), said
 
     def _block(self, block: str, tools: Sequence[Tool]) -> tuple[Sequence[Call | BadCall], str]:
-        """Read what begins at a mark; returns the calls and what follows their closing."""
+        """Parse the block at a mark. Return its calls and the text after its closing."""
         opened = self.region.open_re.match(block)
         inner = block[opened.end() :] if opened else block
         closed = self.region.close_re.search(inner, max(0, self._json_end(block, 0) - (len(block) - len(inner))))
@@ -199,7 +198,7 @@ class CallSyntax:
         return self._calls(inner[: closed.start()], captures, tools), rest
 
     def _json_end(self, text: str, start: int) -> int:
-        """Return the end of the JSON of the call that begins at `start`, or `start` if no JSON follows its opening."""
+        """Return the end of the JSON of the call at `start`, or `start` without one."""
         opened = self.region.open_re.match(text, start)
         if opened is None or self.region.content != "json":
             return start
@@ -217,7 +216,7 @@ class CallSyntax:
         return [self._call(one, captures, tools) for one in bodies]
 
     def _bodies(self, body: str) -> list[str]:
-        """Return the bodies of single calls: a syntax may have a list of them between its opening and its closing."""
+        """Return the bodies of single calls. A block may hold a list of them."""
         if not self.region.transform_each:
             return [body]
         listed = parse_content(body, self.region.content, self.region.content_args)
@@ -239,7 +238,7 @@ class CallSyntax:
         return _checked(made[0] if isinstance(made, list) else made, tools, untyped=untyped)
 
     def _holds_arguments_only(self, body: str) -> bool:
-        """Walk from argument to argument: a search for them all takes the square of a text that opens them and closes none."""
+        """Check one argument after the other. A search for all is quadratic in a text that opens them and closes none."""
         argument = regex.compile(self.region.content_args["tag_pattern"], flags=regex.DOTALL)
         at = 0
         while (at := CLOSING_TAGS.match(body, at).end()) < len(body):
@@ -270,10 +269,10 @@ def declared_syntax(
     bare: bool = False,
     as_json: Callable[[str], str] | None = None,
 ) -> CallSyntax:
-    """Return a syntax that is declared in the notation of response templates.
+    """Return a syntax declared in the notation of response templates.
 
-    `mark` is a pattern of what a call begins with, however it goes on; without one only what opens a call whole is one.
-    Raises `ValueError` for a declaration that is none, and where nothing closes a call.
+    `mark` is a pattern of the start of a call, complete or not. By default it is the whole opening. Raises `ValueError` for
+    an invalid declaration, and for one without a closing.
     """
     template = load_response_template({"start_anchor": "-", "fields": {"tool_calls": dict(field)}})
     region = template.fields["tool_calls"]

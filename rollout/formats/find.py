@@ -1,13 +1,10 @@
-"""The format of a tokenizer's family, found out by what its chat template renders.
+"""Detects the format of a tokenizer's family from the output of its chat template.
 
-In this order: what the tokenizer's configuration declares (`end_of_turn`, `thinking_tags`, `tool_calls`; a run writes
-`model.end_of_turn`, `model.thinking_tags` and `model.tool_calls` there), its own `response_template`, then the entry of
-`CALL_SYNTAXES` that reads the calls which the template rendered as they were given. vLLM's parsers are not asked:
-they forgive what a model in training must be told, and take as long to load as an engine.
+For tool calls the order is: the tokenizer's declarations (`end_of_turn`, `thinking_tags`, `tool_calls`, which a run writes
+from `model.*`), its `response_template`, then the entry of `CALL_SYNTAXES` that parses the rendered probe calls exactly.
+vLLM's parsers are not used: they accept errors that a model in training must see, and load slowly.
 
-How the families write thoughts and tool calls. A new family is an entry of one of these lists.
-
-Which entry is a model's is found out by what its chat template renders, not by its name.
+A new family is a new entry in one of these lists. Its name plays no role.
 """
 
 import json
@@ -40,7 +37,7 @@ from temper.rollout.formats.messages import (
 from temper.rollout.formats.turn_format import CALL, CHANNEL_TAGS, END, NEXT_MESSAGE, RETURN, TURN_ENDS, TurnFormat
 
 WIDE_BAR, WIDE_SPACE = "\uff5c", "\u2581"
-"""What DeepSeek's tags have in place of `|` and a space."""
+"""DeepSeek's tags use these instead of `|` and a space."""
 THINKING_TAGS = (
     OWN_TAGS,
     Tags(opening="<|channel>thought", closing="<channel|>"),
@@ -202,11 +199,11 @@ CALL_SYNTAXES: tuple[CallSyntax, ...] = (
 
 BRACKETS = re.compile(r"<[^<>]+>|\[[^\[\]]+\]")
 USUAL_CLOSING = "\n{tag}\n\n"
-"""What closes a thought where the template shows none."""
+"""Closing of thinking if the template shows none."""
 
 
 def find_format(tokenizer: PreTrainedTokenizerBase) -> TurnFormat:
-    """Return the format of a tokenizer. Raise `ValueError` where nothing that is one token ends a turn."""
+    """Return the format of a tokenizer. Raise `ValueError` if no single token ends a turn."""
     field, between = _find_reasoning_field(tokenizer)
     tags = _tags(tokenizer, between)
     if tags == CHANNEL_TAGS:
@@ -251,7 +248,7 @@ def _channels(tokenizer: PreTrainedTokenizerBase, field: str | None) -> TurnForm
 
 
 def _find_reasoning_field(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, tuple[str, str]]:
-    """Return the field from which the template writes a thought, and what it writes before and behind it."""
+    """Return the message field that the template writes as reasoning, and the text before and after it."""
     for field in REASONING_FIELDS:
         for message in (SPOKEN, probe_message(1), probe_message(1, as_text=True)):
             text = render(tokenizer, [ASKED, {**message, field: REASONING_MARK}], tools=PROBE_TOOLS)
@@ -262,7 +259,7 @@ def _find_reasoning_field(tokenizer: PreTrainedTokenizerBase) -> tuple[str | Non
 
 
 def _tags(tokenizer: PreTrainedTokenizerBase, between: tuple[str, str]) -> Tags | None:
-    """Return the tags of a thought: declared, or those that the template writes; None for a model without any."""
+    """Return the thinking tags, declared or from the template; None for a model that does not think."""
     given = tokenizer.init_kwargs.get("thinking_tags")
     if given is not None:
         if (
@@ -285,13 +282,13 @@ def _tags(tokenizer: PreTrainedTokenizerBase, between: tuple[str, str]) -> Tags 
 
 
 def _in(template: str, tag: str) -> bool:
-    """Return whether a template knows a tag; of one that is more than its first brackets these are enough."""
+    """Return whether a template contains a tag. The first brackets of a longer tag are enough."""
     found = BRACKETS.match(tag)
     return (found[0] if found else tag) in template
 
 
 def _closing(tags: Tags | None, between: tuple[str, str]) -> str:
-    """Return what closes a thought: what the template writes there, with the white space behind the tag."""
+    """Return the closing of thinking as the template writes it, with the white space after the tag."""
     if tags is None:
         return ""
     before, closed, after = between[1].partition(tags.closing)
@@ -301,7 +298,7 @@ def _closing(tags: Tags | None, between: tuple[str, str]) -> str:
 
 
 def _spoken_modes(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
-    """Return what a system message has to say so that turns are opened with a thought, and without; "" where nothing."""
+    """Return the system texts that switch thinking on and off; "" if none is needed."""
     asked: Message = {"role": "user", "content": SAID}
 
     def opening(text: str = "", *, thinks: bool = True) -> str:
@@ -321,7 +318,7 @@ def _spoken_modes(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
 def _calls(
     tokenizer: PreTrainedTokenizerBase, tags: Tags | None, *, as_text: bool
 ) -> tuple[CallSyntax | None, str, str]:
-    """Return how tool calls are written, or why that is not known, and what the template writes behind a turn of calls."""
+    """Return the syntax of tool calls or the reason for none, and the text after a turn of calls."""
     text = _call_text(tokenizer, tags, 1, as_text=as_text)
     if text is None:
         return None, "the chat template can't render tool calls", ""
@@ -338,13 +335,13 @@ def _calls(
 
 
 def _own_syntax(template: Any) -> Sequence[CallSyntax]:
-    """Return the syntax of the calls that a tokenizer's own response template declares, where it does."""
+    """Return the call syntax in a tokenizer's response template, if there is one."""
     field = (template.get("fields") or {}).get("tool_calls") if isinstance(template, Mapping) else None
     return [declared_syntax("response_template", field)] if field is not None else []
 
 
 def named_syntax(given: Any) -> CallSyntax:
-    """Return the syntax that `model.tool_calls` names, or declares. Raise `ValueError` for what does neither."""
+    """Return the syntax that `model.tool_calls` names or declares. Raise `ValueError` for an invalid value."""
     if not isinstance(given, Mapping):
         raise ValueError(f"model.tool_calls={given!r}: give a format, or a declaration of one")
     if "format" not in given:
@@ -359,7 +356,7 @@ def named_syntax(given: Any) -> CallSyntax:
 
 
 def _call_text(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, count: int, *, as_text: bool) -> str | None:
-    """Return the template's text of a turn with probe calls, a tool's answers behind it; None where it can't be rendered."""
+    """Return the template's text of a turn with probe calls and the text after it; None if it can't be rendered."""
     said = [ASKED, probe_message(count, as_text=as_text)]
     text = render(tokenizer, [*said, *tool_answers(count)], tools=PROBE_TOOLS) or render(
         tokenizer, said, tools=PROBE_TOOLS
@@ -367,7 +364,7 @@ def _call_text(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, count: int
     prompt = render(tokenizer, [ASKED], tools=PROBE_TOOLS, open_turn=True)
     if text is None or prompt is None:
         return None
-    if tags is not None and tags.opening in prompt:  # a turn without a thought may begin with another tag
+    if tags is not None and tags.opening in prompt:  # a turn without reasoning may begin with another tag
         prompt = prompt[: prompt.rindex(tags.opening)]
     turn = strip_common_prefix(text, prompt)
     return turn if tags is None else turn.partition(tags.closing)[2] or turn
@@ -376,13 +373,13 @@ def _call_text(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, count: int
 def _reads(
     tokenizer: PreTrainedTokenizerBase, syntax: CallSyntax, tags: Tags | None, count: int, *, as_text: bool
 ) -> str | None:
-    """Return what stands behind the calls where a syntax reads those of the probe exactly; None where it does not."""
+    """Return the text after the calls if a syntax parses the probe calls exactly, else None."""
     text = _call_text(tokenizer, tags, count, as_text=as_text)
     if text is None:
         return None
     wanted = tuple(Call(name=name, arguments=arguments) for name, arguments in PROBE_CALLS[:count])
     ends = [len(text), *(text.find(token) for token in _turn_ends(tokenizer) if token in text)]
-    for whole in (text, text[: min(ends)]):  # a syntax that ends with the turn reads no more than the turn
+    for whole in (text, text[: min(ends)]):  # a syntax that ends with the turn parses only the turn
         calls, said = syntax.read(whole, PROBE_TOOLS)
         if calls == wanted:
             before = syntax.mark.search(whole).start()
@@ -391,7 +388,7 @@ def _reads(
 
 
 def _turn_ends(tokenizer: PreTrainedTokenizerBase) -> tuple[str, ...]:
-    """Return what ends a turn of plain text: the first token behind it, or the eos where it follows at once."""
+    """Return the end of a turn of plain text: the first token after it, or the eos token if that follows directly."""
     text = render(tokenizer, [ASKED, SPOKEN, ASKED])
     if text is None or SAID not in text:
         raise ValueError("the chat template can't render a question, an answer and a question, each as text")
@@ -410,7 +407,9 @@ def _end_at(tokenizer: PreTrainedTokenizerBase, tail: str) -> tuple[str, ...]:
 
 
 def _ends(tokenizer: PreTrainedTokenizerBase, end_of_calls: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what the template writes behind a turn, and what ends a turn that is sampled: declared, or that and the eos."""
+    """Return the template's text after a turn, and the tokens that end a sampled turn: declared, or that text's token and
+    eos.
+    """
     written = tuple(dict.fromkeys((*_turn_ends(tokenizer), *_end_at(tokenizer, end_of_calls))))
     given = tokenizer.init_kwargs.get("end_of_turn")
     if given is not None:
@@ -445,11 +444,9 @@ GENERATION = "generation_config.json"
 
 
 def generation_text(model: Path, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the file of a model directory, all else as it is there, with the ids that end a turn in front of those there.
+    """Return a model directory's generation configuration with the end-of-turn ids first.
 
-    Ends that are declared of the model stand alone.
-
-    Raises `ValueError` where the file that is there can't be read.
+    Declared ends replace the file's ids. Raises `ValueError` if the file can't be read.
     """
     path = model / GENERATION
     try:

@@ -1,4 +1,4 @@
-"""Messages as a family's chat template wants them, and the parts of a turn that it writes, found by rendering probes."""
+"""Messages in the form that a chat template needs, and probes for its format."""
 
 import json
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from temper.envs.core.task import Message, Tool
 from temper.rollout.formats.turn_format import TurnFormat
 
 SAID, REASONING_MARK = "temper-mark", "temper-thought"
-"""Stand for the text of an assistant, and for its thought."""
+"""Placeholders for an assistant's text and reasoning."""
 REASONING = "reasoning_content"
-"""The field in which messages of ours have their thought."""
+"""Field of Temper's messages for reasoning."""
 ASKED: Message = {"role": "user", "content": "-"}
 SPOKEN: Message = {"role": "assistant", "content": SAID}
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-"""Where templates look for the thought of a message."""
+"""Fields in which templates read reasoning."""
 PROBE_TOOLS: tuple[Tool, ...] = tuple(
     {
         "type": "function",
@@ -41,23 +41,23 @@ PROBE_CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("probe_first", {"text": SAID, "count": 7}),
     ("probe_second", {"text": "75001", "count": -1, "items": ["a", "b c"]}),
 )
-"""Two calls; a number that is text shows whether the types of arguments are kept."""
+"""Two calls. A number as text shows whether argument types are kept."""
 SPOKEN_MODES = (("/think", "/no_think"),)
-"""Texts in a system message that switch thinking on and off with templates which know none of `thinking_variables`."""
+"""System texts that switch thinking on and off, for templates without `thinking_variables`."""
 
 
 def thinking_variables(*, thinks: bool) -> dict[str, bool]:
-    """Return the variables by which templates switch thinking: that of Qwen 3 and most, and that of DeepSeek V3.1."""
+    """Return the template variables that switch thinking, of Qwen 3 and most others, and of DeepSeek V3.1."""
     return {"enable_thinking": thinks, "thinking": thinks}
 
 
 def call_id(number: int) -> str:
-    """Return the id of a turn's call; some templates take nothing else than nine letters and digits."""
+    """Return a call id. Some templates accept only nine letters and digits."""
     return f"call{number:05d}"
 
 
 def probe_message(count: int, *, as_text: bool = False) -> Message:
-    """Return an assistant's message with so many of the probe's calls; with `as_text` their arguments are JSON texts."""
+    """Return an assistant message with `count` probe calls. With `as_text` their arguments are JSON text."""
     calls = []
     for number, (name, arguments) in enumerate(PROBE_CALLS[:count]):
         given = json.dumps(arguments) if as_text else arguments
@@ -66,7 +66,7 @@ def probe_message(count: int, *, as_text: bool = False) -> Message:
 
 
 def tool_answers(count: int) -> list[Message]:
-    """Return the answers of tools to so many of the probe's calls."""
+    """Return the tools' answers to `count` probe calls."""
     return [
         {"role": "tool", "tool_call_id": call_id(number), "name": PROBE_CALLS[number][0], "content": "-"}
         for number in range(count)
@@ -81,7 +81,7 @@ def render(
     thinks: bool = True,
     open_turn: bool = False,
 ) -> str | None:
-    """Return the messages as the template renders them, or None if it can't."""
+    """Return the rendered messages, or None if the template fails."""
     try:
         return str(
             tokenizer.apply_chat_template(
@@ -97,7 +97,7 @@ def render(
 
 
 def strip_common_prefix(text: str, other: str) -> str:
-    """Return the part of a text behind what it has in common with the beginning of another."""
+    """Return `text` without the prefix that it shares with `other`."""
     count = next(
         (number for number, (one, two) in enumerate(zip(text, other, strict=False)) if one != two),
         min(len(text), len(other)),
@@ -106,14 +106,14 @@ def strip_common_prefix(text: str, other: str) -> str:
 
 
 def token_at(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
-    """Return the single token, such as a special one, that begins a text after white space, or ""."""
+    """Return the single token at the start of a text, after white space, or ""."""
     bare = text.lstrip()
     known = {*tokenizer.get_added_vocab(), *tokenizer.all_special_tokens}
     return max((token for token in known if token.strip() and bare.startswith(token)), key=len, default="")
 
 
 def prepare_messages(messages: Sequence[Message], form: TurnFormat) -> list[Message]:
-    """Return messages with what the template needs: thoughts where it looks for them, ids that tie answers to calls."""
+    """Return messages with reasoning in the template's field, and with ids that tie answers to calls."""
     done: list[Message] = []
     calls: list[dict[str, Any]] = []
     answered = 0
@@ -135,7 +135,7 @@ def prepare_messages(messages: Sequence[Message], form: TurnFormat) -> list[Mess
 
 
 def set_mode(messages: Sequence[Message], text: str) -> list[Message]:
-    """Return messages whose first, the system's, says in what mode they are answered; as they are where `text` is empty."""
+    """Return messages whose system message contains `text`, which sets the mode."""
     if not text:
         return list(messages)
     if not messages or messages[0].get("role") != "system":
@@ -144,7 +144,7 @@ def set_mode(messages: Sequence[Message], text: str) -> list[Message]:
 
 
 def with_line(message: Message, text: str) -> Message:
-    """Return a message with one more line at its end, be its content text or a list of parts."""
+    """Return a message with one more line. Its content may be text or a list of parts."""
     content = message["content"]
     said = [*content, {"type": "text", "text": text}] if isinstance(content, list) else f"{content}\n{text}"
     return {**message, "content": said}
@@ -172,9 +172,9 @@ def _answer(message: Message, call: dict[str, Any]) -> Message:
 
 
 def one_call_a_turn(messages: Sequence[Message]) -> list[Message]:
-    """Return messages in which no turn that is answered has several calls: each is made after the one before it was answered.
+    """Return messages with one call per turn: each call follows the answer to the one before.
 
-    The thought and the text of such a turn stand with its first call.
+    The reasoning and the text stay with the first call.
     """
     done: list[Message] = []
     waiting: list[dict[str, Any]] = []

@@ -1,12 +1,12 @@
-"""What is known of a model's family, and the one reading of its turns.
+"""The format of a model family, and the parser of its turns.
 
-The turns of gpt-oss (OpenAI's Harmony format): messages on the channels analysis, commentary and final.
+Turns of gpt-oss (OpenAI's Harmony format) have messages on the channels analysis, commentary and final:
 
-    <|channel|>analysis<|message|>THOUGHT<|end|><|start|>assistant<|channel|>final<|message|>ANSWER<|return|>
+    <|channel|>analysis<|message|>REASONING<|end|><|start|>assistant<|channel|>final<|message|>ANSWER<|return|>
     <|start|>assistant to=functions.NAME<|channel|>commentary json<|message|>{ARGUMENTS}<|call|>
 
-The prompt has written the first `<|start|>assistant`; `<|return|>` and `<|call|>` end a turn, `<|end|>` a message in it. A
-call may name who it is for before its channel or behind it. Text for the user in such a turn is on commentary.
+The prompt contains the first `<|start|>assistant`. `<|return|>` and `<|call|>` end a turn, `<|end|>` ends a message. A call
+may name its recipient before or after its channel. Text for the user in such a turn is on commentary.
 """
 
 import re
@@ -25,17 +25,17 @@ START, CHANNEL, MESSAGE, END, RETURN, CALL = (
 )
 CHANNEL_TAGS = Tags(opening=f"{CHANNEL}analysis{MESSAGE}", closing=END)
 NEXT_MESSAGE = f"{END}{START}assistant"
-"""What closes a thought: the model then chooses between an answer and a call."""
+"""End of thinking. The model then chooses between an answer and a call."""
 TURN_ENDS = (RETURN, CALL)
 HEAD = re.compile(r"(?:<\|start\|>assistant)?(?P<head>.*?)<\|message\|>(?P<body>.*)", re.DOTALL)
 HEAD_TAG = re.compile(r"<\|(?:start|channel|message)\|>")
-"""None stands in an answer: it would be another message, to which nothing led over."""
+"""An answer may not contain one: it would be an unannounced message."""
 NAME = re.compile(r"\bto=(?:functions\.)?([^\s<]+)")
 ON_CHANNEL = re.compile(r"<\|channel\|>(\w+)")
 
 
 def read_channels(text: str, *, thinks: bool) -> ParsedTurn:
-    """Read a turn of channels; without thinking there may be no analysis."""
+    """Parse a turn of channels. Without thinking it may have no analysis."""
     thoughts, answers, beside, asked = [], [], [], []
     calls: list[Call | BadCall] = []
     well_formed, over = True, False
@@ -75,20 +75,19 @@ def read_channels(text: str, *, thinks: bool) -> ParsedTurn:
 
 
 OPENING_TOKENS = 64
-"""How many tokens before a turn are read for the opening of its thought."""
+"""Number of tokens before a turn in which the opening of its thinking is searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFormat:
-    """How a model thinks, calls and ends its turns; `find_format` finds it out for a tokenizer.
+    """The format of a model's reasoning, tool calls and turn ends. See `find_format`.
 
-    `tags` are those of a thought, None for a model that does not think, `closing` is the text that closes one by force, and
-    `reasoning_field` the field of a message that the template writes as the thought, None where it writes none. `ends` are
-    the tokens that end a turn, `end_ids` their ids; `parted_by` is what the template writes between a turn and the next
-    message, behind one of calls the last of them, and `behind_answer` what stands between an answer and that. `calls` is
-    how tool calls are written, None where `no_calls` says why there are none; with `parallel` a turn may have several.
-    `arguments_as_text` says that the template takes arguments as JSON texts. `think` and `no_think` are what a system message
-    has to say in either mode, "" where the template opens the turn so without. `channels` is the format of gpt-oss.
+    `tags` enclose reasoning; None if the model does not think. `closing` ends thinking by force. `reasoning_field` is the
+    message field that the template writes as reasoning, or None. `ends` are the tokens that end a turn, with ids `end_ids`.
+    `parted_by` is the text between a turn and the next message; after calls, the last entry. `behind_answer` is the text
+    between an answer and that. `calls` is the call syntax; None for the reason `no_calls`. `parallel`: a turn may have
+    several calls. `arguments_as_text`: the template needs arguments as JSON text. `think` and `no_think` are the system
+    texts of both modes, or "". `channels`: the format of gpt-oss.
     """
 
     name: str
@@ -112,10 +111,9 @@ class TurnFormat:
         return self.channels or self.calls is not None
 
     def parse(self, text: str, *, thinks: bool, tools: Sequence[Tool] = (), opened: bool = True) -> ParsedTurn:
-        """Read a turn, without what ended it: thought, answer and calls, and whether each has the form that it should have.
+        """Parse a turn, without its end: reasoning, answer and calls, and whether each is well formed.
 
-        `opened` says whether the prompt has opened the thought. The schemas of `tools` give the arguments of calls their
-        types, where the family writes none.
+        `opened`: the prompt has opened the thinking. The schemas of `tools` give argument types if the family writes none.
         """
         if self.channels:
             return read_channels(text, thinks=thinks)
@@ -134,10 +132,10 @@ class TurnFormat:
 
 
 def opens_thinking(tokenizer: PreTrainedTokenizerBase, tags: Tags | None, context_ids: Sequence[int]) -> bool:
-    """Return whether the ids before a turn have opened its thought; else the model itself does, or answers at once."""
+    """Return whether the context of a turn ends with the opening of thinking."""
     return tags is not None and _ends_with(tokenizer, tags.opening, tuple(context_ids[-OPENING_TOKENS:]))
 
 
-@lru_cache(maxsize=4096)  # asked several times of each turn, and alike for the answers to one task
+@lru_cache(maxsize=4096)  # called several times per turn, with equal prompts within a group
 def _ends_with(tokenizer: PreTrainedTokenizerBase, opening: str, ids: tuple[int, ...]) -> bool:
     return str(tokenizer.decode(list(ids), skip_special_tokens=False)).rstrip().endswith(opening)
