@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from temper.envs.core.bounds import not_negative, one_of, positive
 from temper.envs.core.setting import free, immutable, scheduled
@@ -63,7 +63,13 @@ class OptimConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """Low-rank adapters of the linear layers, trained instead of the weights. Engines compute with the sum of both."""
+    """Low-rank adapters of the linear layers, trained instead of the weights. Engines compute with the sum of both.
+
+    null trains the weights themselves.
+    """
+
+    NULL: ClassVar[dict[str, Any]] = {"rank": 0}
+    """The settings that null stands for."""
 
     rank: int = immutable(0)
     """Rank of an adapter. 0 trains the weights themselves."""

@@ -2,10 +2,13 @@
 
 import argparse
 import sys
+from difflib import get_close_matches
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from temper.orchestrator.cli.arguments import Parser
 from temper.orchestrator.cli.config_command import add_config_command
 from temper.orchestrator.cli.debug_commands import add_debug_commands
 from temper.orchestrator.cli.doctor_commands import add_doctor_commands
@@ -17,6 +20,8 @@ from temper.orchestrator.cli.push_command import add_push_command
 from temper.orchestrator.cli.run_commands import add_run_commands
 from temper.orchestrator.cli.serve_command import add_serve_command
 from temper.orchestrator.cluster.this_machine import module_folder, search_last
+from temper.orchestrator.config.keys import check_keys
+from temper.orchestrator.config.text import is_file, layered, overridden, without_plus
 
 if TYPE_CHECKING:
     from temper.orchestrator.cli.arguments import Commands
@@ -69,7 +74,7 @@ def version() -> str:
 
 def parser() -> argparse.ArgumentParser:
     """Return the argument parser, with help that teaches."""
-    root = argparse.ArgumentParser(
+    root: argparse.ArgumentParser = Parser(
         prog="temper",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -121,10 +126,25 @@ def _executed(arguments: list[str] | None) -> int:
     commands = parser()
     given, later = commands.parse_known_args(joined(sys.argv[1:] if arguments is None else arguments))
     if wrong := [text for text in later if not ("overrides" in given and is_override(text))]:
-        given.parser.error(f"unrecognized arguments: {' '.join(wrong)}")
+        near = get_close_matches(wrong[0], given.parser._option_string_actions, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        given.parser.error(f"unrecognized arguments: {' '.join(wrong)}{hint}")
     if later:  # settings behind options
         given.overrides = [*given.overrides, *later]
-    return exit_status(partial(given.execute, given))
+    return exit_status(partial(_checked, given))
+
+
+def _checked(given: argparse.Namespace) -> int:
+    """Check files and keys of the settings, then execute the command: its imports take seconds."""
+    if "overrides" in given and given.command != "doctor":  # which reports them as findings
+        given.overrides = [without_plus(text) for text in given.overrides]
+        named = str(vars(given).get("config") or vars(given).get("what") or "")
+        settings = [without_plus(named)] if "=" in named else []
+        whole = is_file(named)
+        text = layered(Path(named), given.overrides) if whole else overridden({}, [*settings, *given.overrides])
+        check_keys(text, whole=whole)
+    status: int = given.execute(given)
+    return status
 
 
 if __name__ == "__main__":

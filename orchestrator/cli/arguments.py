@@ -7,21 +7,41 @@ import argparse
 import logging
 import os
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from temper.orchestrator.config.model_source import ModelSource
 from temper.orchestrator.run.driver import OURS, VLLM_LEVEL
 from temper.orchestrator.run.folder import RunDir
 
 if TYPE_CHECKING:
+    from temper.orchestrator.config.model_source import ModelSource
+
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 RUNS = "runs"
 """Where runs lie that no configuration places."""
 LEFT = ("config.yaml", "manifest.json", "metrics.jsonl", "status.json", "trajectories", "eval")
 """What tells the folder of a run, or of an evaluation, from others."""
+DATA_OPTION = (
+    """rows: a file, a folder, a name on the hub, or YAML as in '{path: openai/gsm8k, config: main, split: test}'"""
+)
 LEVELS = ("debug", "info", "warning", "error")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that suggests a near name for a wrong one, and may make its epilog when it shows its help."""
+
+    def format_help(self) -> str:
+        if callable(self.epilog):
+            self.epilog = self.epilog()
+        return super().format_help()
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        near = get_close_matches(str(value), map(str, action.choices or ()), n=1)
+        if near and value not in (action.choices or ()):
+            raise argparse.ArgumentError(action, f"there is no {value!r}; did you mean {near[0]!r}?")
+        super()._check_value(action, value)
 
 
 def add_command(
@@ -30,12 +50,13 @@ def add_command(
     execute: Callable[[argparse.Namespace], int],
     text: str,
     *,
-    epilog: str,
+    epilog: str | Callable[[], str],
     description: str | None = None,
 ) -> argparse.ArgumentParser:
     """Add a command whose help shows examples."""
     raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser(name, help=text, description=description or text, epilog=epilog, formatter_class=raw)
+    command = commands.add_parser(name, help=text, description=description or text, formatter_class=raw)
+    command.epilog = epilog  # type: ignore[assignment]
     command.set_defaults(execute=execute)
     return command
 
@@ -120,8 +141,10 @@ def newest_model(folder: Path) -> Path:
     return folder / newest
 
 
-def model_source(given: str, *, kinds: str) -> ModelSource:
+def model_source(given: str, *, kinds: str) -> "ModelSource":
     """Return a model directory or a name on the hub. Raise `FileNotFoundError` if it is neither, nor one of `kinds`."""
+    from temper.orchestrator.config.model_source import ModelSource
+
     source = ModelSource(path=given)
     if not (source.on_hub or (source.place / "config.json").is_file()):
         raise FileNotFoundError(f"{given} is {kinds} and no name on the hub")
@@ -130,6 +153,8 @@ def model_source(given: str, *, kinds: str) -> ModelSource:
 
 def model_directory(given: Path) -> Path:
     """Return a model directory, the folder of a name on the hub, or a run's newest model. Raise `FileNotFoundError`."""
+    from temper.orchestrator.config.model_source import ModelSource
+
     if (given / "config.json").is_file():
         return given
     if (source := ModelSource(path=str(given))).on_hub:

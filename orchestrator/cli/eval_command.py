@@ -4,10 +4,9 @@ import argparse
 import re
 from typing import TYPE_CHECKING, Any
 
-from temper.orchestrator.cli.arguments import add_command, add_screen_options, set_log_level
+from temper.orchestrator.cli.arguments import DATA_OPTION, add_command, add_screen_options, set_log_level
 from temper.orchestrator.cli.env_commands import env_lines
-from temper.orchestrator.config.schema import DATA_OPTION
-from temper.orchestrator.config.text import is_file
+from temper.orchestrator.config.text import is_file, without_plus
 from temper.orchestrator.stages.registry import HELP
 
 if TYPE_CHECKING:
@@ -71,14 +70,15 @@ ASKED_OF_SERVERS = (
     *("rollout.limits.turns", "rollout.limits.timeout_s", "rollout.retries", "rollout.programs"),
 )
 """Settings that it reads; the others are of engines of our own."""
-SETTING = re.compile(r"[\w-]+(\.[\w*-]+)*=")
+SETTING = re.compile(r"\+{0,2}[\w-]+(\.[\w*-]+)*=")
 """How an argument begins that is a setting."""
 
 
 def add_eval_command(commands: "Commands") -> None:
     """Add the command to the parser."""
-    epilog = EPILOG + env_lines()
-    command = add_command(commands, "eval", _execute, HELP["eval"], epilog=epilog, description=DESCRIPTION)
+    command = add_command(
+        commands, "eval", _execute, HELP["eval"], epilog=lambda: EPILOG + env_lines(), description=DESCRIPTION
+    )
     command.add_argument("what", nargs="?", metavar="WHAT", help="see above")
     command.add_argument("overrides", nargs="*", metavar="key=value", help="settings, as in a configuration")
     tasks = command.add_argument_group("tasks")
@@ -219,7 +219,7 @@ def _is_asked_of_servers(key: str) -> bool:
 
 def _execute(given: argparse.Namespace) -> int:
     if given.what is not None and SETTING.match(given.what):  # a server needs no WHAT
-        given.overrides, given.what = [given.what, *given.overrides], None
+        given.overrides, given.what = [without_plus(given.what), *given.overrides], None
     if given.what is None and given.url is None:
         raise ValueError("name what is to be evaluated: a YAML file, a model or a run; or a server with --url")
     require_read(given)

@@ -20,12 +20,6 @@ from temper.orchestrator.run.redaction import blanked
 from temper.orchestrator.session.status import ask_for_workers, read_status
 from temper.orchestrator.tools.inspect.status.facts import gather
 from temper.orchestrator.tools.inspect.status.terminal import facts_table
-from temper.orchestrator.tools.inspect.viewer.archive import Archive
-from temper.orchestrator.tools.inspect.viewer.loopback import open_server, serve_until_interrupt
-from temper.orchestrator.tools.inspect.viewer.page import render_page, run_facts
-from temper.orchestrator.tools.inspect.viewer.recorded_file import find_file
-from temper.orchestrator.tools.inspect.viewer.server import ViewServer
-from temper.orchestrator.tools.inspect.viewer.token_bytes import tokenizer_of_run
 from temper.orchestrator.tracking.mlflow.dashboard import runs_page, serve
 from temper.orchestrator.tracking.mlflow.tracker import find_store
 
@@ -207,6 +201,11 @@ def _untaken(folder: RunDir) -> str:
 
 
 def _view(given: argparse.Namespace) -> int:
+    from temper.orchestrator.tools.inspect.viewer.archive import Archive
+    from temper.orchestrator.tools.inspect.viewer.page import render_page, run_facts
+    from temper.orchestrator.tools.inspect.viewer.recorded_file import find_file
+    from temper.orchestrator.tools.inspect.viewer.token_bytes import tokenizer_of_run
+
     run = require_run(given.run)
     if given.out is None:
         if given.step or given.evaluation or given.against:
@@ -228,6 +227,9 @@ def _view(given: argparse.Namespace) -> int:
 
 
 def _serve(run: RunDir, port: int) -> int:
+    from temper.orchestrator.tools.inspect.viewer.loopback import open_server, serve_until_interrupt
+    from temper.orchestrator.tools.inspect.viewer.server import ViewServer
+
     server = open_server(lambda: ViewServer(run, port=port), port)
     server.archives.read_ahead()
     serve_until_interrupt(server, str(run.root))

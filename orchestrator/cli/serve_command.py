@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from temper.envs.remote.client import is_loopback
 from temper.orchestrator.cli.arguments import add_command, model_directory, path_of_run
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ def load_thinking_settings(given: Path) -> dict[str, Any]:
 
 def require_key(host: str, environment: Mapping[str, str]) -> None:
     """Raise `ValueError` where other machines could reach the server and it would ask for no key."""
+    from temper.envs.remote.client import is_loopback
+
     if not is_loopback(host) and not environment.get(KEY_VARIABLE):
         raise ValueError(
             f"--host {host} is reached from other machines, and {KEY_VARIABLE} is not set: set it to a key that clients must "

@@ -6,7 +6,6 @@ given --complete()--> all keys of every section --resolved()--> no ${...} left -
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -15,25 +14,12 @@ from pydantic_core import SchemaValidator
 
 from temper.envs.core.bounds import SettingError
 from temper.envs.data.config import DataConfig
+from temper.orchestrator.config.keys import REMOVED, unknown_key
 from temper.orchestrator.config.text import merged, parsed, resolved
 from temper.orchestrator.run.redaction import redacted
 
-DATA_OPTION = (
-    """rows: a file, a folder, a name on the hub, or YAML as in '{path: openai/gsm8k, config: main, split: test}'"""
-)
 UNSET = "???"
 """The value that is shown for a required setting without one."""
-REMOVED = ("learner.sparse_push",)
-"""Settings of earlier versions without which a run does the same: they are dropped, so that a run begun with one continues."""
-OLD_KEYS = {
-    "self_sft": "rft",
-    "chosen": "resolved",
-    "deadlines.shift_s": "deadlines.phase_s",
-    "rl.max_drops": "rl.max_replaced_groups",
-    "rl.bands.logprob_gap": "rl.bands.mismatch_abs",
-    "rl.bands.signal": "rl.bands.nonzero_advantage",
-}
-"""Settings that have a new name, by the old one. The error for an unknown key shows the new name."""
 CONFIG = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
 ORDER = {"unexpected_keyword_argument": 0, "missing": 2, "value_error": 3}
 """The order of errors by their types: wrong keys, wrong types, absent keys, checks of the classes."""
@@ -88,6 +74,8 @@ def _completed(hint: Any, value: Any, below: Any, key: str) -> Any:
     part, shape = part_of(hint)
     if part is not None and shape != "each" and isinstance(value, str) and "SHORTHAND" in vars(part):
         value = {vars(part)["SHORTHAND"]: value}
+    if part is not None and value is None and "NULL" in vars(part):
+        value = vars(part)["NULL"]
     if isinstance(value, str) and "${" in value:
         return value
     _require_shape(hint, value, key)
@@ -201,29 +189,11 @@ def _explained(found: ValidationError, config: type, under: str) -> ValueError:
     value = redacted({key: error["input"]})[key]
     if error["type"] == "unexpected_keyword_argument":
         known = [each.name for each in fields(_section(config, place[:-1]))]
-        near = get_close_matches(place[-1], known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known keys are {', '.join(known)}"
-        if new := new_key(key):
-            hint = f"use {new}"
-        return SettingError(key, value, f"unknown key {place[-1]!r}; {hint}")
+        return unknown_key(key, error["input"], known)
     if error["type"] == "missing":
         return SettingError(key, None, "must be given")
     message = error["msg"]
     return SettingError(key, value, f"{message[:1].lower()}{message[1:]}")
-
-
-def new_key(key: str) -> str | None:
-    """Return the present name of a setting of `OLD_KEYS`, or of one below it; None for any other key.
-
-    The name of a stage's instance may replace the name of the stage.
-    """
-    owner, _, rest = key.partition(".")
-    for old, new in OLD_KEYS.items():
-        if key == old or key.startswith(f"{old}."):
-            return new + key.removeprefix(old)
-        if rest and rest == old.partition(".")[2]:
-            return f"{owner}.{new.partition('.')[2]}"
-    return None
 
 
 def _section(config: type, place: list[str]) -> type:

@@ -1,5 +1,6 @@
 """Configurations as text: YAML files, one over another, `key=value` overrides, dotted keys. The home of OmegaConf."""
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from itertools import groupby
@@ -18,6 +19,11 @@ SHIPPED = Path(__file__).resolve().parents[2] / "configs"
 
 def is_file(text: str) -> bool:
     return "=" not in text and Path(text).suffix in (".yaml", ".yml")
+
+
+def without_plus(override: str) -> str:
+    """Return a setting without the `+` or `++` that Hydra puts before a new key."""
+    return re.sub(r"^\+{1,2}(?=[\w-])", "", override)
 
 
 def read_text(path: Path, overrides: list[str]) -> Any:

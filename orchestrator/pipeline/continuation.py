@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from temper.envs.core.setting import Kind, kind_of
-from temper.orchestrator.config.schema import REMOVED, new_key
+from temper.orchestrator.config.keys import REMOVED, new_key
 from temper.orchestrator.config.text import written
 from temper.orchestrator.pipeline.config import KINDS, KNOWN, Config, flat_config, save_config
 from temper.orchestrator.pipeline.data_files import MISSING, content

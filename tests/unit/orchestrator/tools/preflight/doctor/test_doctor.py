@@ -240,7 +240,7 @@ VERDICT, HANGS = "return self.end(", "return __import__('time').sleep(60) or sel
 SHORT = ("rollout.limits.total_tokens=20", "rollout.limits.turn_tokens=20")
 HUGE = [f"model.fresh.{one}" for one in ("hidden_size=65536", "intermediate_size=1048576", "pattern=----")]
 FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
-    "configuration": [(FAILURE, "'step'", "'steps'", given("configuration", "rl.step=7"))],
+    "configuration": [(FAILURE, "'step'", "rl.steps", given("configuration", "rl.step=7"))],
     "versions": [
         (FAILURE, "1 of 4 packages of lock.txt are missing: rich", "make setup", with_packages(INSTALLED)),
         (WARNING, "torch 2.13.0+cu130", "make setup", with_packages(INSTALLED | {"rich": "1.0"})),
@@ -519,7 +519,7 @@ def test_without_a_configuration_the_machine_alone_is_examined_and_a_failure_is_
     assert main(["doctor", str(Path(__file__).parents[6] / DEMO), "rl.step=7"]) == 1
     shown = capsys.readouterr().out
     assert "FAILURE configuration" in shown
-    assert "-> did you mean 'steps'?" in shown
+    assert "-> did you mean rl.steps?" in shown
     assert "1 failures" not in shown
     assert main(["doctor", "none.yaml"]) == 2
 

@@ -1,0 +1,243 @@
+"""The keys of all settings, and hints on an unknown one. Nothing here imports the code that the settings configure.
+
+The keys are read from the source of the classes that declare them, because an import of these classes takes ten seconds.
+"""
+
+import ast
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from temper.envs.core.bounds import SettingError
+from temper.orchestrator.run.redaction import redacted
+
+PACKAGE = Path(__file__).resolve().parents[2]
+REGISTRY = "temper.orchestrator.stages.registry"
+RUN_CONFIG = ("temper.orchestrator.config.run_config", "RunConfig")
+EACH = "*"
+"""The key of a section of which the configuration may hold any number, each under a name of the user."""
+Keys = dict[str, "Keys | None"]
+"""By name the keys of a section, None for a value."""
+REMOVED = ("learner.sparse_push",)
+"""Settings of earlier versions without which a run does the same: they are dropped, so that a run begun with one continues."""
+OLD_KEYS = {
+    "self_sft": "rft",
+    "sft.thoughts": "sft.reasoning",
+    "rollout.thought": "rollout.thinking",
+    "supervision.pulse_s": "supervision.heartbeat_s",
+    "learner.threads_beside": "learner.threads_during_generation",
+    "model.thought_tags": "model.thinking_tags",
+    "eval.no_thought": "eval.no_thinking",
+    "rl.thinking.no_thought": "rl.thinking.no_thinking",
+    "rl.loss.malformed_thought": "rl.loss.malformed_thinking",
+    "rl.shaping.thought_length": "rl.shaping.thinking_length",
+    "chosen": "resolved",
+    "deadlines.shift_s": "deadlines.phase_s",
+    "rl.max_drops": "rl.max_replaced_groups",
+    "rl.bands.logprob_gap": "rl.bands.mismatch_abs",
+    "rl.bands.signal": "rl.bands.nonzero_advantage",
+}
+"""Settings that have a new name, by the old one. The error for an unknown key shows the new name."""
+PEER_KEYS = {
+    # TRL
+    "num_generations": "rl.group_size",
+    "per_device_train_batch_size": "learner.micro_batch_tokens",
+    "gradient_accumulation_steps": "rl.groups_per_step",
+    "max_completion_length": "rollout.limits.turn_tokens",
+    "max_steps": "rl.steps",
+    "num_iterations": "rl.updates_per_step",
+    "beta": "rl.loss.kl_coefficient",
+    "epsilon": "rl.loss.clip_low",
+    "epsilon_high": "rl.loss.clip_high",
+    "loss_type": "rl.loss.surrogate",
+    "gradient_checkpointing": "learner.recompute",
+    "max_grad_norm": "rl.optim.grad_clip",
+    "lora_r": "learner.lora.rank",
+    "lora_alpha": "learner.lora.alpha",
+    "model_name_or_path": "model.path",
+    "dataset_name": "envs.NAME.data",
+    "output_dir": "runs_dir",
+    "run_name": "name",
+    "save_steps": "rl.checkpoint_every",
+    "eval_steps": "rl.eval_every",
+    "report_to": "tracking.also",
+    "vllm_gpu_memory_utilization": "rollout.engine.gpu_memory_utilization",
+    "vllm_tensor_parallel_size": "rollout.engine.tensor_parallel",
+    # NeMo-RL
+    "grpo.num_prompts_per_step": "rl.groups_per_step",
+    "grpo.num_generations_per_prompt": "rl.group_size",
+    "grpo.max_num_steps": "rl.steps",
+    "grpo.val_period": "rl.eval_every",
+    "policy.model_name": "model.path",
+    "policy.max_total_sequence_length": "rollout.limits.total_tokens",
+    "policy.generation.temperature": "rl.sampling.temperature",
+    "loss_fn.reference_policy_kl_penalty": "rl.loss.kl_coefficient",
+    "loss_fn.ratio_clip_min": "rl.loss.clip_low",
+    "loss_fn.ratio_clip_max": "rl.loss.clip_high",
+    # verl
+    "actor_rollout_ref.model.path": "model.path",
+    "actor_rollout_ref.rollout.n": "rl.group_size",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size": "rollout.engine.tensor_parallel",
+    "actor_rollout_ref.rollout.gpu_memory_utilization": "rollout.engine.gpu_memory_utilization",
+    "actor_rollout_ref.actor.kl_loss_coef": "rl.loss.kl_coefficient",
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": "learner.micro_batch_tokens",
+    "data.train_batch_size": "rl.groups_per_step",
+    "data.max_response_length": "rollout.limits.turn_tokens",
+    "data.train_files": "envs.NAME.data",
+    "trainer.total_training_steps": "rl.steps",
+    "trainer.save_freq": "rl.checkpoint_every",
+    "trainer.test_freq": "rl.eval_every",
+}
+"""Settings of other projects with the nearest one here. A key without a section may be given in any section."""
+
+
+def check_keys(given: Mapping[str, Any], *, whole: bool = True) -> None:
+    """Raise `SettingError`, with a hint, for the first unknown key of a configuration.
+
+    Only a `whole` configuration knows the names of its stages, so another one may have any section.
+    """
+    stages = given.get("stages")
+    entries = [entry for entry in stages if isinstance(entry, Mapping)] if isinstance(stages, list) else []
+    known = all_keys()
+    named: Keys = {}
+    for entry in entries:
+        for stage, settings in entry.items():
+            section = known.get(str(stage))
+            if isinstance(settings, Mapping) and section is not None:
+                name = str(settings.get("name", stage))
+                named[name] = section
+                _check({key: value for key, value in settings.items() if key != "name"}, section, f"{name}.")
+    for name in given:
+        stage = str(name).partition("-")[0]
+        if name not in known and stage in _stages():  # such as rl-2
+            named[str(name)] = known.get(stage)
+        elif name not in known and not (whole or new_key(str(name)) or peer_key(str(name), given[name])):
+            named.setdefault(str(name), None)
+    _check(given, {**named, **known}, "")
+
+
+def _check(given: Mapping[str, Any], known: Keys, under: str) -> None:
+    for name, value in given.items():
+        key = f"{under}{name}"
+        if name not in known and EACH not in known and key not in REMOVED:
+            raise unknown_key(key, value, list(known))
+        section = known.get(name, known.get(EACH))
+        if section is not None and isinstance(value, Mapping):
+            _check(value, section, f"{key}.")
+
+
+def unknown_key(key: str, value: Any, known: Sequence[str]) -> SettingError:
+    """Return the error for a key that its section does not have; `known` are those that it has."""
+    shown = "..." if isinstance(value, Mapping) else redacted({key: value})[key]
+    return SettingError(key, shown, f"unknown key {key.rpartition('.')[2]!r}; {_hint(key, value, known)}")
+
+
+def _hint(key: str, value: Any, known: Sequence[str]) -> str:
+    if new := new_key(key) or peer_key(key, value):
+        return f"use {new}"
+    section, _, word = key.rpartition(".")
+    there = dotted(all_keys())
+    same = sorted((one for one in there if one.rpartition(".")[2] == word), key=len)
+    below = [one for one in same if section and one.startswith(f"{section.partition('.')[0]}.")]
+    nearer, near = (get_close_matches(word, known, n=1, cutoff=least) for least in (0.8, 0.6))
+    found = below[:1] or _whole(section, nearer) or same[:3] or _whole(section, near)
+    return f"did you mean {' or '.join(found)}?" if found else f"known keys are {', '.join(known)}"
+
+
+def _whole(section: str, words: list[str]) -> list[str]:
+    return [f"{section}.{word}".removeprefix(".") for word in words]
+
+
+def new_key(key: str) -> str | None:
+    """Return the present name of a setting of `OLD_KEYS`, or of one below it; None for any other key.
+
+    The name of a stage's instance may replace the name of the stage.
+    """
+    owner, _, rest = key.partition(".")
+    for old, new in OLD_KEYS.items():
+        if key == old or key.startswith(f"{old}."):
+            return new + key.removeprefix(old)
+        if rest and rest == old.partition(".")[2]:
+            return f"{owner}.{new.partition('.')[2]}"
+    return None
+
+
+def peer_key(key: str, value: Any = None) -> str | None:
+    """Return our name of another project's setting, or of the first one below it; None for any other key."""
+    keys = [key]
+    while isinstance(value, Mapping) and value:
+        word, value = next(iter(value.items()))
+        keys.append(f"{keys[-1]}.{word}")
+    found = [PEER_KEYS[name] for one in keys for name in (one, one.rpartition(".")[2]) if name in PEER_KEYS]
+    if not found:
+        return None
+    own = f"{key.partition('.')[0]}.{found[0].partition('.')[2]}"  # of the stage that has the key
+    return own if own in dotted(all_keys()) else found[0]
+
+
+def dotted(keys: Keys, under: str = "") -> list[str]:
+    """Return the whole keys of all values and sections."""
+    below = [dotted(inner, f"{under}{name}.") for name, inner in keys.items() if inner is not None]
+    return [*(f"{under}{name}" for name in keys if name != EACH), *(key for inner in below for key in inner)]
+
+
+@cache
+def all_keys() -> Keys:
+    """Return the keys of a configuration: those of a run and a section for each stage with settings."""
+    sections: Keys = {}
+    for stage, module in _stages().items():
+        for node in ast.walk(_parsed(module)):
+            if isinstance(node, ast.keyword) and node.arg == "settings":
+                sections[stage] = _class_keys(module, _name(node.value))
+    return {**(_class_keys(*RUN_CONFIG) or {}), **sections}
+
+
+def _stages() -> dict[str, str]:
+    """Return the module of each stage."""
+    assigned = (node for node in _parsed(REGISTRY).body if isinstance(node, ast.Assign))
+    values = {_name(node.targets[0]): node.value for node in assigned}
+    modules = ast.literal_eval(values["MODULES"])
+    return {name: modules.get(name, f"temper.orchestrator.stages.{name}") for name in ast.literal_eval(values["HELP"])}
+
+
+@cache
+def _parsed(module: str) -> ast.Module:
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _class_keys(module: str, name: str) -> Keys | None:
+    """Return the keys of a dataclass that a module declares or imports; None if the name is anything else."""
+    for node in _parsed(module).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("temper."):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return _class_keys(str(node.module), alias.name)
+        if isinstance(node, ast.ClassDef) and node.name == name and "dataclass" in map(_name, node.decorator_list):
+            keys: Keys = {}
+            for base in node.bases:
+                keys |= _class_keys(module, _name(base)) or {}
+            fields = (each for each in node.body if isinstance(each, ast.AnnAssign))
+            return keys | {_name(each.target): _part(module, each) for each in fields if "ClassVar" not in _names(each)}
+    return None
+
+
+def _part(module: str, field: ast.AnnAssign) -> Keys | None:
+    """Return the keys below a field, None for a value."""
+    names = _names(field)
+    found = next((keys for name in names if (keys := _class_keys(module, name)) is not None), None)
+    return {EACH: found} if found is not None and "dict" in names else found
+
+
+def _names(field: ast.AnnAssign) -> list[str]:
+    return [node.id for node in ast.walk(field.annotation) if isinstance(node, ast.Name)]
+
+
+def _name(node: ast.AST) -> str:
+    """Return the name of a node: of a name, or of the function of a call."""
+    if isinstance(node, ast.Call):
+        return _name(node.func)
+    return node.id if isinstance(node, ast.Name) else ""

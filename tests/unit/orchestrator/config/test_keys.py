@@ -1,0 +1,76 @@
+"""The keys of settings as read from source, and the hints on unknown ones."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from temper.envs.core.bounds import SettingError
+from temper.orchestrator.config.keys import EACH, OLD_KEYS, PEER_KEYS, Keys, all_keys, check_keys, dotted
+from temper.orchestrator.config.schema import _hints, part_of
+from temper.orchestrator.config.text import overridden
+from temper.orchestrator.pipeline.config import SCHEMA
+
+
+def keys_of(config: type) -> Keys:
+    found: Keys = {}
+    for each in fields(config):
+        part, shape = part_of(_hints(config)[each.name])
+        below = None if part is None else keys_of(part)
+        found[each.name] = {EACH: below} if shape == "each" and part is not None else below
+    return found
+
+
+def test_the_keys_that_are_read_from_source_are_those_of_the_classes() -> None:
+    assert all_keys() == keys_of(SCHEMA)
+
+
+def test_old_keys_and_those_of_other_projects_lead_to_present_ones() -> None:
+    there = {*dotted(all_keys())}
+    assert {new.replace("NAME", EACH) for new in (*OLD_KEYS.values(), *PEER_KEYS.values())} <= there
+    assert not {*OLD_KEYS, *PEER_KEYS} & there
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "wanted"),
+    [
+        ("rl.max_lagg=2", "rl.max_lagg", "rl.max_lag"),
+        ("rl.learning_rate=1", "rl.learning_rate", "rl.optim.learning_rate"),
+        ("sft.learning_rate=1", "sft.learning_rate", "sft.optim.learning_rate"),
+        ("learning_rate=1", "learning_rate", "rl.optim.learning_rate"),
+        ("rl.num_generations=8", "rl.num_generations", "rl.group_size"),
+        ("sft.max_steps=9", "sft.max_steps", "sft.steps"),
+        ("rl.beta=0", "rl.beta", "rl.loss.kl_coefficient"),
+        ("grpo.num_prompts_per_step=8", "grpo", "rl.groups_per_step"),
+        ("actor_rollout_ref.rollout.n=8", "actor_rollout_ref", "rl.group_size"),
+        ("learner.max_lag=2", "learner.max_lag", "rl.max_lag"),
+        ("rl.max_drops=2", "rl.max_drops", "rl.max_replaced_groups"),
+        ("rollout.thought.grace=2", "rollout.thought", "rollout.thinking"),
+        ("self_sft.samples=2", "self_sft", "rft"),
+        ("envs.mine.shar=1", "envs.mine.shar", "envs.mine.share"),
+        ("rl-2.stepz=1", "rl-2.stepz", "rl-2.steps"),
+        ("stages=[{rl: {name: more, stepz: 1}}]", "more.stepz", "more.steps"),
+    ],
+)
+def test_an_unknown_key_is_answered_with_the_right_one(override: str, key: str, wanted: str) -> None:
+    with pytest.raises(SettingError, match=f"{wanted}(\\?| or |$)") as found:
+        check_keys(overridden({}, [override]))
+    assert found.value.key == key
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"envs": {"mine": {"options": {"any": 1}}}, "rl-2": {"steps": 1}, "eval-rl": {"tasks": 1}},
+        {"stages": [{"rl": {"name": "more", "steps": 1}}], "more": {"group_size": 4}},
+        {"rl": None, "model": "${oc.env:MODEL}", "learner": {"lora": None, "sparse_push": True}},
+    ],
+)
+def test_known_keys_pass(given: dict[str, Any]) -> None:
+    check_keys(given)
+
+
+def test_settings_over_an_unread_run_may_be_of_any_stage() -> None:
+    check_keys({"more": {"steps": 1}}, whole=False)
+    with pytest.raises(SettingError, match=r"rl\.stepz"):
+        check_keys({"rl": {"stepz": 1}}, whole=False)
