@@ -8,6 +8,7 @@ from temper.envs.core.setting import Kind, immutable, required
 from temper.envs.data.config import names_hub, why_no_name
 from temper.envs.data.hub import in_cache, snapshot
 
+GGUF = ".gguf"
 FILES = (
     "config.json",
     "generation_config.json",
@@ -33,18 +34,33 @@ class ModelSource:
     SHORTHAND: ClassVar[str] = "path"
 
     path: str = field(metadata=required(Kind.IMMUTABLE))
-    """A Hugging Face causal model directory, or its name on the hub: `Qwen/Qwen3-0.6B`."""
+    """A Hugging Face causal model directory, its name on the hub: `Qwen/Qwen3-0.6B`, or a GGUF file (of a run only)."""
     revision: str | None = immutable(None)
     """Commit, tag or branch on the hub; null is its newest state when the run begins."""
 
     @property
     def on_hub(self) -> bool:
-        return names_hub(self.path)
+        return names_hub(self.path, (GGUF,))
+
+    @property
+    def gguf(self) -> Path | None:
+        """The GGUF file that it is, or that lies in its folder without a model directory; None for any other model.
+
+        Raise `ValueError` for a folder with several.
+        """
+        if self.on_hub or (self.place / FILES[0]).is_file():
+            return None
+        if self.place.suffix == GGUF and self.place.is_file():
+            return self.place
+        found = sorted(self.place.glob(f"*{GGUF}")) if self.place.is_dir() else []
+        if len(found) > 1:
+            raise ValueError(f"{self.path} holds {len(found)} GGUF files; give one of them, such as {found[0]}")
+        return found[0] if found else None
 
     @property
     def is_here(self) -> bool:
         """Whether it needs no download: its configuration is on this machine, or it is no name on the hub."""
-        return not self.on_hub or in_cache(self.path, file=FILES[0], revision=self.revision)
+        return (not self.on_hub and self.gguf is None) or in_cache(self.path, file=FILES[0], revision=self.revision)
 
     @property
     def place(self) -> Path:
@@ -61,4 +77,8 @@ class ModelSource:
             )
         if why := why_no_name(self.path) if not self.place.exists() else "":
             raise FileNotFoundError(f"there is no model directory {self.path}{why}")
+        if self.gguf is not None:
+            raise FileNotFoundError(
+                f"{self.path} is a GGUF file, which `temper run` converts into the folder of the run; give that folder"
+            )
         return self.place

@@ -83,7 +83,8 @@ class ModelConfig:
     """Which model the run starts from."""
 
     path: str | None = immutable(None)
-    """A Hugging Face causal model directory or its name on the hub; null makes a fresh small hybrid of the shape below."""
+    """A Hugging Face causal model directory, its name on the hub, or a GGUF file, which is converted into the run's folder;
+    null makes a fresh small hybrid of the shape below."""
     revision: str | None = immutable(None)
     """Commit, tag or branch of a name on the hub; null is its newest state when the run begins."""
     chat_template: str | None = immutable(None)

@@ -16,6 +16,7 @@ from temper.orchestrator.config.fitting import check_colocated
 from temper.orchestrator.config.run_config import USUAL_STAGES, RunConfig
 from temper.orchestrator.config.schema import complete, typed
 from temper.orchestrator.config.text import flat_text, layered, read_text, yaml_text
+from temper.orchestrator.pipeline.gguf_model import with_converted_model
 from temper.orchestrator.pipeline.plan import instances, with_settings
 from temper.orchestrator.pipeline.profiles.inputs import get_value, with_value
 from temper.orchestrator.pipeline.profiles.resolve import resolve_profile
@@ -115,7 +116,9 @@ def load_config(path: Path, overrides: list[str]) -> Config:
 
 def load_resolved_config(path: Path, overrides: list[str], *, ask: Callable[[], Hardware] = query_hardware) -> Config:
     """Return the same with the choices of its profile for the hardware and the model: the configuration of a run."""
-    return make_config(resolve_profile(read_run_settings(path, overrides), ask=ask))
+    given = read_run_settings(path, overrides)
+    make_unresolved_config(given)  # what is wrong is known before a model is converted
+    return make_config(resolve_profile(with_converted_model(given), ask=ask))
 
 
 def load_unresolved_config(path: Path, overrides: list[str]) -> Config:

@@ -44,8 +44,11 @@ def named_paths(config: Config) -> dict[str, Path]:
 
 
 def to_download(config: Config) -> list[str]:
-    """Return the models and data sets of the hub that are not whole on this machine, as `model Qwen/Qwen3-0.6B`."""
-    models = [model for _, model in _models(config) if model.on_hub and not is_whole(model)]
+    """Return the models and data sets of the hub that are not whole on this machine, as `model Qwen/Qwen3-0.6B`.
+
+    A GGUF file counts as one: it has to be converted first.
+    """
+    models = [model for _, model in _models(config) if (model.on_hub or model.gguf) and not is_whole(model)]
     data = [data for _, data, _ in _data(config) if is_on_hub(data) and not has_files(data)]
     return [*dict.fromkeys((*(f"model {one.path}" for one in models), *(f"data set {one.path}" for one in data)))]
 

@@ -1,0 +1,30 @@
+"""GGUF files as model directories. transformers reads them with the package `gguf`."""
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def convert_gguf(file: Path, directory: Path) -> None:
+    """Write the model, the tokenizer and the chat template of a GGUF file, quantized weights as bfloat16.
+
+    Raise `ValueError` for a file that transformers can't read.
+    """
+    place, name = str(file.parent), file.name
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=_dtype(file), trust_remote_code=False)
+    except Exception as error:  # whatever a broken file makes parsers raise
+        raise ValueError(f"{file} can't be read as a model: {error}") from error
+    model.hf_quantizer = None  # else transformers refuses to save, though the weights are plain now
+    del model.config.quantization_config
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def _dtype(file: Path) -> torch.dtype:
+    from gguf import GGMLQuantizationType, GGUFReader
+
+    kinds = {tensor.tensor_type for tensor in GGUFReader(file).tensors}
+    return torch.float32 if kinds == {GGMLQuantizationType.F32} else torch.bfloat16

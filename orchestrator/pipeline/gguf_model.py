@@ -1,0 +1,42 @@
+"""A run that begins with a GGUF file: the file is converted into the run's folder, once."""
+
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.config.text import merged
+
+
+def with_converted_model(given: dict[str, Any]) -> dict[str, Any]:
+    """Return settings whose `model.path` is a model directory: that of a GGUF file is `RUN/model-...`, made if it is missing.
+
+    Raise `ValueError` for a file that can't be read.
+    """
+    path = (given.get("model") or {}).get("path")
+    file = ModelSource(path=path).gguf if isinstance(path, str) else None
+    if file is None:
+        return given
+    root = Path(given.get("runs_dir", "runs")).expanduser().resolve() / str(given["name"])
+    stat = file.stat()
+    content = sha256(f"{file.name} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:8]
+    target = root / f"model-{content}"
+    if not target.is_dir():
+        _convert(file, target)
+    return merged(given, {"model": {"path": str(target)}})
+
+
+def _convert(file: Path, target: Path) -> None:
+    from temper.learner.models.gguf import convert_gguf
+
+    part = target.with_name(f"{target.name}.tmp")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    print(f"{file}: is converted into {target}", flush=True)
+    try:
+        convert_gguf(file, part)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    part.rename(target)

@@ -1,0 +1,79 @@
+"""A run may begin with a GGUF file, which is converted once into the run's folder."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import tiny_models
+from support.gguf_file import write_gguf
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from temper.orchestrator.config.model_source import ModelSource
+from temper.orchestrator.pipeline.config import load_resolved_config
+from temper.orchestrator.pipeline.gguf_model import with_converted_model
+
+pytest.importorskip("gguf")
+IDS = torch.tensor([[1, 5, 9, 44, 200]])
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_models.llama(tmp_path_factory.mktemp("original"))
+
+
+def written(original: Path, path: Path, *, quantized: bool = False) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(original), AutoTokenizer.from_pretrained(original)
+    write_gguf(path, model, tokenizer, quantized=quantized)
+    return path
+
+
+def settings(path: Path, runs: Path) -> dict[str, Any]:
+    return {"name": "mine", "runs_dir": str(runs), "model": {"path": str(path)}}
+
+
+@pytest.mark.parametrize(("quantized", "difference"), [(False, 0.0), (True, 0.05)])
+def test_the_converted_model_computes_and_reads_as_the_file(
+    original: Path, tmp_path: Path, quantized: bool, difference: float
+) -> None:
+    file = written(original, tmp_path / "tiny.gguf", quantized=quantized)
+    made = with_converted_model(settings(file, tmp_path / "runs"))["model"]["path"]
+    assert Path(made).parent == tmp_path / "runs" / "mine"
+    first, second = (AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32) for each in (original, made))
+    with torch.no_grad():
+        assert float((first(IDS).logits - second(IDS).logits).abs().max()) <= difference
+    theirs, ours = AutoTokenizer.from_pretrained(original), AutoTokenizer.from_pretrained(made)
+    chat = theirs.apply_chat_template([{"role": "user", "content": "H\u00e9 12?"}], tokenize=False)
+    assert ours.apply_chat_template([{"role": "user", "content": "H\u00e9 12?"}], tokenize=False) == chat
+    assert ours(chat + "<think>7</think>").input_ids == theirs(chat + "<think>7</think>").input_ids
+    assert (ours.eos_token, ours.pad_token) == (theirs.eos_token, theirs.pad_token)
+
+
+def test_a_file_is_converted_once_and_a_changed_file_anew(original: Path, tmp_path: Path) -> None:
+    """The folder of a single GGUF file is as good as the file, and the resolved configuration names the directory."""
+    file = written(original, tmp_path / "models" / "tiny.gguf")
+    path = tmp_path / "run.yaml"
+    path.write_text(f"{{name: mine, profile: cpu, envs: {{math: {{}}}}, model: {{path: {file.parent}}}}}")
+    made = [load_resolved_config(path, [f"runs_dir={tmp_path}"]).model.path for _ in range(2)]
+    assert made[0] is not None
+    weights = Path(made[0]) / "model.safetensors"
+    assert made[0] == made[1]
+    before = weights.stat().st_mtime_ns
+    os.utime(file, ns=(1, 1))
+    assert load_resolved_config(path, [f"runs_dir={tmp_path}"]).model.path != made[0]
+    assert weights.stat().st_mtime_ns == before
+
+
+def test_what_is_no_model_is_refused(original: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF no more")
+    with pytest.raises(ValueError, match="broken"):
+        with_converted_model(settings(broken, tmp_path))
+    assert not list((tmp_path / "mine").iterdir())
+    written(original, tmp_path / "tiny.gguf")
+    with pytest.raises(ValueError, match="2 GGUF files"):
+        with_converted_model(settings(tmp_path, tmp_path))
+    with pytest.raises(FileNotFoundError, match="temper run"):
+        _ = ModelSource(path=str(broken)).folder
