@@ -1,4 +1,4 @@
-"""An environment is bound once: its tasks carry all that another process needs to play them, as plain data."""
+"""Binding of environments: their tasks carry everything that another process needs to run them, as plain data."""
 
 import json
 import pickle
@@ -72,7 +72,7 @@ def test_a_task_is_plain_data_and_can_be_played_by_whoever_gets_it(name: str, co
 def test_a_level_that_does_not_exist_is_found_with_the_settings(
     env_id: str, options: dict[str, Any], said: str
 ) -> None:
-    """The hardest level gives tasks, and the one after it is refused before any is made; rows of data have no levels."""
+    """The hardest level gives tasks. The next one is refused before any is made. Rows of data have no levels."""
     highest = int(re.findall(r"\d+", said)[-1])
     one = EnvConfig(kind=env_id, options=options)
     env = bind("mine", replace(one, level=highest))

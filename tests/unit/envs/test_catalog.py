@@ -1,4 +1,4 @@
-"""The catalog: it lists every family, and each says what it is in its own folder."""
+"""The catalog lists every family."""
 
 from importlib import import_module
 from pathlib import Path

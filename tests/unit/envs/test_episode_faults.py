@@ -1,4 +1,4 @@
-"""Environments of one's own: whatever they return or raise is checked, and costs their own episode at the most."""
+"""Custom environments: their results and errors are validated, and cost at most their own episode."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ Returned = Any
 
 
 class Own(gymnasium.Env[str, str]):
-    """Does in `reset` and `step` what it is told to."""
+    """Runs the given callables in `reset` and `step`."""
 
     def __init__(self, step: Callable[[], Returned], reset: Callable[[], dict[str, Any]] = dict) -> None:
         self._step, self._reset = step, reset
@@ -177,7 +177,7 @@ def test_a_batch_is_made_of_the_answers_beside_a_prompt_that_is_too_long() -> No
 
 
 class Generator:
-    """Makes tasks, or does what `instead` does."""
+    """Makes tasks, or calls `instead`."""
 
     instead: Callable[[], object] | None = None
 

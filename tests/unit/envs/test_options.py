@@ -1,4 +1,4 @@
-"""Options of environments: each wrong one is refused by its name, with what would be right."""
+"""Options of environments: each wrong one is refused by its name."""
 
 from typing import Any
 

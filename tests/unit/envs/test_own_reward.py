@@ -1,4 +1,4 @@
-"""A function judges the answers of an environment: of rows, of generated tasks, beside tools."""
+"""A user's function scores the answers of an environment: of rows, of generated tasks, with tools."""
 
 import json
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_a_function_judges_generated_tasks_by_their_spec() -> None:
 
 
 def test_a_function_judges_the_answer_behind_tool_calls(data: DataConfig) -> None:
-    """Calls that can't be carried out come back as errors, and the episode continues until an answer or its limit."""
+    """Calls that can't be executed return errors, and the episode continues until an answer or its limit."""
     task = first("mine", data=data, reward=f"{MINE}.parts", tools=[f"{MINE}.population", "calculator"], max_turns=4)
     env = opened(task)
     *_, info = env.step(say("", ("population", {"city": "Oslo"}), ("calculator", {"expression": "1+1"}), thinks=True))

@@ -80,7 +80,7 @@ def test_environments_step_side_by_side() -> None:
 
 
 class Plain(gymnasium.Env[str, str]):
-    """Is right for `x`, and knows nothing of thoughts."""
+    """Accepts `x`, and knows no thinking."""
 
     metadata = {"render_modes": []}
     observation_space = action_space = gymnasium.spaces.Text(99)

@@ -1,4 +1,4 @@
-"""Rows of evaluation and of training: data of their own, splits by file and column, streams, overlap between the two."""
+"""Rows of evaluation and training: separate data, splits by file and column, streams, overlap."""
 
 import json
 import logging

@@ -21,7 +21,7 @@ ALL = [environment(env_id) for env_id in IDS]
 
 
 def play(task: Task, messages: list[Message]) -> GymStep:
-    """Says the assistant's messages one after the other; checks that the tool messages between them come back."""
+    """Send the assistant's messages in order, and check the tool messages in between."""
     env = opened(task)
     said = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
     for index in said[:-1]:

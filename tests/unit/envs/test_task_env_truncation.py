@@ -1,4 +1,4 @@
-"""Episodes that a limit cuts off: the environment says what they are worth, and no limit is a way out."""
+"""Truncated episodes: the environment scores them, and no limit is an escape."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The airline: its fourteen tools on a database that can be reckoned with by hand, and whole episodes."""
+"""The airline: its fourteen tools on a small database, and whole episodes."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ def airline(tmp_path: Path) -> Database:
 
 
 def run(database: Database, name: str, **arguments: Any) -> Any:
-    """What a tool answers, as JSON where it is that."""
+    """Return a tool's answer, parsed if it is JSON."""
     text = TOOLS.run(database, Call(name=name, arguments=arguments))
     return json.loads(text) if text[:1] in "{[" and text else text
 

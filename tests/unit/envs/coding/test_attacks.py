@@ -1,4 +1,4 @@
-"""Programs that want a reward, or a fault of ours, without solving anything: none gets either, in any format."""
+"""Programs that try to get a reward, or cause a fault of ours, without a solution, in every format."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

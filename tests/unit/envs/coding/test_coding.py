@@ -1,4 +1,4 @@
-"""The code environment on rows of each format: right programs score, wrong ones do not, and what the model is told."""
+"""The code environment on rows of each format: right and wrong programs, and the feedback to the model."""
 
 import json
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def test_the_statements_of_a_check_are_tests_where_credit_is_a_fraction() -> Non
 
 
 def mbpp(code: str, *tests: str, setup: str = "") -> dict[str, Any]:
-    """A row in the style of the full MBPP."""
+    """Return a row in the style of the full MBPP."""
     return {
         "task_id": 1,
         "text": "Write a function.",

@@ -1,4 +1,4 @@
-"""Rows with a check function whose assertions call functions of the program by their own names, as in MBPP's form."""
+"""Rows with a check function that calls the program's functions by name, as in MBPP."""
 
 import json
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ def real_rows() -> Iterator[dict[str, Any]]:
 
 @needs_data
 def test_every_real_solution_passes_and_every_stub_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With four times the processor time: one of these solutions takes up to 5 s of it where the machine is busy."""
+    """With four times the processor time: one of these solutions takes up to 5 s on a busy machine."""
     monkeypatch.setattr(checks, "LIMITS", replace(checks.LIMITS, wall_s=60.0, cpu_s=4 * checks.LIMITS.cpu_s))
 
     def scores(number: int, given: dict[str, Any]) -> list[float]:

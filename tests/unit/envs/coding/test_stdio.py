@@ -1,4 +1,4 @@
-"""Rows of inputs and outputs: the spellings of the usual data sets, the comparison of outputs, partial credit."""
+"""Rows of inputs and outputs: the layouts of public data sets, comparison of outputs, partial credit."""
 
 import json
 from typing import Any

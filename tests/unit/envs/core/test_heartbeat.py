@@ -1,4 +1,4 @@
-"""Signs of life of a worker."""
+"""Heartbeats of a worker."""
 
 from temper.envs.core.process import ProgressCounter
 

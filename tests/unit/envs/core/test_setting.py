@@ -1,4 +1,4 @@
-"""Kinds of settings: what a run that goes on may change."""
+"""Kinds of settings: the changes that a resumed run accepts."""
 
 import pickle
 from collections.abc import Iterator
@@ -110,7 +110,7 @@ def events(folder: RunDir) -> list[MetricsRow]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunDir]:
-    """A run's folder whose lock is held."""
+    """Return a run's folder whose lock is held."""
     folder = RunDir(tmp_path / "demo")
     folder.open()
     yield folder

@@ -1,4 +1,4 @@
-"""Modes of thinking: their shares, their budgets, and that a task has the same mode in a continued run."""
+"""Thinking modes: shares, budgets, and the same mode for a task in a resumed run."""
 
 import random
 from collections import Counter

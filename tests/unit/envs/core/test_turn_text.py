@@ -1,4 +1,4 @@
-"""Reading a turn: thought, answer, tool calls; and the calculator."""
+"""Parsing of a turn into reasoning, answer and tool calls, and the calculator."""
 
 import pytest
 

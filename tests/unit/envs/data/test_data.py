@@ -21,7 +21,7 @@ ROWS: list[Row] = [{"question": f"What is {n}+1?", "answer": f"So\n#### {n + 1}"
 
 
 def save(path: Path, rows: list[Row]) -> str:
-    """Write rows as the ending of the file says; returns its path."""
+    """Write rows in the format of the file's ending and return its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
         pa.parquet.write_table(pa.Table.from_pylist(rows), path)

@@ -1,4 +1,4 @@
-"""Names on the hub: what is downloaded, which commit it is, and what is said without a network."""
+"""Hub names: downloads, commits, and errors without a network."""
 
 import json
 import os
@@ -73,7 +73,7 @@ print(json.dumps([answer(kind, said) for kind, said in json.loads(sys.argv[1])])
 
 
 def answers(asked: list[tuple[str, object]], home: Path, endpoint: str) -> list[Any]:
-    """Ask in a process of its own, since the library reads its environment once."""
+    """Ask in a new process, since the library reads its environment once."""
     environment = os.environ | {"HF_HOME": str(home), "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"}
     environment.pop("HF_HUB_OFFLINE", None)
     command = [sys.executable, "-c", ASK, json.dumps(asked)]

@@ -1,4 +1,4 @@
-"""Games of gymnasium in text: reference paths, what is seen, actions that can't be read, options."""
+"""Gymnasium games in text: reference paths, observations, unreadable actions, options."""
 
 import random
 from typing import Any
@@ -208,7 +208,7 @@ def _plain(found: Any) -> Any:
 
 
 class Password(gymnasium.Env[Any, Any]):
-    """Is won by the password, or by the right setting of its knobs."""
+    """Won by the password, or by the right setting of its knobs."""
 
     def __init__(self, space: "spaces.Space[Any]", won: Any) -> None:
         self.action_space, self.won = space, won

@@ -1,4 +1,4 @@
-"""Grading of answers that are no plain numbers: right, wrong, echoed, and with processes that die."""
+"""Grading of answers that are not plain numbers: right, wrong, echoed, and with processes that die."""
 
 import socket
 import time

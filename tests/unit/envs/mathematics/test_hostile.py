@@ -1,4 +1,4 @@
-"""Hostile answers: bounded in time, never right, never a fault of ours, and no harm to their neighbours."""
+"""Hostile answers: bounded in time, never right, never our fault, and harmless to other checks."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +66,7 @@ HONEST = [("x^2-1", "(x-1)(x+1)"), ("18", "18"), ("(1,2)", "(1, 2)"), ("2\\sqrt{
 
 
 def play(text: str, reference: str) -> tuple[float, str, float]:
-    """(reward, outcome, seconds) of one answer."""
+    """Return (reward, outcome, seconds) of one answer."""
     message = {"role": "user", "content": "What is it?"}
     task = Task(env=EnvRef(name="math"), key="row", messages=(message,), spec={"answer": reference}, thinking=OFF)
     env = made("math")

@@ -1,4 +1,4 @@
-"""Rows of mathematics data: loading, reference answers, wrong answers; agreement with known labels on real rows."""
+"""Rows of mathematics data: loading, reference and wrong answers, agreement with known labels of real rows."""
 
 import json
 import random
@@ -74,7 +74,7 @@ def test_bad_rows_are_named(row: dict[str, Any], message: str) -> None:
 
 
 def test_a_refusal_has_the_columns_line_that_mends_the_row() -> None:
-    """The suggested `columns` setting, copied from the error, makes the refused row a task."""
+    """The suggested `columns` setting of the error makes the refused row a task."""
     row = {"Problem": "P?", "final_answer": "7"}
     with pytest.raises(ValueError, match="columns") as error:
         load_row(formats(USUAL), row)
@@ -176,7 +176,7 @@ STYLES: dict[str, Callable[[str, str], str]] = {
 
 @REAL_DATA
 def test_known_labels_of_model_like_solutions_are_met() -> None:
-    """Right and wrong solutions in many styles; one in a hundred is cut off before its answer, which is labelled wrong."""
+    """Right and wrong solutions in many styles. One in a hundred is truncated before its answer and labelled wrong."""
     rng, met, asked = random.Random(0), 0, 0
     for row in islice(rows(), 0, None, 5):
         task = task_of(row)

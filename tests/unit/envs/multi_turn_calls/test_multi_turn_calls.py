@@ -1,4 +1,4 @@
-"""Calls over several turns of a user, on small simulators that are laid out as the published ones are."""
+"""Calls over several user turns, on small simulators in the layout of the published ones."""
 
 import json
 import os
@@ -34,7 +34,7 @@ RELEASED = ["Make the folder docs.", "List them.", "", "Thanks, once more."]
 
 
 def written(folder: Path, category: str = "multi_turn_base", **row: Any) -> Path:
-    """Write a row with its answer; return its file."""
+    """Write a row with its answer and return its file."""
     made, answer = dialogue(category, **row)
     file = folder / f"BFCL_v4_{category}.json"
     file.write_text(json.dumps(made) + "\n")
@@ -44,7 +44,7 @@ def written(folder: Path, category: str = "multi_turn_base", **row: Any) -> Path
 
 
 def task_of(folder: Path, *, source: str = SOURCE, category: str = "multi_turn_base", **row: Any) -> Task:
-    """The task of a row whose simulators lie in another folder."""
+    """Return the task of a row whose simulators are in another folder."""
     simulators = write_simulators(folder / "elsewhere", source)
     data = DataConfig(path=str(written(folder, category, **row)))
     config = EnvConfig(kind="multi_turn_calls", options={"simulators": str(simulators)}, eval_data=data, thinking=False)

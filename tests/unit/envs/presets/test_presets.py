@@ -1,4 +1,4 @@
-"""Standard sets: each is found by its name, read in the form that is published, and never trained on."""
+"""Benchmarks: found by name, read in the published format, and never trained on."""
 
 import base64
 import json
@@ -40,13 +40,13 @@ from temper.orchestrator.pipeline.config import make_config
 
 
 def bound(name: str, **given: Any) -> BoundEnv:
-    """The environment of a preset under its own name, with what is given beside it."""
+    """Return the environment of a preset with additional settings."""
     config: EnvConfig = typed(EnvConfig, with_preset(name, {"preset": name, **given}))
     return bind(name, config)
 
 
 def tasks(name: str, folder: Path, rows: list[Row], **data: Any) -> list[Task]:
-    """The tasks of rows in a file."""
+    """Return the tasks of rows in a file."""
     folder = folder / "set"
     folder.mkdir(exist_ok=True)
     path = folder / "rows.jsonl"
@@ -149,7 +149,7 @@ def test_packed_tests_are_read_of_every_protocol(protocol: int) -> None:
 
 
 class Harm:
-    """What must never be unpickled."""
+    """A pickle that must never be loaded."""
 
     def __reduce__(self) -> Any:
         return (pytest.fail, ("it was unpickled",))

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
     reason="reasoning-gym is not installed (its pycosat needs a C compiler)",
 )
 START_S = 40.0
-"""Longest that the library may take to start again, on a machine with much else to do."""
+"""Longest restart of the library on a busy machine."""
 WITHOUT_ANSWERS = {"boxnet", "rush_hour"}
 EVALUATE = {
     "binary_matrix": ("algorithmic", "eval"),
@@ -38,7 +38,7 @@ EVALUATE = {
     "polynomial_multiplication": ("algebra", "parse_expr"),
     "simple_integration": ("algebra", "parse_expr"),
 }
-"""Data sets whose scorers evaluate the answer, with what they call."""
+"""Data sets whose scorers evaluate the answer, with the function that they call."""
 
 
 def task_of(dataset: str, *, seed: int = 0) -> Task:
@@ -187,11 +187,11 @@ def test_one_answer_to_every_task_earns_no_more_than_chance(names: tuple[str, ..
 
 
 LONG_TO_MAKE = ("futoshiki",)
-"""Some of its tasks take minutes to make."""
+"""Data sets with tasks that take minutes to make."""
 
 
 def best_constant(name: str) -> tuple[float, str]:
-    """The highest mean reward of one answer to 20 tasks, a fixed one or another seed's, and the answer."""
+    """Return the highest mean reward of one answer to 20 tasks, a fixed one or another seed's, and the answer."""
     tasks = [task_of(name, seed=seed) for seed in range(20)]
     others = [task_of(name, seed=seed).spec["answer"] for seed in range(20, 30)]
     answers = dict.fromkeys((*CONSTANTS, *(answer for answer in others if answer is not None)))

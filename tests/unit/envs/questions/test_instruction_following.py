@@ -1,4 +1,4 @@
-"""Instruction following: rows as IFEval and IFBench publish them, the parts of the score, rows that are refused."""
+"""Instruction following: rows of IFEval and IFBench, the parts of the score, refused rows."""
 
 import json
 import random

@@ -45,7 +45,7 @@ def task_of(row: dict[str, Any], **options: Any) -> Task:
 
 
 def marked(task: Task) -> str:
-    """The text of the choice that the task takes as right."""
+    """Return the text of the right choice."""
     lines = [line for line in task.messages[0]["content"].splitlines() if line.startswith(f"{task.spec['answer']}. ")]
     assert len(lines) == 1
     return str(lines[0][3:])

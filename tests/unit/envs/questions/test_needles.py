@@ -1,4 +1,4 @@
-"""Needles in texts of any length: how long they are, where they lie, which answers are right."""
+"""Needles in texts of any length: lengths, positions, right answers."""
 
 import random
 from pathlib import Path
@@ -25,7 +25,7 @@ def text_of(task: Task) -> str:
 
 
 def byte_tokenizer(folder: Path) -> Path:
-    """A folder with a tokenizer of one token a byte."""
+    """Return a folder with a tokenizer of one token per byte."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

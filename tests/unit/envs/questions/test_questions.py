@@ -1,4 +1,4 @@
-"""The kinds of questions: on every level reference and demonstrations earn 1, negatives nothing, and level 1 stays small."""
+"""All kinds of questions: at every level references and demonstrations earn 1, negatives nothing, and level 1 is small."""
 
 import random
 from dataclasses import replace
@@ -19,11 +19,11 @@ KINDS = [
     if "\nENVIRONMENT =" in path.read_text()
 ]
 LONGEST_PROMPT, LONGEST_ANSWER = 160, 90
-"""Characters of a level 1 task that the demo's model, with a token a byte, can still learn."""
+"""Characters of a level 1 task that the demo's byte-level model can still learn."""
 
 
 def levels(env: EnvDefinition) -> range:
-    """Levels of its generated tasks, from 1."""
+    """Return the levels of its generated tasks, from 1."""
     assert env.levels is not None
     return range(1, env.levels + 1)
 

@@ -1,4 +1,4 @@
-"""Search: the index, the tools over several turns, rows with a corpus beside them or by name."""
+"""Search: the index, the tools over several turns, rows with a corpus in their folder or by name."""
 
 import json
 import random
@@ -37,7 +37,7 @@ def task_of(row: dict[str, Any], corpus: Path, **options: Any) -> Task:
 
 
 def shown(task: Task, *calls: tuple[str, dict[str, Any]]) -> list[str]:
-    """What one turn with these calls is answered by."""
+    """Return the answers to one turn with these calls."""
     env = opened(task)
     return [message["content"] for message in env.step("</think>" + say("", *calls))[4]["messages"]]
 

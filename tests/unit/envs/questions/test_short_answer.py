@@ -1,4 +1,4 @@
-"""Short answers: rows of public forms, quantities and lists, rows that are refused."""
+"""Short answers: public row formats, quantities and lists, refused rows."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Structured output: rows with a schema, the parts of the score, rows that are refused."""
+"""Structured output: rows with a schema, the parts of the score, refused rows."""
 
 import json
 from typing import Any

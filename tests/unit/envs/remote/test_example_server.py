@@ -1,4 +1,4 @@
-"""The server of docs/environments.md is taken from there, started, and played with as the page says."""
+"""The server of docs/environments.md, extracted from the page, started, and used as the page shows."""
 
 import importlib
 import json
@@ -26,14 +26,14 @@ HERE = "http://127.0.0.1:8000"
 
 
 def blocks(language: str) -> list[str]:
-    """The page's blocks of code in a language."""
+    """Return the page's code blocks in a language."""
     found: list[str] = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     return found
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of the page's server, at a port that is free; its row and its said turns lie in the current folder."""
+    """Return the address of the page's server at a free port. Its row and its turns are in the current folder."""
     row, said = blocks("json")
     for name, text in (("guess.py", blocks("python")[0]), ("guesses.jsonl", row), ("said.jsonl", said)):
         (tmp_path / name).write_text(text, encoding="utf-8")

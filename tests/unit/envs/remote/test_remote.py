@@ -1,4 +1,4 @@
-"""Environment servers over HTTP: a server on this machine that behaves well, badly, or not at all."""
+"""Environment servers over HTTP: a local server that behaves well, badly, or not at all."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ SHORT_S, HANG_S = 1.0, 3.0
 
 
 class CounterServer(ThreadingHTTPServer):
-    """A counter for each session, with both protocols; `faults[route]` says how its next requests go wrong."""
+    """A counter for each session, with both protocols. `faults[route]` lists the failures of its next requests."""
 
     daemon_threads = True
 
@@ -140,7 +140,7 @@ def task_of(
 
 
 def fault_of(task: Task, *turns: str) -> str:
-    """What a typed failure says; the reward is then none at all."""
+    """Return the message of the typed failure, which comes without a reward."""
     scored = score_turns(task, [*turns])
     assert scored.reward is None
     assert scored.failure is not None

@@ -1,4 +1,4 @@
-"""The shop on the real rows: reference actions are right, and without or with other writing actions wrong."""
+"""The shop on the real rows: reference actions are right, and wrong if some are missing, added or changed."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real task data (.
 
 @functools.cache
 def tasks() -> dict[tuple[str, int], Task]:
-    """All tasks by file and 0-based row."""
+    """Return all tasks by file and 0-based row."""
     found = {}
     for name in ("tasks_train", "tasks_dev"):
         with (DATA / f"{name}.jsonl").open(encoding="utf-8") as file:
@@ -43,7 +43,7 @@ def correct(task: Task, turns: list[str]) -> float:
 
 
 def at_once(task: Task, actions: list[dict[str, Any]]) -> list[str]:
-    """All calls in one turn, then the outputs."""
+    """Return all calls in one turn, then the outputs."""
     calls = [call_message(action["name"], action["arguments"]) for action in actions]
     turns = [turn_text({"content": "", "tool_calls": calls}, thinks=False)] if calls else []
     return [*turns, "\n".join(task.spec["outputs"]), "Bye."]
@@ -62,7 +62,7 @@ def test_reference_actions_are_right_in_one_turn_and_one_by_one() -> None:
 
 @functools.cache
 def refused() -> set[tuple[tuple[str, int], int]]:
-    """Row and position of the reference actions that the shop refuses."""
+    """Return row and position of the reference actions that the shop refuses."""
     return {
         (key, index)
         for key, task in tasks().items()

@@ -1,4 +1,4 @@
-"""The shop's episodes on a small database: how turns are answered, when they end, how they are judged."""
+"""The shop's episodes on a small database: answers to turns, ends and scores."""
 
 import dataclasses
 import json
@@ -47,7 +47,7 @@ def task_of(shop: Path, row: dict[str, Any], **settings: Any) -> Task:
 
 
 def play(task: Task, *turns: str) -> dict[str, Any]:
-    """The `info` of the last step, with `reward` and `truncated`; the episode ends with the last turn, not before."""
+    """Return the `info` of the last step, with `reward` and `truncated`. The episode must end with the last turn."""
     env = opened(task)
     for turn in turns[:-1]:
         *_, terminated, truncated, info = env.step(turn)

@@ -1,4 +1,4 @@
-"""The shop's tools on a small database, with results reckoned by hand."""
+"""The shop's tools on a small database."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def database(tmp_path: Path) -> Database:
 
 
 def use(database: Database, name: str, **arguments: Any) -> Any:
-    """The tool's answer, read as JSON where it is."""
+    """Return the tool's answer, parsed if it is JSON."""
     text = TOOLS.run(database, Call(name=name, arguments=arguments))
     return json.loads(text) if text.startswith(("{", "[")) else text
 
@@ -35,7 +35,7 @@ def payment(kind: str, amount: float, method: str) -> dict[str, Any]:
 
 
 PAID_1 = payment("payment", 40.4, "gift_card_1")
-"""What #W1 cost: 10.10 + 10.10 + 20.20."""
+"""The price of #W1: 10.10 + 10.10 + 20.20."""
 
 
 def test_users_are_found_by_email_and_by_name_and_zip_without_regard_to_case(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""Every attack on the sandbox, at level 3 and at level 2, judged from outside."""
+"""Every attack on the sandbox, at levels 3 and 2, observed from outside."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -37,7 +37,7 @@ def test_an_attack_succeeds_only_where_it_is_known_to(target: Target, name: str)
 
 @pytest.mark.parametrize("name", ["finds_files", "reads_the_hidden_tests", "sees_the_host_name"])
 def test_an_attack_that_succeeds_is_noticed(target: Target, name: str) -> None:
-    """The same programs, run outside of any sandbox."""
+    """The same programs without a sandbox."""
     module = ATTACKS[name]
     assert target.judge(vars(module)[name](target.hint)) is not None
 

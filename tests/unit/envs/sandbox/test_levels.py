@@ -1,4 +1,4 @@
-"""The level of the sandbox: found by trying, said aloud, never lowered on the way, and the same without root."""
+"""The level of the sandbox: measured, reported, never lowered later, and the same without root."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ print(sandbox.isolation.line())
 
 
 def python_for_others() -> str | None:
-    """An interpreter of our version or later that every user may run."""
+    """Return an interpreter of our version or later that every user may run."""
     found = shutil.which("python3", path="/usr/local/bin:/usr/bin:/bin")
     if found is None:
         return None

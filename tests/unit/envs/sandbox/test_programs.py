@@ -1,4 +1,4 @@
-"""Calls in processes of their own, whole programs, numpy, and replies that are rubbish."""
+"""Calls in separate processes, whole programs, numpy, and broken replies."""
 
 import importlib.util
 import os
@@ -243,7 +243,7 @@ BUSY = "import time\ndef f(seconds):\n    while time.process_time() < seconds:\n
 
 @pytest.fixture
 def crowded() -> Iterator[Sandbox]:
-    """A sandbox that shares one CPU with four processes that never rest."""
+    """A sandbox that shares one CPU with four busy processes."""
     cpus, others = os.sched_getaffinity(0), list[subprocess.Popen[bytes]]()
     os.sched_setaffinity(0, {min(cpus)})  # what is started from here on has one CPU together
     sandbox = Sandbox()

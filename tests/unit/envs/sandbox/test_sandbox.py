@@ -1,4 +1,4 @@
-"""The sandbox: results cross as plain values, attacks fail, faults are told apart, nothing is left behind."""
+"""The sandbox: results cross as plain values, attacks fail, faults are distinguished, nothing is left over."""
 
 import json
 import math
@@ -28,7 +28,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def run(sandbox: Sandbox, source: str, *arguments: object, limits: Limits = LIMITS) -> Reply:
-    """Load a source and call its `f`; the last reply."""
+    """Load a source, call its `f` and return the last reply."""
     with sandbox.start(limits) as program:
         loaded = program.load(source)
         return program.call("f", list(arguments)) if loaded.kind is ReplyKind.VALUE else loaded
@@ -39,7 +39,7 @@ def children_of(pid: int) -> list[str]:
 
 
 def eventually(true: Callable[[], bool]) -> bool:
-    """Whether something becomes true within 10 s."""
+    """Return whether something becomes true within 10 s."""
     deadline = time.monotonic() + 10
     while not true() and time.monotonic() < deadline:
         time.sleep(0.01)

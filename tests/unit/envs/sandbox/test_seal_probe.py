@@ -1,4 +1,4 @@
-"""The seals of the processes that grade: tried out by them, demanded by us, and said where they are less."""
+"""The seals of the grading processes: probed by them, enforced by us, and reported if weak."""
 
 import json
 import os
@@ -33,11 +33,11 @@ os.environ["TEMPER_SANDBOX_MIN_LEVEL"] = "1"
 print(grader.equal(reference="x+1", answer="1+x"))
 grader.close()
 """
-"""A process for which the kernel has no Landlock (ENOSYS), as before 5.13, and so for all that it starts."""
+"""A process, and all its children, for which the kernel has no Landlock (ENOSYS), as before 5.13."""
 
 
 def uid_of(process: int) -> int:
-    """The effective uid of a process, as the kernel has it."""
+    """Return the effective uid of a process."""
     line = next(
         line for line in Path(f"/proc/{process}/status").read_text("utf-8").splitlines() if line.startswith("Uid")
     )

@@ -1,4 +1,4 @@
-"""The folder of a service out of tau-bench's own files, which are read and never run."""
+"""The folder of a service made of tau-bench's files, which are read and never run."""
 
 import json
 from pathlib import Path

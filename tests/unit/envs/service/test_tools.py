@@ -1,4 +1,4 @@
-"""The tools of the services, called with numbers that no service has."""
+"""The tools of the services with extreme numbers."""
 
 import copy
 import inspect
@@ -45,7 +45,7 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 def altered(value: Any, number: float) -> Iterator[Any]:
-    """The value with the number in each place inside of it."""
+    """Yield the value with the number at each place inside it."""
     for key in value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ():
         for inner in (number, *altered(value[key], number)):
             made = copy.copy(value)

@@ -1,4 +1,4 @@
-"""Rows of the function-calling leaderboard as its files have them: questions and answers apart."""
+"""Rows of the function-calling leaderboard in its layout, with questions and answers in separate files."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ AREA = {"base": {"type": "integer"}, "height": {"type": "float", "description": 
 
 
 def question(row_id: str, properties: dict[str, Any], name: str = "math.area") -> dict[str, Any]:
-    """A question with one function."""
+    """Return a question with one function."""
     parameters = {"type": "dict", "properties": properties, "required": list(properties)[:1]}
     return {
         "id": row_id,
@@ -28,7 +28,7 @@ def question(row_id: str, properties: dict[str, Any], name: str = "math.area") -
 
 
 def written(folder: Path, questions: list[dict[str, Any]], answers: list[dict[str, Any]]) -> Path:
-    """Write a category's two files; return that of the questions."""
+    """Write a category's two files and return the file of questions."""
     category = leaderboard_rows.category_of(questions[0])
     file = folder / f"BFCL_v4_{category}.json"
     file.write_text("".join(json.dumps(row) + "\n" for row in questions))
@@ -39,7 +39,7 @@ def written(folder: Path, questions: list[dict[str, Any]], answers: list[dict[st
 
 
 def tasks(file: Path) -> list[Task]:
-    """All tasks of a file of questions."""
+    """Return all tasks of a file of questions."""
     source = open_source(bind("tool_use", EnvConfig(eval_data=DataConfig(path=str(file)))), split="heldout", seed=0)
     assert source.size is not None
     return [source.task(index) for index in range(source.size)]

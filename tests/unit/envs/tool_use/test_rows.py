@@ -1,4 +1,4 @@
-"""Rows of function-calling data: how they become tasks, their reference calls and the wrong ones."""
+"""Rows of function-calling data as tasks, with reference calls and wrong ones."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ DATA = Path(__file__).parents[4] / ".." / "shared" / "data"
 def row(
     accepted: list[dict[str, Any]], properties: dict[str, Any], *, required: list[str], name: str = "f"
 ) -> dict[str, Any]:
-    """A row with one function."""
+    """Return a row with one function."""
     parameters = {"type": "dict", "properties": properties, "required": required}
     return {
         "id": "row",
@@ -39,7 +39,7 @@ def reward(task: Task, turns: list[str]) -> float:
 
 
 def reference_arguments(made: dict[str, Any]) -> list[dict[str, Any]]:
-    """The arguments of the reference calls of a row."""
+    """Return the arguments of a row's reference calls."""
     (turn,) = reference.reference(function_rows.load(made))
     return [call.arguments for call in parse_calls(turn)]  # type: ignore[union-attr]
 

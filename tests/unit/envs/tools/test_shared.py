@@ -1,4 +1,4 @@
-"""Tools that environments share: they answer, their errors go back to the model, the episode goes on."""
+"""Shared tools: they answer, their errors go back to the model, the episode continues."""
 
 import time
 from typing import Any
@@ -89,7 +89,7 @@ def test_twelve_calls_get_twelve_messages_of_which_eight_are_carried_out(call: t
 
 
 class Careless(TaskEnv):
-    """Answers the first of its calls only."""
+    """Answers only the first of its calls."""
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         return self.continue_with([{"role": "user", "content": "and?"}, {"role": "tool", "content": "first"}])
