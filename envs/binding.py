@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from temper.envs.catalog import ENVIRONMENTS, configured
+from temper.envs.catalog import ENVIRONMENTS, configure_env
 from temper.envs.core.bounds import not_negative, only_known, positive
 from temper.envs.core.definition import EnvDefinition
-from temper.envs.core.functions import named_function
+from temper.envs.core.functions import load_function
 from temper.envs.core.setting import free, immutable, scheduled
 from temper.envs.core.task import DEFAULT_TURNS, THREADS, Credit, EnvRef, EnvSettings, Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
@@ -109,7 +109,7 @@ def bind(name: str, config: EnvConfig) -> BoundEnv:
     key = f"envs.{name}"
     _check(key, config)
     try:
-        definition = configured(_kind(name, config), config.options)
+        definition = configure_env(_kind(name, config), config.options)
         if config.reward is None:
             only_known(config.weights, definition.parts, "weights")
         _check_reward(config, definition)
@@ -126,7 +126,7 @@ def _kind(name: str, config: EnvConfig) -> str:
 
 def _check_reward(config: EnvConfig, definition: EnvDefinition) -> None:
     if config.reward is not None:
-        named_function(config.reward)
+        load_function(config.reward)
         if definition.max_turns != 1:
             raise ValueError(
                 f"reward={config.reward}: {definition.id} scores its own episodes, but your function scores answers of one "

@@ -66,7 +66,7 @@ def environment(env_id: str) -> EnvDefinition:
     return ENVIRONMENTS.get(env_id) or _own(env_id)
 
 
-def configured(env_id: str, options: Mapping[str, Any]) -> EnvDefinition:
+def configure_env(env_id: str, options: Mapping[str, Any]) -> EnvDefinition:
     """Return the environment of an id with options. Raise `ValueError` if they are wrong or not supported."""
     env = environment(env_id)
     if env.configure is not None:

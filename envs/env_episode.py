@@ -8,7 +8,7 @@ import gymnasium
 
 from temper.envs.catalog import make_env
 from temper.envs.core.errors import EnvironmentFault
-from temper.envs.core.step_result import StepResult, checked, from_gymnasium, messages_in, spans_of_step
+from temper.envs.core.step_result import StepResult, from_gymnasium, read_messages, spans_of_step, validate_result
 from temper.envs.core.task import EnvRef, Message, Task
 from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.task_env import TaskEnv
@@ -41,7 +41,7 @@ class EnvEpisode:
         with self._lock:
             self._env = self._make(self._task.env)
             _, info = self._env.reset(options={"task": self._task})
-            return messages_in(info, self._name)
+            return read_messages(info, self._name)
 
     def step(self, parsed: ParsedTurn, *, limit: str = "") -> StepResult:
         """Return the environment's result for a turn. `limit` names the limit that ends the episode with this turn, if
@@ -78,7 +78,7 @@ class EnvEpisode:
         environment.
         """
         if isinstance(env, TaskEnv):
-            return checked(env.respond(parsed), self._name)
+            return validate_result(env.respond(parsed), self._name)
         whole = isinstance(env.unwrapped, TaskEnv) or bool(env.metadata.get(RAW_TURNS))
         return from_gymnasium(env.step(parsed.text if whole else parsed.answer), self._name)
 
@@ -86,7 +86,7 @@ class EnvEpisode:
         """Return the environment's score so far, or 0 for an external environment."""
         inner = env.unwrapped
         if isinstance(inner, TaskEnv):
-            return checked(inner.truncate(limit, text), self._name)
+            return validate_result(inner.truncate(limit, text), self._name)
         judged = Score(outcome=Outcome.TRUNCATED, detail=f"cut off {limit}")
         return StepResult(done=True, truncated=True, score=judged)
 

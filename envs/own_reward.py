@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from temper.envs.core.errors import GraderError, describe_error
-from temper.envs.core.functions import named_function, run_function
+from temper.envs.core.functions import load_function, run_function
 from temper.envs.core.task import Task
 from temper.rewards.score import Score
 
@@ -24,7 +24,7 @@ def judge(task: Task, answer: str) -> Score:
     name = task.env.settings.reward
     assert name is not None
     try:
-        returned = run_function(named_function(name), answer, dict(task.spec.get(ROW, task.spec)))
+        returned = run_function(load_function(name), answer, dict(task.spec.get(ROW, task.spec)))
     except Exception as error:
         raise GraderError(f"{name} raised {describe_error(error)}") from error
     given = returned if isinstance(returned, Mapping) else {REWARD: returned}

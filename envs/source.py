@@ -33,7 +33,7 @@ def data_of(env: BoundEnv) -> list[DataConfig]:
     return [data for data in (env.config.data, env.config.eval_data) if data is not None]
 
 
-def holds(env: BoundEnv, split: str) -> DataConfig | None:
+def data_of_split(env: BoundEnv, split: str) -> DataConfig | None:
     """Return the data with the rows of a split, or None if its tasks are generated."""
     if split == "heldout" and env.config.eval_data is not None:
         return env.config.eval_data
@@ -80,7 +80,7 @@ def _read(env: BoundEnv, data: DataConfig, tally: Tally) -> Iterator[SplitTask]:
 
 def evaluation_index(env: BoundEnv) -> OverlapIndex:
     """Return an index of the environment's evaluation prompts, to compare training prompts with."""
-    data = holds(env, "heldout")
+    data = data_of_split(env, "heldout")
     assert data is not None
     heldout = (each.task for each in row_tasks(env, data) if each.heldout)
     return OverlapIndex((task.key, prompt_text(task.messages)) for task in heldout)
@@ -232,7 +232,7 @@ def _without_overlap(tasks: list[Task], env: BoundEnv) -> list[Task]:
     return [task for task in tasks if not index.overlaps(prompt_text(task.messages), by)]
 
 
-def distinct(source: SizedSource, count: int | None) -> list[Task]:
+def distinct_tasks(source: SizedSource, count: int | None) -> list[Task]:
     """Return the first `count` tasks with distinct keys, or fewer after `REPEATS` repetitions in a row. None returns all.
 
     Raise `ValueError` for all tasks of a source of unknown size.
@@ -257,7 +257,7 @@ def open_source(env: BoundEnv, *, split: str, seed: int) -> SizedSource:
     """Return the source of an environment's tasks. Raise `ValueError` or `FileNotFoundError` if it has none."""
     if split not in SPLITS:
         raise ValueError(f"split is {split!r}; it must be one of {', '.join(SPLITS)}")
-    data = holds(env, split)
+    data = data_of_split(env, split)
     if data is None:
         return GeneratedSource(env, split=split, seed=seed)
     if data.streaming:

@@ -78,7 +78,7 @@ def transcript_turns(response: dict[str, Any]) -> list[str]:
     if messages is not None:
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise ValueError("field 'messages' must be a list of chat messages")
-        said = [_said(message) for message in messages if message.get("role") == "assistant"]
+        said = [_text_of_message(message) for message in messages if message.get("role") == "assistant"]
         if not said:
             raise ValueError("field 'messages' has no assistant message")
         return said
@@ -86,7 +86,7 @@ def transcript_turns(response: dict[str, Any]) -> list[str]:
     if calls is not None:
         if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
             raise ValueError("field 'calls' must be a list of {name, arguments}")
-        turns.append(_said({"content": "", "tool_calls": [{"function": call} for call in calls]}))
+        turns.append(_text_of_message({"content": "", "tool_calls": [{"function": call} for call in calls]}))
     if text is not None or not turns:
         if not isinstance(text, str):
             raise ValueError(f"the row has {sorted(response)}; add 'response' (text), 'messages' or 'calls'")
@@ -94,7 +94,7 @@ def transcript_turns(response: dict[str, Any]) -> list[str]:
     return turns
 
 
-def _said(message: Message) -> str:
+def _text_of_message(message: Message) -> str:
     content, calls = message.get("content") or "", message.get("tool_calls") or []
     if isinstance(content, list):
         content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))

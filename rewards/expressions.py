@@ -79,7 +79,7 @@ def without(question: str, text: str) -> str:
     return text.replace(question, " ") if len(question) >= SHORTEST_QUESTION else text
 
 
-def formula(answer: str) -> str:
+def to_formula(answer: str) -> str:
     """Return an answer as input for the computer algebra: ASCII where possible, without dollar signs."""
     return re.sub(r"\\?\$|^\s*\\[(\[]|\\[)\]]\s*$", "", readable(answer)).strip().rstrip(".")
 

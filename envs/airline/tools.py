@@ -15,7 +15,7 @@ from temper.envs.airline.database import AVAILABLE, CERTIFICATE, CREDIT_CARD, GI
 from temper.envs.service import tools as service
 from temper.envs.service.records import Database as AnyDatabase
 from temper.envs.service.records import Record, Records
-from temper.envs.service.tools import Refusal, is_number, known
+from temper.envs.service.tools import Refusal, is_number, require_record
 
 Database = AnyDatabase[Records]
 AIRPORTS = {
@@ -35,7 +35,7 @@ INSURANCE, BAG = 30, 50
 
 
 def get_reservation_details(database: Database, *, reservation_id: str) -> str:
-    return json.dumps(known(database, "reservations", reservation_id))
+    return json.dumps(require_record(database, "reservations", reservation_id))
 
 
 def list_all_airports(database: Database) -> str:
@@ -94,7 +94,7 @@ def book_reservation(
     insurance: str,
 ) -> str:
     """Book flights, paid in full by the user's methods. A certificate is used up. Seat counts do not change."""
-    user = known(database, "users", user_id)
+    user = require_record(database, "users", user_id)
     _require_texts(passengers, "passengers", "first_name", "last_name", "dob")
     booked = [_priced(database, flight, cabin, len(passengers)) for flight in _segments(flights)]
     price = sum(flight["price"] for flight in booked) * len(passengers) + BAG * nonfree_baggages
@@ -128,7 +128,7 @@ def book_reservation(
 
 def cancel_reservation(database: Database, *, reservation_id: str) -> str:
     """Cancel a whole reservation. All payments are recorded as refunds, which take days."""
-    known(database, "reservations", reservation_id)
+    require_record(database, "reservations", reservation_id)
     reservation = database.edit("reservations", reservation_id)
     history = reservation["payment_history"]
     history += [{"payment_id": entry["payment_id"], "amount": -entry["amount"]} for entry in history]
@@ -137,7 +137,7 @@ def cancel_reservation(database: Database, *, reservation_id: str) -> str:
 
 
 def send_certificate(database: Database, *, user_id: str, amount: float) -> str:
-    user = known(database, "users", user_id)
+    user = require_record(database, "users", user_id)
     payment_id = next((it for it in NEW_CERTIFICATES if it not in user["payment_methods"]), None)
     if payment_id is None:
         raise Refusal(f"no more than {len(NEW_CERTIFICATES)} certificates can be sent")
@@ -150,7 +150,7 @@ def update_reservation_baggages(
     database: Database, *, reservation_id: str, total_baggages: int, nonfree_baggages: int, payment_id: str
 ) -> str:
     """Set the numbers of bags. Additional bags that are not free are paid."""
-    reservation = known(database, "reservations", reservation_id)
+    reservation = require_record(database, "reservations", reservation_id)
     price = BAG * max(0, nonfree_baggages - reservation["nonfree_baggages"])
     _pay(database, reservation, payment_id, price)
     reservation = database.edit("reservations", reservation_id)
@@ -162,7 +162,7 @@ def update_reservation_flights(
     database: Database, *, reservation_id: str, cabin: str, flights: list[dict[str, Any]], payment_id: str
 ) -> str:
     """Replace all flights of a reservation. Flights that stay in the same cabin keep their prices. The difference is paid."""
-    reservation = known(database, "reservations", reservation_id)
+    reservation = require_record(database, "reservations", reservation_id)
     count = len(reservation["passengers"])
     kept = {
         (flight["flight_number"], flight["date"]): flight
@@ -183,7 +183,7 @@ def update_reservation_flights(
 
 def update_reservation_passengers(database: Database, *, reservation_id: str, passengers: list[dict[str, Any]]) -> str:
     """Replace the passengers of a reservation by as many others."""
-    reservation = known(database, "reservations", reservation_id)
+    reservation = require_record(database, "reservations", reservation_id)
     _require_texts(passengers, "passengers", "first_name", "last_name", "dob")
     if len(passengers) != len(reservation["passengers"]):
         raise Refusal("number of passengers does not match")
@@ -242,7 +242,7 @@ def _check_payments(user: Record, payments: list[dict[str, Any]], price: float) 
 
 def _pay(database: Database, reservation: Record, payment_id: str, price: float) -> None:
     """Pay a price, or refund a negative one, and record it. Raise `Refusal` if the method can't."""
-    user = known(database, "users", reservation["user_id"])
+    user = require_record(database, "users", reservation["user_id"])
     method = user["payment_methods"].get(payment_id)
     if method is None:
         raise Refusal("payment method not found")

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import closing
 
-from temper.envs.coding.test_result import Tested, call_text, failed, short, shown
+from temper.envs.coding.test_result import Tested, call_text, failed_test, format_value, shorten
 from temper.envs.core.errors import GraderError
 from temper.envs.sandbox.literals import NotPlain
 from temper.envs.sandbox.sandbox import STARTED_AHEAD, Sandbox
@@ -74,14 +74,14 @@ def _run(checker: SealedProcess, program: SealedProcess, source: str, *, called:
     if heard.kind is ReplyKind.VALUE:
         heard = program.converse("_serve", SERVE)
     if heard.kind is not ReplyKind.ASK:
-        return failed(heard, "loading the program")
+        return failed_test(heard, "loading the program")
     requests, said = 0, ""
     asked = checker.converse("_run")
     while asked.kind is ReplyKind.ASK:
         requests += 1
         heard = program.answer(asked.value)
         if heard.kind is not ReplyKind.ASK:
-            return failed(heard, _call(asked) or "the program")
+            return failed_test(heard, _call(asked) or "the program")
         said = _heard(asked, heard) or said
         try:
             asked = checker.answer(heard.value)
@@ -110,7 +110,7 @@ def _heard(asked: Reply, heard: Reply) -> str:
     call, value = _call(asked), heard.value
     match value:
         case [("value", _, result)] if call:
-            return f"{call} returned {shown(result)}"
+            return f"{call} returned {format_value(result)}"
         case [("raised", [str(name), *_], text)] if call:
-            return f"{call} raised {short(name)}: {short(str(text))}"
+            return f"{call} raised {shorten(name)}: {shorten(str(text))}"
     return ""

@@ -13,8 +13,8 @@ from typing import Any
 
 from temper.envs.coding import exercises, rows_assertions, rows_humaneval, rows_stdio
 from temper.envs.coding.reference import negatives, reference
-from temper.envs.coding.suite import MAX_SECONDS, suite
-from temper.envs.coding.test_result import Tested, short
+from temper.envs.coding.suite import MAX_SECONDS, build_suite
+from temper.envs.coding.test_result import Tested, shorten
 from temper.envs.core.bounds import only_known
 from temper.envs.core.definition import PARTS, EnvDefinition
 from temper.envs.core.prompts import NAMES, USUAL, Prompts, read_prompts
@@ -74,7 +74,7 @@ def judge(
 ) -> tuple[Score, list[str]]:
     """Return the score of a program and the failed tests as text. With `all` it stops after `failures` failed tests."""
     partial = credit == "fraction"
-    tests = suite(sandbox, source, spec, one_by_one=partial or failures > 1)
+    tests = build_suite(sandbox, source, spec, one_by_one=partial or failures > 1)
     done = tests.execute(failures=tests.count if partial else failures, seconds=seconds)
     share = done.passed / tests.count
     level = sandbox.isolation.level if sandbox.isolation else 0
@@ -91,7 +91,7 @@ def judge(
     said = [
         tested.detail if number <= limit else f"hidden test {number}: {tested.fault}" for number, tested in done.wrong
     ]
-    return judged, [short(text, 1000) for text in said[:MAX_FAILURES_SHOWN]]
+    return judged, [shorten(text, 1000) for text in said[:MAX_FAILURES_SHOWN]]
 
 
 def _score(wrong: list[tuple[int, Tested]], count: int) -> Score:

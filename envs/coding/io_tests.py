@@ -101,18 +101,18 @@ def is_packed(value: Any) -> bool:
 
 
 def packed_tests(text: str, *, calls: bool) -> Sequence[Mapping[str, Any]]:
-    """Return packed tests for a function or a program. Do not modify them. Raise `ValueError` like `unpacked`."""
+    """Return packed tests for a function or a program. Do not modify them. Raise `ValueError` like `unpack_tests`."""
     with UNPACKING:
         return _packed_tests(text, calls)
 
 
 @lru_cache(maxsize=KEPT)
 def _packed_tests(text: str, calls: bool) -> Sequence[Mapping[str, Any]]:
-    pairs = unpacked(text)
+    pairs = unpack_tests(text)
     return function_tests(pairs) if calls else program_tests(pairs)
 
 
-def unpacked(text: str) -> list[Pair]:
+def unpack_tests(text: str) -> list[Pair]:
     """Return the pairs of packed tests."""
     try:
         inflate = zlib.decompressobj()

@@ -16,7 +16,7 @@ SHORT_NAMES = {"np": "import numpy as np"}
 CHECK = "check"
 
 
-def parsed(source: str, field: str) -> ast.Module:
+def parse_source(source: str, field: str) -> ast.Module:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -26,13 +26,13 @@ def parsed(source: str, field: str) -> ast.Module:
 def is_completed_by(source: str, body: str) -> bool:
     """Return whether the source with this body appended is Python, so that a model may complete it."""
     try:
-        parsed(f"{source.rstrip()}\n{body}", "")
+        parse_source(f"{source.rstrip()}\n{body}", "")
     except ValueError:
         return False
     return True
 
 
-def nodes(tree: ast.AST) -> Iterator[ast.AST]:
+def walk_nodes(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a tree, outer ones first, without constants in lists, of which tests may have a million."""
     todo = deque([tree])
     while todo:
@@ -44,10 +44,10 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
             todo.extend(ast.iter_child_nodes(node))
 
 
-def defined(tree: ast.AST) -> list[str]:
+def bound_names(tree: ast.AST) -> list[str]:
     """Return the names that a tree binds anywhere, in text order: definitions, imports, targets, arguments."""
     names: list[str] = []
-    for node in nodes(tree):
+    for node in walk_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.append(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -71,17 +71,18 @@ def definitions(tree: ast.Module) -> list[str]:
     return names
 
 
-def wanted(tree: ast.AST) -> list[str]:
+def unbound_names(tree: ast.AST) -> list[str]:
     """Return the distinct names that a tree uses but neither binds nor finds among the built-ins, in order."""
-    known = {*defined(tree), *dir(builtins), "__name__"}
+    known = {*bound_names(tree), *dir(builtins), "__name__"}
     used = sorted(
-        (node for node in nodes(tree) if isinstance(node, ast.Name)), key=lambda node: (node.lineno, node.col_offset)
+        (node for node in walk_nodes(tree) if isinstance(node, ast.Name)),
+        key=lambda node: (node.lineno, node.col_offset),
     )
     return list(dict.fromkeys(node.id for node in used if node.id not in known))
 
 
-def called(tree: ast.AST) -> list[str]:
-    return [node.func.id for node in nodes(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+def called_names(tree: ast.AST) -> list[str]:
+    return [node.func.id for node in walk_nodes(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
 
 
 def imports_for(names: Sequence[str]) -> str:
@@ -90,12 +91,12 @@ def imports_for(names: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def taken(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
+def required_names(free: Sequence[str], solution: str | None) -> tuple[list[str], str]:
     """Return the names that tests need from a program, and imports of the modules among the others.
 
     A program provides the top-level names of its solution, or every name that is not a module if there is no solution.
     """
-    held = None if solution is None else definitions(parsed(solution, "solution"))
+    held = None if solution is None else definitions(parse_source(solution, "solution"))
     names = [name for name in free if (name in held if held is not None else not imports_for([name]))]
     return names, imports_for([name for name in free if name not in names])
 
@@ -113,24 +114,24 @@ def check_of(tree: ast.Module) -> ast.FunctionDef | None:
 
 
 def uses(tree: ast.AST, names: Collection[str]) -> bool:
-    return any(isinstance(node, ast.Name) and node.id in names for node in nodes(tree))
+    return any(isinstance(node, ast.Name) and node.id in names for node in walk_nodes(tree))
 
 
-def whole(test: str, entry_point: str, names: Collection[str]) -> str:
+def whole_check(test: str, entry_point: str, names: Collection[str]) -> str:
     """Return a test with a check function as one test. It calls the test's `check`, even if the program defines one."""
     if CHECK not in names:
         return f"{test}\n\n{CHECK}({entry_point})\n"
     return f"_named = {CHECK}\n{test}\n\n_judge, {CHECK} = {CHECK}, _named\n_judge({entry_point})\n"
 
 
-def split(test: str, entry_point: str, names: Collection[str]) -> list[str]:
+def split_check(test: str, entry_point: str, names: Collection[str]) -> list[str]:
     """Split a check function into one test per judging statement. Return an empty list if it can't be split.
 
     Each test is the whole source of a check, with the earlier statements but without the other judging ones.
     """
     tree = ast.parse(test)
     check = check_of(tree)
-    if check is None or any(isinstance(node, ast.Return | ast.Nonlocal | ast.Global) for node in nodes(check)):
+    if check is None or any(isinstance(node, ast.Return | ast.Nonlocal | ast.Global) for node in walk_nodes(check)):
         return []
     candidate = check.args.args[0].arg
     head = ast.unparse(ast.Module([node for node in tree.body if node is not check], []))
@@ -150,10 +151,10 @@ def _statements(check: ast.FunctionDef, touched: set[str]) -> Iterator[tuple[ast
     """
     for statement in check.body:
         touches = uses(statement, touched)
-        asserts = any(isinstance(node, ast.Assert) for node in nodes(statement))
+        asserts = any(isinstance(node, ast.Assert) for node in walk_nodes(statement))
         calls = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
         if touches and (asserts or calls) and not isinstance(statement, ast.FunctionDef):
             yield statement, True
         elif not isinstance(statement, ast.Assert):
-            touched |= set(defined(statement)) if touches else set()
+            touched |= set(bound_names(statement)) if touches else set()
             yield statement, False

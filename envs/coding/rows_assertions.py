@@ -11,7 +11,14 @@ import ast
 from functools import partial
 from typing import Any
 
-from temper.envs.coding.row_source import called, entry_point_of, is_completed_by, parsed, taken, wanted
+from temper.envs.coding.row_source import (
+    called_names,
+    entry_point_of,
+    is_completed_by,
+    parse_source,
+    required_names,
+    unbound_names,
+)
 from temper.envs.core.prompts import USUAL, Prompts
 from temper.envs.core.row_format import Row, RowFormat, field
 from temper.envs.core.task import Task
@@ -40,11 +47,11 @@ def load(row: Row, prompts: Prompts = USUAL) -> Task:
     given = None if row.get("entry_point") is None else entry_point_of(row)
     if solution is not None and given is not None and _completes(text, given) and not defines(solution, given):
         solution = complete_body(text, solution)
-    names, imports = taken(wanted(parsed("\n".join([setup, *asserts]), tests_field)), solution)
+    names, imports = required_names(unbound_names(parse_source("\n".join([setup, *asserts]), tests_field)), solution)
     entry_point = _entry_point(shown, names, tests_field) if given is None else given
     names = [entry_point, *(name for name in names if name != entry_point)]
     for number, source in enumerate(asserts):
-        if not set(names) & set(wanted(ast.parse(f"{setup}\n{source}"))):
+        if not set(names) & set(unbound_names(ast.parse(f"{setup}\n{source}"))):
             raise ValueError(f"field {tests_field!r}: test {number} does not use {entry_point!r}: {source[:80]!r}")
     spec: dict[str, Any] = {"entry_point": entry_point, "checks": asserts, "names": names, "setup": imports + setup}
     if solution is not None:
@@ -71,12 +78,12 @@ def _assertions(value: Any, name: str) -> list[str]:
     """Return the tests of a list or text: its assertions and functions `test...()`, each with the preceding statements."""
     if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
         for item in value:
-            parsed(item, name)
+            parse_source(item, name)
         return [item.strip() for item in value]
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"field {name!r} is {str(value)[:80]!r}; it must be a list or text of assertions")
     before, tests = list[str](), list[str]()
-    for statement in parsed(value, name).body:
+    for statement in parse_source(value, name).body:
         source = ast.unparse(statement)
         if isinstance(statement, ast.Assert):
             tests.append("\n".join([*before, source]))
@@ -104,7 +111,7 @@ def _completes(text: str, entry_point: str) -> bool:
 
 def _entry_point(asserts: list[str], names: list[str], field_name: str) -> str:
     """Return the name that most assertions call, or the outermost call of the first one in a tie."""
-    calls = [[name for name in called(ast.parse(source)) if name in names] for source in asserts]
+    calls = [[name for name in called_names(ast.parse(source)) if name in names] for source in asserts]
     found = list(dict.fromkeys(name for row in calls for name in row)) or names
     if not found:
         raise ValueError(f"field {field_name!r} never calls a function of the program: {asserts[0][:80]!r}")

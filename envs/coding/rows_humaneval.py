@@ -6,14 +6,14 @@ from typing import Any
 
 from temper.envs.coding.row_source import (
     CHECK,
+    bound_names,
     check_of,
-    defined,
     entry_point_of,
     is_completed_by,
-    parsed,
-    taken,
+    parse_source,
+    required_names,
+    unbound_names,
     uses,
-    wanted,
 )
 from temper.envs.core.prompts import USUAL, Prompts
 from temper.envs.core.row_format import RowFormat, field, has_fields
@@ -43,15 +43,15 @@ def load(row: dict[str, Any], prompts: Prompts = USUAL) -> Task:
     """
     prompt, test = field(row, "prompt", str), field(row, "test", str)
     entry_point = entry_point_of(row)
-    tree = parsed(test, "test")
+    tree = parse_source(test, "test")
     check = check_of(tree)
     if check is None:
         raise ValueError("field 'test' defines no function check(candidate)")
     completes = defines(prompt, entry_point) and is_completed_by(prompt, "    pass")
     setup = preamble(prompt, entry_point) if completes else ""
     solution = _solution(row.get("canonical_solution"), prompt, entry_point, completes=completes)
-    missing = [name for name in wanted(tree) if name not in defined(parsed(setup, "prompt"))]
-    names, imports = taken([*missing, *[CHECK] * uses(ast.Module(check.body, []), {CHECK})], solution)
+    missing = [name for name in unbound_names(tree) if name not in bound_names(parse_source(setup, "prompt"))]
+    names, imports = required_names([*missing, *[CHECK] * uses(ast.Module(check.body, []), {CHECK})], solution)
     others = [name for name in names if name != entry_point]
     spec: dict[str, Any] = {"entry_point": entry_point, "check": test, "names": [entry_point, *others]}
     spec["setup"] = imports + setup

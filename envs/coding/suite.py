@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 from temper.envs.coding.checks import run_checks
 from temper.envs.coding.io_tests import packed_tests
-from temper.envs.coding.row_source import split, whole
-from temper.envs.coding.test_result import FAULTS, Tested, call_text, failed, short, shown
+from temper.envs.coding.row_source import split_check, whole_check
+from temper.envs.coding.test_result import FAULTS, Tested, call_text, failed_test, format_value, shorten
 from temper.envs.core.errors import GraderError
 from temper.envs.sandbox.sandbox import Sandbox
 from temper.envs.sandbox.sealed_process import MAX_QUEUED_S, WAITS, Limits, ReplyKind
@@ -78,7 +78,7 @@ class Executed:
     wrong: list[tuple[int, Tested]]
 
 
-def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bool) -> Suite:
+def build_suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bool) -> Suite:
     """Return the tests of a task for a program. `one_by_one` splits a check function into its statements."""
     spec = _with_packed(spec)
     if "stdio" in spec:
@@ -89,8 +89,8 @@ def suite(sandbox: Sandbox, source: str, spec: dict[str, Any], *, one_by_one: bo
     names = spec.get("names", [name])
     if "check" in spec:
         candidate = spec.get("candidate", name)
-        parts = split(spec["check"], candidate, names) if one_by_one else []
-        bodies = parts or [whole(spec["check"], candidate, names)]
+        parts = split_check(spec["check"], candidate, names) if one_by_one else []
+        bodies = parts or [whole_check(spec["check"], candidate, names)]
         texts = [body.rpartition("\n")[2] for body in parts] or [f"check({name})"]
     else:
         bodies = texts = spec["checks"]
@@ -119,11 +119,11 @@ def _calls(sandbox: Sandbox, source: str, spec: dict[str, Any]) -> Generator[Tes
     for test, reply in zip(tests, replies, strict=True):
         call = call_text(name, test["args"])
         if reply.kind is not ReplyKind.VALUE:
-            yield failed(reply, call)
+            yield failed_test(reply, call)
         elif equal(reply.value, test["expected"]):
             yield Tested(passed=True)
         else:
-            detail = f"{call} returned {shown(reply.value)}, expected {shown(test['expected'])}"
+            detail = f"{call} returned {format_value(reply.value)}, expected {format_value(test['expected'])}"
             yield Tested(passed=False, detail=detail)
 
 
@@ -134,18 +134,18 @@ def _equals_wrapped(result: Any, expected: Any) -> bool:
 
 def _outputs(sandbox: Sandbox, source: str, tests: list[dict[str, str]]) -> Generator[Tested, None, None]:
     for test in tests:
-        given = f"input:\n{short(test['input'])}\n"
+        given = f"input:\n{shorten(test['input'])}\n"
         reply = sandbox.run_main(source, test["input"], MAIN_LIMITS, most=2 * len(test["output"].encode()))
         if reply.kind is not ReplyKind.VALUE:
-            yield failed(reply, f"{given}the program")
+            yield failed_test(reply, f"{given}the program")
         elif same_output(reply.value, test["output"]):
             yield Tested(passed=True)
         else:
-            detail = f"{given}output:\n{short(reply.value)}\nexpected:\n{short(test['output'])}"
+            detail = f"{given}output:\n{shorten(reply.value)}\nexpected:\n{shorten(test['output'])}"
             yield Tested(passed=False, detail=detail)
 
 
 def _named(results: Generator[Tested, None, None], texts: list[str]) -> Generator[Tested, None, None]:
     for tested, text in zip(results, texts, strict=True):
-        failed_text = f"{short(text)} failed: {tested.detail}"
+        failed_text = f"{shorten(text)} failed: {tested.detail}"
         yield tested if tested.passed else replace(tested, detail=failed_text)

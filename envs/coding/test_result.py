@@ -28,24 +28,27 @@ class Tested:
     fault: str = "the result is wrong"
 
 
-def failed(reply: Reply, what: str) -> Tested:
+def failed_test(reply: Reply, what: str) -> Tested:
     detail = f"{what} {ENDED.get(reply.kind, 'ended:')} {reply.detail}".strip()
     out_of_time = reply.kind is ReplyKind.TIME
     fault = FAULTS.get(reply.kind, "the program gave no result")
     return Tested(passed=False, detail=detail, policy_fault=reply.policy_fault, out_of_time=out_of_time, fault=fault)
 
 
-def short(text: str, limit: int = MAX_SHOWN) -> str:
+def shorten(text: str, limit: int = MAX_SHOWN) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
-def shown(value: Any) -> str:
-    return short(_python(value, 0))
+def format_value(value: Any) -> str:
+    return shorten(_python(value, 0))
 
 
 def call_text(name: str, arguments: Sequence[Any], keywords: dict[str, Any] | None = None) -> str:
-    parts = [*map(shown, arguments), *(f"{key}={shown(value)}" for key, value in (keywords or {}).items())]
-    return short(f"{name}({', '.join(parts)})")
+    parts = [
+        *map(format_value, arguments),
+        *(f"{key}={format_value(value)}" for key, value in (keywords or {}).items()),
+    ]
+    return shorten(f"{name}({', '.join(parts)})")
 
 
 def _python(value: Any, depth: int) -> str:

@@ -57,7 +57,7 @@ def off_the_clock() -> Iterator[None]:
 
 
 @contextmanager
-def at_its_end(clock: Clock, end: Callable[[], None]) -> Iterator[None]:
+def call_at_end(clock: Clock, end: Callable[[], None]) -> Iterator[None]:
     """Call `end` on the running event loop if the clock runs out before the block ends."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle

@@ -14,7 +14,7 @@ from typing import Any
 
 
 @cache
-def named_function(name: str) -> Callable[..., Any]:
+def load_function(name: str) -> Callable[..., Any]:
     """Return the function of this name. Raise `ValueError` if it can't be imported or is not callable."""
     place, mark, function = name.rpartition(":")
     if not mark:

@@ -22,13 +22,13 @@ class Prompts:
         """Return the prompt of a task: the text for this kind with its fields, or the `usual` text unchanged."""
         text = self.texts.get(kind)
         system = ({"role": "system", "content": self.system},) if self.system else ()
-        return (*system, {"role": "user", "content": usual if text is None else filled(text, fields)})
+        return (*system, {"role": "user", "content": usual if text is None else fill_text(text, fields)})
 
 
 USUAL = Prompts()
 
 
-def filled(text: str, fields: Mapping[str, str]) -> str:
+def fill_text(text: str, fields: Mapping[str, str]) -> str:
     """Return a text with each `{field}` replaced once. Other braces, such as LaTeX's, stay."""
     names = "|".join(map(re.escape, fields))
     return re.sub(rf"\{{({names})\}}", lambda found: fields[found[1]], text)

@@ -51,7 +51,7 @@ class StepResult:
     tool_spans: tuple[ToolSpan, ...] = field(default=(), compare=False)
 
 
-def checked(result: Any, name: str) -> StepResult:
+def validate_result(result: Any, name: str) -> StepResult:
     """Return a validated result with numpy scalars as plain numbers. `name` is the task's, for messages.
 
     Raise `GraderError` for a reward or part that is not a finite number, `EnvironmentFault` for any other fault.
@@ -75,12 +75,12 @@ def checked(result: Any, name: str) -> StepResult:
             detail=str(judged.detail).encode(errors="replace").decode(),
             evidence=_plain(judged.evidence, dict, f"the evidence of {name}"),
         ),
-        messages=messages_in({"messages": result.messages}, name),
+        messages=read_messages({"messages": result.messages}, name),
     )
 
 
 def from_gymnasium(returned: Any, name: str) -> StepResult:
-    """Return the result of a gymnasium `step`, validated as in `checked`."""
+    """Return the result of a gymnasium `step`, validated as in `validate_result`."""
     try:
         _, reward, terminated, truncated, info = returned
         given = dict(info)
@@ -101,7 +101,7 @@ def from_gymnasium(returned: Any, name: str) -> StepResult:
         score=judged,
         messages=given.get("messages", ()),
     )
-    return checked(result, name)
+    return validate_result(result, name)
 
 
 def to_gymnasium(result: StepResult) -> GymStep:
@@ -119,7 +119,7 @@ def to_gymnasium(result: StepResult) -> GymStep:
     return "", result.reward, not result.truncated, result.truncated, info
 
 
-def messages_in(info: Mapping[str, Any], name: str) -> tuple[Message, ...]:
+def read_messages(info: Mapping[str, Any], name: str) -> tuple[Message, ...]:
     """Return the messages that an environment shows the model. Raise `EnvironmentFault` if they are invalid."""
     messages = _plain(list(info.get("messages", ())), list, f"the messages of {name}")
     for message in messages:

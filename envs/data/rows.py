@@ -79,7 +79,7 @@ def usable_rows(
     for number, given in enumerate(open_rows(data)):
         if unmet and given.row is not None:
             unmet = [name for name in unmet if not has_column(given.row, name)]
-        placed = wanted(given, data)
+        placed = select_row(given, data)
         if placed is None:
             continue
         tally.read += 1
@@ -125,7 +125,7 @@ def _is_table(path: Path) -> bool:
         return file.read(64).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
 
 
-def wanted(placed: PlacedRow, data: DataConfig) -> PlacedRow | None:
+def select_row(placed: PlacedRow, data: DataConfig) -> PlacedRow | None:
     """Return the row with renamed columns, or None if the filter drops it or it lacks a filter column."""
     if placed.row is None or not (data.filter or data.columns):
         return placed

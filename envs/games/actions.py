@@ -19,14 +19,14 @@ Space = spaces.Space[Any]
 TAKEN = (spaces.Discrete, spaces.Text, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Dict, spaces.Tuple)
 
 
-def described(space: Space) -> str:
+def describe_space(space: Space) -> str:
     """Describe the actions of a space. Raise `ValueError` for a space whose actions can't be given as text."""
     match space:
         case spaces.Dict():
-            parts = ", ".join(f"{json.dumps(key)}: {described(inner)}" for key, inner in space.spaces.items())
+            parts = ", ".join(f"{json.dumps(key)}: {describe_space(inner)}" for key, inner in space.spaces.items())
             return f"a JSON object {{{parts}}}"
         case spaces.Tuple():
-            return f"a list of {', '.join(described(inner) for inner in space.spaces)}"
+            return f"a list of {', '.join(describe_space(inner) for inner in space.spaces)}"
         case spaces.Discrete():
             return f"a whole number from {space.start} to {space.start + space.n - 1}"
         case spaces.Text():
@@ -45,7 +45,7 @@ def described(space: Space) -> str:
     )
 
 
-def action_of(answer: str, space: Space, names: Sequence[str]) -> Any:
+def parse_action(answer: str, space: Space, names: Sequence[str]) -> Any:
     """Return the action of an answer as an element of the space, or None if it gives none."""
     boxed = boxes(answer)
     if isinstance(space, spaces.Discrete):

@@ -17,7 +17,7 @@ from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import ParsedTurn
-from temper.envs.games.actions import action_of
+from temper.envs.games.actions import parse_action
 from temper.envs.games.known_games import GymGame
 from temper.envs.games.options import game_options
 from temper.envs.games.reference import demonstrate, negatives, reference
@@ -51,7 +51,7 @@ class GymEnv(TaskEnv):
         kind = task.env.options
         ended = cut = False
         self.played += 1
-        action = action_of(parsed.answer, self.game.action_space, kind["actions"])
+        action = parse_action(parsed.answer, self.game.action_space, kind["actions"])
         if action is None:
             self.bad += 1
             self.total += kind["idle"]

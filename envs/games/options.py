@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium
 
 from temper.envs.core.bounds import only_known, whole
-from temper.envs.games.actions import described
+from temper.envs.games.actions import describe_space
 from temper.envs.games.known_games import Game, GymGame, known_game
 
 KNOWN = ("id", "kwargs", "actions", "rules", "frame", "max_steps", "success", "idle")
@@ -30,7 +30,7 @@ def game_options(options: Mapping[str, Any]) -> dict[str, Any]:
     idle = given["idle"] if "idle" in given else _idle(game, about)
     game.close()
     try:
-        form = described(space)
+        form = describe_space(space)
     except ValueError as error:
         raise ValueError(f"options.id: {name}: {error}") from error
     count = int(space.n) if isinstance(space, gymnasium.spaces.Discrete) else 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from temper.envs.core.task import Message, Task
-from temper.envs.games.actions import action_of
+from temper.envs.games.actions import parse_action
 from temper.envs.games.tasks import act, begin_of, view
 
 Dynamics = Mapping[Any, Mapping[int, Sequence[tuple[float, Any, float, bool]]]]
@@ -32,7 +32,7 @@ def demonstrate(task: Task) -> list[Message]:
     game, _ = begin_of(task)
     messages: list[Message] = []
     for said in reference(task):
-        action = action_of(said, game.action_space, task.env.options["actions"])
+        action = parse_action(said, game.action_space, task.env.options["actions"])
         assert action is not None
         observation, *_ = act(game, action)
         messages.append({"role": "assistant", "reasoning_content": "", "content": said})

@@ -13,10 +13,10 @@ from temper.envs.core.turn_text import ParsedTurn
 from temper.envs.mathematics import arithmetic
 from temper.envs.mathematics import reference as answers
 from temper.envs.mathematics.grader import shared_grader
-from temper.envs.mathematics.rows import AGREE, BOXES, KINDS, REQUEST, asked, formats
+from temper.envs.mathematics.rows import AGREE, BOXES, KINDS, REQUEST, bare_question, formats
 from temper.envs.task_env import TaskEnv, last_user_text
 from temper.rewards.answers import Boxes, equal_numbers, final_answer
-from temper.rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
+from temper.rewards.expressions import asks_percentage, refusal, repeats, same_text, to_formula, without
 from temper.rewards.plain_numbers import plain_number
 from temper.rewards.score import Score, binary_score, policy_fault
 
@@ -37,7 +37,7 @@ class MathEnv(TaskEnv):
             parsed.answer,
             reference=task.spec["answer"],
             question=last_user_text(task),
-            bare=asked(task),
+            bare=bare_question(task),
             boxes=task.spec.get(BOXES, AGREE),
         )
         return self.end(judged)
@@ -67,7 +67,7 @@ def grade(text: str, *, reference: str, question: str = "", bare: str | None = N
     refused = refusal(found, reference=reference)
     if refused is not None:
         return _judged(False, "bounds", f"{said}: {refused}")
-    equal = shared_grader().equal(reference=formula(reference), answer=formula(found))
+    equal = shared_grader().equal(reference=to_formula(reference), answer=to_formula(found))
     if equal is None:
         return policy_fault(f"{said}: over the time limit")
     return _judged(equal, "math-verify", said)

@@ -57,22 +57,26 @@ WARM_UP = (
 )
 
 
-def parsed(text: str) -> list[Any]:
+def parse_latex(text: str) -> list[Any]:
     """Return the expressions that math-verify reads in a LaTeX text, empty if it can't."""
     return list(parse(f"\\boxed{{{text}}}", extraction_config=LATEX, parsing_timeout=None, fallback_mode="no_fallback"))
 
 
 def equal(references: list[Any], answer: str) -> bool:
     """Return whether an answer equals the parsed reference. An unevaluated sum of numbers equals nothing."""
-    answers = parsed(answer)
-    if not references or not answers or (any(map(unadded, answers)) and not any(map(unadded, references))):
+    answers = parse_latex(answer)
+    if (
+        not references
+        or not answers
+        or (any(map(has_unadded_sum, answers)) and not any(map(has_unadded_sum, references)))
+    ):
         return False
     return bool(
         verify(references, answers, float_rounding=DECIMALS, timeout_seconds=None, allow_set_relation_comp=True)
     )
 
 
-def unadded(expression: Any) -> bool:
+def has_unadded_sum(expression: Any) -> bool:
     """Return whether an expression has a sum with two or more rational numbers, as in `x+1+0`."""
     return any(
         isinstance(node, Add) and sum(bool(term.doit().is_Rational) for term in terms(node)) > 1
@@ -86,12 +90,12 @@ def terms(node: Any) -> list[Any]:
 
 def serve(channel: int) -> None:
     seal.seal_library_user(memory_bytes=MEMORY_BYTES)
-    say(channel, {"pid": os.getpid(), "seal": seal_probe.seal_found(memory_bytes=MEMORY_BYTES)})
+    send_line(channel, {"pid": os.getpid(), "seal": seal_probe.seal_found(memory_bytes=MEMORY_BYTES)})
     while line := read_line(channel):
         request, start = json.loads(line), time.process_time()
         signal.setitimer(signal.ITIMER_PROF, CPU_S)
-        references = parsed(request["reference"])
-        say(channel, {"reference": bool(references)})
+        references = parse_latex(request["reference"])
+        send_line(channel, {"reference": bool(references)})
         try:
             same = equal(references, request["answer"])
         except (
@@ -106,10 +110,10 @@ def serve(channel: int) -> None:
             same = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         worn = time.process_time() - start > WORN_S or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > WORN_KIB
-        say(channel, {"equal": same, "worn": worn})
+        send_line(channel, {"equal": same, "worn": worn})
 
 
-def say(channel: int, reply: dict[str, Any]) -> None:
+def send_line(channel: int, reply: dict[str, Any]) -> None:
     os.write(channel, json.dumps(reply).encode() + b"\n")
 
 
@@ -127,7 +131,7 @@ def main() -> None:
     control = socket.socket(fileno=os.dup(0))
     os.dup2(1, 0)
     namespaces.leave_root(seal.library_folders())
-    warm = {equal(parsed(reference), answer) for reference, answer in WARM_UP} == {True}
+    warm = {equal(parse_latex(reference), answer) for reference, answer in WARM_UP} == {True}
     control.send(json.dumps({"warm": warm}).encode())
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 16, 1)

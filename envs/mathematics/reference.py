@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from temper.envs.core.task import Task
-from temper.envs.mathematics.rows import AGREE, BOXES, asked
+from temper.envs.mathematics.rows import AGREE, BOXES, bare_question
 from temper.envs.task_env import last_user_text
 from temper.rewards.plain_numbers import plain_number
 
@@ -29,7 +29,7 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
     yield "right box, then another", [f"{boxed(right)} {boxed(another)}"]
     yield "a box left open", [f"The answer is \\boxed{{{right}"]
     yield "the question repeated", [last_user_text(task)]
-    yield "the question without its request", [asked(task)]
+    yield "the question without its request", [bare_question(task)]
     if not task.thinks:
         yield "a thought where thinking is off", [f"<think>\nWell.\n</think>\n\n{boxed(right)}"]
 

@@ -56,7 +56,7 @@ def formats(prompts: Prompts, boxes_are: Boxes = AGREE) -> tuple[RowFormat, ...]
     )
 
 
-def asked(task: Task) -> str:
+def bare_question(task: Task) -> str:
     """Return the question of a task without the words around it."""
     return str(task.spec[QUESTION]) if QUESTION in task.spec else last_user_text(task).removesuffix(REQUEST)
 

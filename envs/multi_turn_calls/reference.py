@@ -26,9 +26,9 @@ def negatives(task: Task) -> Iterator[tuple[str, list[str]]]:
 
 
 def _turns(turns: list[Calls]) -> list[str]:
-    return [text for calls in turns for text in (*([_said(calls)] if calls else []), DONE)]
+    return [text for calls in turns for text in (*([_turn_of_calls(calls)] if calls else []), DONE)]
 
 
-def _said(calls: Calls) -> str:
+def _turn_of_calls(calls: Calls) -> str:
     asked = [call_message(call["name"], call["arguments"]) for call in calls]
     return turn_text({"content": "", "tool_calls": asked}, thinks=False)

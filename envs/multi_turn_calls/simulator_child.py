@@ -37,7 +37,7 @@ Call = dict[str, Any]
 Answer = tuple[str, float, float]
 
 
-def loaded(folder: str) -> tuple[dict[str, Any], dict[str, str]]:
+def load_classes(folder: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the simulator classes that can be imported, and for the others the reason."""
     if not os.access(folder, os.R_OK | os.X_OK):
         return {}, dict.fromkeys(
@@ -55,7 +55,7 @@ def loaded(folder: str) -> tuple[dict[str, Any], dict[str, str]]:
     return classes, unusable
 
 
-def opened(classes: dict[str, Any], request: dict[str, Any]) -> Instances:
+def open_simulators(classes: dict[str, Any], request: dict[str, Any]) -> Instances:
     """Return new simulators in the initial state of a dialogue."""
     made = {}
     for name in request["classes"]:
@@ -66,21 +66,21 @@ def opened(classes: dict[str, Any], request: dict[str, Any]) -> Instances:
     return made
 
 
-def results(instances: Instances, calls: Sequence[Call]) -> list[Answer]:
+def run_calls(instances: Instances, calls: Sequence[Call]) -> list[Answer]:
     """Execute calls in order and return their answers. If two simulators have the same method, the later one is called."""
     methods: dict[str, Callable[..., Any]] = {}
     for instance in instances.values():
         methods |= {name: method for name, method in inspect.getmembers(instance, inspect.ismethod) if name[0] != "_"}
-    return [timed(methods, call) for call in calls]
+    return [timed_call(methods, call) for call in calls]
 
 
-def timed(methods: dict[str, Callable[..., Any]], call: Call) -> Answer:
+def timed_call(methods: dict[str, Callable[..., Any]], call: Call) -> Answer:
     """Return the answer to a call, its start on the monotonic clock, and its duration in seconds."""
     began = time.monotonic()
-    return result(methods, call), began, time.monotonic() - began
+    return call_result(methods, call), began, time.monotonic() - began
 
 
-def result(methods: dict[str, Callable[..., Any]], call: Call) -> str:
+def call_result(methods: dict[str, Callable[..., Any]], call: Call) -> str:
     """Return the answer to a call as text. The model sees an exception."""
     if call["name"] not in methods:
         return f"{ERROR} name {call['name']!r} is not defined"
@@ -96,7 +96,7 @@ def result(methods: dict[str, Callable[..., Any]], call: Call) -> str:
         return str(answer)
 
 
-def differing(model: Instances, reference: Instances) -> list[str]:
+def differing_attributes(model: Instances, reference: Instances) -> list[str]:
     """Return the public attributes that differ between the two sets of simulators."""
     return [
         f"{name}.{key}"
@@ -106,16 +106,16 @@ def differing(model: Instances, reference: Instances) -> list[str]:
     ]
 
 
-def answered(classes: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
+def answer_request(classes: dict[str, Any], request: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request, with `fault` if a simulator failed other than by a wrong call."""
     came = time.monotonic()
     try:
-        model, reference = opened(classes, request), opened(classes, request)
-        answers = results(model, request["model"])
+        model, reference = open_simulators(classes, request), open_simulators(classes, request)
+        answers = run_calls(model, request["model"])
         return {
             "model": [text for text, _, _ in answers],
-            "reference": [text for text, _, _ in results(reference, request["reference"])],
-            "differing": differing(model, reference),
+            "reference": [text for text, _, _ in run_calls(reference, request["reference"])],
+            "differing": differing_attributes(model, reference),
             "spans": [(began - came, seconds) for _, began, seconds in answers],
         }
     except Exception as error:
@@ -130,12 +130,12 @@ def main(folder: str, cpu_s: float) -> None:
     seal.seal_library_user(memory_bytes=MEMORY_BYTES)
     sys.path.remove(folder)
     found = seal_probe.seal_found(memory_bytes=MEMORY_BYTES)
-    classes, unusable = loaded(folder)
+    classes, unusable = load_classes(folder)
     print(json.dumps({"seal": found, "unusable": unusable}), file=out, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        reply = answered(classes, request)
+        reply = answer_request(classes, request)
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         print(json.dumps(reply), file=out, flush=True)
 

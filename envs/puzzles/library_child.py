@@ -52,7 +52,7 @@ FORMULA = re.compile(
 )
 
 
-def formula(text: str, local_dict: dict[str, Any] | None = None) -> Any:
+def parse_formula(text: str, local_dict: dict[str, Any] | None = None) -> Any:
     """Parse numbers, operators, single letters and elementary functions by sympy. Raise `ValueError` for anything else."""
     if not FORMULA.fullmatch(text):
         raise ValueError("not a plain formula")
@@ -64,16 +64,16 @@ EVALUATES: dict[str, tuple[str, Callable[..., Any]]] = {
     "reasoning_gym.algorithmic.spiral_matrix": ("eval", ast.literal_eval),
     "reasoning_gym.algorithmic.string_insertion": ("eval", ast.literal_eval),
     "reasoning_gym.games.n_queens": ("eval", ast.literal_eval),
-    "reasoning_gym.games.countdown": ("parse_expr", formula),
-    "reasoning_gym.games.puzzle24": ("parse_expr", formula),
-    "sympy": ("parse_expr", formula),
+    "reasoning_gym.games.countdown": ("parse_expr", parse_formula),
+    "reasoning_gym.games.puzzle24": ("parse_expr", parse_formula),
+    "sympy": ("parse_expr", parse_formula),
 }
 """Modules whose scorers would evaluate an answer: the name that they call, and its replacement."""
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
-def fraction(text: str) -> Fraction:
+def parse_fraction(text: str) -> Fraction:
     """Parse a number or a fraction without spaces. Raise `ValueError` for anything else."""
     return Fraction(text.strip().replace(",", ""))
 
@@ -94,7 +94,7 @@ def as_many(separator: str | None) -> Callable[[str, Entry], bool]:
 
 CONDITIONS: dict[str, Callable[[str, Entry], bool]] = {
     "advanced_geometry": as_many(","),
-    "coin_flip": lambda text, entry: abs(fraction(text) - fraction(entry["answer"])) <= Fraction(1, 10_000),
+    "coin_flip": lambda text, entry: abs(parse_fraction(text) - parse_fraction(entry["answer"])) <= Fraction(1, 10_000),
     "complex_arithmetic": lambda text, entry: "nan" not in text.lower(),
     "fraction_simplification": lambda text, entry: len(numbers(text)) == 2,
     "game_of_life_halting": lambda text, entry: text == entry["answer"],
@@ -129,7 +129,7 @@ def dataset(name: str, config: str, seed: int) -> Any:
 
 
 @functools.lru_cache(maxsize=64)
-def entry(name: str, config: str, seed: int) -> Entry:
+def make_entry(name: str, config: str, seed: int) -> Entry:
     """Return the entry of this seed. A few generators (codeio) draw from the global generators, hence their seeds."""
     random.seed(seed)
     numpy.random.seed(seed)
@@ -137,13 +137,13 @@ def entry(name: str, config: str, seed: int) -> Entry:
     return dict(dataset(name, config, seed)[0] if alone else dataset(name, config, 0)[seed])
 
 
-def made(name: str, config: str, seed: int) -> dict[str, Any]:
-    found = entry(name, config, seed)
+def make_answer(name: str, config: str, seed: int) -> dict[str, Any]:
+    found = make_entry(name, config, seed)
     answer = ANSWERS[name](found) if name in ANSWERS else found["answer"]
     return {"question": found["question"], "answer": answer}
 
 
-def fulfils(condition: Callable[[str, Entry], bool], text: str, right: Entry) -> bool:
+def meets_condition(condition: Callable[[str, Entry], bool], text: str, right: Entry) -> bool:
     """Return whether an answer meets a condition. An unreadable answer is wrong, not a fault."""
     try:
         return condition(text, right)
@@ -151,11 +151,11 @@ def fulfils(condition: Callable[[str, Entry], bool], text: str, right: Entry) ->
         return False
 
 
-def score(name: str, config: str, seed: int, text: str) -> float | None:
+def score_entry(name: str, config: str, seed: int, text: str) -> float | None:
     """Return the library's score of an answer, or None if its scorer raised or returned no number from 0 to 1."""
-    right = entry(name, config, seed)
+    right = make_entry(name, config, seed)
     try:
-        if name in CONDITIONS and not fulfils(CONDITIONS[name], text, right):
+        if name in CONDITIONS and not meets_condition(CONDITIONS[name], text, right):
             return 0.0
         value = float(dataset(name, config, seed if name in LAID_OUT_WHEN_MADE else 0).score_answer(text, right))
     except Exception:
@@ -163,15 +163,15 @@ def score(name: str, config: str, seed: int, text: str) -> float | None:
     return value if 0.0 <= value <= 1.0 else None
 
 
-def answered(request: dict[str, Any]) -> dict[str, Any]:
+def answer_request(request: dict[str, Any]) -> dict[str, Any]:
     key = request["dataset"], json.dumps(request["config"]), request["seed"]
     if "text" in request:
         signal.setitimer(signal.ITIMER_PROF, SCORE_CPU_S)
-        found = score(*key, request["text"])
+        found = score_entry(*key, request["text"])
         signal.setitimer(signal.ITIMER_PROF, 0.0)
         return {"score": found}
     try:
-        return made(*key)
+        return make_answer(*key)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -193,7 +193,7 @@ def main() -> None:
     )
     for line in sys.stdin:
         signal.alarm(ALARM_S)
-        print(json.dumps(answered(json.loads(line))), file=out, flush=True)
+        print(json.dumps(answer_request(json.loads(line))), file=out, flush=True)
         signal.alarm(0)
 
 

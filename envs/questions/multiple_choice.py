@@ -48,7 +48,7 @@ class MultipleChoiceEnv(TaskEnv):
         return self.end(binary_score(letter == task.spec["answer"], well_formed=letter is not None, detail=detail))
 
 
-def laid_out(question: str, choices: Sequence[str], request: str = REQUEST) -> str:
+def format_question(question: str, choices: Sequence[str], request: str = REQUEST) -> str:
     """Return the text of a question: each lettered choice on a line, and the request."""
     lines = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
     return "\n".join((question, *lines)) + (f"\n\n{request}" if request else "")
@@ -95,7 +95,7 @@ LEVELS: dict[int, Callable[[random.Random], tuple[str, list[int], int, str]]] = 
 
 def generate(rng: random.Random, level: int) -> Task:
     question, numbers, right, steps = LEVELS[rng.randint(1, level)](rng)
-    content = laid_out(question, [str(number) for number in numbers], request="")
+    content = format_question(question, [str(number) for number in numbers], request="")
     spec = {"answer": LETTERS[right], "choices": len(numbers), "steps": steps}
     return Task(messages=({"role": "user", "content": content},), spec=spec)
 
@@ -161,7 +161,7 @@ def _task(question: str, choices: list[Any], right: int, *, shuffle: bool) -> Ta
     order = list(range(len(texts)))
     if shuffle and not any(SPEAKS_OF_OTHERS.search(text[:1000]) for text in texts):
         random.Random(json.dumps([question, texts])).shuffle(order)
-    content = laid_out(question.strip(), [texts[index] for index in order])
+    content = format_question(question.strip(), [texts[index] for index in order])
     spec = {"answer": LETTERS[order.index(right)], "choices": len(texts)}
     return Task(messages=({"role": "user", "content": content},), spec=spec)
 

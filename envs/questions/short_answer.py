@@ -42,14 +42,14 @@ class ShortAnswerEnv(TaskEnv):
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         answer, spec = short_answer(parsed.answer), task.spec
-        right, f1 = (False, 0.0) if answer is None else judged(answer, spec)
+        right, f1 = (False, 0.0) if answer is None else score_answer(answer, spec)
         said = binary_score(
             right, well_formed=answer is not None, detail=f"answered {(answer or 'nothing, or several')[:80]}"
         )
         return self.end(replace(said, parts=said.parts | {F1: f1}))
 
 
-def judged(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
+def score_answer(answer: str, spec: dict[str, Any]) -> tuple[bool, float]:
     if "items" in spec:
         f1 = list_f1(answer, spec["items"], ordered=spec["ordered"])
         return f1 == 1.0, f1
@@ -160,11 +160,11 @@ def _accepted(*texts: Any) -> dict[str, Any]:
 def _asked(question: str, context: Any, spec: dict[str, Any], request: str = REQUEST) -> Task:
     if not question.strip():
         raise ValueError("the question is empty")
-    parts = [part for part in (laid_out(context), question.strip(), request) if part]
+    parts = [part for part in (format_context(context), question.strip(), request) if part]
     return Task(messages=({"role": "user", "content": "\n\n".join(parts)},), spec=spec)
 
 
-def laid_out(context: Any) -> str:
+def format_context(context: Any) -> str:
     """Return the text of a context: a text, or HotpotQA's paragraphs (`title` and `sentences`)."""
     match context:
         case None:

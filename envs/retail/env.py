@@ -4,11 +4,11 @@ from temper.envs.retail.database import TABLES, Database, fresh
 from temper.envs.retail.tools import TOOLS
 from temper.envs.service.domain import Domain
 from temper.envs.service.env import ServiceEnv, definition
-from temper.envs.service.tools import Action, known
+from temper.envs.service.tools import Action, require_record
 
 
 def further(database: Database, user_id: str) -> Action:
-    user = known(database, "users", user_id)
+    user = require_record(database, "users", user_id)
     address = user["address"] | {"address2": f"{user['address']['address2']} B"}
     return {"name": "modify_user_address", "arguments": {"user_id": user_id, **address}}
 

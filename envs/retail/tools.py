@@ -10,7 +10,7 @@ from collections import Counter
 from temper.envs.retail.database import GIFT_CARD, Database
 from temper.envs.service import tools as service
 from temper.envs.service.records import Record
-from temper.envs.service.tools import Refusal, known
+from temper.envs.service.tools import Refusal, require_record
 
 REASONS = ("no longer needed", "ordered by mistake")
 ITEMS_MODIFIED = "pending (item modified)"
@@ -27,17 +27,17 @@ def find_user_id_by_email(database: Database, *, email: str) -> str:
 def find_user_id_by_name_zip(database: Database, *, first_name: str, last_name: str, zip: str) -> str:
     """Return the id of the user with this name, ignoring case, and this current zip code."""
     for user_id in database.records.names.get((first_name.lower(), last_name.lower()), ()):
-        if known(database, "users", user_id)["address"]["zip"] == zip:
+        if require_record(database, "users", user_id)["address"]["zip"] == zip:
             return user_id
     raise Refusal("user not found")
 
 
 def get_order_details(database: Database, *, order_id: str) -> str:
-    return json.dumps(known(database, "orders", order_id))
+    return json.dumps(require_record(database, "orders", order_id))
 
 
 def get_product_details(database: Database, *, product_id: str) -> str:
-    return json.dumps(known(database, "products", product_id))
+    return json.dumps(require_record(database, "products", product_id))
 
 
 def list_all_product_types(database: Database) -> str:
@@ -148,21 +148,21 @@ def modify_user_address(
     database: Database, *, user_id: str, address1: str, address2: str, city: str, state: str, country: str, zip: str
 ) -> str:
     """Replace the default address of a user. Orders keep their addresses."""
-    known(database, "users", user_id)
+    require_record(database, "users", user_id)
     user = database.edit("users", user_id)
     user["address"] = _address(address1, address2, city, state, country, zip)
     return json.dumps(user)
 
 
 def _order(database: Database, order_id: str, *, status: str, action: str) -> Record:
-    order = known(database, "orders", order_id)
+    order = require_record(database, "orders", order_id)
     if order["status"] != status:
         raise Refusal(f"non-{status} order cannot be {action}")
     return order
 
 
 def _payment_method(database: Database, order: Record, method_id: str) -> Record:
-    user = known(database, "users", order["user_id"])
+    user = require_record(database, "users", order["user_id"])
     method: Record | None = user["payment_methods"].get(method_id)
     if method is None:
         raise Refusal("payment method not found")

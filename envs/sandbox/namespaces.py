@@ -13,7 +13,7 @@ import os
 import select
 from collections.abc import Sequence
 
-from temper.envs.sandbox.seal import LIBC, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, checked, could_be_set, drop_uid, prctl
+from temper.envs.sandbox.seal import LIBC, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, check_call, drop_uid, prctl, try_layer
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -36,8 +36,8 @@ def private_root(folders: Sequence[str]) -> None:
         _show(descriptor, STAGE + folder)
     _mount("none", STAGE, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
     os.chdir(STAGE)
-    checked(LIBC.syscall(PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
-    checked(LIBC.umount2(b".", MNT_DETACH), "umount of the old root")
+    check_call(LIBC.syscall(PIVOT_ROOT[os.uname().machine], b".", b"."), "pivot_root")
+    check_call(LIBC.umount2(b".", MNT_DETACH), "umount of the old root")
     os.chdir("/")
 
 
@@ -56,8 +56,8 @@ def uncover(folders: Sequence[str]) -> None:
 
 def leave_root(folders: Sequence[str]) -> None:
     """As root, switch to another uid if it can still read these folders. Otherwise print the reason."""
-    if os.geteuid() == 0 and could_be_set("library for another uid", lambda: uncover(folders)):
-        could_be_set("other uid", drop_uid)
+    if os.geteuid() == 0 and try_layer("library for another uid", lambda: uncover(folders)):
+        try_layer("other uid", drop_uid)
 
 
 def _cover(folder: str) -> None:
@@ -82,7 +82,7 @@ def _closed_parent(folder: str) -> str | None:
 
 def _own_mounts() -> None:
     if os.geteuid() == 0:
-        checked(LIBC.unshare(CLONE_NEWNS), "unshare of mounts")
+        check_call(LIBC.unshare(CLONE_NEWNS), "unshare of mounts")
     else:
         proc = os.open("/proc", os.O_PATH)
         _user_namespace(CLONE_NEWNS, proc)
@@ -94,7 +94,7 @@ def _user_namespace(flags: int, proc: int) -> None:
     """Make a user namespace that maps only our uid and gid, with further namespaces in it. `proc` is a /proc folder."""
     uid, gid = os.geteuid(), os.getegid()
     prctl(PR_SET_DUMPABLE, 1, "dumpable")  # otherwise the maps belong to root; `seal_zygote` reverts it
-    checked(LIBC.unshare(flags | CLONE_NEWUSER), "unshare")
+    check_call(LIBC.unshare(flags | CLONE_NEWUSER), "unshare")
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         descriptor = os.open(f"self/{name}", os.O_WRONLY, dir_fd=proc)
         os.write(descriptor, text.encode())
@@ -108,7 +108,7 @@ def enter_namespaces(proc: int) -> int:
     """
     parent = os.getppid()
     _user_namespace(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, proc)
-    checked(LIBC.sethostname(b"sandbox", 7), "sethostname")
+    check_call(LIBC.sethostname(b"sandbox", 7), "sethostname")
     pid = os.fork()
     if pid:
         _watch(pid, parent)
@@ -128,10 +128,10 @@ def _watch(pid: int, parent: int) -> None:
 
 def own_process_ids(zygotes: int) -> None:
     """Make the next fork process 1 of a new process-id namespace."""
-    checked(LIBC.setns(zygotes, CLONE_NEWPID), "setns")
-    checked(LIBC.unshare(CLONE_NEWPID), "unshare of process ids")
+    check_call(LIBC.setns(zygotes, CLONE_NEWPID), "setns")
+    check_call(LIBC.unshare(CLONE_NEWPID), "unshare of process ids")
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
     texts = [None if text is None else text.encode() for text in (source, target, kind, options)]
-    checked(LIBC.mount(*texts[:3], ctypes.c_ulong(flags), texts[3]), f"mount on {target}")
+    check_call(LIBC.mount(*texts[:3], ctypes.c_ulong(flags), texts[3]), f"mount on {target}")

@@ -67,7 +67,7 @@ CAPABILITY_HEADER = ctypes.create_string_buffer(struct.pack("Ii", 0x20080522, 0)
 NO_CAPABILITIES = ctypes.create_string_buffer(24)
 
 
-def checked(result: int, what: str) -> int:
+def check_call(result: int, what: str) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -75,7 +75,7 @@ def checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, argument: int, what: str) -> None:
-    checked(LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0), what)
+    check_call(LIBC.prctl(option, ctypes.c_ulong(argument), 0, 0, 0), what)
 
 
 def seal_zygote(folders: Sequence[str], *, keep: int = 0, files: int = FILES) -> list[str]:
@@ -90,10 +90,10 @@ def seal_zygote(folders: Sequence[str], *, keep: int = 0, files: int = FILES) ->
         "limits": lambda: _limits(files),
         "landlock": lambda: _landlock(folders),
     }
-    return [name for name, step in steps.items() if could_be_set(name, step)]
+    return [name for name, step in steps.items() if try_layer(name, step)]
 
 
-def could_be_set(name: str, step: Callable[[], None]) -> bool:
+def try_layer(name: str, step: Callable[[], None]) -> bool:
     """Set one layer, or print to standard error that the kernel refuses."""
     try:
         step()
@@ -120,7 +120,7 @@ def drop_uid() -> None:
 
 def drop_capabilities(keep: int = 0) -> None:
     sets = ctypes.create_string_buffer(struct.pack("6I", keep, keep, 0, 0, 0, 0)) if keep else NO_CAPABILITIES
-    checked(LIBC.capset(CAPABILITY_HEADER, sets), "capset")
+    check_call(LIBC.capset(CAPABILITY_HEADER, sets), "capset")
 
 
 def _limits(files: int) -> None:
@@ -132,19 +132,19 @@ def _limits(files: int) -> None:
 
 def _landlock(folders: Sequence[str]) -> None:
     """Allow read access to these folders only. Block TCP, abstract sockets and signals to the outside."""
-    abi = checked(LIBC.syscall(LANDLOCK_CREATE, None, 0, 1), "landlock version")
+    abi = check_call(LIBC.syscall(LANDLOCK_CREATE, None, 0, 1), "landlock version")
     files = FS_RIGHTS[max(version for version in FS_RIGHTS if version <= abi)]
     attributes = struct.pack("QQQ", files, 3 if abi >= NET_RIGHTS_FROM else 0, 3 if abi >= SCOPES_FROM else 0)
     size = 24 if abi >= SCOPES_FROM else 16 if abi >= NET_RIGHTS_FROM else 8
-    ruleset = checked(
+    ruleset = check_call(
         LIBC.syscall(LANDLOCK_CREATE, ctypes.create_string_buffer(attributes), size, 0), "landlock ruleset"
     )
     for folder in folders:
         descriptor = os.open(folder, os.O_PATH | os.O_CLOEXEC)
         rule = ctypes.create_string_buffer(struct.pack("=Qi", READ_FILE | READ_DIR, descriptor))
-        checked(LIBC.syscall(LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), "landlock rule")
+        check_call(LIBC.syscall(LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), "landlock rule")
         os.close(descriptor)
-    checked(LIBC.syscall(LANDLOCK_RESTRICT, ruleset, 0), "landlock restrict")
+    check_call(LIBC.syscall(LANDLOCK_RESTRICT, ruleset, 0), "landlock restrict")
     os.close(ruleset)
 
 
@@ -206,20 +206,20 @@ def seal_child(*, cpu_s: int, memory_bytes: int, seccomp: ctypes.Array[ctypes.c_
         _install(seccomp)
 
 
-def program_of(seccomp: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char]:
+def to_sock_fprog(seccomp: ctypes.Array[ctypes.c_char]) -> ctypes.Array[ctypes.c_char]:
     """Return the kernel's `sock_fprog` of a filter, which must outlive it."""
     return ctypes.create_string_buffer(struct.pack("HxxxxxxP", (len(seccomp) - 1) // 8, ctypes.addressof(seccomp)))
 
 
 def _install(seccomp: ctypes.Array[ctypes.c_char]) -> None:
-    buffer = program_of(seccomp)
-    checked(LIBC.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.c_ulong(ctypes.addressof(buffer)), 0, 0), "seccomp")
+    buffer = to_sock_fprog(seccomp)
+    check_call(LIBC.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.c_ulong(ctypes.addressof(buffer)), 0, 0), "seccomp")
 
 
 def seal_library_user(*, memory_bytes: int) -> list[str]:
     """Seal a process that needs only its installed libraries. Return the layers that were set."""
     resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
-    return [*seal_zygote(library_folders()), *["seccomp"] * could_be_set("seccomp", lambda: _install(seccomp_filter()))]
+    return [*seal_zygote(library_folders()), *["seccomp"] * try_layer("seccomp", lambda: _install(seccomp_filter()))]
 
 
 def library_folders() -> list[str]:

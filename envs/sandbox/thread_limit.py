@@ -36,9 +36,9 @@ def listener() -> int:
             (seal.RETURN, 0, 0, seal.ALLOW),
         ]
     )
-    program = seal.program_of(code)
+    program = seal.to_sock_fprog(code)
     number = seal.LIBC.syscall(SECCOMP[machine], SET_FILTER, NEW_LISTENER, ctypes.byref(program))
-    return seal.checked(number, "listener for threads")
+    return seal.check_call(number, "listener for threads")
 
 
 def try_listener() -> None:

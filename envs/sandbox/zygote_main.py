@@ -108,8 +108,8 @@ def seal_this(level: int, folders: list[str]) -> tuple[list[str], "Forks"]:
     if level >= 3:
         namespaces.private_root(folders)
     elif os.geteuid() == 0:
-        reachable = seal.could_be_set("library for another uid", lambda: namespaces.uncover(folders))
-    if os.geteuid() == 0 and reachable and seal.could_be_set("other uid", seal.drop_uid):
+        reachable = seal.try_layer("library for another uid", lambda: namespaces.uncover(folders))
+    if os.geteuid() == 0 and reachable and seal.try_layer("other uid", seal.drop_uid):
         layers.append("uid")
     if level >= 3:
         forks.process_ids = namespaces.enter_namespaces(proc)
@@ -120,7 +120,7 @@ def seal_this(level: int, folders: list[str]) -> tuple[list[str], "Forks"]:
     layers += seal.seal_zygote(folders, keep=keep, files=seal.ZYGOTE_FILES)
     try:
         forks.seccomp = seal.seccomp_filter()
-        if seal.could_be_set("threads", thread_limit.try_listener):
+        if seal.try_layer("threads", thread_limit.try_listener):
             forks.threads = seal.seccomp_filter(threads=True)
             layers.append("threads")
         layers.append("seccomp")

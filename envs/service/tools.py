@@ -91,10 +91,10 @@ def calculate(database: Any, *, expression: str) -> str:
 
 
 def get_user_details(database: Database[Any], *, user_id: str) -> str:
-    return json.dumps(known(database, "users", user_id))
+    return json.dumps(require_record(database, "users", user_id))
 
 
-def known(database: Database[Any], table: str, key: str) -> Record:
+def require_record(database: Database[Any], table: str, key: str) -> Record:
     """Return the current record. Raise `Refusal` if there is none of this id."""
     record = database.find(table, key)
     if record is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from temper.envs.core.functions import named_function, run_function
+from temper.envs.core.functions import load_function, run_function
 from temper.envs.core.task import Tool
 from temper.rewards.json_schemas import first_error
 
@@ -67,7 +67,7 @@ def function_schema(name: str) -> Tool:
     """Return the schema of the function of this name. Raise `ValueError` if it has no annotations or no docstring."""
     from transformers.utils import get_json_schema
 
-    function = named_function(name)
+    function = load_function(name)
     try:
         schema = get_json_schema(function)["function"]
     except Exception as error:  # transformers' errors have no common base
@@ -79,4 +79,4 @@ def function_schema(name: str) -> Tool:
 
 
 def function_tool(name: str, *, timeout_s: float) -> FunctionTool:
-    return FunctionTool(function=named_function(name), declared=function_schema(name), timeout_s=timeout_s)
+    return FunctionTool(function=load_function(name), declared=function_schema(name), timeout_s=timeout_s)

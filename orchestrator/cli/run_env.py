@@ -11,7 +11,7 @@ import yaml
 from rich.console import Console
 
 from temper.envs.all_tasks import generated_tasks, read_tasks
-from temper.envs.catalog import configured
+from temper.envs.catalog import configure_env
 from temper.envs.core.bounds import positive
 from temper.envs.presets.catalog import PRESETS, preset_of
 from temper.envs.presets.preset import Preset
@@ -36,13 +36,13 @@ def _options(text: str) -> Mapping[str, Any]:
 
 
 def run_grade(given: argparse.Namespace) -> int:
-    env = configured(given.env, _options(given.options))
+    env = configure_env(given.env, _options(given.options))
     tasks = read_tasks(data_option(given.data), env, row_format=given.format)
     return 0 if grade(tasks, given.responses, given.out, workers=given.workers) else 1
 
 
 def run_check(given: argparse.Namespace) -> int:
-    env = configured(given.env, _options(given.options))
+    env = configure_env(given.env, _options(given.options))
     positive("--limit", given.limit)
     if given.data is None:
         tasks = generated_tasks(env, given.limit, seed=given.seed)

@@ -12,7 +12,7 @@ from temper.envs.core.bounds import fraction
 from temper.envs.core.setting import free, scheduled
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import LOW_EFFORT, OFF, UNLIMITED
-from temper.envs.source import GeneratedSource, distinct, open_source
+from temper.envs.source import GeneratedSource, distinct_tasks, open_source
 from temper.orchestrator.config.run_config import RunConfig
 from temper.orchestrator.evaluation.budget_curve import (
     BudgetPoint,
@@ -109,7 +109,7 @@ def heldout_tasks(config: RunConfig, tasks: int | None) -> list[Task]:
                 f"eval.tasks=null: nobody knows how many held-out rows envs.{name}.data has, which is streamed; give "
                 f"envs.{name}.eval_data, or a number of tasks"
             )
-        found += distinct(source, wanted)
+        found += distinct_tasks(source, wanted)
     return found
 
 

@@ -8,7 +8,7 @@ from temper.envs.binding import BoundEnv
 from temper.envs.data.overlap import OverlapIndex, PromptText, prompt_text
 from temper.envs.data.rows import usable_rows
 from temper.envs.data.split import digest
-from temper.envs.source import evaluation_index, holds, row_tasks
+from temper.envs.source import data_of_split, evaluation_index, row_tasks
 from temper.orchestrator.data.chat_file import checked_messages
 from temper.orchestrator.pipeline.config import Config
 from temper.orchestrator.pipeline.overlaps import EvaluationOverlap, read_overlaps, write_overlaps
@@ -48,7 +48,7 @@ def find_overlaps(config: Config, *, most_words: int = MOST_WORDS) -> list[Evalu
     At most `most_words` words of training prompts are compared.
     """
     training = list(_training(config))
-    held = {name: env for name, env in config.environments.items() if holds(env, "heldout") is not None}
+    held = {name: env for name, env in config.environments.items() if data_of_split(env, "heldout") is not None}
     if not (training and held):
         return []
     indices = {name: evaluation_index(env) for name, env in held.items()}

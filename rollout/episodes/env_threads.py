@@ -10,7 +10,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Literal, TypeVar
 
-from temper.envs.core.clock import CURRENT, Clock, at_its_end
+from temper.envs.core.clock import CURRENT, Clock, call_at_end
 from temper.envs.core.errors import EnvironmentFault, EpisodeTimeout, describe_error
 from temper.rollout.trajectory import NO_TIME, Times
 
@@ -90,7 +90,7 @@ class EnvThreads:
                 answer: asyncio.Future[T] = loop.create_future()
                 self._begin(partial(_work, function, clock, partial(self._hand_over, loop, answer)))
                 self._calls[answer] = clock
-                with at_its_end(clock, partial(_time_out, answer)):
+                with call_at_end(clock, partial(_time_out, answer)):
                     return await answer
 
     def start(self, function: Callable[[], object]) -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from temper.envs.catalog import make_env
-from temper.envs.core.clock import Clock, at_its_end
+from temper.envs.core.clock import Clock, call_at_end
 from temper.envs.core.errors import (
     EnvError,
     EnvironmentFault,
@@ -331,7 +331,7 @@ class EpisodeRunner:
             with episode.clock.turned(on=True), episode.watch.running("generate_s"):
                 try:
                     async with asyncio.timeout(None) as deadline:
-                        with at_its_end(episode.clock, functools.partial(deadline.reschedule, 0.0)):
+                        with call_at_end(episode.clock, functools.partial(deadline.reschedule, 0.0)):
                             return await self._sampler.sample(
                                 ids,
                                 episode.task.thinking,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from temper.envs.catalog import configured
+from temper.envs.catalog import configure_env
 
 WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
     "multiple_choice": [
@@ -70,4 +70,4 @@ WRONG: dict[str, list[tuple[dict[str, Any], str]]] = {
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(env_id: str, options: dict[str, Any], key: str) -> None:
     with pytest.raises(ValueError, match=key):
-        configured(env_id, options)
+        configure_env(env_id, options)

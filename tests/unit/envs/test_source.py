@@ -11,7 +11,7 @@ from temper.envs.binding import EnvConfig, bind, bind_all
 from temper.envs.catalog import environment
 from temper.envs.data.config import DataConfig
 from temper.envs.data.split import split_of
-from temper.envs.source import RowSource, distinct, open_source
+from temper.envs.source import RowSource, distinct_tasks, open_source
 from temper.orchestrator.data.chat_data import Demonstrations
 from temper.orchestrator.loop.mixture import open_mixture
 
@@ -167,10 +167,10 @@ def test_missing_and_empty_files_are_refused_with_a_remedy(write: Writer, tmp_pa
 def test_a_source_gives_each_of_its_tasks_once_and_as_many_as_it_has(write: Writer) -> None:
     source = open_source(bind("math", EnvConfig(data=write(rows(100)))), split="heldout", seed=0)
     assert isinstance(source, RowSource)
-    assert distinct(source, 5) == source.tasks[:5]
-    assert distinct(source, 1000) == source.tasks
+    assert distinct_tasks(source, 5) == source.tasks[:5]
+    assert distinct_tasks(source, 1000) == source.tasks
     generated = open_source(bind("math", EnvConfig()), split="heldout", seed=0)
-    assert len({task.key for task in distinct(generated, 40)}) == 40
+    assert len({task.key for task in distinct_tasks(generated, 40)}) == 40
 
 
 def test_an_environment_that_has_pythons_tool_runs_programs() -> None:

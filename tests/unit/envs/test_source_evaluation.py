@@ -13,7 +13,7 @@ from temper.envs.data.blocks import BLOCK
 from temper.envs.data.config import DataConfig
 from temper.envs.data.overlap import DropOverlap, OverlapIndex, PromptText, prompt_text
 from temper.envs.data.split import SplitConfig
-from temper.envs.source import RowSource, StreamedSource, all_rows, distinct, open_source, row_tasks
+from temper.envs.source import RowSource, StreamedSource, all_rows, distinct_tasks, open_source, row_tasks
 from temper.orchestrator.pipeline.config import KINDS, load_config
 from temper.orchestrator.pipeline.overlap_check import find_overlaps, overlaps_of
 from temper.orchestrator.pipeline.overlaps import read_overlaps, write_overlaps
@@ -37,7 +37,7 @@ def numbered(first: int, count: int) -> list[str]:
 
 
 def asked(env: BoundEnv, split: str) -> list[str]:
-    tasks = distinct(open_source(env, split=split, seed=1), None)
+    tasks = distinct_tasks(open_source(env, split=split, seed=1), None)
     return [task.messages[0]["content"].partition("\n")[0] for task in tasks]
 
 
@@ -61,7 +61,7 @@ def test_no_row_of_a_set_is_lost_for_its_id(tmp_path: Path) -> None:
     env = bind(
         "math", EnvConfig(data=save(tmp_path / "train.jsonl", numbered(9, 3)), eval_data=DataConfig(path=str(test)))
     )
-    tasks = distinct(open_source(env, split="heldout", seed=1), None)
+    tasks = distinct_tasks(open_source(env, split="heldout", seed=1), None)
     assert [task.key for task in tasks] == ["a", "a#3", "a#2", "b"]
 
 

@@ -10,7 +10,7 @@ from support.bound import bound
 from support.scripted_engine import RENDERER, ROOM, play
 from support.tiny_shop import write_shop
 
-from temper.envs.catalog import configured, environment
+from temper.envs.catalog import configure_env, environment
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import call_message, turn_text
 from temper.envs.retail.env import DOMAIN
@@ -26,7 +26,7 @@ LOOK = ("get_order_details", {"order_id": "#W4"})
 
 
 def game(name: str, kwargs: dict[str, Any] | None = None, **options: Any) -> Task:
-    env = configured("gym", {"id": name, "kwargs": kwargs or {}, **options})
+    env = configure_env("gym", {"id": name, "kwargs": kwargs or {}, **options})
     assert env.generate is not None
     return bound(env.generate(random.Random(0), 1), env)
 
@@ -36,7 +36,7 @@ def weighing(task: Task, weights: dict[str, float]) -> Task:
 
 
 def moves(task: Task) -> list[str]:
-    reference = configured("gym", {"id": task.env.options["id"], "kwargs": task.env.options["kwargs"]}).reference
+    reference = configure_env("gym", {"id": task.env.options["id"], "kwargs": task.env.options["kwargs"]}).reference
     assert reference is not None
     return ["</think>" + said for said in reference(task)]
 
@@ -84,7 +84,7 @@ def test_what_an_unknown_game_costs_a_turn_is_what_its_first_step_costs() -> Non
     assert (climb.env.options["idle"], game("CartPole-v1").env.options["idle"]) == (-1.0, 0.0)
     assert game("CartPole-v1", idle=-0.5).env.options["idle"] == -0.5
     with pytest.raises(ValueError, match=r"options.idle is 1; it must be a number, 0 or less"):
-        configured("gym", {"id": "CartPole-v1", "idle": 1})
+        configure_env("gym", {"id": "CartPole-v1", "idle": 1})
 
 
 def call(name: str, arguments: dict[str, Any]) -> str:

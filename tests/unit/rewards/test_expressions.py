@@ -2,7 +2,7 @@
 
 import pytest
 
-from temper.rewards.expressions import asks_percentage, formula, refusal, repeats, same_text, without
+from temper.rewards.expressions import asks_percentage, refusal, repeats, same_text, to_formula, without
 
 
 @pytest.mark.parametrize("answer", ["2+2", "8/2 - 0", "2^2", "4!", "\\sum_{i=1}^4 1", "1=2=3=4", "400%", "\\sqrt{16}"])
@@ -146,5 +146,5 @@ def test_questions_that_ask_for_a_percentage_are_known() -> None:
 
 
 def test_formulas_lose_their_dollar_signs_only() -> None:
-    assert formula("$\\left(x\u22121\\right)$.") == "\\left(x-1\\right)"
-    assert formula("\\begin{pmatrix}1\\\\[2pt]2\\end{pmatrix}") == "\\begin{pmatrix}1\\\\[2pt]2\\end{pmatrix}"
+    assert to_formula("$\\left(x\u22121\\right)$.") == "\\left(x-1\\right)"
+    assert to_formula("\\begin{pmatrix}1\\\\[2pt]2\\end{pmatrix}") == "\\begin{pmatrix}1\\\\[2pt]2\\end{pmatrix}"

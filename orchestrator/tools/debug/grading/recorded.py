@@ -11,7 +11,7 @@ from temper.envs.core.step_result import StepResult
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import Mode, Thinking
 from temper.envs.env_episode import EnvEpisode
-from temper.envs.source import SizedSource, distinct, open_source
+from temper.envs.source import SizedSource, distinct_tasks, open_source
 from temper.orchestrator.loop.shaping import earned
 from temper.orchestrator.pipeline.config import load_config
 from temper.orchestrator.run.event_log import parse_row
@@ -96,7 +96,7 @@ class RecordedTasks:
         if name not in self._heldout:
             source = open_source(self._config.environments[name], split="heldout", seed=self._config.seed)
             count = len({row["key"] for row in self._rows if row["env"] == name})
-            self._heldout[name] = {task.key: task for task in distinct(source, count)}
+            self._heldout[name] = {task.key: task for task in distinct_tasks(source, count)}
         return self._heldout[name]
 
     def _admitted(self) -> dict[int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from temper.envs.binding import BoundEnv
-from temper.envs.source import distinct, open_source
+from temper.envs.source import distinct_tasks, open_source
 from temper.orchestrator.tools.debug.parity.answers import Prompt
 from temper.rollout.episodes.renderer import Renderer
 
@@ -31,7 +31,7 @@ def builtin_prompts(tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:
 
 def env_prompts(env: BoundEnv, renderer: Renderer, *, seed: int) -> list[Prompt]:
     """Return the prompts of the first training tasks of an environment. Raise as making its tasks does."""
-    return [renderer.prompt_ids(task) for task in distinct(open_source(env, split="train", seed=seed), MOST)]
+    return [renderer.prompt_ids(task) for task in distinct_tasks(open_source(env, split="train", seed=seed), MOST)]
 
 
 def file_prompts(path: Path, tokenizer: PreTrainedTokenizerBase) -> list[Prompt]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from temper.envs.binding import BoundEnv
 from temper.envs.core.task import Message, Task
 from temper.envs.core.turn_text import BadCall, ParsedTurn, call_message, parse_turn
-from temper.envs.source import data_of, distinct, open_source
+from temper.envs.source import data_of, distinct_tasks, open_source
 from temper.envs.transcript import TranscriptScore, score_turns
 from temper.orchestrator.loop.deadline import in_thread
 from temper.orchestrator.pipeline.finding import Finding, failure, ok, warning
@@ -51,7 +51,7 @@ def inspect_environments(target: CheckTarget) -> Iterator[Finding]:
             continue
         only_evaluated = env.config.data is None and env.config.eval_data is not None
         source = open_source(env, split="heldout" if only_evaluated else "train", seed=target.config.seed)
-        yield _check_reference(env, distinct(source, TASKS), target.start.renderer, target.config.rollout.limits)
+        yield _check_reference(env, distinct_tasks(source, TASKS), target.start.renderer, target.config.rollout.limits)
 
 
 def _check_reference(env: BoundEnv, tasks: Sequence[Task], renderer: Renderer, limits: EpisodeLimits) -> Finding:

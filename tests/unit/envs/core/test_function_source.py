@@ -10,7 +10,7 @@ import pytest
 from support import user_functions
 
 from temper.envs.core.function_source import name_of_function
-from temper.envs.core.functions import named_function
+from temper.envs.core.functions import load_function
 
 NOTEBOOK = """
 import math
@@ -61,7 +61,7 @@ def cells(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 def test_a_function_of_a_notebook_is_written_with_all_it_uses(cells: dict[str, Any], tmp_path: Path) -> None:
     name = name_of_function(cells["reward"], tmp_path / "inputs")
-    assert named_function(name)("abc", {}) == 5.0
+    assert load_function(name)("abc", {}) == 5.0
     assert name_of_function(cells["reward"], tmp_path / "inputs") == name
 
 

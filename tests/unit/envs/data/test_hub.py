@@ -39,7 +39,7 @@ import json, os, sys
 from pathlib import Path
 from temper.envs.binding import EnvConfig, bind
 from temper.envs.presets.catalog import with_preset
-from temper.envs.source import distinct, open_source
+from temper.envs.source import distinct_tasks, open_source
 from temper.orchestrator.config.schema import typed
 from temper.envs.data.config import DataConfig
 from temper.envs.data.rows import read_rows
@@ -53,7 +53,7 @@ def answer(kind, said):
             return str(ModelSource(**said).folder)
         if kind == "preset":
             settings = typed(EnvConfig, with_preset("it", said))
-            tasks = distinct(open_source(bind("it", settings), split="heldout", seed=1), None)
+            tasks = distinct_tasks(open_source(bind("it", settings), split="heldout", seed=1), None)
             return [task.messages[-1]["content"] for task in tasks]
         if kind == "dry run":
             from temper.orchestrator.pipeline.config import given_text  # takes long

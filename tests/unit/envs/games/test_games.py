@@ -10,17 +10,17 @@ from gymnasium import spaces
 from support.bound import bound, opened
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import configured
+from temper.envs.catalog import configure_env
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.task import Task
 from temper.envs.core.turn_text import turn_text
 from temper.envs.data.split import SplitConfig
-from temper.envs.games.actions import action_of, described
+from temper.envs.games.actions import describe_space, parse_action
 from temper.envs.games.env import GymEnv
 from temper.envs.games.known_games import drawing
 from temper.envs.games.reference import shortest_win
-from temper.envs.source import distinct, open_source
+from temper.envs.source import distinct_tasks, open_source
 from temper.envs.transcript import score_turns
 from temper.rewards.score import Outcome
 
@@ -35,11 +35,11 @@ DRAWN_BY_CHANCE = ("FrozenLake-v1", "Blackjack-v1", "CartPole-v1")
 
 
 def environment_of(game: str, kwargs: dict[str, Any]) -> EnvDefinition:
-    return configured("gym", {"id": game, "kwargs": kwargs})
+    return configure_env("gym", {"id": game, "kwargs": kwargs})
 
 
 def task_of(options: dict[str, Any], *, seed: int = 0) -> Task:
-    env = configured("gym", options)
+    env = configure_env("gym", options)
     assert env.generate is not None
     return bound(env.generate(random.Random(seed), 1), env)
 
@@ -103,7 +103,7 @@ def test_a_hand_of_cards_is_played_to_its_end() -> None:
 def test_a_game_that_is_held_out_is_not_trained_on(game: str) -> None:
     bound_env = bind("game", EnvConfig(kind="gym", options={"id": game, "kwargs": PLANNED.get(game, {})}))
     train, heldout = (open_source(bound_env, split=split, seed=0) for split in ("train", "heldout"))
-    trained, kept = ({train.task(i).messages[0]["content"] for i in range(60)}, distinct(heldout, 12))
+    trained, kept = ({train.task(i).messages[0]["content"] for i in range(60)}, distinct_tasks(heldout, 12))
     assert len(kept) == len({task.messages[0]["content"] for task in kept}) == 12
     assert not trained & {task.messages[0]["content"] for task in kept}
     assert heldout.task(3) == heldout.task(3)
@@ -112,7 +112,7 @@ def test_a_game_that_is_held_out_is_not_trained_on(game: str) -> None:
 @pytest.mark.parametrize("options", [LAKE, {"id": "CliffWalking-v1"}])
 def test_a_game_that_always_begins_alike_can_not_be_held_out(options: dict[str, Any]) -> None:
     whole = bind("game", EnvConfig(kind="gym", options=options, split=SplitConfig(share=1e-9)))
-    assert len(distinct(open_source(whole, split="train", seed=0), 5)) == 1
+    assert len(distinct_tasks(open_source(whole, split="train", seed=0), 5)) == 1
     with pytest.raises(ValueError, match="has no heldout task: 1 different prompts"):
         open_source(whole, split="heldout", seed=0)
 
@@ -146,7 +146,7 @@ def test_a_hole_ends_the_game_as_lost() -> None:
 
 def test_stepping_off_the_cliff_is_no_win_though_the_goal_is_reached_later() -> None:
     task = task_of({"id": "CliffWalking-v1"})
-    reference = configured("gym", {"id": "CliffWalking-v1"}).reference
+    reference = configure_env("gym", {"id": "CliffWalking-v1"}).reference
     assert reference is not None
     judged = score_turns(task, ["right", *reference(task)])
     assert (judged.score.outcome, judged.score.parts["return"]) == (Outcome.WRONG, -113.0)
@@ -167,7 +167,7 @@ def test_stepping_off_the_cliff_is_no_win_though_the_goal_is_reached_later() -> 
     ],
 )
 def test_the_last_action_that_is_named_is_taken(answer: str, action: int | None) -> None:
-    assert action_of(answer, spaces.Discrete(4), ["left", "down", "right", "up"]) == action
+    assert parse_action(answer, spaces.Discrete(4), ["left", "down", "right", "up"]) == action
 
 
 NESTED = spaces.Dict({"go": spaces.Discrete(3), "by": spaces.Box(-1.0, 1.0, (2,)), "say": spaces.Text(9)})
@@ -192,9 +192,9 @@ NESTED = spaces.Dict({"go": spaces.Discrete(3), "by": spaces.Box(-1.0, 1.0, (2,)
     ],
 )
 def test_an_action_is_an_element_of_its_space(space: "spaces.Space[Any]", cases: list[tuple[str, Any]]) -> None:
-    described(space)
+    describe_space(space)
     for answer, action in cases:
-        found = action_of(answer, space, ["a", "b"])
+        found = parse_action(answer, space, ["a", "b"])
         assert (found is None) == (action is None), answer
         if action is not None:
             assert space.contains(found)

@@ -12,7 +12,7 @@ from support.tiny_simulators import ASKED, SOURCE, dialogue, write_simulators
 
 from temper.envs.all_tasks import read_tasks
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import configured
+from temper.envs.catalog import configure_env
 from temper.envs.core.errors import EnvironmentFault, FailureKind
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
@@ -243,8 +243,8 @@ def test_a_simulator_that_sleeps_or_ends_the_process_is_a_fault(tmp_path: Path) 
 
 def test_simulators_that_cant_be_had_are_told_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"options\.simulators=.*no package bfcl_eval.*git clone .*pip install"):
-        configured("multi_turn_calls", {"simulators": str(tmp_path)})
-    env = configured("multi_turn_calls", {})
+        configure_env("multi_turn_calls", {"simulators": str(tmp_path)})
+    env = configure_env("multi_turn_calls", {})
     with pytest.raises(ValueError, match=r"simulators of the function-calling leaderboard are not at .*git clone"):
         read_tasks(DataConfig(path=str(written(tmp_path))), env)
     scored = score_turns(task_of(tmp_path, source="import no_such_module"), [say("", DOCS), DONE])
@@ -266,7 +266,7 @@ def test_simulators_that_their_user_may_not_read_are_told(tmp_path: Path) -> Non
 def test_envcheck_passes_with_the_simulators_of_the_clone_in_which_the_rows_lie(tmp_path: Path) -> None:
     data = write_simulators(tmp_path / "gorilla" / "berkeley-function-call-leaderboard") / "bfcl_eval" / "data"
     file = written(data)
-    found = configured("multi_turn_calls", {}).in_folder
+    found = configure_env("multi_turn_calls", {}).in_folder
     assert found is not None
     env = found(file.parent)
     tasks = list(read_tasks(DataConfig(path=str(file)), env).values())

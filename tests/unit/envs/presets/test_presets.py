@@ -26,14 +26,14 @@ from support.preset_rows import (
 )
 
 from temper.envs.binding import BoundEnv, EnvConfig, bind
-from temper.envs.coding.io_tests import unpacked
+from temper.envs.coding.io_tests import unpack_tests
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.data.config import DataConfig
 from temper.envs.mathematics.reference import negatives, reference
 from temper.envs.presets.catalog import PRESETS, with_preset
 from temper.envs.presets.preset import Preset
-from temper.envs.source import distinct, open_source
+from temper.envs.source import distinct_tasks, open_source
 from temper.envs.transcript import score_turns
 from temper.orchestrator.config.schema import typed
 from temper.orchestrator.pipeline.config import make_config
@@ -55,7 +55,7 @@ def tasks(name: str, folder: Path, rows: list[Row], **data: Any) -> list[Task]:
         (folder / beside).parent.mkdir(parents=True, exist_ok=True)
         (folder / beside).write_text(text)
     env = bound(name, eval_data={"path": str(path), **data}, thinking=False)
-    return distinct(open_source(env, split="heldout", seed=1), None)
+    return distinct_tasks(open_source(env, split="heldout", seed=1), None)
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -139,13 +139,13 @@ def test_the_releases_of_a_folder_are_one_split(tmp_path: Path) -> None:
     for number, name in enumerate(("test.jsonl", "test2.jsonl", "test6.jsonl")):
         (tmp_path / name).write_text(json.dumps(contest(question_content=f"Task {number}.")) + "\n")
     env = bound("livecodebench", eval_data={"path": str(tmp_path), "split": "test"})
-    assert len(distinct(open_source(env, split="heldout", seed=1), None)) == 3
+    assert len(distinct_tasks(open_source(env, split="heldout", seed=1), None)) == 3
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
 def test_packed_tests_are_read_of_every_protocol(protocol: int) -> None:
     tests = [{"input": "1\n" * 50_000, "output": "caf\u00e9", "testtype": "stdin"}]
-    assert unpacked(packed(tests, protocol)) == [("1\n" * 50_000, "caf\u00e9")]
+    assert unpack_tests(packed(tests, protocol)) == [("1\n" * 50_000, "caf\u00e9")]
 
 
 class Harm:
@@ -161,7 +161,7 @@ class Harm:
 def test_a_pickle_of_anything_but_one_text_is_refused(held: Any) -> None:
     text = base64.b64encode(zlib.compress(pickle.dumps(held))).decode()
     with pytest.raises(ValueError, match="one pickled text and nothing else"):
-        unpacked(text)
+        unpack_tests(text)
 
 
 def test_packed_tests_that_are_broken_are_refused_and_are_no_wrong_answer(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_packed_tests_that_are_broken_are_refused_and_are_no_wrong_answer(tmp_pa
     broken = base64.b64encode(zlib.compress(b"\x80\x04no")).decode()
     for text in (whole[:-8], whole[:20] + "!" + whole[20:], broken, packed([])):
         with pytest.raises(ValueError, match="packed tests"):
-            unpacked(text)
+            unpack_tests(text)
     for text in (whole[:-8], packed([])):
         (task,) = tasks("livecodebench", tmp_path, [contest(private_test_cases=text, public_test_cases="[]")])
         failure = score_turns(task, [RIGHT["livecodebench"]]).failure
@@ -196,7 +196,7 @@ def test_prompts_of_ones_own_name_what_their_rows_have(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(MBPP_ROW))
     env = bound("mbpp", options={"prompt": prompt, "system": "Be brief."}, eval_data=str(path))
-    (task,) = distinct(open_source(env, split="heldout", seed=1), None)
+    (task,) = distinct_tasks(open_source(env, split="heldout", seed=1), None)
     assert [message["content"] for message in task.messages] == [
         "Be brief.",
         "Write a function to double a number. Call it twice; assert twice(2) == 4 holds. {other}",

@@ -10,7 +10,7 @@ import pytest
 from support.bound import bound
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import configured
+from temper.envs.catalog import configure_env
 from temper.envs.core.definition import USUAL_CHANCE
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
@@ -42,7 +42,7 @@ EVALUATE = {
 
 
 def task_of(dataset: str, *, seed: int = 0) -> Task:
-    env = configured("reasoning_gym", {"dataset": dataset})
+    env = configure_env("reasoning_gym", {"dataset": dataset})
     assert env.generate is not None
     return bound(env.generate(random.Random(seed), 1), env)
 
@@ -53,7 +53,7 @@ def answered(task: Task, answer: str) -> TranscriptScore:
 
 @pytest.mark.parametrize("every", [12, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_generator_is_deterministic_its_reference_answer_scores_one_and_wrong_ones_less(every: int) -> None:
-    reference_of = configured("reasoning_gym", {})
+    reference_of = configure_env("reasoning_gym", {})
     assert reference_of.reference is not None
     assert reference_of.negatives is not None
     names = list(shared_library("making").datasets())
@@ -253,7 +253,7 @@ def test_an_answer_that_a_condition_can_not_read_is_wrong_and_no_fault(dataset: 
 )
 def test_a_wrong_option_is_named_with_what_would_be_right(options: dict[str, object], error: str) -> None:
     with pytest.raises(ValueError, match=error):
-        configured("reasoning_gym", options)
+        configure_env("reasoning_gym", options)
 
 
 def test_the_configuration_of_a_data_set_sets_its_difficulty() -> None:

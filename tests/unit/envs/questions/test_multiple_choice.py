@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from support.bound import bound
 
-from temper.envs.catalog import configured
+from temper.envs.catalog import configure_env
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.transcript import score_turns
@@ -40,7 +40,7 @@ ROWS: dict[str, dict[str, Any]] = {
 
 
 def task_of(row: dict[str, Any], **options: Any) -> Task:
-    env = configured("multiple_choice", options)
+    env = configure_env("multiple_choice", options)
     return bound(load_row(env.formats, row), env)
 
 

@@ -8,14 +8,14 @@ import pytest
 from support.bound import bound
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from temper.envs.catalog import configured
+from temper.envs.catalog import configure_env
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.transcript import score_turns
 
 
 def made(seed: int = 0, level: int = 1, **options: Any) -> Task:
-    env = configured("needles", options)
+    env = configure_env("needles", options)
     assert env.generate is not None
     return bound(env.generate(random.Random(seed), level), env)
 
@@ -101,7 +101,7 @@ def test_the_codes_must_be_all_of_them_and_no_others() -> None:
 
 
 def test_rows_of_ruler_need_all_their_outputs() -> None:
-    env = configured("needles", {})
+    env = configure_env("needles", {})
     numbers = bound(load_row(env.formats, {"input": "... What are they?", "outputs": ["1234567", "7654321"]}), env)
     assert score_turns(numbers, ["7654321, 1234567"]).reward == 1.0
     assert score_turns(numbers, ["7654321, 1234567, 1111111"]).reward == 0.0

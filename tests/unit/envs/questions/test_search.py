@@ -9,7 +9,7 @@ import pytest
 from support.bound import bound, opened, say
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import configured, environment
+from temper.envs.catalog import configure_env, environment
 from temper.envs.core.row_format import load_row
 from temper.envs.core.task import Task
 from temper.envs.data.config import DataConfig
@@ -32,7 +32,7 @@ def write_corpus(folder: Path, rows: list[dict[str, Any]] | None = None) -> Path
 
 
 def task_of(row: dict[str, Any], corpus: Path, **options: Any) -> Task:
-    env = configured("search", {"corpus": str(corpus)} | options)
+    env = configure_env("search", {"corpus": str(corpus)} | options)
     return bound(load_row(env.formats, row), env)
 
 

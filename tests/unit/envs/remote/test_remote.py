@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.bound import bound, made, opened
 
-from temper.envs.catalog import configured, make_env
+from temper.envs.catalog import configure_env, make_env
 from temper.envs.core.errors import FailureKind
 from temper.envs.core.task import Task
 from temper.envs.remote.client import Server
@@ -133,7 +133,7 @@ def task_of(
     server: CounterServer, protocol: str = "verify", *, row: dict[str, Any] = COUNTER, timeout_s: float = 20.0
 ) -> Task:
     options = {"url": server.url, "protocol": protocol, "timeout_s": timeout_s, "backoff_s": 0.01, "retries": 2}
-    server_env = configured("http", options | {"max_bytes": 4096})
+    server_env = configure_env("http", options | {"max_bytes": 4096})
     (rows,) = server_env.formats
     assert rows.matches(row)
     return bound(rows.load(row), server_env)
@@ -325,7 +325,7 @@ def test_a_key_from_the_environment_goes_with_every_request(
     server: CounterServer, options: dict[str, str], sent: tuple[str | None, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEMPER_TEST_KEY", "secret\n")
-    server_env = configured("http", {"url": server.url, "key_variable": "TEMPER_TEST_KEY"} | options)
+    server_env = configure_env("http", {"url": server.url, "key_variable": "TEMPER_TEST_KEY"} | options)
     task = bound(server_env.formats[0].load(COUNTER), server_env)
     assert "secret" not in repr(task)
     env = opened(task)
@@ -353,13 +353,13 @@ def test_a_host_is_asked_where_it_is_listed_and_this_machine_always() -> None:
     ],
 )
 def test_a_row_that_can_not_be_played_is_refused(params: dict[str, Any], error: str) -> None:
-    (rows,) = configured("http", {"url": "http://localhost"}).formats
+    (rows,) = configure_env("http", {"url": "http://localhost"}).formats
     with pytest.raises(ValueError, match=error):
         rows.load({"responses_create_params": params})
 
 
 def test_prompts_of_several_kinds_of_items_are_read() -> None:
-    (rows,) = configured("http", {"url": "http://localhost"}).formats
+    (rows,) = configure_env("http", {"url": "http://localhost"}).formats
     said = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
@@ -375,4 +375,4 @@ def test_a_server_has_no_tasks_of_its_own() -> None:
     with pytest.raises(ValueError, match="must be a Task"):
         made("http").reset()
     with pytest.raises(ValueError, match="options.url is missing"):
-        configured("http", {})
+        configure_env("http", {})

@@ -10,7 +10,7 @@ from support.bound import bound, opened, say
 from support.tiny_shop import ADDRESS, ORDERS, TOOLS, write_shop
 
 from temper.envs.all_tasks import read_tasks
-from temper.envs.catalog import configured
+from temper.envs.catalog import configure_env
 from temper.envs.core.errors import EnvironmentFault
 from temper.envs.core.task import Task
 from temper.envs.core.thinking_mode import OFF, UNLIMITED
@@ -172,12 +172,12 @@ def test_the_numbers_of_a_list_are_neither_said_nor_guesses() -> None:
 
 def test_outputs_are_any_part_of_the_text_where_the_published_rule_is_asked_for(shop: Path) -> None:
     given = DOMAIN.load(row(CANCEL, outputs=("10", "blue")), folder=shop)
-    env = configured("retail", {"database": str(shop), "outputs": "part"})
+    env = configure_env("retail", {"database": str(shop), "outputs": "part"})
     task = bound(dataclasses.replace(given, thinking=OFF), env)
     many = " ".join(map(str, range(100, 150)))
     assert play(task, say(f"blues {many}", CANCEL), "Well.", "Done.")["reward"] == 1.0
     with pytest.raises(ValueError, match="outputs"):
-        configured("retail", {"outputs": "no"})
+        configure_env("retail", {"outputs": "no"})
 
 
 @pytest.mark.parametrize(("options", "kept"), [({}, 2), ({"idle": "keep"}, 4)])
@@ -185,10 +185,10 @@ def test_rows_that_are_right_by_doing_nothing_are_left_out(shop: Path, options: 
     rows = [row(CANCEL), row(), row(DETAILS, TRANSFER), row(DETAILS, outputs=("10.1",))]
     data = shop / "tasks.jsonl"
     data.write_text("".join(json.dumps(one) + "\n" for one in rows))
-    env = configured("retail", options)
+    env = configure_env("retail", options)
     assert len(read_tasks(DataConfig(path=str(data)), env)) == kept
     with pytest.raises(ValueError, match="idle"):
-        configured("retail", {"idle": "no"})
+        configure_env("retail", {"idle": "no"})
 
 
 def test_an_output_inside_a_call_or_a_thought_is_not_said(shop: Path) -> None:

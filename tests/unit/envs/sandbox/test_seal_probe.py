@@ -23,7 +23,7 @@ create_ruleset = ((0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x00050026), 
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", op, yes, no, k) for op, yes, no, k in create_ruleset))
 head = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(create_ruleset), ctypes.addressof(code)))
 seal.prctl(seal.PR_SET_NO_NEW_PRIVS, 1, "no_new_privs")
-seal.checked(seal.LIBC.prctl(seal.PR_SET_SECCOMP, 2, ctypes.c_ulong(ctypes.addressof(head)), 0, 0), "seccomp")
+seal.check_call(seal.LIBC.prctl(seal.PR_SET_SECCOMP, 2, ctypes.c_ulong(ctypes.addressof(head)), 0, 0), "seccomp")
 grader = MathGrader()
 try:
     grader.equal(reference="x+1", answer="1+x")

@@ -21,7 +21,7 @@ from unit.envs.retail.test_retail import CANCEL, DETAILS, row, say
 from unit.envs.retail.test_retail import task_of as shop_task
 
 from temper.envs.binding import EnvConfig, bind
-from temper.envs.catalog import configured, environment
+from temper.envs.catalog import configure_env, environment
 from temper.envs.core.task import Message, Task
 from temper.envs.core.thinking_mode import OFF
 from temper.envs.core.turn_text import turn_text
@@ -48,7 +48,7 @@ def shop(path: Path) -> tuple[Task, list[str]]:
 
 
 def puzzle(path: Path) -> tuple[Task, list[str]]:
-    env = configured("reasoning_gym", {"dataset": "basic_arithmetic"})
+    env = configure_env("reasoning_gym", {"dataset": "basic_arithmetic"})
     assert env.generate is not None
     assert env.reference is not None
     task = bound(env.generate(random.Random(1), 1), env)

@@ -9,7 +9,7 @@ import pytest
 from support.tiny_shop import write_shop
 
 from temper.envs.all_tasks import generated_tasks
-from temper.envs.catalog import configured, environment
+from temper.envs.catalog import configure_env, environment
 from temper.envs.core.definition import EnvDefinition
 from temper.envs.core.task import Task
 from temper.envs.retail.env import DOMAIN
@@ -35,7 +35,7 @@ def failed(findings: list[CaseCheck]) -> set[int]:
 @NEEDS_PUZZLES
 @pytest.mark.parametrize(("weights", "found"), [({}, set()), ({"score": 1.0}, {ONE_ANSWER, OTHER_ANSWERS})])
 def test_a_part_of_a_score_that_pays_one_answer_to_all_is_found(weights: dict[str, float], found: set[int]) -> None:
-    env = configured("reasoning_gym", {"dataset": "game_of_life"})
+    env = configure_env("reasoning_gym", {"dataset": "game_of_life"})
     tasks = [_with(task, weights=weights) for task in generated_tasks(env, FEWEST, seed=0)]
     assert failed(audited(env, tasks)) == found
 
@@ -61,7 +61,7 @@ def test_an_output_that_is_said_among_all_numbers_is_found(tmp_path: Path, count
 
 @pytest.mark.parametrize(("kwargs", "found"), [({}, set()), ({"map_name": "4x4"}, {ONE_ANSWER, OTHER_ANSWERS})])
 def test_a_game_that_is_always_the_same_is_found(kwargs: dict[str, Any], found: set[int]) -> None:
-    env = configured("gym", {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, **kwargs}})
+    env = configure_env("gym", {"id": "FrozenLake-v1", "kwargs": {"is_slippery": False, **kwargs}})
     assert failed(audited(env, generated_tasks(env, FEWEST, seed=0))) == found
 
 
