@@ -57,13 +57,13 @@ class ParsedTurn:
 
     `reasoning` is None if thinking is off. `readable` is True if thinking and answer can be separated. Otherwise the answer
     is empty and has no calls. `well_formed` is stricter and tolerates no deviation. `calls` are the calls of the answer in
-    order, and `said` is the answer without them.
+    order, and `content` is the answer without them.
     """
 
     text: str
     reasoning: str | None
     answer: str
-    said: str
+    content: str
     readable: bool
     well_formed: bool
     calls: tuple[Call | BadCall, ...]
@@ -76,7 +76,7 @@ def parse_turn(text: str, *, thinks: bool) -> ParsedTurn:
         text=text,
         reasoning=parts.reasoning,
         answer=parts.answer,
-        said=CALL_BLOCK.sub("", parts.answer),
+        content=CALL_BLOCK.sub("", parts.answer),
         readable=parts.readable,
         well_formed=parts.well_formed,
         calls=tuple(parse_calls(parts.answer)),

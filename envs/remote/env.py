@@ -60,7 +60,7 @@ class HttpEnv(TaskEnv):
         return (shown[-1]["content"] if shown else observation), info | {"messages": shown}
 
     def observe(self, parsed: ParsedTurn) -> None:
-        self.said.append(ResponseTurn(text=_writable(parsed.said).strip(), calls=()))
+        self.said.append(ResponseTurn(text=_writable(parsed.content).strip(), calls=()))
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         beyond = BadCall(error=f"error: only {MAX_CALLS} calls are made in a turn")

@@ -56,7 +56,7 @@ class ServiceEnv(TaskEnv):
         return observation
 
     def observe(self, parsed: ParsedTurn) -> None:
-        self.said.append(parsed.said)
+        self.said.append(parsed.content)
 
     def turn(self, task: Task, parsed: ParsedTurn) -> StepResult:
         calls = parsed.calls

@@ -131,7 +131,7 @@ class _Dialogue:
         )
         same = (
             parsed.calls == wanted
-            and parsed.said.strip() == message["content"]
+            and parsed.content.strip() == message["content"]
             and (parsed.reasoning or None) == reasoning
         )
         if not (same and parsed.readable and parsed.well_formed):
@@ -167,7 +167,7 @@ def _message(parsed: ParsedTurn) -> Message:
         for call in parsed.calls
         if isinstance(call, Call)
     ]
-    message: Message = {"role": "assistant", "content": parsed.said.strip()}
+    message: Message = {"role": "assistant", "content": parsed.content.strip()}
     if parsed.reasoning:
         message[REASONING] = parsed.reasoning
     return {**message, "tool_calls": calls} if calls else message

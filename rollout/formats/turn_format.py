@@ -61,13 +61,13 @@ def read_channels(text: str, *, thinks: bool) -> ParsedTurn:
             over = True
         else:
             well_formed = False
-    said = answer_text("\n".join([*beside, *answers]))
-    readable = bool(answers or calls) and (thinks or not thoughts) and HEAD_TAG.search(said) is None
+    content = answer_text("\n".join([*beside, *answers]))
+    readable = bool(answers or calls) and (thinks or not thoughts) and HEAD_TAG.search(content) is None
     return ParsedTurn(
         text=text,
         reasoning="\n".join(thoughts) if thinks else None,
         answer=answer_text("\n".join([*beside, *answers, *asked])) if readable else "",
-        said=said if readable else "",
+        content=content if readable else "",
         readable=readable,
         well_formed=well_formed and readable and len(thoughts) <= 1,
         calls=tuple(calls) if readable else (),
@@ -119,12 +119,12 @@ class TurnFormat:
             return read_channels(text, thinks=thinks)
         bare = text.rstrip().removesuffix(self.behind_answer) if self.behind_answer else text
         parts = split_turn(bare, self.tags, thinks=thinks, opened=opened)
-        calls, said = ((), parts.answer) if self.calls is None else self.calls.read(parts.answer, tools)
+        calls, content = ((), parts.answer) if self.calls is None else self.calls.read(parts.answer, tools)
         return ParsedTurn(
             text=text,
             reasoning=parts.reasoning,
             answer=parts.answer,
-            said=said,
+            content=content,
             readable=parts.readable,
             well_formed=parts.well_formed,
             calls=calls,

@@ -171,7 +171,7 @@ def _parsed(
         text=turn_text({"content": content, "reasoning_content": reasoning, **calls}, thinks=reasoning is not None),
         reasoning=parts.reasoning,
         answer=turn_text({"content": parts.answer, **calls}, thinks=False) if parts.readable else "",
-        said=CALL_BLOCK.sub("", parts.answer),
+        content=CALL_BLOCK.sub("", parts.answer),
         readable=parts.readable,
         well_formed=parts.well_formed,
         calls=tuple(given or parse_calls(parts.answer)) if parts.readable else (),
@@ -197,7 +197,7 @@ def _message(parsed: ParsedTurn) -> Message:
     """Return what the conversation keeps of a turn: calls in their own place, wherever the server had them."""
     reasoning = {"reasoning_content": parsed.reasoning} if parsed.reasoning else {}
     calls = {"tool_calls": [_shown(call) for call in parsed.calls]} if parsed.calls else {}
-    return {"role": "assistant", "content": parsed.said, **reasoning, **calls}
+    return {"role": "assistant", "content": parsed.content, **reasoning, **calls}
 
 
 def _measure_thinking(reply: dict[str, Any], parsed: ParsedTurn) -> ThinkingStats:

@@ -73,7 +73,7 @@ class FamilyParser(ToolParser):
         if not calls or len(calls) < len(turn.calls):
             return ExtractedToolCallInformation(tools_called=False, tool_calls=[], content=model_output)
         made = [_made(call) for call in calls]
-        return ExtractedToolCallInformation(tools_called=True, tool_calls=made, content=turn.said or None)
+        return ExtractedToolCallInformation(tools_called=True, tool_calls=made, content=turn.content or None)
 
     def extract_tool_calls_streaming(
         self,

@@ -182,7 +182,7 @@ def shop_reference() -> list[Message]:
     for text in reference.reference(shop_task()):
         parsed = parse_turn(text, thinks=False)
         calls = [call_message(call.name, call.arguments) for call in parsed.calls if isinstance(call, Call)]
-        said: Message = {"role": "assistant", "content": parsed.said.strip()}
+        said: Message = {"role": "assistant", "content": parsed.content.strip()}
         messages.append({**said, "tool_calls": calls} if calls else said)
     return messages
 

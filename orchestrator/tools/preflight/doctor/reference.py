@@ -126,7 +126,7 @@ def _message(turn: ParsedTurn) -> Message:
         if isinstance(call, BadCall):
             raise ValueError(f"a reference turn has a call that can't be read ({call.error})")
         calls.append(call_message(call.name, call.arguments))
-    return {"role": "assistant", "content": turn.said} | ({"tool_calls": calls} if calls else {})
+    return {"role": "assistant", "content": turn.content} | ({"tool_calls": calls} if calls else {})
 
 
 def _is_right(scored: TranscriptScore) -> bool:

@@ -113,7 +113,7 @@ def test_our_own_dialect_is_read_alike_with_and_without_a_tokenizer(text: str) -
     (syntax,) = (one for one in CALL_SYNTAXES if one.name == "json")
     calls, said = syntax.read(text, ())
     assert list(calls) == parse_calls(text)
-    assert said == parse_turn(text, thinks=False).said
+    assert said == parse_turn(text, thinks=False).content
 
 
 MALFORMED = [
@@ -266,7 +266,7 @@ def test_channels_are_told_apart(text: str, expected: tuple[str, str, bool, bool
 def test_a_call_on_a_channel_may_name_its_tool_before_or_behind_the_channel(text: str) -> None:
     parsed = find_format(tokenizer_of("gptoss")).parse(text, thinks=True)
     assert parsed.calls == (Call(name="get", arguments={"key": "a"}),)
-    assert (parsed.said, parsed.readable) == ("", True)
+    assert (parsed.content, parsed.readable) == ("", True)
 
 
 def test_the_answers_of_tools_name_the_calls_of_the_turn_before() -> None:

@@ -94,7 +94,7 @@ def test_no_text_of_a_model_makes_a_failure(name: str) -> None:
         for text in hostile(reference, tags):
             parsed = renderer.parse(text, task, ())
             told: list[Message] = [{"role": "tool", "content": str(call)} for call in parsed.calls]
-            more = told or [{"role": "user", "content": parsed.said[:100]}]
+            more = told or [{"role": "user", "content": parsed.content[:100]}]
             assert renderer.observation_ids(more, thinks=task.thinks, calls=parsed.calls), text[:200]
 
 

@@ -26,7 +26,7 @@ def read(content: str | None, *, reason: Any = "stop", thinks: bool = True, **me
 def test_structured_calls_beside_a_thought_that_was_left_in_the_text_are_kept() -> None:
     turn = read("I look it up\n</think>\n\nSo:", reason="tool_calls", tool_calls=[CALL])
     assert turn.parsed.calls == (GET,)
-    assert (turn.parsed.reasoning, turn.parsed.said, turn.parsed.well_formed) == ("I look it up", "So:", True)
+    assert (turn.parsed.reasoning, turn.parsed.content, turn.parsed.well_formed) == ("I look it up", "So:", True)
     assert [call["function"]["name"] for call in turn.message["tool_calls"]] == ["get"]
     assert turn.parsed.answer == 'So:<tool_call>{"name": "get", "arguments": {"key": "a"}}</tool_call>'
 
@@ -63,7 +63,7 @@ def test_what_can_not_be_written_as_text_does_not_come_in() -> None:
     bad = {**CALL, "function": {"name": "get", "arguments": '{"key": "\\ud800"}'}}
     turn = read("\ud800", tool_calls=[bad], reasoning_content="\udfff")
     assert turn.parsed.calls == (Call(name="get", arguments={"key": "\ufffd"}),)
-    assert (turn.parsed.said, turn.parsed.reasoning) == ("\ufffd", "\ufffd")
+    assert (turn.parsed.content, turn.parsed.reasoning) == ("\ufffd", "\ufffd")
     deep = {**CALL, "function": {"name": "get", "arguments": '{"key": ' + "[" * 200 + "]" * 200 + "}"}}
     (call,) = read(None, tool_calls=[deep]).parsed.calls
     assert isinstance(call, BadCall)
