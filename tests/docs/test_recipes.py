@@ -28,12 +28,12 @@ CHECK = """
 import json, sys
 from pathlib import Path
 from temper.envs.source import open_source
-from temper.orchestrator.pipeline.config import settled_config
+from temper.orchestrator.pipeline.config import load_resolved_config
 from temper.orchestrator.pipeline.start_checks import check_before
 
 found = {}
 for path, profile in zip(sys.argv[2::2], sys.argv[3::2], strict=True):
-    config = settled_config(Path(path), [f"profile={profile}"])
+    config = load_resolved_config(Path(path), [f"profile={profile}"])
     check_before(config, list(config.instances), Path(sys.argv[1]) / config.name)
     sizes = {
         name: [open_source(env, split=split, seed=1).size for split in ("train", "heldout")]
