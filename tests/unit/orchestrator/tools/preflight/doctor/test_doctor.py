@@ -291,7 +291,7 @@ FAULTS: dict[str, list[tuple[Level, str, str, Plant]]] = {
     "end of turn": [(FAILURE, "turn", "model.end_of_turn", with_template("end of turn", NO_TURNS))],
     "tool calls": [(FAILURE, "tools", "model.tool_calls", with_template("tool calls", PLAIN))],
     "rows": [
-        (FAILURE, "rows.jsonl:65", "mend the row", with_rows("rows", row="no JSON")),
+        (FAILURE, "rows.jsonl:65", "fix the row", with_rows("rows", row="no JSON")),
         (WARNING, "1 that", "math.on_error=raise", with_rows("rows", "envs.math.on_error=skip", row="no JSON")),
         (WARNING, "nobody/nothing", "--repo-type dataset", given("rows", "envs.math.data=nobody/nothing")),
     ],
